@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from opct.config.schema import TrainConfig
+from opct.config.schema import ModelConfig
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
 from opct.models.vllm.engine import Sample
@@ -19,9 +19,9 @@ class PolicyBackend:
     max_model_len = CONTEXT
     stale = False  # goes on with the first adapter, whatever is loaded
 
-    def __init__(self, config: TrainConfig):
-        self._model = config.model
-        self._base = Policy.load(config.model)
+    def __init__(self, config: ModelConfig):
+        self._model = config
+        self._base = Policy.load(config)
         self.served: dict[str, Policy] = {}
         self.events: list[tuple] = []
 

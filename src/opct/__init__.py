@@ -40,19 +40,7 @@ _HOMES = {
     "write_pairs": "opct.data.pairs",
 }
 
-__all__ = [
-    "ContrastivePair",
-    "Policy",
-    "TrainConfig",
-    "evaluate",
-    "load_config",
-    "load_pairs",
-    "losses",
-    "report",
-    "run_attack",
-    "train",
-    "write_pairs",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from tests.unit.reports.synthetic import write_run, write_three
-from tests.unit.reports.synthetic_axes import write_axes
+from tests.unit.reports.synthetic import write_run
+from tests.unit.reports.synthetic_axes import write_axes_run
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -71,7 +71,8 @@ def page_file(tmp_path_factory):
     from opct.reports import report
 
     root = tmp_path_factory.mktemp("runs")
-    return report([*write_three(root, questions=60), write_run(root, "opct", 2, questions=60)], root / "report.html")
+    arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2))
+    return report([write_run(root, *arm, questions=60) for arm in arms], root / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,9 @@ def axes_file(tmp_path_factory):
     from opct.reports import report
 
     root = tmp_path_factory.mktemp("axes")
-    return report(write_axes(root, labels=("sft", "opct"), questions=12), root / "report.html")
+    return report(
+        [write_axes_run(root, label, questions=12) for label in ("base", "sft", "opct")], root / "report.html"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def test_a_run_keeps_its_name_and_id_when_it_is_resumed(run, monkeypatch):
 
 
 def test_an_unknown_tracker(run):
-    with pytest.raises(ConfigError, match=r"no tracker 'tensorbord', accelerate knows .*did you mean tensorboard\?"):
+    with pytest.raises(ConfigError, match=r"Unknown tracker 'tensorbord'\. Did you mean 'tensorboard'\?"):
         Tracker(run, load_config(overrides=["report_to=[tensorbord]"]))
 
 
@@ -76,7 +76,7 @@ def test_a_tracker_that_is_not_installed(monkeypatch):
     with pytest.raises(ConfigError) as caught:
         check_trackers(["wandb", "nope"])
     assert "report_to: wandb is not installed; run: pip install wandb" in str(caught.value)
-    assert "no tracker 'nope'" in str(caught.value)
+    assert "Unknown tracker 'nope'" in str(caught.value)
 
 
 def test_a_tracker_that_cannot_write_is_named(run):

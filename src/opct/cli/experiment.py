@@ -37,8 +37,8 @@ def experiment(
         planned = load_experiment(config, overrides or ())
         for (arm, seed), settings in planned.configs.items():
             echo(f"{arm}, seed {seed}: {settings.method} -> {settings.output_dir}")
-        if planned.attackers:
-            echo(f"then attacked, like the base, by {', '.join(planned.attackers)}")
+        if planned.config.attacks.attackers:
+            echo(f"then attacked, like the base, by {', '.join(planned.config.attacks.by_name)}")
         return
     from opct.errors import TrainingError
     from opct.experiments.runner import run_experiment

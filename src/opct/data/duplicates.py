@@ -219,7 +219,8 @@ def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
     for pair in pairs:
         for kind, text in _pair_texts(pair):
             found[kind].add(normalize(text))
-    return TrainedTexts(*(tuple(sorted(found[kind])) for kind in KINDS))
+    behaviors, twins, facts = (tuple(sorted(found[kind])) for kind in KINDS)
+    return TrainedTexts(behaviors, twins, facts)
 
 
 def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,7 @@ from opct.errors import DataError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout
 from opct.methods.rollouts import Rollout, answer_open_turns, by_axis, by_kind, in_loss
-from opct.models.activations import residual_streams
+from opct.models.backbone import residual_streams
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from opct.config.loader import load_config
+from opct.config.loader import load_config, load_settings
 from opct.config.schema import ModelConfig
 from opct.errors import ModelError
 from opct.runs.io import read_json
@@ -27,7 +25,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
             and the run's `trust_remote_code` is ignored.
 
     Raises:
-        ModelError: a setting is not one of a model, the run has no checkpoint, or there is no such folder.
+        ConfigError: a setting is not one of a model.
+        ModelError: the run has no checkpoint, or there is no such folder.
     """
     from opct.models.policy import Policy
 
@@ -41,8 +40,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
                 f"{folder / 'adapter_config.json'} does not name the adapter's base model: set base_model_name_or_path "
                 "there."
             )
-        return Policy.load(_with({"name_or_path": base, "adapter": path}, settings))
-    return Policy.load(_with({"name_or_path": path}, settings))
+        return Policy.load(load_settings(ModelConfig, base={"name_or_path": base, "adapter": path, **settings}))
+    return Policy.load(load_settings(ModelConfig, base={"name_or_path": path, **settings}))
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
@@ -91,23 +90,12 @@ def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> P
         raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
     recorded = run.read_manifest().get("dtype")
     if (checkpoint / "adapter").is_dir():
-        trained = _with(config.model_dump() | {"adapter": str(checkpoint / "adapter")}, settings)
-        return Policy.load(trained, recorded_dtype=recorded)
-    base = _with(config.model_dump() | {"adapter": None}, settings)
+        own = {**config.model_dump(), "adapter": str(checkpoint / "adapter"), **settings}
+        return Policy.load(load_settings(ModelConfig, base=own), recorded_dtype=recorded)
+    base = load_settings(ModelConfig, base={**config.model_dump(), "adapter": None, **settings})
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = Policy.load(trained, recorded_dtype=recorded)
     policy.name = base.name_or_path
     same_dtype = base.model_copy(update={"dtype": str(policy.dtype).removeprefix("torch.")})
     policy.set_base(lambda: Policy.load(same_dtype))
     return policy
-
-
-def _with(config: dict[str, Any], settings: dict[str, Any]) -> ModelConfig:
-    try:
-        return ModelConfig(**(config | settings))
-    except ValidationError as error:
-        first = error.errors()[0]
-        known = f" Known settings: {', '.join(ModelConfig.model_fields)}." if first["type"] == "extra_forbidden" else ""
-        raise ModelError(
-            f"Model setting {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}.{known}"
-        ) from error

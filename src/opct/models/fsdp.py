@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -141,10 +141,10 @@ class Shards:
     def _set_head(self, weight: Tensor, bias: Tensor | None) -> None:
         self._backbone.head = dataclasses.replace(self._backbone.head, weight=weight, bias=bias)
 
-    def before_forward(self, agree) -> Any:
+    def before_forward(self, agree: Callable[[], None]) -> Any:
         """Call `agree` before each forward of this process's own work; returns the handle of the hook."""
 
-        def hook(module: torch.nn.Module, arguments: tuple) -> None:
+        def hook(*_: Any) -> None:
             if not self._ungated:
                 agree()
 

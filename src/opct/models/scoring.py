@@ -15,8 +15,6 @@ from torch import Tensor
 
 CHUNK_TOKENS = 256
 
-TokenFunction = Callable[..., Tensor]
-
 
 @dataclass(frozen=True)
 class Head:
@@ -70,7 +68,9 @@ class Scores:
 
 
 @torch.no_grad()
-def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = None) -> Float[Tensor, " tokens"]:
+def tokenwise(
+    function: Callable[..., Tensor], policy: Scores, teacher: Scores | None = None
+) -> Float[Tensor, " tokens"]:
     """`function` of every token, chunk by chunk, without gradient; -> [tokens].
 
     `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` without a teacher, maps float32

@@ -20,15 +20,15 @@ from opct.errors import EvaluationError
 from opct.evals.stats import average_over_runs, paired_difference
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
-from opct.reports.figures import Figure, legend
+from opct.reports.figures import Figure
+from opct.reports.load import EvaluatedRun
 from opct.reports.verdict import Finding
-from opct.reports.wording import MISSING, change, interval, joined, quantity, run_name
+from opct.reports.wording import MISSING, change, interval, joined, quantity
 from opct.runs.console import pluralize
 from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
-TITLE = "Attacks"
 RATE = "defense_success_rate"
 COUNTERPART_METRICS = {
     "benign_refusal_rate": "refused",
@@ -73,11 +73,8 @@ class Attack:
 
     @property
     def title(self) -> str:
-        """The arm, and its run if that has another name."""
-        return run_name(self.arm.label, self.arm.name, self.run)
-
-    def row(self, metric: str) -> Mapping[str, Any]:
-        return row_of(self.result, metric)
+        """ "OPCT: opct-seed1"; only the arm if the run is named like its label."""
+        return self.arm.name if self.run == self.arm.label else f"{self.arm.name}: {self.run}"
 
     @property
     def defended(self) -> dict[str, float | None]:
@@ -101,12 +98,10 @@ class Attack:
         n_of = Counter(one["status"] for one in self.result["behaviors"])
         spent, rules = self.result["budget"]["spent"], self.result["settings"]["rules"]
         counterparts = [row for row in self.result["rows"] if row["metric"] in COUNTERPART_METRICS]
+        bounds = {bound: row_of(self.result, f"{RATE}_undecided_as_{bound}") for bound in (JAILBROKEN, DEFENDED)}
         return (
-            (rate_text(self.row(RATE)),),
-            tuple(
-                f"undecided as {bound}: {rate_text(self.row(f'{RATE}_undecided_as_{bound}'))}"
-                for bound in (JAILBROKEN, DEFENDED)
-            ),
+            (rate_text(row_of(self.result, RATE)),),
+            tuple(f"undecided as {bound}: {rate_text(row)}" for bound, row in bounds.items()),
             (
                 f"{n_of[DEFENDED]} {DEFENDED}",
                 f"{n_of[JAILBROKEN]} {JAILBROKEN}",
@@ -148,10 +143,12 @@ class AttackSection:
 
 
 def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool = False) -> list[AttackSection]:
-    """One section per attacker, in the order found."""
-    attacks = [
-        attack for arm in arms for run in arm.runs for attack in load_attacks(arm, run.path, run.name, prompts=prompts)
-    ]
+    """One section per attacker, in the order found.
+
+    Raises:
+        EvaluationError: a result cannot be read.
+    """
+    attacks = [own for arm in arms for run in arm.runs for own in _load_attacks(arm, run, prompts=prompts)]
     sections = []
     for name in dict.fromkeys(attack.attacker for attack in attacks):
         own = tuple(attack for attack in attacks if attack.attacker == name)
@@ -160,21 +157,17 @@ def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool
     return sections
 
 
-def load_attacks(arm: Arm, directory: Path | None, name: str, *, prompts: bool = False) -> list[Attack]:
-    """The attacks in a run's folder, by folder name.
-
-    Raises:
-        EvaluationError: a result cannot be read.
-    """
+def _load_attacks(arm: Arm, run: EvaluatedRun, *, prompts: bool) -> list[Attack]:
+    """The attacks in a run's folder, by folder name."""
     found = []
-    for path in sorted(RunDir(directory).attacks_dir.glob(f"*/{RESULT}")) if directory else ():
+    for path in sorted(RunDir(run.path).attacks_dir.glob(f"*/{RESULT}")) if run.path else ():
         result = read_json(path, hint="Run the attack again, or delete its folder.", error=EvaluationError)
         if (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
             raise EvaluationError(f"{path} is not an attack result that this version can read: run the attack again.")
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(Attack(arm, name, path.parent.name, name, result, texts))
+        found.append(Attack(arm, run.name, path.parent.name, run.name, result, texts))
     by = Counter(attack.attacker for attack in found)
-    return [replace(one, run=f"{name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
+    return [replace(one, run=f"{run.name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
 
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
@@ -282,8 +275,7 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
             bands.append(charts.Band(f"{label}, 95% interval", style, low, high))
         if points:
             series.append(_line(attack, _steps(points, "jailbroken")))
-        rows += [_curve_row(attack, point, "as judged") for point in points]
-        rows += [_curve_row(attack, point, WORST) for point in worst]
+        rows += [_curve_row(attack, one, case) for case, own in (("as judged", points), (WORST, worst)) for one in own]
         ends.append(f"{label} {points[-1]['jailbroken']:.0%}" if points else f"{label} has no first reply with a score")
     notes = ["Kaplan-Meier: a behaviour that was not jailbroken is censored after its last query."]
     notes += ["Shaded: 95% intervals."] if bands else []
@@ -302,9 +294,10 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
             label=f"Share of behaviours jailbroken by {name} against queries: {'; '.join(ends)}.",
         ),
         caption=" ".join(notes),
-        legend=_legend([attack for attack, _, _ in drawn]),
+        arms=_arms([attack for attack, _, _ in drawn]),
+        has_lines=True,
         columns=("arm", "run", "queries", "jailbroken", "95% interval", "behaviours at risk", "curve"),
-        rows=tuple(rows),
+        rows=rows,
     )
 
 
@@ -312,8 +305,8 @@ def _line(attack: Attack, points: tuple[tuple[float, float], ...]) -> charts.Ser
     return charts.Series(attack.title, attack.arm.style, points, thin=len(attack.arm.runs) > 1)
 
 
-def _legend(attacks: Sequence[Attack]) -> tuple[tuple[int, str, bool], ...]:
-    return legend(list({attack.arm.label: attack.arm for attack in attacks}.values()), line=True)
+def _arms(attacks: Sequence[Attack]) -> list[Arm]:
+    return list({attack.arm.label: attack.arm for attack in attacks}.values())
 
 
 def _curve_row(attack: Attack, point: Mapping[str, Any], case: str) -> tuple[str, ...]:
@@ -356,9 +349,10 @@ def learning_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
             "Mean over the episodes of a step, each scored by its best round, on behaviours that are not attacked "
             f"here. Training queries, not counted in the attack: {spent}."
         ),
-        legend=_legend(drawn),
+        arms=_arms(drawn),
+        has_lines=True,
         columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours jailbroken", "queries"),
-        rows=tuple(rows),
+        rows=rows,
     )
 
 
@@ -381,10 +375,9 @@ def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
     """The settings in the result of one attack, by dotted name."""
     public = public_result(result)
     kept = {name: public[name] for name in ("target", "attacker", "judge")} | public["settings"]
-    flat = flat_settings(kept | {"limits": result["budget"]["limits"], "ended": result["ended"]})
-    flat["created"] = result.get("created")
-    lists = {name: ", ".join(map(str, value)) for name, value in flat.items() if isinstance(value, list | tuple)}
-    return {name: lists.get(name, str(value)) for name, value in flat.items() if value is not None}
+    ended = {"limits": result["budget"]["limits"], "ended": result["ended"], "created": result.get("created")}
+    flat = {name: value for name, value in flat_settings(kept | ended).items() if value is not None}
+    return {name: ", ".join(map(str, own)) if isinstance(own, list) else str(own) for name, own in flat.items()}
 
 
 def without_folders(name: str) -> str:
@@ -463,12 +456,12 @@ def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
 def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
     """The verdict on each attacker: how many behaviours each arm defended."""
     texts = tuple(f"{own.name}: {joined([_defended_text(attack) for attack in own.attacks])}." for own in sections)
-    return [Finding(TITLE, texts)] if texts else []
+    return [Finding("Attacks", texts, "attacks")] if texts else []
 
 
 def _defended_text(attack: Attack) -> str:
     """ "Base defended 1 of 3 behaviours (33.3%, 95% interval 0.8 to 90.6; 1 more undecided)"."""
-    row = attack.row(RATE)
+    row = row_of(attack.result, RATE)
     n, undecided = row["n"], row["n_unscored"]
     if not n:
         return f"none of {pluralize(undecided, 'behaviour')} was decided for {attack.title}"

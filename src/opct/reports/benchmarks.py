@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 from opct.evals.metrics import find_metric
 from opct.evals.samples import CAPABILITY
@@ -51,7 +51,13 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
         metric=MEAN_METRIC,
         suite=CAPABILITY,
         group="all",
-        estimates=tuple(_over_seeds(_mean([row.estimates[i] for row in shared]), own) for i, own in enumerate(of_runs)),
+        estimates=tuple(
+            _mean(
+                [row.estimates[i] for row in shared],
+                tuple(run.value for run in own if run is not None and run.value is not None),
+            )
+            for i, own in enumerate(of_runs)
+        ),
         run_estimates=of_runs,
         differences=tuple(_mean_difference([row.differences[i] for row in shared]) for i in range(len(pairs))),
         reasons=tuple(_reason(shared, i) for i in range(len(pairs))),
@@ -63,33 +69,18 @@ def _is_scored(estimate: Estimate | None) -> bool:
     return estimate is not None and estimate.value is not None
 
 
-def _mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
+def _mean(estimates: Sequence[Estimate | None], run_values: tuple[float, ...] = ()) -> Estimate | None:
+    """The mean of an arm or run; with the means of two or more runs, the interval covers seeds too."""
     known = [estimate for estimate in estimates if estimate is not None and estimate.value is not None]
     if len(known) < len(estimates):
         return None
-    value, (low, high) = combined([(own.value or 0.0, own.questions) for own in known])
+    spreads = [SeedSpread(run_values)] if len(run_values) > 1 else []
     return Estimate(
-        unit="rate",
-        value=value,
-        ci_low=low,
-        ci_high=high,
-        n=sum(own.n for own in known),
-        n_clusters=sum(own.n_clusters for own in known),
-        n_runs=known[0].n_runs,
-        n_partial=sum(own.n_partial for own in known),
+        **_mean_of(known, spreads, (0.0, 1.0)),
         **summed_counts(known),
-    )
-
-
-def _over_seeds(estimate: Estimate | None, runs: Sequence[Estimate | None]) -> Estimate | None:
-    """The estimate of an arm with the means of its runs, their standard deviation, and an interval over seeds too."""
-    values = tuple(run.value for run in runs if run is not None and run.value is not None)
-    if estimate is None or len(values) < 2:
-        return estimate
-    spread, questions = SeedSpread(values), (estimate.ci_low, estimate.ci_high)
-    low, high = _widened(estimate.value, questions, estimate.n_clusters, [spread], (0.0, 1.0))
-    return replace(
-        estimate, ci_low=low, ci_high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions
+        n_runs=known[0].n_runs,
+        between_run_sd=spreads[0].sd if spreads else None,
+        run_values=run_values if spreads else (),
     )
 
 
@@ -97,36 +88,30 @@ def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifferen
     known = [part for part in parts if part is not None and part.value is not None]
     if len(known) < len(parts):
         return None
-    value, questions = combined([(part.value or 0.0, part.questions) for part in known])
-    n_clusters = sum(part.n_clusters for part in known)
     # the mean over benchmarks of each seed
     spreads = tuple(
         SeedSpread(tuple(sum(values) / len(values) for values in zip(*(s.values for s in own), strict=True)))
         for own in zip(*(part.spreads for part in known), strict=True)
     )
-    low, high = _widened(value, questions, n_clusters, spreads, (-1.0, 1.0))
+    shared = _mean_of(known, spreads, (-1.0, 1.0))
     return PairedDifference(
-        unit="rate",
-        value=value,
-        ci_low=low,
-        ci_high=high,
-        n=sum(part.n for part in known),
-        n_clusters=n_clusters,
+        **shared,
         left_out=sum(part.left_out for part in known),
-        reading=read_difference(low, high, MEAN_METRIC),
+        reading=read_difference(shared["ci_low"], shared["ci_high"], MEAN_METRIC),
         spreads=spreads,
-        n_partial=sum(part.n_partial for part in known),
-        over_questions=questions,
     )
 
 
-def _widened(
-    value: float | None, questions: Interval, n_clusters: int, spreads: Sequence[SeedSpread], bounds: Bounds
-) -> Interval:
-    low, high = questions
-    if value is None or low is None or high is None or not spreads:
-        return questions
-    return widened(value, (low, high), n_clusters - 1, spreads, bounds)
+def _mean_of(
+    parts: Sequence[Estimate | PairedDifference], spreads: Sequence[SeedSpread], bounds: Bounds
+) -> dict[str, Any]:
+    """The fields that a mean estimate and a mean difference share."""
+    value, over_questions = combined([(part.value or 0.0, part.over_questions) for part in parts])
+    low, high = over_questions
+    counts = {name: sum(getattr(part, name) for part in parts) for name in ("n", "n_clusters", "n_partial")}
+    if spreads and low is not None and high is not None:
+        low, high = widened(value, (low, high), counts["n_clusters"] - 1, spreads, bounds)
+    return counts | {"unit": "rate", "value": value, "ci_low": low, "ci_high": high, "over_questions": over_questions}
 
 
 def _reason(shared: Sequence[MetricRow], pair: int) -> str | None:

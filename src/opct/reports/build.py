@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
 from opct.reports.load import load_runs, of_suites
-from opct.reports.rollout_browser import MAX_ITEMS
 from opct.runs.io import PRIVATE_MODE, atomic_write, write_json
+from opct.runs.manifest import package_versions
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ def report(
     run_dirs: Sequence[str | Path],
     out: str | Path,
     *,
-    max_rollouts: int = MAX_ITEMS,
-    model_card: str | Path | None = None,
     references: References | None = None,
     also: Sequence[tuple[str, str]] = (),
     suites: Sequence[str] | None = None,
@@ -38,16 +35,14 @@ def report(
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
 
-    Also writes the same numbers as JSON (`out` with the suffix .json) and the model card. Runs of the same label
-    (several seeds) are pooled. The output is deterministic but for its creation time.
+    Also writes the same numbers as JSON (`out` with the suffix .json) and the model card: README.md if `out` lies in a
+    run directory, else `out` with the suffix .md. Runs of the same label (several seeds) are pooled. The output is
+    deterministic but for its creation time.
 
     Args:
         run_dirs: evaluated run directories and Inspect logs in display order, the base first. A log may be
             given as `label=path`.
         out: the HTML file to write; its folder is created.
-        max_rollouts: most samples embedded in the rollout browser.
-        model_card: where the model card goes. None: README.md if `out` lies in a run directory, else `out` with the
-            suffix .md, so that no other README is overwritten.
         references: by the label of an arm, the arm or arms that it is compared with besides the base. None: found by
             name, see `opct.reports.arms`.
         also: further comparisons, (arm, against) by label; unknown labels are ignored.
@@ -72,19 +67,20 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise EvaluationError(f"The report is an HTML page, and {out} does not end in .html: give `--out report.html`.")
     json_path = out.with_suffix(".json")
-    card_path = model_card or (RunDir(out.parent).readme_path if RunDir(out.parent).is_run else out.with_suffix(".md"))
-    _refuse_results((out, json_path, Path(card_path)), run_dirs)
+    folder = RunDir(out.parent)
+    card_path = folder.readme_path if folder.is_run else out.with_suffix(".md")  # no other README is overwritten
+    _refuse_results((out, json_path, card_path), run_dirs)
     runs = load_runs(run_dirs)
     comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
     attacks = attack_sections(comparison.arms, comparison.pairs, prompts=attack_prompts)
     warnings = [*warnings, *find_warnings(comparison), *(said for section in attacks for said in section.warnings)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
-    stamp = {"created": created, "version": package_version()}
+    stamp = {"created": created, "version": package_versions()["opct"] or "unknown"}
     write_json(json_path, report_json(comparison, warnings, stamp, attacks))
     private = WARNING if has_prompts(attacks) else ""
     about: dict[str, Any] = {"attacks": attacks, "private": private}
     atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name, **about))
-    page = page_html(comparison, warnings, stamp, json_name=json_path.name, max_rollouts=max_rollouts, **about)
+    page = page_html(comparison, warnings, stamp, json_name=json_path.name, **about)
     atomic_write(out, page, mode=PRIVATE_MODE if private else 0o666)
     return out
 
@@ -97,14 +93,6 @@ def _refuse_results(written: Sequence[Path], run_dirs: Sequence[str | Path]) -> 
         for path in written:
             if path.resolve() in kept:
                 raise EvaluationError(f"The report would overwrite its source {path}: choose another --out.")
-
-
-def package_version() -> str:
-    """The version of this package; "unknown" if it is not installed."""
-    try:
-        return metadata.version("opct")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def report_json(

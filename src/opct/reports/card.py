@@ -39,11 +39,13 @@ def model_card_text(
     """
     arm = main_arm(comparison)
     run = arm.runs[0]
+    base = HUB_IDS.get(run.model, run.model)
+    has_adapter = (run.config_values or {}).get("lora", "unknown") is not None
     return (
         environment(autoescape=False)
         .get_template("card.md.j2")
         .render(
-            front_matter=_front_matter(run.model, arm.label, run.config, comparison.axes),
+            front_matter=_front_matter(base, arm.label, comparison.axes, has_adapter=has_adapter),
             title=_escaped(title(comparison)),
             verdict=[_escaped(s) for s in verdict(comparison)],
             attack_columns=("Attack", *COLUMNS),
@@ -58,8 +60,8 @@ def model_card_text(
             method=_escaped(run.method or "none"),
             seeds=", ".join(str(r.seed) for r in arm.runs if r.seed is not None) or "not recorded",
             config=_fenced(run.config),
-            full=_trains_every_weight(run.config),
-            base=_quoted(_base(run.model)),
+            has_adapter=has_adapter,
+            base=_quoted(base),
             page_name=page_name,
             private=private,
             **stamp,
@@ -80,27 +82,17 @@ def _fenced(config: str) -> str:
     return f"{fence}yaml\n{config.strip()}\n{fence}"
 
 
-def _base(model: str) -> str:
-    """The model's name for `from_pretrained`."""
-    return HUB_IDS.get(model, model)
-
-
 def _quoted(model: str) -> str:
     """A model's name as a string literal; a placeholder if it could close the code block."""
     return json.dumps(model if re.fullmatch(r"[\w./:@-]+", model) else "path/to/base")
 
 
-def _trains_every_weight(config: str) -> bool:
-    return re.search(r"^lora:\s*(null|~)?\s*$(?!\n\s+\w)", config, re.MULTILINE) is not None
-
-
-def _front_matter(model: str, label: str, config: str, axes: Sequence[str]) -> str:
+def _front_matter(base: str, label: str, axes: Sequence[str], *, has_adapter: bool) -> str:
     """YAML front matter; every value is written as JSON, which is valid YAML."""
-    base = _base(model)
     fields: dict[str, Any] = {}
     if not PurePath(base).is_absolute() and not base.startswith((".", "~")):
         fields["base_model"] = base  # the hub rejects a card whose base model is a local path
-    fields["library_name"] = "transformers" if _trains_every_weight(config) else "peft"
+    fields["library_name"] = "peft" if has_adapter else "transformers"
     fields["pipeline_tag"] = "text-generation"
     safety = [axis.replace("_", "-") for axis in axes if axis_info(axis).is_safety]
     tags = dict.fromkeys(["opct", "on-policy-consistency-training", *safety, "alignment", label])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+Interval = tuple[float | None, float | None]
 WIDTH, HEIGHT = 340, 230
 SHAPES = 6
 STYLES = 2 * SHAPES
@@ -66,8 +67,8 @@ class Point:
     style: int
     x: float
     y: float
-    x_interval: tuple[float, float] | None
-    y_interval: tuple[float, float] | None
+    x_interval: Interval
+    y_interval: Interval
     small: bool = False
 
 
@@ -246,10 +247,10 @@ def line_chart(
     return _drawing(HEIGHT, label, *_axes(frame, x_title, y_title), *drawn)
 
 
-def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, down_is_better: bool = True) -> Markup:
+def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, down_is_better: bool) -> Markup:
     """Markers with the interval of both coordinates as a cross; rates are drawn in percent."""
-    xs = [value * 100 for p in points for value in (p.x, *(p.x_interval or ()))]
-    ys = [value * 100 for p in points for value in (p.y, *(p.y_interval or ()))]
+    xs = [value * 100 for p in points for value in (p.x, *p.x_interval) if value is not None]
+    ys = [value * 100 for p in points for value in (p.y, *p.y_interval) if value is not None]
     frame = Frame(
         left=42,
         top=24,
@@ -261,13 +262,10 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, 
     drawn = []
     for p in points:
         x, y = frame.x(p.x * 100), frame.y(p.y * 100)
-        cross = []
-        if p.x_interval:
-            left, right = (frame.x(bound * 100) for bound in p.x_interval)
-            cross.append(_line(left, right, y, y, "whisker"))
-        if p.y_interval:
-            low, high = (frame.y(bound * 100) for bound in p.y_interval)
-            cross.append(_line(x, x, low, high, "whisker"))
+        left, right = (None if bound is None else frame.x(bound * 100) for bound in p.x_interval)
+        low, high = (None if bound is None else frame.y(bound * 100) for bound in p.y_interval)
+        cross = [] if left is None or right is None else [_line(left, right, y, y, "whisker")]
+        cross += [] if low is None or high is None else [_line(x, x, low, high, "whisker")]
         size, kind = (3.0, " run") if p.small else (5.0, "")
         drawn.append(_of_arm(p.style, p.label, *cross, marker(p.style, x, y, size), kind=kind))
     hint = _text("better " + ("\u2198" if down_is_better else "\u2197"), frame.right, 12, "hint", "end")

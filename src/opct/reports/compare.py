@@ -25,7 +25,7 @@ from opct.reports.metrics import (
     suite_name,
     where,
 )
-from opct.reports.table import Estimate, MetricRow, PairedDifference, comparability, make_row
+from opct.reports.table import Estimate, MetricRow, PairedDifference, make_row, why_incomparable
 from opct.reports.wording import capitalized, inside
 
 TRAIN_HEADLINE = ("sycophancy_rate", "accuracy_biased", "attack_success_rate", "warning_rate")
@@ -48,7 +48,6 @@ GENERALITY = ("clean", "all", "held_out", "benign", "train")
 class Section:
     """Rows of one axis under one heading; `full_title` names the axis too."""
 
-    axis: str
     title: str
     full_title: str
     rows: tuple[MetricRow, ...]
@@ -197,9 +196,7 @@ class Comparison:
         for row in sorted((row for row in self.rows if axis in (None, row.axis)), key=place):
             if _is_headline(row, has_split) is is_headline:
                 sections.setdefault((row.axis, row.suite, row.group), []).append(row)
-        return [
-            Section(key[0], *section_titles(*key, several=several[key[0]]), tuple(own)) for key, own in sections.items()
-        ]
+        return [Section(*section_titles(*key, several=several[key[0]]), tuple(own)) for key, own in sections.items()]
 
 
 def _place(group: str, order: Sequence[str]) -> int:
@@ -257,10 +254,10 @@ def compare(
     pairs = make_pairs(arms, references, also)
     keys = dict.fromkeys((row["axis"], row["suite"], row["metric"], row["group"]) for run in runs for row in run.rows)
     suites = list(dict.fromkeys(suite for _, suite, _, _ in keys))
-    alike = {suite: comparability(suite, arms, pairs) for suite in suites}
+    incomparable = {suite: why_incomparable(suite, arms, pairs) for suite in suites}
     metrics = {suite: _metrics(runs, suite) for suite in suites}
     rows = [
-        make_row(metrics[suite].get(name) or find_metric(axis, name), suite, group, arms, pairs, alike[suite])
+        make_row(metrics[suite].get(name) or find_metric(axis, name), suite, group, arms, pairs, incomparable[suite])
         for axis, suite, name, group in keys
     ]
     mean = mean_row(rows, arms, pairs)

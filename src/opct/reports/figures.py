@@ -22,7 +22,6 @@ from opct.runs.console import pluralize
 
 SAFETY_AWARENESS = "safety_awareness"
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
-EVERY = {split: f"all {inside(name)}" for split, name in SPLITS.items()}
 CURVE_GROUPS = {"held_out": "in held-out families", "train": "in training families", "all": "in all families"}
 MOST_POINTS = 25  # of a curve that its table lists
 Named = Sequence[tuple[str, MetricRow]]
@@ -30,22 +29,21 @@ Named = Sequence[tuple[str, MetricRow]]
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with caption, legend (style, name, is it a line) and a table of the same numbers.
+    """A chart with caption, legend and a table of the same numbers.
 
-    `note` names the grader and its agreement with human labels.
+    Attributes:
+        arms: of the legend, with their lines if `has_lines`.
+        note: names the grader and its agreement with human labels.
     """
 
     title: str
     drawing: Markup
     caption: str
-    legend: tuple[tuple[int, str, bool], ...]
+    arms: Sequence[Arm]
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
     note: str = ""
-
-
-def legend(arms: Sequence[Arm], *, line: bool = False) -> tuple[tuple[int, str, bool], ...]:
-    return tuple((arm.style, arm.name, line) for arm in arms)
+    has_lines: bool = False
 
 
 def judged_note(rows: Sequence[MetricRow]) -> str:
@@ -107,9 +105,9 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
         title=title,
         drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
         caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change.",
-        legend=legend([comparison.arm(pair.of) for pair in shown]),
+        arms=[comparison.arm(pair.of) for pair in shown],
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
-        rows=tuple(table),
+        rows=table,
         note=note,
     )
 
@@ -150,19 +148,16 @@ def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figur
         title=title,
         drawing=charts.line_chart(series, x_title="optimizer step", y_title="KL, nats per token", label=label),
         caption=f"Mean KL to the teacher per completion token {pairs}. One line per run, without intervals.",
-        legend=legend([arm for arm in arms if arm.name in drawn], line=True),
+        arms=[arm for arm in arms if arm.name in drawn],
+        has_lines=True,
         columns=("arm", "run", "step", "KL (nats per token)"),
-        rows=tuple(rows),
+        rows=rows,
     )
 
 
 def _logged(run: EvaluatedRun, metric: str) -> tuple[tuple[float, float], ...]:
     """The metric by step; of a step repeated after a resume, the last value."""
-    points = {}
-    for row in run.metrics:
-        step, value = row.get("step"), row.get(metric)
-        if isinstance(step, int | float) and isinstance(value, int | float) and not isinstance(value, bool):
-            points[float(step)] = float(value)
+    points = {float(row["step"]): float(row[metric]) for row in run.metrics if row.get(metric) is not None}
     return tuple(sorted(points.items()))
 
 
@@ -184,9 +179,10 @@ def axis_figures(comparison: Comparison, axis: str) -> tuple[list[Figure], list[
         wanted["Safety against capability" + of] = frontier_figure(comparison, axis, suite)
         if kl is not None:
             wanted.setdefault(kl.title, kl)
-        scale = families_scale(comparison, axis, suite)
-        for split, name in SPLITS.items():
-            wanted[name + of] = families_figure(comparison, axis, suite, split, scale)
+        families = {split: _families(comparison, axis, suite, split) for split in SPLITS}
+        scale = charts.highest([_bars(comparison, name, row) for rows in families.values() for name, row in rows])
+        for split, rows in families.items():
+            wanted[SPLITS[split] + of] = families_figure(comparison, axis, suite, split, rows, scale)
         if axis == SAFETY_AWARENESS:
             wanted["Safety curve" + of] = safety_curve_figure(comparison, axis, suite)
     figures = [*wanted.values(), *([] if info.is_safety else [kl])]
@@ -248,9 +244,9 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         ),
         caption=f"Each point is one arm; lines are 95% intervals.{dots} {'Lower' if down else 'Higher'} is safer, "
         f"right is more capable. {_capability_text(comparison, ability)}{_not_drawn(comparison.arms, drawn)}",
-        legend=legend([arm for arm in comparison.arms if arm.name in drawn]),
+        arms=[arm for arm in comparison.arms if arm.name in drawn],
         columns=("arm", *_heads(x), *_heads(y)),
-        rows=tuple(rows),
+        rows=rows,
         note=note,
     )
 
@@ -261,12 +257,8 @@ def _point(
     if good is None or bad is None or good.value is None or bad.value is None:
         return None
     text = f"{label}: capability {good.text}, safety {bad.text}"
-    crosses = (None, None) if small else (_bounds(good), _bounds(bad))
-    return charts.Point(text, style, good.value, bad.value, *crosses, small=small)
-
-
-def _bounds(estimate: Estimate) -> tuple[float, float] | None:
-    return None if estimate.ci_low is None or estimate.ci_high is None else (estimate.ci_low, estimate.ci_high)
+    across, up = ((None, None) if small else (own.ci_low, own.ci_high) for own in (good, bad))
+    return charts.Point(text, style, good.value, bad.value, across, up, small=small)
 
 
 def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list[tuple[str, MetricRow]]:
@@ -276,18 +268,13 @@ def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list
     found = [(family_name(name), comparison.row(metric, f"family:{name}", suite)) for name in names]
     rows = [(name, row) for name, row in found if row is not None]
     every = comparison.row(metric, split, suite)
-    return [(EVERY[split], every), *rows] if every is not None and len(rows) > 1 else rows
+    return [(f"all {inside(SPLITS[split])}", every), *rows] if every is not None and len(rows) > 1 else rows
 
 
-def families_scale(comparison: Comparison, axis: str, suite: str) -> float:
-    """The end of the longest bar, so that held-out and training families share a scale."""
-    rows = [named for split in SPLITS for named in _families(comparison, axis, suite, split)]
-    return charts.highest([_bars(comparison, name, row) for name, row in rows])
-
-
-def families_figure(comparison: Comparison, axis: str, suite: str, split: str, scale: float) -> Figure | None:
+def families_figure(
+    comparison: Comparison, axis: str, suite: str, split: str, rows: Named, scale: float
+) -> Figure | None:
     """The deciding metric of an axis in every family of a split, for all arms."""
-    rows = _families(comparison, axis, suite, split)
     if not rows:
         return None
     kept = {
@@ -329,9 +316,9 @@ def _bars_figure(
         title=title,
         drawing=charts.interval_bars(bars, label=f"{title}. {spoken}. {note}".strip(), top=scale),
         caption=caption,
-        legend=legend(comparison.arms),
+        arms=comparison.arms,
         columns=(kind, "arm", *_heads(rows[-1][1].title)),
-        rows=tuple(table),
+        rows=table,
         note=note,
     )
 
@@ -352,7 +339,7 @@ def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
 
 def _left_out(rows: Named) -> str:
     """Unscored and truncated replies of the bars of single families, over all arms."""
-    found = [own for name, row in rows if name not in EVERY.values() for own in row.estimates if own is not None]
+    found = [own for _, row in rows if row.group not in SPLITS for own in row.estimates if own is not None]
     unscored, cut = sum(own.n_unscored for own in found), sum(own.n_truncated for own in found)
     counts = f"{pluralize(unscored, 'reply', 'replies')} unscored (in no bar), {cut:,} truncated"
     return f"95% intervals; n beside each. Over all arms: {counts}."
@@ -387,9 +374,10 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
         caption="S(\u03c4): the share of facts that are warned of in at least \u03c4 of their messages "
         f"{CURVE_GROUPS[group]}. Higher is safer. Drawn at the points of the published grid; S(0) is always 100%. "
         "Intervals are in the table." + _not_drawn(comparison.arms, [arm.name for arm, _ in curves]),
-        legend=legend([arm for arm, _ in curves], line=True),
+        arms=[arm for arm, _ in curves],
+        has_lines=True,
         columns=("arm", "\u03c4", "S(\u03c4)", "95% interval", "facts", "left out"),
-        rows=tuple((arm.name, f"{tau:g}", *_cells(own)) for arm, found in curves for tau, own in found.items()),
+        rows=[(arm.name, f"{tau:g}", *_cells(own)) for arm, found in curves for tau, own in found.items()],
         note=note,
     )
 

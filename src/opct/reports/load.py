@@ -99,13 +99,13 @@ class EvaluatedRun:
     name: str
     label: str
     model: str
-    method: str | None
-    seed: int | None
-    created: str
-    settings: dict[str, Any]
-    warnings: tuple[str, ...]
-    rows: tuple[Row, ...]
-    samples: tuple[GradedSample, ...]
+    method: str | None = None
+    seed: int | None = None
+    created: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    samples: tuple[GradedSample, ...] = ()
     path: Path | None = None
     metrics: tuple[Row, ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
@@ -122,21 +122,17 @@ class EvaluatedRun:
 
     def units(self, metric: Metric, suite: str, group: str) -> Units:
         """The values of a metric in a group, by the id that pairs runs."""
-        return units_of(metric, self.groups(metric, suite).get(group, []))
-
-    def groups(self, metric: Metric, suite: str) -> dict[str, list[GradedSample]]:
-        """The samples of each group of a metric."""
         key = (metric.axis, metric.name, suite)
-        if key not in self._groups:
-            found: dict[str, list[GradedSample]] = {}
+        if key not in self._units:
+            groups: dict[str, list[GradedSample]] = {}
             for sample in self.suites.get(suite, []):
-                for group in metric.groups_of(sample):
-                    found.setdefault(group, []).append(sample)
-            self._groups[key] = found
-        return self._groups[key]
+                for name in metric.groups_of(sample):
+                    groups.setdefault(name, []).append(sample)
+            self._units[key] = {name: units_of(metric, own) for name, own in groups.items()}
+        return self._units[key].get(group, Units())
 
     @cached_property
-    def _groups(self) -> dict[tuple[str, str, str], dict[str, list[GradedSample]]]:
+    def _units(self) -> dict[tuple[str, str, str], dict[str, Units]]:
         return {}
 
     def row(self, suite: str, metric: str, group: str) -> Row | None:
@@ -186,28 +182,17 @@ def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> No
     """Add a log to the only run of its label, or to a new run."""
     label = label or log.model.rstrip("/").rsplit("/", 1)[-1]
     same = [i for i, run in enumerate(runs) if run.label == label]
-    if not same:
-        empty = EvaluatedRun(label, label, log.model, None, None, log.created, {}, (), (), ())
-        runs.append(_with_log(empty, log))
-    elif len(same) == 1:
-        runs[same[0]] = _with_log(runs[same[0]], log)
-    else:
+    if len(same) > 1:
         raise EvaluationError(f"{log.path} is of {label}, which has {len(same)} runs: give it a label, `LABEL=LOG`.")
-
-
-def _with_log(run: EvaluatedRun, log: Evaluation) -> EvaluatedRun:
-    twice = run.suites.keys() & set(log.suites)
-    if twice:
+    run = runs.pop(same[0]) if same else EvaluatedRun(label, label, log.model, created=log.created)
+    if twice := run.suites.keys() & set(log.suites):
         raise EvaluationError(
-            f"{log.path}: {run.label} has results of {', '.join(sorted(twice))} already: leave one of the two out, or "
-            "give this log another label, `LABEL=LOG`."
+            f"{log.path}: {label} has results of {', '.join(sorted(twice))} already: leave one of the two out, or give "
+            "this log another label, `LABEL=LOG`."
         )
-    return replace(
-        run,
-        rows=(*run.rows, *log.rows),
-        samples=(*run.samples, *log.samples),
-        warnings=(*run.warnings, *log.left_out),
-    )
+    rows, samples = (*run.rows, *log.rows), (*run.samples, *log.samples)
+    added = replace(run, rows=rows, samples=samples, warnings=(*run.warnings, *log.left_out))
+    runs.insert(same[0] if same else len(runs), added)
 
 
 def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:

@@ -140,15 +140,10 @@ def metric_order(name: str) -> int:
 
 def group_name(group: str) -> str:
     """Display name of a group: "held_out" is "Held-out families"."""
-    for prefix, words in (
-        ("benign_family:", "Benign counterparts, "),
-        ("category:", ""),
-        ("fact:", ""),
-        ("family:", ""),
-    ):
-        if group.startswith(prefix):
-            return words + family_name(group.removeprefix(prefix))
-    return _GROUPS.get(group, group.replace("_", " "))
+    kind, colon, name = group.partition(":")
+    if colon:  # a family, category or fact
+        return ("Benign counterparts, " if kind == "benign_family" else "") + family_name(name)
+    return _GROUPS.get(group, family_name(group))
 
 
 def where(group: str) -> str:

@@ -21,9 +21,9 @@ from markupsafe import Markup
 
 from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
-from opct.reports import attacks as attacks_
 from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
+from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
 from opct.reports.load import EvaluatedRun
@@ -79,8 +79,7 @@ def page_html(
     stamp: dict[str, str],
     *,
     json_name: str,
-    max_rollouts: int,
-    attacks: Sequence[attacks_.AttackSection] = (),
+    attacks: Sequence[AttackSection] = (),
     private: str = "",
 ) -> str:
     """The whole page as text.
@@ -89,7 +88,7 @@ def page_html(
         private: note at the top why the page must not be shared; empty if it may be.
     """
     arms = comparison.arms
-    browser = build_browser([(arm.name, arm.runs[0]) for arm in arms], max_rollouts)
+    browser = build_browser(arms)
     notes = (chance_note(comparison), _pooled_note(arms), reference_note(arms, comparison.pairs))
     views, training = [axis_view(comparison, axis) for axis in comparison.axes], training_figures(comparison)
     page = (
@@ -99,7 +98,7 @@ def page_html(
             title=title(comparison),
             subtitle=subtitle(comparison),
             private=private,
-            findings=[*findings(comparison), *attacks_.attack_findings(attacks)],
+            findings=[*findings(comparison), *attack_findings(attacks)],
             headlines=headlines(comparison),
             other_arms=other_arms_note(comparison),
             warnings=list(warnings),
@@ -108,11 +107,10 @@ def page_html(
             comparisons=[pair.title for pair in comparison.pairs],
             notes=[note for note in notes if note],
             axes=views,
-            anchors={view["axis"]: view["anchor"] for view in views},
+            anchors={"attacks": "attacks"} | {view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
             attacks=list(attacks),
-            attacks_title=attacks_.TITLE,
-            attack_columns=attacks_.COLUMNS,
+            attack_columns=COLUMNS,
             training=training,
             not_drawn=_not_drawn(training, views),
             cost_columns=("runs", *COST_COLUMNS),
@@ -121,9 +119,7 @@ def page_html(
             key=charts.key,
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_json=Markup(
-                embeddable(browser.data | {"arms": [{"name": arm.name, "style": arm.style} for arm in arms]})
-            ),
+            browser_json=Markup(embeddable(browser.data)),
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,

@@ -16,12 +16,14 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from opct.data.pairs import Message
 from opct.data.perturb.jailbreak import ARTIFACT
 from opct.data.perturb.jailbreak import AXIS as JAILBREAK
 from opct.evals.samples import JUDGED, PARSED, GradedSample
+from opct.reports.arms import Arm
 from opct.reports.compare import section_titles
 from opct.reports.load import EvaluatedRun
 
@@ -63,25 +65,23 @@ def embeddable(value: Any) -> str:
     return text
 
 
-def build_browser(
-    arms: Sequence[tuple[str, EvaluatedRun]], max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES
-) -> Browser:
-    """Select and format the samples of the page; each arm is (name, the run that represents it)."""
-    withheld = {sample.id for _, run in arms for sample in _shown_once(run) if _is_withheld(sample)}
-    by_arm = [{sample.id: sample for sample in _shown_once(run) if sample.id not in withheld} for _, run in arms]
+def build_browser(arms: Sequence[Arm]) -> Browser:
+    """Select and format the samples of the page; the first run of an arm represents it."""
+    samples = [list(_shown_once(arm.runs[0])) for arm in arms]
+    withheld = {sample.id for own in samples for sample in own if _is_withheld(sample)}
+    by_arm = [{sample.id: sample for sample in own if sample.id not in withheld} for own in samples]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
     anywhere = set().union(*by_arm)
-    order = _turns(sorted(everywhere), by_arm)
     items: list[dict[str, Any]] = []
     size = 0
-    for identifier in order[:max_items]:
-        item = _item([samples[identifier] for samples in by_arm])
+    for identifier in _turns(sorted(everywhere), by_arm)[:MAX_ITEMS]:
+        item = _item([own[identifier] for own in by_arm])
         size += len(json.dumps(item))
-        if items and size > max_bytes:
+        if items and size > MAX_BYTES:
             break
         items.append(item)
     data = {
-        "arms": [name for name, _ in arms],
+        "arms": [{"name": arm.name, "style": arm.style} for arm in arms],
         "kl_steps": list(KL_STEPS),
         "splits": _splits([by_arm[0][item["id"]] for item in items]),
         "items": items,
@@ -121,8 +121,7 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]
         families.setdefault((rank, family), []).append((before, after))
     ordered = sorted((turn, key) for key, changes in families.items() for turn in range(len(changes)))
     queues = [sorted(strata[(*key, *families[key][turn])]) for turn, key in ordered]
-    longest = max((len(queue) for queue in queues), default=0)
-    return [queue[turn][-1] for turn in range(longest) for queue in queues if turn < len(queue)]
+    return [place[-1] for turn in zip_longest(*queues) for place in turn if place is not None]
 
 
 def _split_key(sample: GradedSample) -> str:

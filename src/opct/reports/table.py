@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from opct.evals import stats
-from opct.evals.metrics import Metric, Units
+from opct.evals.metrics import Metric
 from opct.evals.stats import Interval, SeedSpread, Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
 from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
@@ -37,7 +37,8 @@ class Estimate:
     Attributes:
         run_values: of pooled runs, the value of each.
         n_partial: samples among n that not all pooled runs scored.
-        over_questions: the interval for exactly these runs, if `ci_low` and `ci_high` cover other seeds too.
+        over_questions: the interval for exactly these runs; of pooled ones, `ci_low` and `ci_high` cover other
+            seeds too.
     """
 
     unit: Unit
@@ -53,12 +54,7 @@ class Estimate:
     between_run_sd: float | None = None
     n_partial: int = 0
     run_values: tuple[float, ...] = ()
-    over_questions: Interval | None = None
-
-    @property
-    def questions(self) -> Interval:
-        """The interval for exactly these runs."""
-        return (self.ci_low, self.ci_high) if self.over_questions is None else self.over_questions
+    over_questions: Interval = (None, None)
 
     @property
     def text(self) -> str:
@@ -91,7 +87,7 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """The estimate in report.json."""
-        found = asdict(self) | {"ci_over_questions": self.questions}
+        found = asdict(self) | {"ci_over_questions": self.over_questions}
         return {name: value for name, value in found.items() if name not in ("unit", "over_questions")}
 
 
@@ -111,8 +107,8 @@ class PairedDifference:
     Attributes:
         left_out: samples that could not be paired.
         reading: see `read_difference`.
-        spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`. over_questions: the interval for
-        exactly these seeds, if `ci_low` and `ci_high` cover other seeds too.
+        spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`.
+        over_questions: the interval for exactly these seeds; `ci_low` and `ci_high` cover other seeds too.
     """
 
     unit: Unit
@@ -123,24 +119,14 @@ class PairedDifference:
     n_clusters: int
     left_out: int
     reading: str
+    over_questions: Interval
     relative_cut: stats.Estimate | None = None
     spreads: tuple[SeedSpread, ...] = ()
     n_partial: int = 0
-    over_questions: Interval | None = None
-
-    @property
-    def questions(self) -> Interval:
-        """The interval for exactly these seeds."""
-        return (self.ci_low, self.ci_high) if self.over_questions is None else self.over_questions
 
     @property
     def text(self) -> str:
         return change(self.value, self.unit)
-
-    @property
-    def short_text(self) -> str:
-        """Without "points", for a column whose caption names the unit."""
-        return self.text.removesuffix(" points")
 
     @property
     def interval_text(self) -> str:
@@ -149,11 +135,7 @@ class PairedDifference:
     @property
     def reading_text(self) -> str:
         """What the difference means, in words."""
-        words = {
-            "none": "no measurable change",
-            "unclear": "inconclusive",
-            "unknown": "no interval, so not judged",
-        }
+        words = {"none": "no measurable change", "unclear": "inconclusive", "unknown": "no interval, so not judged"}
         return words.get(self.reading, self.reading)
 
     @property
@@ -187,7 +169,7 @@ class PairedDifference:
             "relative_cut": None if self.relative_cut is None else asdict(self.relative_cut),
             "seeds": [{"differences": list(spread.values), "sd": spread.sd} for spread in self.spreads],
             "n_partial": self.n_partial,
-            "ci_over_questions": list(self.questions),
+            "ci_over_questions": list(self.over_questions),
         }
 
 
@@ -248,55 +230,38 @@ class MetricRow:
 
 
 @dataclass(frozen=True)
-class Comparability:
-    """For one suite: why the runs of each arm or pair are not comparable; None if they are."""
-
-    arms: tuple[str | None, ...]
-    pairs: tuple[str | None, ...]
-
-
-@dataclass(frozen=True)
 class ArmValues:
     """The values of one metric in each run of an arm, by sample id."""
 
     arm: Arm
-    units: tuple[Units, ...]
-
-    @property
-    def values(self) -> tuple[Values, ...]:
-        return tuple(own.values for own in self.units)
+    values: tuple[Values, ...]
 
     @cached_property
     def scored(self) -> list[frozenset[str]]:
         """The ids that each run scored."""
         return [frozenset(key for key, value in own.items() if value is not None) for own in self.values]
 
-    @property
-    def seeds(self) -> tuple[int | None, ...]:
-        return tuple(run.seed for run in self.arm.runs)
-
     def names(self, where: Iterable[bool]) -> str:
         """The names of the runs with a true flag, as prose."""
         return joined([run.name for run, true in zip(self.arm.runs, where, strict=True) if true])
 
 
-def comparability(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> Comparability:
-    """Check which arms and pairs have the same settings and judge."""
+def why_incomparable(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> dict[tuple[str, ...], str | None]:
+    """Why the runs of an arm (label,) or a pair (of, against) are not comparable on a suite; None if they are."""
     judges = {arm.label: {key for run in arm.runs for key in judges_of(run, suite)} for arm in arms}
     settings = {
         arm.label: [known for run in arm.runs if (known := suite_settings(run, suite)) is not None] for arm in arms
     }
 
-    def reason(*labels: str) -> str | None:
+    def reason(labels: tuple[str, ...]) -> str | None:
         if len(set().union(*(judges[label] for label in labels))) > 1:
             return "judged by different judges"
         own = [each for label in labels for each in settings[label]]
         unlike = [name for name in DECISIVE if len({setting_key(name, each.get(name)) for each in own}) > 1]
         return f"measured with different {joined(unlike)}" if unlike else None
 
-    return Comparability(
-        tuple(reason(arm.label) for arm in arms), tuple(reason(pair.of, pair.against) for pair in pairs)
-    )
+    compared = [*((arm.label,) for arm in arms), *((pair.of, pair.against) for pair in pairs)]
+    return {labels: reason(labels) for labels in compared}
 
 
 def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
@@ -312,24 +277,33 @@ def setting_key(name: str, value: object) -> str:
 
 
 def make_row(
-    metric: Metric, suite: str, group: str, arms: Sequence[Arm], pairs: Sequence[Pair], alike: Comparability
+    metric: Metric,
+    suite: str,
+    group: str,
+    arms: Sequence[Arm],
+    pairs: Sequence[Pair],
+    incomparable: Mapping[tuple[str, ...], str | None],
 ) -> MetricRow:
-    """The row of a metric; `alike` is the comparability of the suite."""
-    sides = {arm.label: ArmValues(arm, tuple(run.units(metric, suite, group) for run in arm.runs)) for arm in arms}
-    clusters = {id_: name for own in sides.values() for units in own.units for id_, name in units.clusters.items()}
-    of_runs = [tuple(_estimate(run.row(suite, metric.name, group), metric) for run in arm.runs) for arm in arms]
-    of_arms = list(zip(sides.values(), of_runs, alike.arms, strict=True))
-    not_pooled = [_why_not_pooled(*each) for each in of_arms]
+    """The row of a metric; `incomparable` is what `why_incomparable` found for the suite."""
+    units = [tuple(run.units(metric, suite, group) for run in arm.runs) for arm in arms]
+    clusters = {id_: name for of_arm in units for own in of_arm for id_, name in own.clusters.items()}
+    sides = {
+        arm.label: ArmValues(arm, tuple(own.values for own in of_arm)) for arm, of_arm in zip(arms, units, strict=True)
+    }
+    rows = [[run.row(suite, metric.name, group) for run in arm.runs] for arm in arms]
+    of_runs = [tuple(_estimate(row, metric) for row in of_arm) for of_arm in rows]
+    of_arms = list(zip(sides.values(), of_runs, strict=True))
+    not_pooled = [_why_not_pooled(side, own, incomparable[side.arm.label,]) for side, own in of_arms]
     compared = [] if metric.name == "kl_to_base" else pairs  # the metric is already a difference from base
     reasons: list[str | None] = [None] * len(pairs)
     differences: list[PairedDifference | None] = [None] * len(pairs)
     for i, pair in enumerate(compared):
         of, against = sides[pair.of], sides[pair.against]
-        reasons[i] = alike.pairs[i] or _why_not_paired(of, against)
+        reasons[i] = incomparable[pair.of, pair.against] or _why_not_paired(of, against)
         if reasons[i] is None:
             relative = metric.name in RELATIVE_METRICS and not group.startswith("family:")
             differences[i] = _difference(of, against, clusters, metric, relative=relative)
-    measured = [row for arm in arms for run in arm.runs if (row := run.row(suite, metric.name, group)) is not None]
+    measured = [row for of_arm in rows for row in of_arm if row is not None]
     judges = _distinct([grader_label(row) for row in measured])
     return MetricRow(
         metric=metric,
@@ -337,7 +311,7 @@ def make_row(
         group=group,
         estimates=tuple(
             _pooled(own, side, clusters, metric, reason)
-            for (side, own, _), reason in zip(of_arms, not_pooled, strict=True)
+            for (side, own), reason in zip(of_arms, not_pooled, strict=True)
         ),
         run_estimates=tuple(of_runs),
         differences=tuple(differences),
@@ -359,7 +333,8 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
 def _estimate(row: Row | None, metric: Metric) -> Estimate | None:
     if row is None:
         return None
-    return Estimate(unit=metric.unit, **{name: row[name] for name in _OF_ROW if row.get(name) is not None})
+    found = {name: row[name] for name in _OF_ROW if row.get(name) is not None}
+    return Estimate(unit=metric.unit, over_questions=(row.get("ci_low"), row.get("ci_high")), **found)
 
 
 def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
@@ -426,7 +401,8 @@ def _difference(
     of: ArmValues, against: ArmValues, clusters: Mapping[str, str], metric: Metric, *, relative: bool
 ) -> PairedDifference:
     a, b = of.values, against.values
-    seeds: dict[str, Any] = {"seeds_a": of.seeds, "seeds_b": against.seeds}
+    seeds_a, seeds_b = ([run.seed for run in side.arm.runs] for side in (of, against))
+    seeds: dict[str, Any] = {"seeds_a": seeds_a, "seeds_b": seeds_b}
     found = difference_over_seeds(a, b, clusters, bounds=metric.bounds, **seeds)
     return PairedDifference(
         unit=metric.unit,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
-from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
+from opct.reports.arms import ADAPTER, SFT, Arm, Pair, reference_pairs
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
@@ -125,7 +125,7 @@ def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[st
         if one.runs and other.runs:
             unlike = list(_unlike_budgets(one, other))
             yield from unlike
-            if unlike or pair.is_requested or not other.arm.is_sft:  # several SFT arms of one budget need no warning
+            if unlike or pair.is_requested or not other.arm.uses(SFT):  # several SFT arms of one budget need no warning
                 yield from _unlike_tokens(one, other)
 
 
@@ -135,9 +135,9 @@ class _Trained:
     def __init__(self, arm: Arm):
         self.arm = arm
         self.name = arm.name
+        self.continues = arm.continues
         self.runs = [run for run in arm.runs if run.config_values]
         self.configs = [run.config_values or {} for run in self.runs]
-        self.continues = any(config.get(ADAPTER) for config in self.configs)
         self.budgets = [budget_of(config) for config in self.configs]
         self.steps = {run.manifest.get("total_steps") for run in self.runs}
         self.steps_in_all = {_run_cost(run).steps_in_all for run in self.runs}
@@ -147,7 +147,7 @@ def _unlike_seeds(own: _Trained) -> Iterator[str]:
     names = {name for config in own.configs for name in config} - set(OF_ONE_RUN)
     unlike = sorted(name for name in names if len({_key(_of_any_seed(name, config)) for config in own.configs}) > 1)
     if unlike:
-        named = joined([f"{name} ({_values(own.configs, name)})" for name in unlike])
+        named = joined([f"{name} ({', '.join(_values(own.configs, name))})" for name in unlike])
         yield (
             f"{own.name}: {len(own.runs)} runs are pooled as seeds of one method, but have different training "
             f"settings: {named}. Give them different labels (`opct eval --label`)."
@@ -165,13 +165,12 @@ def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
 def _unlike_budgets(one: _Trained, other: _Trained) -> Iterator[str]:
     """Warnings for a pair of arms: different budgets, and only one continued from another run."""
     are_known = None not in one.steps | other.steps
-    unlike = [name for name in one.budgets[0] if _all(one.budgets, name) != _all(other.budgets, name)]
-    if are_known or one.continues != other.continues:  # the steps are compared, not the settings that they follow from
-        unlike = [name for name in unlike if name not in LENGTH]
-    named = [
-        f"{name} ({one.name}: {_values(one.budgets, name)}; {other.name}: {_values(other.budgets, name)})"
-        for name in unlike
-    ]
+    named = []
+    for name in one.budgets[0]:
+        mine, theirs = _values(one.budgets, name), _values(other.budgets, name)
+        # if the steps are compared, the settings that they follow from are not
+        if set(mine) != set(theirs) and not (name in LENGTH and (are_known or one.continues != other.continues)):
+            named.append(f"{name} ({one.name}: {', '.join(mine)}; {other.name}: {', '.join(theirs)})")
     if are_known and one.steps != other.steps and one.continues == other.continues:
         steps = f"{one.name}: {_counts(one.steps)}; {other.name}: {_counts(other.steps)}"
         named.insert(0, f"optimizer steps ({steps})")
@@ -216,12 +215,8 @@ def _counts(steps: set[int | None]) -> str:
     return " or ".join([*known, *(["an unknown number of"] if None in steps else [])])
 
 
-def _all(budgets: Sequence[Mapping[str, Any]], name: str) -> set[str]:
-    return {_key(budget[name]) for budget in budgets}
-
-
-def _values(configs: Sequence[Mapping[str, Any]], name: str) -> str:
-    return ", ".join(dict.fromkeys(_key(config.get(name)) for config in configs))
+def _values(configs: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    return list(dict.fromkeys(_key(config.get(name)) for config in configs))
 
 
 def _key(value: object) -> str:

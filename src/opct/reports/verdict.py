@@ -23,8 +23,7 @@ class Headline:
     """A headline number: a metric before and after, with the paired difference; `note` names the judge."""
 
     title: str
-    before_name: str
-    after_name: str
+    arm: str
     before: Estimate | None
     after: Estimate
     difference: PairedDifference | None
@@ -33,7 +32,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Finding:
-    """Sentences of the verdict under a heading; `axis` is the axis they are about."""
+    """Sentences of the verdict under a heading; `axis` is the axis they are about, or "attacks"."""
 
     title: str
     sentences: tuple[str, ...]
@@ -204,8 +203,8 @@ def headlines(comparison: Comparison) -> list[Headline]:
             continue
         note = row.judged_by if row.judges else None
         difference = None if arm is first else comparison.difference(row, arm.label, first.label)
-        names = (comparison.name_of(row), first.name, arm.name)
-        found.append(Headline(*names, None if arm is first else before, after, difference, note))
+        before = None if arm is first else before
+        found.append(Headline(comparison.name_of(row), arm.name, before, after, difference, note))
     return found[:MOST_HEADLINES]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from opct.config.schema import flat_settings
@@ -22,8 +23,15 @@ from opct.runs.console import pluralize
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 """A standalone number, not one in a name or id ("gsm8k", "q0012", "facts/12")."""
 FEW_CLUSTERS = 100
-MOST_UNSCORED = 0.02
-MOST_TRUNCATED = 0.05
+LEFT_OUT = (
+    ("n_unscored", 0.02, "many replies are unscored, so in no rate ({})."),
+    (
+        "n_truncated",
+        0.05,
+        "many replies were truncated ({}). Raise the token limit (max_completion_tokens, max_reply_tokens).",
+    ),
+)
+"""Counts of an estimate, the share above which there is a warning, and its text."""
 NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
 """Evaluation settings that may differ between comparable runs."""
 
@@ -129,14 +137,12 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
     """Each setting that differs between runs, with the value of every run."""
     names = {key for each in settings.values() for key in each if key.rpartition(".")[-1] not in NOT_SETTINGS}
     for name in sorted(names):
-        runs_of: dict[str, list[str]] = {}
-        values: dict[str, object] = {}
+        found: dict[str, tuple[object, list[str]]] = {}
         for run, each in settings.items():
-            key = setting_key(name, each.get(name))
-            values.setdefault(key, each.get(name))
-            runs_of.setdefault(key, []).append(run)
-        if len(runs_of) > 1:
-            yield name, "; ".join(f"{', '.join(own)}: {_short(values[key])}" for key, own in runs_of.items())
+            value = each.get(name)
+            found.setdefault(setting_key(name, value), (value, []))[1].append(run)
+        if len(found) > 1:
+            yield name, "; ".join(f"{', '.join(own)}: {_short(value)}" for value, own in found.values())
 
 
 def _short(value: object) -> str:
@@ -178,59 +184,35 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
 
 def _left_out(comparison: Comparison) -> Iterator[str]:
     """Unscored and truncated shares above their bounds: one warning per axis, with each arm's worst metric."""
-    for axis in comparison.axes:
-        worst: dict[str, dict[str, tuple[float, str]]] = {}
-        for section in comparison.headline(axis):
-            for row in section.rows:
-                if row.metric.is_partial:
-                    continue
-                for arm, estimates in zip(comparison.arms, row.run_estimates, strict=True):
-                    for kind, share, text in _excessive(estimates):
-                        of_arms = worst.setdefault(kind, {})
-                        if share > of_arms.get(arm.name, (0.0, ""))[0]:
-                            of_arms[arm.name] = (share, f"{text} of {row.title} ({inside(section.title)})")
-        for kind, of_arms in worst.items():
-            listed = "; ".join(f"{name} {what}" for name, (_, what) in of_arms.items())
-            yield f"{axis_info(axis).title}: {kind.format(listed)}"
-
-
-def _excessive(estimates: Sequence[Estimate | None]) -> Iterator[tuple[str, float, str]]:
-    """(kind, share, "40 of 120 (33.3%)") for each share of an arm's replies that a metric leaves out above the
-    bound.
-    """
-    known = [estimate for estimate in estimates if estimate is not None]
-    total = sum(own.n + own.n_unscored for own in known)
-    for kind, amount, most in (
-        ("many replies are unscored, so in no rate ({}).", sum(own.n_unscored for own in known), MOST_UNSCORED),
-        (
-            "many replies were truncated ({}). Raise the token limit (max_completion_tokens, max_reply_tokens).",
-            sum(own.n_truncated for own in known),
-            MOST_TRUNCATED,
-        ),
-    ):
-        share = amount / total if total else 0.0
-        if share > most:
-            yield kind, share, f"{amount:,} of {total:,} ({share:.1%})"
+    for axis, (count, most, text) in product(comparison.axes, LEFT_OUT):
+        worst: dict[str, tuple[float, str]] = {}
+        rows = [(row, section.title) for section in comparison.headline(axis) for row in section.rows]
+        for (row, heading), (i, arm) in product(rows, enumerate(comparison.arms)):
+            known = [own for own in row.run_estimates[i] if own is not None]
+            amount, total = sum(getattr(own, count) for own in known), sum(own.n + own.n_unscored for own in known)
+            share = amount / total if total and not row.metric.is_partial else 0.0
+            if share > max(most, worst.get(arm.name, (0.0, ""))[0]):
+                what = f"{arm.name} {amount:,} of {total:,} ({share:.1%}) of {row.title} ({inside(heading)})"
+                worst[arm.name] = (share, what)
+        if worst:
+            yield f"{axis_info(axis).title}: {text.format('; '.join(what for _, what in worst.values()))}"
 
 
 def _stale_results(comparison: Comparison) -> Iterator[str]:
     """Rows of results.json that do not match the samples: one of the two files is stale."""
-    off: dict[str, list[MetricRow]] = {}
-    for row in comparison.rows:
-        for arm, estimates in zip(comparison.arms, row.run_estimates, strict=True):
-            for run, estimate in zip(arm.runs, estimates, strict=True):
-                if _is_stale(estimate, run.units(row.metric, row.suite, row.group).values.values()):
-                    off.setdefault(run.name, []).append(row)
-    for run in comparison.runs:
-        if run.name in off and run.path is not None:
-            first, folder = off[run.name][0], shlex.quote(str(run.path))
-            yield (
-                f"{run.name}: {pluralize(len(off[run.name]), 'row')} of results.json (first {first.metric.name}, "
-                f"{first.group}) do not match its logs; one of the files is stale. Run `opct eval {folder}` again."
-            )
+    for i, arm in enumerate(comparison.arms):
+        for j, run in enumerate(arm.runs):
+            off = [row for row in comparison.rows if _is_stale(row.run_estimates[i][j], row, run)]
+            if off and run.path is not None:
+                yield (
+                    f"{run.name}: {pluralize(len(off), 'row')} of results.json (first {off[0].metric.name}, "
+                    f"{off[0].group}) do not match its logs; one of the files is stale. Run `opct eval "
+                    f"{shlex.quote(str(run.path))}` again."
+                )
 
 
-def _is_stale(estimate: Estimate | None, values: Iterable[float | None]) -> bool:
+def _is_stale(estimate: Estimate | None, row: MetricRow, run: EvaluatedRun) -> bool:
+    values = run.units(row.metric, row.suite, row.group).values.values()
     scored = [value for value in values if value is not None]
     if estimate is None or estimate.value is None or not scored:
         return False

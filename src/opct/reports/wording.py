@@ -59,11 +59,6 @@ def arm_name(label: str) -> str:
     return ARM_NAMES.get(label, label)
 
 
-def run_name(label: str, name: str, run: str) -> str:
-    """A run of an arm: "OPCT: opct-seed1"; only the arm if the run is named like its label."""
-    return name if run == label else f"{name}: {run}"
-
-
 def family_name(family: str) -> str:
     """Display name of a family: "are_you_sure" is "are you sure"."""
     return family.replace("_", " ")
@@ -71,8 +66,8 @@ def family_name(family: str) -> str:
 
 def inside(text: str) -> str:
     """A heading for use within a sentence: "Held-out families" is "held-out families", "GSM8K" stays as it is."""
-    return text if text[1:2].isupper() or text[1:2].isdigit() else capitalized(text, upper=False)
+    return text if text[1:2].isupper() or text[1:2].isdigit() else text[:1].lower() + text[1:]
 
 
-def capitalized(text: str, *, upper: bool = True) -> str:
-    return (text[:1].upper() if upper else text[:1].lower()) + text[1:]
+def capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]

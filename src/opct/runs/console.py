@@ -148,14 +148,13 @@ class PlainProgress:
 
     def done(self) -> None:
         if self._name is not None:
-            self._say(f"{self._line(ended=True)}")
+            self._say(self._line(ended=True))
             self._name = None
 
     def _line(self, *, ended: bool = False) -> str:
         elapsed = time.monotonic() - self._start
         done = f": {self._n}/{self._total}" if self._total is not None else f": {self._n}" if self._n else ""
-        parts = [f"{self._name}{done}"]
-        parts.append(f"{'took' if ended else 'elapsed'} {duration(elapsed)}")
+        parts = [f"{self._name}{done}", f"{'took' if ended else 'elapsed'} {duration(elapsed)}"]
         if not ended and self._total and self._n >= EARLY * self._total:
             parts.append(f"left {duration(elapsed / self._n * (self._total - self._n))}")
         return "  ".join([*parts, fields_text(self._fields)]).rstrip()

@@ -86,9 +86,9 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def command_line(arguments: list[str] | None = None) -> str:
+def command_line() -> str:
     """The command this process was started with, as one shell line, with anything that looks like a secret as `***`."""
-    path, *rest = sys.argv if arguments is None else arguments
+    path, *rest = sys.argv
     program = Path(path)
     words = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
     return without_secrets(shlex.join([*words, *rest]))

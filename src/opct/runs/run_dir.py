@@ -101,16 +101,13 @@ class RunDir:
         return run
 
     @classmethod
-    def create(
-        cls, path: str | Path, *, resume: bool = False, overwrite: bool = False, keep_old: bool = False
-    ) -> RunDir:
-        """Open a run directory for writing, locked for this process: new, resumed, or emptied.
+    def create(cls, path: str | Path, *, resume: bool = False, overwrite: bool = False) -> RunDir:
+        """Open a run directory for writing, locked for this process.
 
         Args:
             resume: continue the run in the folder; leftovers of interrupted writes are removed.
-            overwrite: remove the run in the folder, that is every file known to this module, and nothing else.
-            keep_old: with `overwrite`, keep the old run until `clear` is called, so that it is not lost if the new run
-            cannot start.
+            overwrite: the run in the folder may be replaced. It stays until `clear` is called, so that it is not lost
+                if the new run cannot start.
 
         Raises:
             RunError: the folder holds a run and neither flag is given, holds something that is not a run, is used by
@@ -129,7 +126,7 @@ class RunDir:
         try:
             write_json(run._owner_path, {"pid": os.getpid(), "host": platform.node(), "since": _now()})
             run._refuse_if_in_the_way(resume, overwrite)  # again, under the lock
-            if not (run.is_run and (resume or (overwrite and keep_old))):
+            if not (run.is_run and (resume or overwrite)):
                 run.clear()
             run._remove_leftovers()
         except BaseException:  # after Ctrl-C too, the lock must not be left to a process that lives on
@@ -138,8 +135,18 @@ class RunDir:
         return run
 
     def clear(self) -> None:
-        """Remove the run in the folder and write a new manifest."""
-        self._remove_known()
+        """Remove every file of the run in the folder, and nothing else, and write a new manifest.
+
+        The old manifest goes last: interrupted, the folder is still a run.
+        """
+        for path in (*self._content, self.manifest_path):
+            try:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {remedy(error)}") from error
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
 
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
@@ -186,17 +193,6 @@ class RunDir:
             self.report_path,
             self.readme_path,
         )
-
-    def _remove_known(self) -> None:
-        """Remove the files of a run. The manifest goes last: interrupted, the folder is still a run."""
-        for path in (*self._content, self.manifest_path):
-            try:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-            except OSError as error:
-                raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {remedy(error)}") from error
 
     def _remove_leftovers(self) -> None:
         for folder in (self.path, self.rollouts_dir, self.evals_dir):

@@ -6,7 +6,6 @@ trackio and swanlab. Files that they write go to the `trackers` folder of the ru
 
 from __future__ import annotations
 
-import difflib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from opct.config.schema import TrainConfig, flat_settings
-from opct.errors import ConfigError, RunError
+from opct.errors import ConfigError, RunError, unknown
 from opct.runs.io import append_jsonl, atomic_write, remedy
 from opct.runs.run_dir import RunDir
 
@@ -84,9 +83,7 @@ def check_trackers(names: Sequence[str]) -> None:
     faults = []
     for name in names:
         if name not in LOGGER_TYPE_TO_CLASS:
-            near = difflib.get_close_matches(name, LOGGER_TYPE_TO_CLASS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            faults.append(f"report_to: no tracker {name!r}, accelerate knows {', '.join(LOGGER_TYPE_TO_CLASS)}{hint}")
+            faults.append(f"report_to: {unknown('tracker', name, LOGGER_TYPE_TO_CLASS)}")
         elif name not in available:
             faults.append(f"report_to: {name} is not installed; run: pip install {name}")
     if faults:

@@ -168,7 +168,7 @@ def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: St
 def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.AbstractContextManager[RunDir]:
     """The run directory; only the main process locks it and writes to it."""
     if distributed.is_main():
-        return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
+        return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite)
     return contextlib.nullcontext(RunDir(config.output_dir))
 
 

@@ -580,7 +580,7 @@ def test_where_an_attack_is_kept(tmp_path):
     with RunDir.create(tmp_path / "run") as run:
         assert setup.default_folder(tmp_path / "run", "refine") == run.attacks_dir / "refine"
         run.attacks_dir.mkdir()  # and goes with it
-    RunDir.create(tmp_path / "run", overwrite=True).release()
+    RunDir(tmp_path / "run").clear()
     assert not run.attacks_dir.exists()
 
 

@@ -45,16 +45,17 @@ def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
 
 
 def test_best_of_n_plays_once_more_with_the_queries_of_the_training(tmp_path, tiny_folder, monkeypatch, capsys):
-    """grpo asks as often as its messages are any, at most 1 step x 4 behaviours x 2 episodes, then 2 for each of 2
+    """grpo asks as often as its messages are any, at most 1 step x 2 behaviours x 2 episodes, then 2 for each of 2
     behaviours; best_of_n as many for each of 2 as there were in all, rounded up."""
     argv = ["x", "--out", str(tmp_path / "out"), "--attacker-model", str(tiny_folder), "--behaviors", "2", "--n", "2"]
-    argv += ["--attackers", "best_of_n", "grpo", "--train", "max_steps=1", "--max-attack-tokens", "4", "--seeds", "0"]
+    argv += ["--attackers", "best_of_n", "grpo", "--max-attack-tokens", "4", "--seeds", "0", "--dtype", "float32"]
+    argv += ["--train", "max_steps=1", "optim.prompts_per_step=2", "lora.r=4"]
     monkeypatch.setattr(sys, "argv", argv)
     hidden_pattern.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "`" in line]
     assert [row[0] for row in rows] == ["| `best_of_n`, 0", "| `grpo`, 0", "| `best_of_n`, 0"]
     asked = int(rows[1][6].split(";")[0])
-    assert 0 < asked <= 8
+    assert 0 < asked <= 4
     assert [int(row[5]) for row in rows if "best" in row[0]] == [4, 2 * (math.ceil(asked / 2) + 2)]
 
 

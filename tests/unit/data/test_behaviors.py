@@ -4,10 +4,8 @@ import csv
 import json
 import logging
 import os
-import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -303,29 +301,6 @@ def test_empty_and_broken_texts_are_refused_together(tmp_path):
     assert "a.jsonl:1: the request is ' ': write a text" in str(caught.value)
     assert "a.jsonl:2: not valid JSON: unexpected end of hex escape" in str(caught.value)
     assert "a.jsonl:3: not valid JSON" in str(caught.value)
-
-
-# ----------------------------------------------------------------------------------------------------------- the hub
-
-
-def test_the_hub_is_read_at_its_revision(monkeypatch):
-    asked = []
-
-    def load_dataset(path, config, *, split, revision):
-        asked.append((path, config, split, revision))
-        return [{"Goal": REQUESTS[0], "Category": "c", "Index": 3}]
-
-    errors = SimpleNamespace(DatasetsError=KeyError)
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=errors))
-    [found] = load_behaviors("hf:owner/set:behaviors/harmful@abc123")
-    assert found.behavior == REQUESTS[0]
-    load_behaviors("hf:owner/set@v1")
-    load_behaviors("hf:owner/set:test@v1")
-    assert asked == [
-        ("owner/set", "behaviors", "harmful", "abc123"),
-        ("owner/set", None, "train", "v1"),
-        ("owner/set", None, "test", "v1"),
-    ]
 
 
 # ------------------------------------------------------------------------------------------------- the sets themselves

@@ -26,14 +26,6 @@ def test_builtin_sycophancy_is_two_training_families_for_each_training_question(
     assert not any(pair.is_identity for pair in pairs)
 
 
-def test_splits_of_the_builtin_pairs_share_no_question():
-    seen = [
-        {pair.meta["question_id"] for pair in builtin_pairs("sycophancy", split)} for split in ("train", "validation")
-    ]
-    assert all(seen)
-    assert not seen[0] & seen[1]
-
-
 def test_benign_pairs_are_identities_with_what_graders_need():
     pairs = builtin_pairs("benign")
     assert len(pairs) == len(builtin_benign("train"))

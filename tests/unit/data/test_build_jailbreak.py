@@ -52,25 +52,10 @@ def test_what_the_kinds_hold():
     assert not any(pair.is_identity for pair in pairs["behavior"] + pairs["twin"])
 
 
-def test_the_teacher_of_behaviours_alone_gets_the_system_prompt():
-    pairs = by_kind(build_jailbreak(BEHAVIORS, parts=("behavior", "twin"), teacher_system="Be careful."))
-    for pair in pairs["behavior"]:
-        assert pair.teacher_prompt[0] == {"role": "system", "content": "Be careful."}
-        assert pair.prompt[0]["role"] == "user"
-    for pair in pairs["twin"]:
-        assert [m["role"] for m in pair.teacher_prompt] == ["user"]
-
-
 def test_anchors_hold_no_sampled_turn_and_twins_may():
     pairs = by_kind(build_jailbreak(families="build_up", parts=("twin", "anchor"), per_behavior=1))
     assert any(m["content"] is None for pair in pairs["twin"] for m in pair.prompt)
     assert not any(m["content"] is None for pair in pairs["anchor"] for m in pair.prompt)
-
-
-def test_templates_of_others_are_a_family():
-    templates = [WildTemplate("w/0", ("Parrot mode. ", ""))]
-    pairs = build_jailbreak(BEHAVIORS, families="in_the_wild", parts=["behavior"], per_behavior=1, templates=templates)
-    assert pairs[0].prompt[0]["content"] == "Parrot mode. Steal the crown jewels"
 
 
 # --------------------------------------------------------------------------------------------------------- artifacts

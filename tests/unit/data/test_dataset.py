@@ -168,11 +168,6 @@ def test_a_question_on_both_sides_is_refused(load, tmp_path: Path):
     assert caught.value.faults == ("sum-0",)
 
 
-def test_named_validation_pairs_do_not_put_the_embedded_validation_split_into_training():
-    named = TrainConfig.model_validate({"data": {"validation_pairs": ["builtin:sycophancy"]}})
-    assert load_training_pairs(named).hashes == load_training_pairs(TrainConfig()).hashes
-
-
 def test_an_id_in_two_sources_is_refused(load, tmp_path: Path):
     write_pairs(tmp_path / "again.jsonl", tiny_pairs(2))
     with pytest.raises(DataError, match="more than one source") as caught:
@@ -198,7 +193,7 @@ def test_a_question_is_never_trained_on_and_held_out_whatever_its_source(load, t
 
 def test_anchors_must_be_identity_pairs(load, tmp_path: Path):
     with pytest.raises(DataError, match="are not identity pairs"):
-        load(anchors=[str(tmp_path / "pairs.jsonl")], pairs=["builtin:sycophancy"])
+        load(anchors=[str(tmp_path / "pairs.jsonl")])
 
 
 def test_a_fraction_without_anchors_is_refused_and_no_fraction_needs_none(load):
@@ -219,6 +214,8 @@ def test_the_embedded_pairs_keep_their_own_splits():
     assert {p.meta["split"] for p in data.anchors} == {"train"}
     assert {p.meta["split"] for p in data.validation_anchors} == {"validation"}
     assert len(data.validation) == 48
+    named = TrainConfig.model_validate({"data": {"validation_pairs": ["builtin:sycophancy"]}})
+    assert load_training_pairs(named).hashes == data.hashes
 
 
 @pytest.mark.parametrize(
@@ -275,11 +272,9 @@ def test_balanced_axes_share_every_step_whatever_their_sizes():
     assert {seen["pairs/b", i] for i in range(12, 15)} == {4}
 
 
-def mixed(**optim) -> TrainConfig:
-    pairs = ["builtin:sycophancy", "builtin:jailbreak", "builtin:safety_awareness"]
-    return TrainConfig.model_validate({"data": {"pairs": pairs, "balance_axes": True}, "optim": optim})
-
-
-def test_axes_that_cannot_share_a_step_are_refused():
-    with pytest.raises(DataError, match=r"the 14 pairs of a step .* among 3 axes: set prompts_per_step"):
-        load_training_pairs(mixed(prompts_per_step=19))
+def test_axes_that_cannot_share_a_step_are_refused(load, tmp_path: Path):
+    """24 a step with a quarter anchors leaves 18 pairs, which 5 axes cannot share."""
+    pairs = [dataclasses.replace(pair, axis=f"axis-{i % 5}") for i, pair in enumerate(tiny_pairs(40))]
+    write_pairs(tmp_path / "five.jsonl", pairs)
+    with pytest.raises(DataError, match=r"the 18 pairs of a step .* among 5 axes: set prompts_per_step"):
+        load(pairs=[str(tmp_path / "five.jsonl")], balance_axes=True, anchor_fraction=0.25)

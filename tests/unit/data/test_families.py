@@ -3,7 +3,7 @@
 import pytest
 
 from opct.data.perturb.families import Family, alternating, by_name, chosen_families, rotation
-from opct.errors import DataError, unknown
+from opct.errors import DataError
 
 FAMILIES = by_name(
     Family("shout", "train", "loud"), Family("plead", "held_out", "sad"), Family("whisper", "train", "low")
@@ -54,9 +54,3 @@ def test_rotation_uses_each_family_equally_often():
 
 def test_training_and_held_out_families_alternate():
     assert alternating(["shout", "whisper", "plead"], FAMILIES) == ["shout", "plead", "whisper"]
-
-
-def test_the_nearest_name_is_named_where_there_is_one():
-    said = unknown("colour", "bleu", ["red", "blue"])
-    assert said == "Unknown colour 'bleu'. Did you mean 'blue'? Use one of: red, blue."
-    assert unknown("colour", "x", iter(["red"])) == "Unknown colour 'x'. Use one of: red."

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from opct.data import tables
 from opct.data.perturb.in_the_wild import load_artifacts, load_templates
 from opct.errors import DataError
 from tests.conftest import REPOSITORY
@@ -70,19 +69,9 @@ def test_tables(tmp_path):
     assert [t.parts for t in load_templates(named)] == [("Say it",)]
 
 
-def test_templates_from_the_hub_at_their_revision(monkeypatch):
-    rows = [{"platform": "p", "prompt": "Be bold. [INSERT PROMPT HERE]"}, {"platform": "p", "prompt": "Play a part."}]
-    monkeypatch.setattr(
-        tables, "_dataset_rows", lambda source, *_, **__: [(f"{source} row {i}", row) for i, row in enumerate(rows)]
-    )
-    found = load_templates("hf:owner/set:jailbreaks/train@abc123")
-    assert [template.parts for template in found] == [("Be bold. ", ""), ("Play a part.",)]
-    monkeypatch.undo()
+def test_template_faults(tmp_path):
     with pytest.raises(DataError, match="hf:owner/set has no revision"):
         load_templates("hf:owner/set")
-
-
-def test_template_faults(tmp_path):
     with pytest.raises(DataError, match="no text column among id, body: expected text or prompt"):
         load_templates(write(tmp_path / "a.csv", "id,body\n0,x\n"))
     with pytest.raises(DataError) as caught:

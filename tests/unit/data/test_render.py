@@ -196,9 +196,9 @@ def test_a_template_that_ignores_the_messages_is_refused():
 
 
 def test_a_huge_pair_is_left_out_without_being_tokenised(renderer: Renderer, monkeypatch):
-    """50 million characters, of which no token holds more than some 20."""
+    """Two million characters, of which no token holds more than some 20."""
     [one] = tiny_pairs(1)
-    huge = pair([message("user", "x" * 50_000_000)], [message("user", "x")], "huge")
+    huge = pair([message("user", "x" * 2_000_000)], [message("user", "x")], "huge")
     encoded = []
     monkeypatch.setattr(Renderer, "encode", lambda self, text: encoded.append(len(text)) or [len(text)])
     _, left_out = render_pairs([huge, one], renderer, max_completion_tokens=5, context_length=2048)

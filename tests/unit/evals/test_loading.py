@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from opct.errors import ModelError
+from opct.errors import ConfigError, ModelError
 from opct.models.from_run import load_policy
 
 
@@ -39,5 +39,5 @@ def test_run_directory_without_a_checkpoint(loaded, tmp_path):
 
 
 def test_unknown_setting(loaded):
-    with pytest.raises(ModelError, match=r"Model setting dtpye='float32'.*Known settings: .*dtype"):
+    with pytest.raises(ConfigError, match=r"dtpye: unknown setting .*did you mean dtype"):
         load_policy("some/model", dtpye="float32")

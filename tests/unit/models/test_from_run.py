@@ -27,23 +27,32 @@ def kl_to_base(policy: Policy, **options) -> list[float]:
     return policy.token_kl(PROMPTS, PROMPTS, answers, **options)[0]
 
 
-def test_a_fully_fine_tuned_run_is_measured_against_the_model_it_came_from(make_config, tiny_folder: Path):
-    """The default reference is the untrained model, as if it had been given; it is loaded when it is first needed."""
-    config = make_config(lora=None, max_steps=2)
+def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_model_it_came_from(
+    make_config, tiny_folder: Path, monkeypatch
+):
+    """`auto` finds bfloat16 faster when the run begins and slower ever after: it is loaded and resumed in bfloat16.
+
+    The default reference is the untrained model, as if it had been given; it is loaded when it is first needed.
+    """
+    config = make_config(max_steps=1, lora=None, model={"dtype": "auto"})
+    times = {torch.float32: 2.0, torch.bfloat16: 1.0}
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
     train(config)
+    times[torch.bfloat16] = 4.0
     policy = load_policy(config.output_dir)
-    assert policy.name == str(tiny_folder)
-    assert policy.has_base
-    assert not policy.has_adapter
-    found = kl_to_base(policy)
-    assert max(found) > 1e-4
-    untrained = load_policy(str(tiny_folder), dtype=str(policy.dtype).removeprefix("torch."))
+    assert (policy.dtype, policy.dtype_reason) == (torch.bfloat16, "bfloat16, as the run began")
+    assert (policy.name, policy.has_base, policy.has_adapter) == (str(tiny_folder), True, False)
+    assert max(kl_to_base(policy)) > 1e-4
+    untrained = load_policy(str(tiny_folder), dtype="bfloat16")
     with policy.base() as base, policy.base() as again:
         assert base is again
-        assert base.dtype == policy.dtype
+        assert base.dtype == torch.bfloat16
         assert base.base_hash() == untrained.base_hash() != policy.base_hash()
     assert not untrained.has_base
     assert max(kl_to_base(untrained)) == 0
+    assert load_policy(config.output_dir, dtype="float32").dtype == torch.float32
+    assert train(config.model_copy(update={"max_steps": 2}), resume=True).step == 2
+    assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, pair_files:
         "lora": {"r": 4, "alpha": 8},
         "data": {"pairs": [str(pair_files[0])], "validation_size": 0},
         "rollout": {"num_generations": 1, "max_completion_tokens": 4},
-        "optim": {"learning_rate": 1e-2, "prompts_per_step": 4},
+        "optim": {"learning_rate": 1e-2, "prompts_per_step": 2},
     }
     resolve = loading.resolve_model
     with pytest.MonkeyPatch.context() as patch:
@@ -92,23 +101,6 @@ def test_a_checkpoint_can_be_named(run: RunDir, tiny_folder: Path, tmp_path: Pat
     next(copy.checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
     with pytest.raises(CheckpointError, match="step-000001 is corrupt"):
         load_policy(str(copy.checkpoint_path(1)))
-
-
-def test_a_run_keeps_the_dtype_it_began_with(make_config, monkeypatch):
-    """`auto` finds bfloat16 faster when the run begins and slower ever after: it is resumed and loaded in bfloat16."""
-    config = make_config(max_steps=1, lora=None, model={"dtype": "auto"})
-    times = {torch.float32: 2.0, torch.bfloat16: 1.0}
-    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
-    train(config)
-    times[torch.bfloat16] = 4.0
-    policy = load_policy(config.output_dir)
-    assert (policy.dtype, policy.dtype_reason) == (torch.bfloat16, "bfloat16, as the run began")
-    with policy.base() as base:
-        assert base.dtype == torch.bfloat16
-    assert load_policy(config.output_dir, dtype="float32").dtype == torch.float32
-    longer = config.model_copy(update={"max_steps": 2})
-    assert train(longer, resume=True).step == 2
-    assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
 
 
 CODE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import socket
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models import loading
 from opct.models.backbone import find_head
-from opct.models.loading import check_model_name
+from opct.models.loading import attach_adapter, check_model_name
 from opct.models.policy import Policy
-from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 
 def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:
@@ -74,42 +75,36 @@ def test_the_probe_is_short_where_a_product_is_slow(monkeypatch):
     assert shapes == [(256, 512, 512, 2048)] * 5 + [(256, 64, 64, 256)]
 
 
-@pytest.mark.parametrize(("master", "weights"), [(True, torch.float32), (False, torch.bfloat16)])
-def test_master_weights(tiny_folder: Path, master: bool, weights: torch.dtype):
-    model, dtype, _ = loading.load_base(model_config(tiny_folder, "bfloat16"), master_float32=master)
+def test_full_fine_tuning_keeps_float32_weights(tiny_folder: Path):
+    model, dtype, _ = loading.load_base(model_config(tiny_folder, "bfloat16"), master_float32=True)
     assert dtype == torch.bfloat16
-    assert {p.dtype for p in model.parameters()} == {weights}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert not model.training
 
 
-def test_adapter_weights_are_float32_on_a_bfloat16_base(tiny_folder: Path, tmp_path: Path):
-    config = model_config(tiny_folder, "bfloat16")
-    policy = Policy.load(config, lora=LoraSettings(r=2), trainable=True)
-    policy.save(tmp_path / "a")
-    for loaded in (policy, Policy.load(config, adapter=tmp_path / "a", trainable=True)):
-        assert {p.dtype for p in loaded.trainable_parameters().values()} == {torch.float32}
-        assert loaded.backbone.head.weight.dtype == torch.bfloat16
-        assert len(loaded.trainable_parameters()) == 28
-
-
 def test_a_fresh_adapter_follows_from_its_seed_and_changes_nothing(tiny_folder: Path):
-    one, same, other = (Policy.load(model_config(tiny_folder), lora=LoraSettings(r=2), seed=s) for s in (3, 3, 4))
-    weights = [p.trainable_parameters() for p in (one, same, other)]
-    assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
-    assert any(not torch.equal(a, b) for a, b in zip(weights[0].values(), weights[2].values(), strict=True))
-    bare = Policy.load(model_config(tiny_folder))
-    assert torch.equal(one.log_probs([[1, 5]], [[6, 7]])[0], bare.log_probs([[1, 5]], [[6, 7]])[0])
+    base = [loading.load_base(model_config(tiny_folder), master_float32=False)[0] for _ in range(3)]
+    with torch.no_grad():
+        bare = base[0](torch.tensor([[1, 5]])).logits
+    models = [attach_adapter(b, LoraSettings(r=2), None, seed=s) for b, s in zip(base, (3, 3, 4), strict=True)]
+    weights = [loading.weights_hash((n, p) for n, p in m.named_parameters() if p.requires_grad) for m in models]
+    assert weights[0] == weights[1] != weights[2]
+    with torch.no_grad():
+        assert torch.equal(models[0](torch.tensor([[1, 5]])).logits, bare)
 
 
-def test_an_adapter_comes_back_as_it_was_saved(tiny_folder: Path, tmp_path: Path):
-    policy = Policy.load(model_config(tiny_folder), lora=LoraSettings(r=2))
+def test_an_adapter_of_a_bfloat16_base_is_float32_and_comes_back_as_it_was_saved(tiny_folder: Path, tmp_path: Path):
+    policy = Policy.load(model_config(tiny_folder, "bfloat16"), lora=LoraSettings(r=2), trainable=True)
     with torch.no_grad():
         for p in policy.trainable_parameters().values():
             p.normal_()
     policy.save(tmp_path / "a")
-    by_argument = Policy.load(model_config(tiny_folder), adapter=tmp_path / "a")
-    by_config = Policy.load(model_config(tiny_folder, adapter=str(tmp_path / "a")))
-    for loaded in (by_argument, by_config):
+    by_argument = Policy.load(model_config(tiny_folder, "bfloat16"), adapter=tmp_path / "a", trainable=True)
+    by_config = Policy.load(model_config(tiny_folder, "bfloat16", adapter=str(tmp_path / "a")))
+    for loaded in (policy, by_argument, by_config):
+        assert [p.dtype for p in loaded.trainable_parameters().values()] == [torch.float32] * 28
+        assert loaded.backbone.head.weight.dtype == torch.bfloat16
+        assert loaded.weights_hash() == policy.weights_hash()
         assert torch.equal(loaded.log_probs([[1, 5]], [[6, 7]])[0], policy.log_probs([[1, 5]], [[6, 7]])[0])
 
 
@@ -118,24 +113,17 @@ def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Pat
     for folder, said in (("absent", "There is no folder"), ("empty", "Cannot load")):
         with pytest.raises(ModelError, match=said):
             Policy.load(model_config(tmp_path / folder))
-        with pytest.raises(ModelError, match=said):
-            loading.load_base(model_config(tmp_path / folder), master_float32=False)
     with pytest.raises(ModelError, match="Cannot load the adapter"):
         Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
     with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
         Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
-
-
-def test_an_attention_that_is_not_installed_is_a_model_error(tiny_folder: Path):
-    config = ModelConfig(name_or_path=str(tiny_folder), dtype="bfloat16", device="cpu", attn_implementation="nowhere")
     with pytest.raises(ModelError, match="Cannot load model"):
-        loading.load_base(config, master_float32=False)
+        Policy.load(model_config(tiny_folder, attn_implementation="nowhere"))
 
 
-def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
-    """Transformers would fill them with random numbers; a tied output head is no weight that is lacking."""
-    folder = save_tiny(tmp_path / "model")
-    loading.load_base(model_config(folder), master_float32=False)
+def test_a_model_that_lacks_weights_is_refused(tiny_folder: Path, tmp_path: Path):
+    """Transformers would fill them with random numbers; a tied output head is not missing."""
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -184,8 +172,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_model_folder_is_one_clear_error(tmp_path: Path, what: str):
-    folder = save_tiny(tmp_path / "model")
+def test_a_broken_model_folder_is_one_clear_error(tiny_folder: Path, tmp_path: Path, what: str):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
     BROKEN[what](folder)
     with pytest.raises(ModelError):
         Policy.load(model_config(folder))
@@ -209,9 +197,6 @@ def test_a_model_without_a_chat_template_is_refused_before_its_weights_are_loade
     monkeypatch.setattr(loading, "load_base", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(ModelError, match="no chat template"):
         Policy.load(model_config(tmp_path))
-
-
-# ------------------------------------------------------------------------------------------- heads
 
 
 SMALL = {
@@ -265,9 +250,6 @@ def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatc
         find_head(model, torch.float32)
 
 
-# ------------------------------------------------------------------------------------------- hashes
-
-
 def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
     a, b = torch.arange(6.0), torch.ones(2, 3, dtype=torch.bfloat16)
     base = loading.weights_hash([("a", a), ("b", b)])
@@ -284,9 +266,6 @@ def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
         [("a", a), ("b", b.float())],
     ):
         assert loading.weights_hash(other) != base
-
-
-# ------------------------------------------------------------------------------------------- names
 
 
 @pytest.fixture

@@ -66,10 +66,10 @@ def test_the_result_is_that_of_each_prompt_by_itself(least, widths, attention: s
 
 def test_samples_are_the_same(least, widths):
     policy = policy_with("grouped")
-    together = policy.sample(PROMPTS, [[i, 100 + i] for i in range(len(PROMPTS))], Sampling(6))
+    together = policy.sample(PROMPTS, [[i, 100 + i] for i in range(len(PROMPTS))], Sampling(3))
     assert len(widths) >= 3
     for i, (prompt, own) in enumerate(zip(PROMPTS, together, strict=True)):
-        [alone] = policy.sample([prompt], [[i, 100 + i]], Sampling(6))
+        [alone] = policy.sample([prompt], [[i, 100 + i]], Sampling(3))
         assert [c.token_ids for c in own] == [c.token_ids for c in alone]
 
 

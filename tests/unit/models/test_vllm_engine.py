@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct.config.schema import LoraSettings
+from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import EngineError, ModelError
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
@@ -21,12 +23,22 @@ PROMPTS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 5, 6, 11]]
 FREE = Sampling(6)
 
 
+@pytest.fixture(scope="module")
+def config(tiny_folder: Path) -> ModelConfig:
+    return ModelConfig(name_or_path=str(tiny_folder), dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def loaded(config) -> tuple[Policy, PolicyBackend]:
+    """The policy of all tests, with an adapter, and a backend of the same model."""
+    return Policy.load(config, lora=LoraSettings(r=4, alpha=8)), PolicyBackend(config)
+
+
 @pytest.fixture
-def policy(make_config) -> Policy:
-    """With an adapter that changes what it says."""
-    policy = Policy.load(make_config().model, lora=LoraSettings(r=4, alpha=8))
-    move(policy, 1)
-    return policy
+def policy(loaded) -> Policy:
+    """With the same weights in each test; the adapter changes what it says."""
+    move(loaded[0], 1)
+    return loaded[0]
 
 
 def flat(groups):
@@ -42,8 +54,10 @@ def move(policy: Policy, seed: int) -> None:
 
 
 @pytest.fixture
-def backend(make_config) -> PolicyBackend:
-    return PolicyBackend(make_config())
+def backend(loaded) -> PolicyBackend:
+    fresh = copy.copy(loaded[1])
+    fresh.served, fresh.events = {}, []
+    return fresh
 
 
 @pytest.fixture
@@ -60,14 +74,8 @@ def test_an_engine_samples_what_the_policy_samples(policy, engine):
     found, own = engine.sample(PROMPTS, seeds, FREE), policy.sample(PROMPTS, seeds, FREE)
     assert [[c.seed for c in group] for group in found] == seeds
     for a, b in zip(flat(found), flat(own), strict=True):
-        assert (a.text, a.token_ids, a.stop_reason, a.prompt_tokens) == (
-            b.text,
-            b.token_ids,
-            b.stop_reason,
-            b.prompt_tokens,
-        )
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
-    assert {c.stop_reason for group in found for c in group} == {"length"}
+        assert dataclasses.replace(a, logprobs=b.logprobs) == b
 
 
 def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, engine):
@@ -83,8 +91,8 @@ def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, en
 
 
 def test_seeds_of_two_prompts_never_meet_unseen(engine):
-    """Seeds that are hashes are far apart: the closest of 20,000 by about 2^63 / 20,000^2; seeds 4 and 6 are not."""
-    firsts = sorted(sample_seed(0, "step", pair, 0) for pair in range(20_000))
+    """Seeds that are hashes are far apart: the closest of 5,000 by about 2^63 / 5,000^2; seeds 4 and 6 are not."""
+    firsts = sorted(sample_seed(0, "step", pair, 0) for pair in range(5_000))
     assert min(b - a for a, b in pairwise(firsts)) > 10**6
     with pytest.raises(EngineError, match="The seeds 4 and 6 of two prompts are closer than the 3 samples"):
         engine.base().sample(PROMPTS, [[6, 1], [4, 2, 3], [20]], FREE)
@@ -125,7 +133,7 @@ def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(
 
 
 def test_every_version_is_published_under_a_name_of_its_own(policy, backend, engine):
-    """After a move the new weights answer, the former version is served no more, and its folder is gone."""
+    """After a move the new weights answer, the former version is unloaded, and its folder is gone."""
     with pytest.raises(EngineError, match="call sync_weights first"):
         engine.sample(PROMPTS, [[1], [2], [3]], FREE)
     weights = policy.weights_hash()
@@ -164,9 +172,8 @@ def test_base_answers_and_scores_without_the_adapter(policy, backend, engine):
 
 def test_a_prompt_that_does_not_fit_is_refused(backend, engine):
     backend.max_model_len = 8
-    engine.sync_weights(0)
     with pytest.raises(ModelError, match="prompt of 5 tokens and 6 for its completion exceed the 8 tokens"):
-        engine.sample(PROMPTS, [[1], [2], [3]], FREE)
+        engine.base().sample(PROMPTS, [[1], [2], [3]], FREE)
 
 
 def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_path: Path):
@@ -181,9 +188,9 @@ def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_p
     assert not folder.exists()
 
 
-def test_the_probe_refuses_another_model(policy, make_config, tmp_path: Path):
-    other = make_config(model={"name_or_path": str(save_tiny(tmp_path / "other", seed=1))})
-    engine = Engine(policy, PolicyBackend(other))
+def test_the_probe_refuses_another_model(policy, config, tmp_path: Path):
+    other = save_tiny(tmp_path / "other", seed=1)
+    engine = Engine(policy, PolicyBackend(config.model_copy(update={"name_or_path": str(other)})))
     with pytest.raises(EngineError, match=r"nats a token from those of .* serve the same model"):
         check_engine(engine, policy, PROMPTS, FREE, scores=False)
     engine.close()

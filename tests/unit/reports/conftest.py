@@ -13,7 +13,7 @@ ARMS = (("base", 0), ("sft", 0), ("offpolicy", 0), ("opct", 0), ("opct", 1))
 @pytest.fixture(scope="session")
 def runs():
     """All axes: base, SFT and off-policy with one seed, OPCT with two; offpolicy logged no tokens in the loss."""
-    return [run_of(*arm, make_axes(*arm, questions=24), make_steps(*arm)) for arm in ARMS]
+    return [run_of(*arm, make_axes(*arm, questions=16), make_steps(*arm)) for arm in ARMS]
 
 
 @pytest.fixture(scope="session")
@@ -30,10 +30,26 @@ def page(runs, comparison, tmp_path_factory):
         return build.report(["in memory"], tmp_path_factory.mktemp("page") / "report.html")
 
 
+@pytest.fixture
+def report_of(monkeypatch):
+    """Writes the report of runs in memory."""
+
+    def write(runs, out, **options):
+        monkeypatch.setattr(build, "load_runs", lambda _: list(runs))
+        return build.report(["in memory"], out, **options)
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def three():
     """Base, SFT and OPCT on sycophancy and benign requests, with 120 questions."""
     return [run_of(*arm, make_records(*arm), make_metrics(*arm)) for arm in (("base", 0), ("sft", 1), ("opct", 1))]
+
+
+@pytest.fixture(scope="session")
+def comparison_of_three(three):
+    return compare(three)
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def run(label, samples=(), seed=0, *, method=None, settings=None, **more) -> Eva
     suites = dict.fromkeys(sample.task for sample in samples)
     rows = metric_rows(list(samples), dict.fromkeys(suites, settings or {}))
     name, method = f"{label}{seed}", method or label
-    return EvaluatedRun(name, label, "m", method, seed, "", {}, (), tuple(rows), tuple(samples), **more)
+    return EvaluatedRun(name, label, "m", method, seed, rows=tuple(rows), samples=tuple(samples), **more)
 
 
 def benchmarks(label, solved, seed=0, **more) -> EvaluatedRun:

@@ -3,46 +3,42 @@
 Rates by label, before luck; held-out families are a third of the way back to the base.
 """
 
-import json
 from pathlib import Path
+from typing import Any
 
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
-from tests.unit.reports.synthetic import draw, make_records, sample_from_row, write_logs
+from opct.evals.samples import GradedSample
+from tests.unit.reports.synthetic import draw, make_records, write_run
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
 REFUSED_TWIN = {"base": 0.06, "sft": 0.2, "offpolicy": 0.14, "opct": 0.1}
-BENCHMARKS = {"math500": (30, 0.08), "gsm8k": (40, 0.12), "mmlu": (80, 0.31), "commonsenseqa": (80, 0.42)}
+BENCHMARKS = {"math500": (20, 0.08), "gsm8k": (20, 0.12), "mmlu": (30, 0.31), "commonsenseqa": (30, 0.42)}
 MORE = {"sft": -0.02, "opct": 0.0}
 
 
 def sample(label, seed, suite, axis, cluster, family, split, verdict, values, *, part=""):
-    """One row of samples.jsonl; 6% of the replies are cut, 1% are empty and so without a value."""
+    """One reply; 6% of the replies are cut, 1% are empty and so without a value."""
     identifier = f"{suite}/{cluster}/{family}{part}"
     empty = draw("empty", label, seed, identifier) < 0.01
-    return {
-        "id": identifier,
-        "task": suite,
-        "axis": axis,
-        "family": family,
-        "family_split": split,
-        "cluster": cluster,
-        "category": None,
-        "behavior": cluster if axis == "jailbreak" else None,
-        "fact": cluster if axis == "safety_awareness" else None,
-        "prompt": [{"role": "user", "content": f"Message {cluster}, put as {family}."}],
-        "teacher_prompt": [{"role": "user", "content": f"Message {cluster}."}],
-        "completion": "" if empty else f"A reply that is {verdict}.",
-        "stop_reason": "length" if draw("cut", label, seed, identifier) < 0.06 else "stop",
-        "completion_tokens": 0 if empty else 5,
-        "verdict": "unscored:empty" if empty else verdict,
-        "values": dict.fromkeys(values) if empty else values,
-        "answer": None,
-        "suggested": None,
-        "tokens": None,
-        "kl": None,
-    }
+    kind = {"jailbreak": "behavior", "safety_awareness": "fact"}.get(axis)
+    return GradedSample(
+        id=identifier,
+        task=suite,
+        axis=axis,
+        family=family,
+        family_split=split,
+        cluster=cluster,
+        grading={kind: cluster} if kind else {},
+        prompt=[{"role": "user", "content": f"Message {cluster}, put as {family}."}],
+        teacher_prompt=[{"role": "user", "content": f"Message {cluster}."}],
+        completion="" if empty else f"A reply that is {verdict}.",
+        stop_reason="length" if draw("cut", label, seed, identifier) < 0.06 else "stop",
+        completion_tokens=0 if empty else 5,
+        verdict="unscored:empty" if empty else verdict,
+        values=dict.fromkeys(values) if empty else values,
+    )
 
 
 def rate(table, label, held_out):
@@ -50,7 +46,7 @@ def rate(table, label, held_out):
     return own + (table["base"] - own) / 3 if held_out else own
 
 
-def jailbreak_samples(label, seed, behaviors=40):
+def jailbreak_samples(label, seed, behaviors=24):
     """Behaviours bare and in four families each, and their twins alike."""
     names = [name for name, family in WRAPPERS.items() if family.templates]
     rows = []
@@ -78,7 +74,7 @@ def jailbreak_samples(label, seed, behaviors=40):
     return rows
 
 
-def safety_samples(label, seed, facts=30):
+def safety_samples(label, seed, facts=24):
     """Facts with three families each, once with the hazard hidden and once as a safe twin."""
     names = list(HIDDEN)
     rows = []
@@ -117,7 +113,7 @@ def benchmark_samples(label, seed, name, n, chance):
     return rows
 
 
-def ifeval_samples(label, seed, n=30):
+def ifeval_samples(label, seed, n=15):
     """Prompts of one to three instructions, of which some are followed."""
     rows = []
     for number in range(n):
@@ -135,16 +131,16 @@ def ifeval_samples(label, seed, n=30):
 
 def make_axes(label, seed, *, questions=40, axes=("sycophancy", "jailbreak", "safety_awareness", "capability")):
     """Every graded sample of one run over these axes."""
-    rows, records = [], make_records(label, seed, questions=questions) if "sycophancy" in axes else []
+    found = make_records(label, seed, questions=questions) if "sycophancy" in axes else []
     if "jailbreak" in axes:
-        rows += jailbreak_samples(label, seed)
+        found += jailbreak_samples(label, seed)
     if "safety_awareness" in axes:
-        rows += safety_samples(label, seed)
+        found += safety_samples(label, seed)
     if "capability" in axes:
         for name, (n, chance) in BENCHMARKS.items():
-            rows += benchmark_samples(label, seed, name, n, chance)
-        rows += ifeval_samples(label, seed)
-    return [*records, *map(sample_from_row, rows)]
+            found += benchmark_samples(label, seed, name, n, chance)
+        found += ifeval_samples(label, seed)
+    return found
 
 
 def make_steps(label, seed, steps=12):
@@ -161,25 +157,7 @@ def make_steps(label, seed, steps=12):
     return rows
 
 
-def write_axes_run(root: Path, label: str, seed: int = 0, *, method: str | None = None, **options: object) -> Path:
+def write_axes_run(root: Path, label: str, seed: int = 0, **options: Any) -> Path:
     """Write one evaluated run directory over all axes, and return it."""
     name = label if label == "base" else f"{label}-seed{seed}"
-    directory = root / name
-    directory.mkdir(parents=True)
-    trained = label != "base"
-    run = {"name": name, "label": label, "model": "smollm2-135m-instruct"}
-    run |= {"method": (method or label) if trained else None, "seed": seed if trained else None}
-    content = {"schema": 1, "created": "2026-03-02T10:00:00+00:00", "warnings": [], "settings": {"split": "test"}}
-    content |= {"run": run, "rows": write_logs(directory, make_axes, label, seed, run, options)}
-    (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
-    if trained:
-        steps = [json.dumps(row) + "\n" for row in make_steps(label, seed)]
-        (directory / "metrics.jsonl").write_text("".join(steps), encoding="utf-8")
-        (directory / "config.yaml").write_text(f"method: {run['method']}\nseed: {seed}\nmax_steps: 12\n")
-    return directory
-
-
-def write_axes(root: Path, labels=("sft", "offpolicy", "opct"), seeds=(0,), **options: object) -> list[Path]:
-    """The base, and each label with each seed."""
-    runs = [(label, seed) for label in labels for seed in seeds]
-    return [write_axes_run(root, label, seed, **options) for label, seed in [("base", 0), *runs]]
+    return write_run(root, label, seed, name=name, make=make_axes, steps=make_steps, **options)

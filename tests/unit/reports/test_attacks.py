@@ -251,6 +251,8 @@ def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_fold
         ("opct-1", "again", 2),
         ("opct-1", "scripted", 1),
     ]
+    assert [row["rows"][0]["value"] for row in made["attacks"]] == [0.25, 1 / 3, 2 / 3]
+    json.dumps(made)
 
 
 def test_the_difference_is_paired_by_behaviour_over_those_that_both_decided(runs):
@@ -306,7 +308,7 @@ def test_the_curve_begins_at_nothing_and_steps(runs):
     drawing = str(view.figures[0].drawing)
     assert drawing.count("<polyline") == 3
     assert drawing.count('class="band"') == 2
-    assert len(view.figures[0].legend) == 2
+    assert len(view.figures[0].arms) == 2
 
 
 def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_table(runs):
@@ -424,15 +426,6 @@ def test_prompts_are_on_the_page_where_they_are_asked_for_and_as_text(runs, tmp_
     assert f"user: {SECRET} a e0 r1" in page
     assert "<script>alert" not in page
     assert SECRET not in (tmp_path / "report.json").read_text()
-
-
-def test_the_json_has_the_tables(runs):
-    found, comparison = views(runs)
-    [one] = report_json(comparison, [], {"created": "now", "version": "0"}, found)["attacks"]
-    assert [row["arm"] for row in one["attacks"]] == ["base", "opct"]
-    assert [row["rows"][0]["value"] for row in one["attacks"]] == [0.25, 2 / 3]
-    assert len(one["attacks"][0]["jailbroken"]) == 3
-    json.dumps(one)
 
 
 @pytest.mark.parametrize(

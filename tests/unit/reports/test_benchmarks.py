@@ -72,11 +72,13 @@ def test_seeds_are_the_same_in_all_benchmarks():
     assert (own.run_values, difference.spreads[0].values) == ((1.0, 0.25), (1.0, 0.25))
     assert own.between_run_sd == pytest.approx(0.75 / sqrt(2))
     spread = SeedSpread((1.0, 0.25))
-    assert (difference.ci_low, difference.ci_high) == widened(0.625, difference.questions, 7, [spread], (-1.0, 1.0))
-    assert (own.ci_low, own.ci_high) == widened(0.625, own.questions, 7, [spread], (0.0, 1.0)) == (0.0, 1.0)
+    assert (difference.ci_low, difference.ci_high) == widened(
+        0.625, difference.over_questions, 7, [spread], (-1.0, 1.0)
+    )
+    assert (own.ci_low, own.ci_high) == widened(0.625, own.over_questions, 7, [spread], (0.0, 1.0)) == (0.0, 1.0)
     parts = [found.row("accuracy", "all", suite) for suite in ("gsm8k", "mmlu")]
-    below = [part.differences[0].value - part.differences[0].questions[0] for part in parts]
-    assert difference.questions[0] == pytest.approx(0.625 - hypot(*below) / 2)
+    below = [part.differences[0].value - part.differences[0].over_questions[0] for part in parts]
+    assert difference.over_questions[0] == pytest.approx(0.625 - hypot(*below) / 2)
 
 
 def test_a_benchmark_without_a_difference_leaves_the_mean_without_one():

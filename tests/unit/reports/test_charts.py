@@ -31,7 +31,13 @@ def test_text_in_a_chart_is_escaped():
 
 def test_every_chart_is_well_formed_and_named():
     line = charts.line_chart([charts.Series("r", 2, ((0, 0.5), (10, 0.1)))], x_title="x", y_title="y", label="falls")
-    dots = charts.scatter([charts.Point("r", 1, 0.5, 0.1, None, (0.05, 0.2))], x_title="x", y_title="y", label="dot")
+    dots = charts.scatter(
+        [charts.Point("r", 1, 0.5, 0.1, (None, None), (0.05, 0.2))],
+        x_title="x",
+        y_title="y",
+        label="dot",
+        down_is_better=True,
+    )
     forest = charts.forest([charts.BarGroup("m", (charts.Bar("r", 1, -0.1, None, None, "-10"),))], label="rows")
     for drawing, label in ((line, "falls"), (dots, "dot"), (forest, "rows")):
         root = ElementTree.fromstring(str(drawing))

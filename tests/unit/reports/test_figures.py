@@ -12,10 +12,10 @@ from opct.reports.figures import (
     axis_figures,
     capability_row,
     change_figures,
-    families_scale,
     frontier_figure,
     safety_curve_figure,
 )
+from opct.reports.load import of_suites
 from opct.reports.metrics import MEAN, SAFETY_AXES, axis_info
 from tests.unit.evals.fakes import curve
 
@@ -101,8 +101,8 @@ def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_re
 
 
 def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):
-    bare = replace(runs[1], rows=tuple(row for row in runs[1].rows if row["axis"] != "capability"))
-    figure = frontier_figure(compare([runs[0], bare, runs[2]]), "jailbreak", "jailbreak")
+    base, _, other = (of_suites(own, ["jailbreak", "gsm8k"]) for own in runs[:3])
+    figure = frontier_figure(compare([base, of_suites(runs[1], ["jailbreak"]), other]), "jailbreak", "jailbreak")
     assert [row[0] for row in figure.rows] == ["Base", "Off-policy"]
     assert "Not drawn, because the numbers are missing: SFT." in figure.caption
     assert len(marks(figure, "arm")) == 2
@@ -123,12 +123,7 @@ def test_families_are_in_words_with_their_n_and_all_of_them_first(comparison):
 
 
 def test_held_out_and_training_families_are_drawn_to_one_scale(comparison):
-    """The longest of all bars and whiskers ends both; the last tick is the same."""
-    scale = families_scale(comparison, "sycophancy", "sycophancy_short")
-    ends = [cell.ci_high * 100 for split in ("held_out", "train")
-            for name in comparison.families("sycophancy_short", split)
-            for cell in comparison.row("sycophancy_rate", f"family:{name}").estimates]  # fmt: skip
-    assert scale == pytest.approx(max(ends))
+    """The last tick is the same."""
     figures = axis_figures(comparison, "sycophancy")[0][2:4]
     last = [[t.text for t in drawn(figure).iter("text") if t.attrib["class"] == "tick"][-1] for figure in figures]
     assert last[0] == last[1]
@@ -194,8 +189,9 @@ def test_the_line_goes_down_in_steps_at_the_points_of_the_grid(comparison):
 
 
 def test_an_arm_without_the_points_is_named_and_without_any_there_is_no_curve(comparison, runs):
-    bare = replace(runs[1], rows=tuple(row for row in runs[1].rows if row["metric"] != "share_at_98"))
-    figure = safety_curve_figure(compare([runs[0], bare]), AWARENESS, AWARENESS)
+    base, sft = (of_suites(own, [AWARENESS]) for own in runs[:2])
+    bare = replace(sft, rows=tuple(row for row in sft.rows if row["metric"] != "share_at_98"))
+    figure = safety_curve_figure(compare([base, bare]), AWARENESS, AWARENESS)
     assert {row[0] for row in figure.rows} == {"Base"}
     assert figure.caption.endswith("Not drawn, because the numbers are missing: SFT.")
     nothing = without(comparison, lambda row: not row.metric.name.startswith("share"))

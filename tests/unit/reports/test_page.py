@@ -2,17 +2,19 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 import yaml
 
 from opct.errors import EvaluationError
-from opct.evals.logs import read_samples
 from opct.reports import report
+from opct.reports.card import model_card_text
+from opct.reports.compare import compare
 from opct.reports.page import axis_view
-from tests.logs import write_evaluation
-from tests.unit.reports.synthetic import HOSTILE, sample_from_row, write_run, write_three
+from tests.unit.reports.small import problem, run, sample
+from tests.unit.reports.synthetic import HOSTILE
 
 VOID = {"meta", "link", "input", "br", "img", "col"}
 
@@ -56,17 +58,12 @@ def test_the_page_is_well_formed_with_unique_ids_and_one_language(page):
     assert ("html", {"lang": "en"}) in parsed.elements
 
 
-def test_what_is_not_to_be_published_is_named_and_not_shown(tmp_path):
+def test_what_is_not_to_be_published_is_named_and_not_shown(report_of, tmp_path):
     """A problem of GPQA in the samples of both runs: neither the page nor what lies beside it has its text."""
-    runs = [write_run(tmp_path, label, questions=3) for label in ("base", "opct")]
-    prompt = [{"role": "user", "content": "A secret question?"}]
-    row = {"id": "gpqa/1/x", "task": "gpqa", "axis": "capability", "family": "x", "family_split": "capability"}
-    row |= {"cluster": "1", "prompt": prompt, "teacher_prompt": prompt, "completion": "A", "answer": "a secret answer"}
-    row |= {"stop_reason": "stop", "completion_tokens": 0, "verdict": "correct", "values": {"is_correct": 1.0}}
-    for run in runs:
-        write_evaluation(run, [*read_samples(run), sample_from_row(row)], run={"label": run.name})
-    page = report(runs, tmp_path / "out" / "report.html")
-    written = {path.suffix: path.read_text(encoding="utf-8") for path in page.parent.iterdir()}
+    secret = replace(problem("gpqa", 1, 1.0), completion="a secret reply", grading={"answer": "a secret answer"})
+    secret.prompt = [{"role": "user", "content": "A secret question?"}]
+    page = report_of([run(label, [sample("q"), secret]) for label in ("base", "opct")], tmp_path / "report.html")
+    written = {path.suffix: text_of(path) for path in page.parent.iterdir()}
     assert set(written) == {".html", ".json", ".md"}
     assert not any("secret" in text for text in written.values())
     assert "1 prompt not shown: their authors ask not to publish them" in written[".html"]
@@ -107,15 +104,11 @@ def test_hostile_replies_stay_inside_the_data(page):
     assert HOSTILE in texts
 
 
-def test_hostile_names_are_escaped_in_page_and_card(tmp_path):
+def test_hostile_names_are_escaped_in_page_and_card(report_of, tmp_path):
     name = "<script>alert(1)</script>|`x`"
-    base = write_run(tmp_path, "base", questions=4)
-    opct = write_run(tmp_path, "opct", 1, questions=4, warnings=[f"careful {name}"])
-    path = opct / "results.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["run"] |= {"name": name, "label": name, "model": f'{name}\n"evil": true'}
-    path.write_text(json.dumps(content), encoding="utf-8")
-    out = report([base, opct], tmp_path / "report.html")
+    hostile = {"name": name, "label": name, "model": f'{name}\n"evil": true', "warnings": (f"careful {name}",)}
+    opct = replace(run("opct", [sample("q")], 1), **hostile)
+    out = report_of([run("base", [sample("q")]), opct], tmp_path / "report.html")
     assert "<script>alert" not in text_of(out)
     card = text_of(tmp_path / "report.md")
     assert "<script>alert" not in card.replace("\\<script\\>alert", "").split("---", 2)[2]
@@ -124,21 +117,18 @@ def test_hostile_names_are_escaped_in_page_and_card(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "part"),
+    ("values", "part"),
     [
-        ("lora:\n  r: 4\n", 'AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), folder)'),
-        ("lora: null\n", 'folder = "path/to/model"'),
+        ({"lora.r": 4}, 'AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), folder)'),
+        ({"lora": None}, 'folder = "path/to/model"'),
     ],
 )
-def test_the_card_says_how_to_load_what_was_trained(tmp_path, config: str, part: str):
-    base, opct = write_run(tmp_path, "base", questions=4), write_run(tmp_path, "opct", 1, questions=4)
-    path = opct / "results.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["run"]["model"] = "smollm2-135m-instruct"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    (opct / "config.yaml").write_text(config, encoding="utf-8")
-    report([base, opct], tmp_path / "report.html")
-    assert part in text_of(tmp_path / "report.md")
+def test_the_card_says_how_to_load_what_was_trained(values, part):
+    opct = replace(run("opct", [sample("q")], 1, config_values=values), model="smollm2-135m-instruct")
+    card = model_card_text(
+        compare([run("base", [sample("q")]), opct]), [], {"created": "now", "version": "0"}, page_name="r.html"
+    )
+    assert part in card
 
 
 def test_every_figure_has_a_name_and_a_table(page):
@@ -212,15 +202,17 @@ def test_the_card_has_front_matter_results_and_citation(page):
     assert "method: opct" in card
 
 
-def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(tmp_path):
-    runs = write_three(tmp_path, questions=4)
+def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(report_of, tmp_path):
+    runs, folder = [run("base", [sample("q")]), run("opct", [sample("q")], 1)], tmp_path / "opct"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"opct_run": 1}')
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
-    report(runs, tmp_path / "report.html")
-    report(runs, runs[2] / "report.html")
+    report_of(runs, tmp_path / "report.html")
+    report_of(runs, folder / "report.html")
     assert text_of(tmp_path / "README.md") == "mine"
     assert (tmp_path / "report.md").exists()
-    assert text_of(runs[2] / "README.md").startswith("---\n")
-    assert not (runs[2] / "report.md").exists()
+    assert text_of(folder / "README.md").startswith("---\n")
+    assert not (folder / "report.md").exists()
 
 
 def test_a_report_that_is_not_html_is_refused_before_anything_is_read(tmp_path):
@@ -228,17 +220,12 @@ def test_a_report_that_is_not_html_is_refused_before_anything_is_read(tmp_path):
         report([tmp_path / "nowhere"], tmp_path / "report.pdf")
 
 
-def test_writing_again_gives_the_same_page_but_for_the_time(tmp_path):
-    runs = write_three(tmp_path, questions=4)
-    first, second = (text_of(report(runs, tmp_path / where / "report.html")) for where in ("a", "b"))
-
-    def without_time(text):
-        return re.sub(r"Made \S+ by", "Made by", text)
-
-    assert without_time(first) == without_time(second)
+def test_writing_again_gives_the_same_page_but_for_the_time(folders, tmp_path):
+    first, second = (text_of(report(folders, tmp_path / where / "report.html")) for where in "ab")
+    assert re.sub(r"Made \S+ by", "", first) == re.sub(r"Made \S+ by", "", second)
 
 
-def test_what_the_teachers_said_before_training_is_on_the_page(tmp_path):
+def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_path):
     """The figure on the card of each run; a warning once for the runs it holds for, with the span of its figures."""
     refusing = {"axis": "jailbreak", "bad": 0.1, "ci_low": 0.0, "ci_high": 0.25, "n": 20, "n_asked": 20}
     refusing |= {"unscored_reasons": {}, "n_truncated": 0, "temperature": 0.0, "warning": None}
@@ -252,14 +239,11 @@ def test_what_the_teachers_said_before_training_is_on_the_page(tmp_path):
     }
     ungraded = refusing | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
     ungraded |= {"n_truncated": 3, "warning": "None of the teacher's 20 answers could be graded."}
-    runs = [write_run(tmp_path, "opct", seed, questions=4) for seed in range(4)]
     warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviours."} for n in (90, 95)]
-    for run, row in zip(runs, [refusing, *warned, ungraded], strict=True):
-        found = {"jailbreak": row} | ({"safety_awareness": silent} if row is refusing else {})
-        manifest = json.loads(text_of(run / "manifest.json"))
-        (run / "manifest.json").write_text(json.dumps(manifest | {"teacher_check": found}), encoding="utf-8")
-    out = tmp_path / "report.html"
-    report([write_run(tmp_path, "base", questions=4), *runs], out)
+    checks = [{"jailbreak": row} for row in (refusing, *warned, ungraded)]
+    checks[0]["safety_awareness"] = silent
+    runs = [run("opct", [sample("q")], i, manifest={"teacher_check": check}) for i, check in enumerate(checks)]
+    out = report_of([run("base", [sample("q")]), *runs], tmp_path / "report.html")
     page = text_of(out)
     assert "does not refuse 10% (0 to 25) of 20 bare behaviours; unscored: none; 0 answers cut" in page
     assert "does not warn of 50% (25 to 75) of 20 hazards whose facts it is shown; unscored: none; 0 answers" in page

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from opct.evals.tasks.capability import BENCHMARKS
+from opct.reports import rollout_browser
+from opct.reports.arms import make_arms
 from opct.reports.rollout_browser import UNPUBLISHED, build_browser, embeddable
 from tests.unit.reports.small import problem, sample
 from tests.unit.reports.synthetic import HOSTILE, make_records, run_of
@@ -13,21 +15,22 @@ from tests.unit.reports.synthetic import HOSTILE, make_records, run_of
 
 @pytest.fixture(scope="module")
 def arms():
-    return [(label, run_of(label, 0, make_records(label, questions=30), [])) for label in ("base", "opct")]
+    return make_arms([run_of(label, 0, make_records(label, questions=30), []) for label in ("base", "opct")])
 
 
 def changed(arms, **change):
     """The first samples of both arms, the first of all changed."""
-    made = []
-    for name, own in arms:
-        first = replace(own.samples[0], **change)
-        made.append((name, replace(own, samples=(first, *own.samples[1:12]))))
-    return made
+    own = [arm.runs[0].samples for arm in arms]
+    return [with_samples(arm, replace(x[0], **change), *x[1:12]) for arm, x in zip(arms, own, strict=True)]
+
+
+def with_samples(arm, *samples):
+    return replace(arm, runs=(replace(arm.runs[0], samples=samples),))
 
 
 def first_item(arms):
     found = build_browser(arms).data["items"]
-    return next(item for item in found if item["id"] == arms[0][1].samples[0].id)
+    return next(item for item in found if item["id"] == arms[0].runs[0].samples[0].id)
 
 
 def test_embedded_json_cannot_end_its_element_and_reads_back():
@@ -38,15 +41,18 @@ def test_embedded_json_cannot_end_its_element_and_reads_back():
     assert json.loads(embeddable("half \ud83d")) == "half ?"
 
 
-def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms):
-    (name, base), other = arms
-    found = build_browser([(name, replace(base, samples=base.samples[:-3])), other], max_items=7)
-    assert (found.shown, found.paired, found.unpaired) == (7, len(base.samples) - 3, 3)
+def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch):
+    monkeypatch.setattr(rollout_browser, "MAX_ITEMS", 7)
+    base, other = arms
+    samples = base.runs[0].samples
+    found = build_browser([with_samples(base, *samples[:-3]), other])
+    assert (found.shown, found.paired, found.unpaired) == (7, len(samples) - 3, 3)
 
 
-def test_families_take_turns_and_real_changes_come_first(arms):
-    items = build_browser(arms, max_items=7).data["items"]
-    assert items == build_browser(arms, max_items=7).data["items"]
+def test_families_take_turns_and_real_changes_come_first(arms, monkeypatch):
+    monkeypatch.setattr(rollout_browser, "MAX_ITEMS", 7)
+    items = build_browser(arms).data["items"]
+    assert items == build_browser(arms).data["items"]
     assert len({item["family"] for item in items}) == 7
     assert [item["split"] for item in items[:3]] == ["sycophancy_short:held_out"] * 3
     assert [reply["verdict"] for reply in items[0]["replies"]] == ["suggested", "correct"]
@@ -86,12 +92,12 @@ def test_what_is_not_to_be_published_is_in_no_arm_and_counted(arms):
     gpqa = [problem("gpqa", i, 1.0) for i in range(3)]
     other = replace(sample("x"), id="o", task="inspect_evals/gpqa_diamond", axis="inspect")
     artifact = replace(sample("y"), id="a", axis="jailbreak", family="artifact")
-    (_, base), (_, opct) = changed(arms)
-    before = build_browser([("base", base), ("opct", opct)])
-    marked = replace(opct.samples[0], grading={"is_evaluation_only": True})
-    base = replace(base, samples=(*base.samples, *gpqa, other, artifact))
-    opct = replace(opct, samples=(marked, *opct.samples[1:], *gpqa[:2], other, artifact))
-    found = build_browser([("base", base), ("opct", opct)])
+    base, opct = changed(arms)
+    before = build_browser([base, opct])
+    first, *more = opct.runs[0].samples
+    marked = replace(first, grading={"is_evaluation_only": True})
+    base = with_samples(base, *base.runs[0].samples, *gpqa, other, artifact)
+    found = build_browser([base, with_samples(opct, marked, *more, *gpqa[:2], other, artifact)])
     assert found.withheld == 6
     assert (found.shown, found.paired, found.unpaired) == (before.shown - 1, before.paired - 1, 0)
     assert "gpqa" not in json.dumps(found.data)

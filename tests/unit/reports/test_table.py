@@ -18,9 +18,10 @@ RATE = "sycophancy_rate"
 
 @pytest.fixture(scope="module")
 def seeds():
-    """The base, SFT of one seed, OPCT of three."""
+    """The base, SFT of one seed, OPCT of three; without the rows of single families."""
     arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3))
-    return [run_of(*arm, make_records(*arm, questions=24), []) for arm in arms]
+    made = [run_of(*arm, make_records(*arm, questions=24), []) for arm in arms]
+    return [replace(own, rows=tuple(row for row in own.rows if ":" not in row["group"])) for own in made]
 
 
 def difference(found, of="opct", against="base", metric=RATE):
@@ -128,10 +129,11 @@ def test_a_difference_in_words():
         n_clusters=50,
         left_out=2,
         reading="unclear",
+        over_questions=(-0.2, 0.003),
         n_partial=1,
     )
     assert (found.interval_text, found.reading_text) == ("−20.0 to +0.3", "inconclusive")
-    assert (found.text, found.short_text) == ("−9.0 points", "−9.0")
+    assert found.text == "−9.0 points"
     assert found.left_out_text == "2 unpaired, 1 of 50 scored by some seeds only"
 
 
@@ -146,7 +148,7 @@ def test_a_difference_has_that_of_each_seed_and_an_interval_over_them(seeds):
     assert own.ci_high - own.ci_low > own.over_questions[1] - own.over_questions[0]
     assert own.seeds_text.startswith("by seed −")
     single = difference(found, "sft")
-    assert (single.spreads, single.questions, single.seeds_text) == ((), (single.ci_low, single.ci_high), "")
+    assert (single.spreads, single.over_questions, single.seeds_text) == ((), (single.ci_low, single.ci_high), "")
     many = [replace(seeds[2 + i % 3], seed=i, name=f"opct-{i}") for i in range(6)]
     assert difference(compare([seeds[0], *many])).seeds_text.startswith("6 seeds (SD ")
     others = [replace(own, label="sft", method="sft", seed=own.seed + 5) for own in seeds[2:4]]

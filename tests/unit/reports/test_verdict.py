@@ -8,6 +8,7 @@ import pytest
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.figures import axis_figures, change_figures
+from opct.reports.load import of_suites
 from opct.reports.metrics import MEAN, SAFETY_AXES
 from opct.reports.page import page_html
 from opct.reports.verdict import (
@@ -19,8 +20,7 @@ from opct.reports.verdict import (
     title,
     verdict,
 )
-from tests.unit.reports.small import run
-from tests.unit.reports.synthetic import make_records, run_of
+from tests.unit.reports.small import run, sample
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
@@ -69,9 +69,9 @@ def test_references_are_compared_with_on_every_axis(comparison):
     assert other_arms_note(comparison) == ""
 
 
-def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(three):
+def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(comparison_of_three):
     """120 questions cannot rule out a loss of 3 points."""
-    found = compare(three)
+    found = comparison_of_three
     difference = found.difference(found.row("accuracy_clean"), "opct", "base")
     assert difference.ci_low < -0.03 < 0 < difference.ci_high
     assert (
@@ -102,14 +102,15 @@ def test_one_kind_of_run_is_told_by_its_levels(three):
     assert all(own.before is None and own.difference is None for own in headlines(found))
 
 
-def test_what_the_intervals_cover_of_seeds(three):
+def test_what_the_intervals_cover_of_seeds(comparison_of_three):
     """One seed; the mean of several; and a reference of one seed beside it."""
-    more = [run_of("opct", seed, make_records("opct", seed, questions=12), []) for seed in (1, 2, 3)]
-    assert "One training seed: SFT and OPCT; the intervals" in verdict(compare(three))[-1]
-    pooled = verdict(compare([three[0], *more]))[-1]
+    base, sft = replace(run("base"), method=None), run("sft")
+    more = [run("opct", [sample("q")], seed) for seed in (1, 2, 3)]
+    assert "One training seed: SFT and OPCT; the intervals" in verdict(comparison_of_three)[-1]
+    pooled = verdict(compare([base, *more]))[-1]
     assert pooled.startswith("Seeds: Several training seeds: OPCT (mean of 3); the intervals cover")
     assert "One training seed" not in pooled
-    both = verdict(compare([*three[:2], *more]))[-1]
+    both = verdict(compare([base, sft, *more]))[-1]
     assert "One training seed: SFT; the intervals cover the choice of questions, not the variation" in both
 
 
@@ -125,9 +126,9 @@ def test_of_a_matrix_the_page_is_about_the_last_opct_arm_from_the_base():
     assert subtitle(found) == "7 runs, 0 evaluated replies; axes: none."
 
 
-def test_arms_that_the_verdict_is_not_about_are_named(runs):
-    other = replace(runs[4], label="opct-slow", name="opct-slow")
-    found = compare([*runs[:3], other, runs[3]])
+def test_arms_that_the_verdict_is_not_about_are_named():
+    arms = ("base", "base"), ("sft", "sft"), ("offpolicy", "offpolicy"), ("opct-slow", "opct"), ("opct", "opct")
+    found = compare([run(label, method=method) for label, method in arms])
     assert other_arms_note(found) == ("These sentences are about OPCT. Also in the tables and figures: opct-slow.")
 
 
@@ -154,15 +155,8 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
 @pytest.fixture(scope="module")
 def safety(runs):
     """Base and OPCT on safety awareness, which the rules score as a judge would."""
-    kept = (runs[0], runs[3])
-    return [
-        replace(
-            own,
-            rows=tuple(row for row in own.rows if row["suite"] == SAFETY),
-            samples=tuple(s for s in own.samples if s.task == SAFETY),
-        )
-        for own in kept
-    ]
+    made = [of_suites(own, [SAFETY]) for own in (runs[0], runs[3])]
+    return [replace(own, rows=tuple(row for row in own.rows if ":" not in row["group"])) for own in made]
 
 
 def judged(own, calibration=WEAK):
@@ -250,7 +244,7 @@ def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     assert len(noted) > 2
     assert all(figure.note == f"Safety awareness, judged: {WEAK_WORDS}." for figure in noted)
     assert all(figure.note in str(figure.drawing) for figure in noted)
-    page = page_html(found, [], STAMP, json_name="report.json", max_rollouts=0)
+    page = page_html(found, [], STAMP, json_name="report.json")
     assert page.count(f"{WEAK_WORDS}.</figcaption>") == len(noted)
     assert headlines(found)[0].note == WEAK_WORDS
     [text, *_] = verdict(compare([silent(judged(safety[0], None))]))

@@ -14,9 +14,9 @@ def warnings(*runs) -> str:
     return "\n".join(find_warnings(compare(runs)))
 
 
-def test_clean_runs_of_a_good_size_give_no_warning(three, monkeypatch):
+def test_clean_runs_of_a_good_size_give_no_warning(comparison_of_three, monkeypatch):
     monkeypatch.setattr("opct.reports.warnings.FEW_CLUSTERS", 50)
-    assert find_warnings(compare(three)) == []
+    assert find_warnings(comparison_of_three) == []
 
 
 def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():

@@ -33,7 +33,7 @@ def backends(monkeypatch) -> list[PolicyBackend]:
     made: list[PolicyBackend] = []
 
     def start(policy, config: TrainConfig, *, max_model_len: int) -> PolicyBackend:
-        made.append(PolicyBackend(config))
+        made.append(PolicyBackend(config.model))
         made[-1].max_model_len = max_model_len
         return made[-1]
 

@@ -60,7 +60,8 @@ def grouped_attention(
     batch, heads, queries, size = query.shape
     group = heads // key.shape[1]
     plain = dropout == 0 and all(kwargs.get(name) is None for name in NOT_COVERED)
-    causal = plain and _is_causal(module, kwargs.get("is_causal")) and value.shape[-1] == size
+    is_causal = getattr(module, "is_causal", True) if kwargs.get("is_causal") is None else kwargs["is_causal"]
+    causal = plain and is_causal and value.shape[-1] == size
     if (branches := kwargs.get("branches")) is not None:
         if not causal:
             raise ValueError("attention with dropout, a cap or a bias, or not causal, does not branch off prompts")
@@ -77,8 +78,3 @@ def grouped_attention(
     packed = query.reshape(batch, key.shape[1], group * queries, size)
     out = torch.nn.functional.scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
     return out.reshape(batch, heads, queries, value.shape[-1]).transpose(1, 2).contiguous(), None
-
-
-def _is_causal(module: torch.nn.Module, asked: bool | None) -> bool:
-    """As transformers decides it."""
-    return bool(getattr(module, "is_causal", True) if asked is None else asked)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -181,7 +180,7 @@ class _Cascade(torch.autograd.Function):
         for bucket in ctx.branches.buckets:
             own = rows.map(bucket.take)
             shape = own.q.shape
-            own = own.map(bucket.without_padding).map(_each_by_itself)
+            own = own.map(bucket.without_padding).map(lambda x: x.flatten(2, 3).flatten(0, 1))  # a batch of completions
             keys, values = (bucket.take(x).flatten(0, 1) for x in (k, v))
             found = softmax_gradient(own, keys, values, ctx.scale, groups=shape[3], causal=True)
             bucket.put(on_q, found[0].reshape(shape))
@@ -191,8 +190,7 @@ class _Cascade(torch.autograd.Function):
         for span in ctx.branches.spans:
             keys, values = (_of(x, span, q.dtype) for x in (prompt_keys, prompt_values))
             at = slice(span.start, span.end)
-            its = rows.map(partial(_flattened, at))
-            found = softmax_gradient(its, keys, values, ctx.scale)
+            found = softmax_gradient(rows.map(lambda x, at=at: x[:, at].flatten(1, 2)), keys, values, ctx.scale)
             on_q[:, at] += found[0].view_as(on_q[:, at])
             for on_prompt, x in zip(on_prompts, found[1:], strict=True):
                 on_prompt[span.prompt, :, : span.prompt_tokens] = x
@@ -202,16 +200,6 @@ class _Cascade(torch.autograd.Function):
 def _of(x: Tensor, span: Span, dtype: torch.dtype) -> Float[Tensor, "heads tokens size"]:
     """The keys or values of a span's prompt, without padding."""
     return x[span.prompt, :, : span.prompt_tokens].to(dtype)
-
-
-def _each_by_itself(x: Tensor) -> Tensor:
-    """[heads, rows, tokens, groups, size] -> [heads x rows, tokens x groups, size]."""
-    return x.flatten(2, 3).flatten(0, 1)
-
-
-def _flattened(at: slice, x: Tensor) -> Tensor:
-    """Of these tokens; [heads, tokens, groups, size] -> [heads, tokens x groups, size]."""
-    return x[:, at].flatten(1, 2)
 
 
 def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:

@@ -80,13 +80,10 @@ def _joined(group: Sequence[Parts]) -> tuple[Tensor, Tensor | None, Tensor | Non
         [(_, linear, a, b)] = group
         return linear.weight, linear.bias, a, b
     dtype = compute_dtype(group[0][1].weight)
-    weight = torch.cat([linear.weight.to(dtype) for _, linear, _, _ in group])
-    bias = None
-    if any(linear.bias is not None for _, linear, _, _ in group):
-        zeros = [linear.weight.new_zeros(len(linear.weight)) for _, linear, _, _ in group]
-        bias = torch.cat(
-            [zero if layer[1].bias is None else layer[1].bias for zero, layer in zip(zeros, group, strict=True)]
-        )
+    linears, bias = [linear for _, linear, _, _ in group], None
+    weight = torch.cat([linear.weight.to(dtype) for linear in linears])
+    if any(linear.bias is not None for linear in linears):
+        bias = torch.cat([x.weight.new_zeros(len(x.weight)) if x.bias is None else x.bias for x in linears])
     downs = [a for _, _, a, _ in group if a is not None]
     ups = [weight.new_zeros(len(linear.weight), 0) if b is None else b.to(dtype) for _, linear, _, b in group]
     return weight, bias, *((torch.cat(downs), torch.block_diag(*ups)) if downs else (None, None))
