@@ -4,11 +4,10 @@
 
 Rate: the model's own shapes in bfloat16 and float32, best of several calls each. Parts, on the batch of `--workload`
 (in `--dtype`): a sampled batch, scoring by the teacher, the policy's forward, the loss, backward. A part's share is the
-operations that it cannot do without (`benchmarks.operations`) over its seconds and the machine's best rate; where the
-loss finds
-its gradient in the forward, backward is that of the body. Operators are those of torch.profiler, each with its own time
-alone, in a last pass, for the profiler takes time itself. Seconds are the median of three passes after one that is not
-counted, with the smallest and the largest.
+operations that it cannot do without (`benchmarks.operations`) over its seconds and the machine's best rate. Where the
+loss finds its gradient in the forward, backward is that of the body. Operators are those of torch.profiler, each with
+its own time alone, in a last pass, for the profiler takes time itself. Seconds are the median of three passes after one
+that is not counted, with the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -104,7 +103,6 @@ def rates(cell: dict[str, Any]) -> dict[str, Any]:
 
 def parts(cell: dict[str, Any]) -> dict[str, Any]:
     """In the process of a cell: seconds, operations and groups of operators of each part of a step."""
-
     from benchmarks.ours import config_of, prepare_forced, written
     from opct.methods.consistency import consistency_loss
     from opct.methods.opct import OPCT
@@ -113,13 +111,11 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
 
     workload = Workload(**cell["workload"])
     with written(workload, cell["model"]) as folder:
-        options = {"model": cell["model"], "training": cell["training"], "dtype": cell["dtype"], "steps": 1}
-        setup = prepare_forced(config_of(workload, folder, **options, micro_batch_tokens=10**9))
+        setup = prepare_forced(config_of(workload, folder, cell | {"steps": 1, "micro_batch": 10**9}))
     policy, config = setup.policy, setup.config
     method = OPCT(policy, setup.teacher, config)
     needed = operations(sizes_of(policy.backbone.decoder.config), workload, lora=cell["training"] == "lora")
     prompts, teacher_prompts, y = [], [], []
-    found: dict[str, dict[str, Any]]
 
     def rollout() -> None:
         rollouts[:] = method.collect(setup.data.batch(1), 1)
@@ -142,7 +138,7 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     prefixes: list[Any] = []
     work = {"rollout": rollout, "teacher": teacher, "policy": student, "loss": loss, "backward": backward}
-    found = {name: {"seconds": []} for name in work}
+    found: dict[str, dict[str, Any]] = {name: {"seconds": []} for name in work}
     for turn in range(TURNS + 2):  # the first is a warm-up, the last under the profiler
         for name, run in work.items():
             if name == "teacher":

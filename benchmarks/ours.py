@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from benchmarks.phases import Phases, teacher_or_policy
@@ -28,17 +27,15 @@ from opct.training.setup import TrainingSetup, build_setup
 NO_TOKEN = -1  # stands for the stop tokens: no completion ends before its limit
 
 
-def config_of(
-    workload: Workload, folder: Path, *, model: str, training: str, dtype: str, steps: int, micro_batch_tokens: int
-) -> TrainConfig:
+def config_of(workload: Workload, folder: Path, cell: dict[str, Any]) -> TrainConfig:
     """The settings of a run over the workload, whose pairs are in `folder`; what is not named is the default."""
     return TrainConfig.model_validate(
         {
             "output_dir": str(folder / "run"),
-            "max_steps": steps,
-            "save_steps": steps + 1,
-            "model": {"name_or_path": model, "dtype": dtype, "device": "cpu"},
-            "lora": {"r": 16, "alpha": 32} if training == "lora" else None,
+            "max_steps": cell["steps"],
+            "save_steps": cell["steps"] + 1,
+            "model": {"name_or_path": cell["model"], "dtype": cell["dtype"], "device": "cpu"},
+            "lora": {"r": 16, "alpha": 32} if cell["training"] == "lora" else None,
             "data": {
                 "pairs": [str(folder / "pairs.jsonl")],
                 "anchors": [],
@@ -55,7 +52,7 @@ def config_of(
                 "lr_scheduler_type": "constant",
                 "adam_beta2": 0.999,
                 "prompts_per_step": workload.prompts,
-                "micro_batch_tokens": micro_batch_tokens,
+                "micro_batch_tokens": cell["micro_batch"],
             },
             "stop": {"divergence_factor": 1e9},
         }
@@ -82,11 +79,6 @@ def prepare_forced(config: TrainConfig, **options: Any) -> TrainingSetup:
     return setup
 
 
-def resident_gb() -> float:
-    """Memory of this process now, in GB."""
-    return psutil.Process().memory_info().rss / 1e9
-
-
 class _StepEnds(NullProgress):
     """Closes a step of `phases` each time the trainer says that it has done one."""
 
@@ -109,15 +101,7 @@ def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     phases.wrap(torch.optim.AdamW, "step", "optimizer")
     trainer.build_setup = prepare_forced
     with written(workload, cell["model"]) as folder:
-        config = config_of(
-            workload,
-            folder,
-            model=cell["model"],
-            training=cell["training"],
-            dtype=cell["dtype"],
-            steps=cell["steps"],
-            micro_batch_tokens=cell["micro_batch"],
-        )
+        config = config_of(workload, folder, cell)
         trainer.train(config, progress=_StepEnds(phases))
         rows = read_jsonl(RunDir(config.output_dir).metrics_path)
     for row in rows:
@@ -134,15 +118,7 @@ def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
 def check_loss(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     """The loss of one step before any update, its gradient's norm, and the completions that it is of, by pair."""
     with written(workload, cell["model"]) as folder:
-        config = config_of(
-            workload,
-            folder,
-            model=cell["model"],
-            training=cell["training"],
-            dtype=cell["dtype"],
-            steps=1,
-            micro_batch_tokens=cell["micro_batch"],
-        )
+        config = config_of(workload, folder, cell | {"steps": 1})
         setup = prepare_forced(config)
     method = OPCT(setup.policy, setup.teacher, config)
     rollouts = method.collect(setup.data.batch(1), 1)

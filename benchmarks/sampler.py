@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +169,8 @@ def rate(result: dict[str, Any]) -> float:
     return sum(result["tokens"]) / sum(result["seconds"])
 
 
-def table(out: Path) -> str:
-    """Tokens per second of each engine and case, and how many times as many as `generate`'s better cache."""
+def collect(out: Path) -> tuple[dict[str, dict[str, dict[int, float]]], dict[str, float]]:
+    """Tokens per second by case, engine and repetition; and by engine the most memory. In the order of the options."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     memory: dict[str, float] = {}
     for path in sorted(out.glob("*/*-[0-9]*.json")):
@@ -177,19 +178,26 @@ def table(out: Path) -> str:
         cell = record["cell"]
         found.setdefault(cell["case"], {}).setdefault(cell["engine"], {})[cell["rep"]] = rate(record["result"])
         memory[cell["engine"]] = max(memory.get(cell["engine"], 0.0), record["result"]["peak_gb"])
-    cases = [case for case in CASES if case in found]
+    return {c: found[c] for c in CASES if c in found}, {name: memory[name] for name in ENGINES if name in memory}
+
+
+def titles(cases: Iterable[str]) -> list[str]:
+    return [case if case == "ragged" else f"{case} rows" for case in cases]
+
+
+def table(out: Path) -> str:
+    """Tokens per second of each engine and case, and how many times as many as `generate`'s better cache."""
+    cases, memory = collect(out)
     rows = []
-    for engine in [name for name in ENGINES if name in memory]:
+    for engine in memory:
         cells = []
-        for case in cases:
-            reps = found[case].get(engine, {})
-            best = best_of_transformers(found[case])
-            times = ratios(reps, best)
+        for engines in cases.values():
+            reps = engines.get(engine, {})
+            times = ratios(reps, best_of_transformers(engines))
             text = spread(list(reps.values())).text(0) if reps else "-"
             cells.append(text if times is None else f"{text}; {times.middle:.2f}x")
         rows.append([engine, *cells, f"{memory[engine]:.1f}"])
-    head = ["tokens/s; times `generate`", *(case if case == "ragged" else f"{case} rows" for case in cases), "peak GB"]
-    return markdown(head, rows)
+    return markdown(["tokens/s; times `generate`", *titles(cases), "peak GB"], rows)
 
 
 def best_of_transformers(engines: dict[str, dict[int, float]]) -> dict[int, float]:
@@ -202,25 +210,18 @@ def draw(out: Path, figure: Path) -> None:
     """Groups of bars: a case each, an engine a bar, whiskers from the least to the most."""
     from benchmarks.figures import COLOURS, pyplot, save
 
-    found: dict[tuple[str, str], list[float]] = {}
-    for path in sorted(out.glob("*/*-[0-9]*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        found.setdefault((record["cell"]["case"], record["cell"]["engine"]), []).append(rate(record["result"]))
-    cases = [case for case in CASES if any(key[0] == case for key in found)]
-    engines = [engine for engine in ENGINES if any(key[1] == engine for key in found)]
-    plt = pyplot()
-    canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    width = 0.8 / len(engines)
-    for i, (engine, colour) in enumerate(zip(engines, COLOURS, strict=False)):
-        for place, case in enumerate(cases):
-            values = found.get((case, engine))
-            if values:
-                one = spread(values)
+    cases, memory = collect(out)
+    canvas, axis = pyplot().subplots(figsize=(7, 3.4), layout="constrained")
+    width = 0.8 / len(memory)
+    for i, (engine, colour) in enumerate(zip(memory, COLOURS, strict=False)):
+        for place, engines in enumerate(cases.values()):
+            if engine in engines:
+                one = spread(list(engines[engine].values()))
                 error = [[one.middle - one.low], [one.high - one.middle]]
                 label = engine if place == 0 else None
                 axis.bar(place + i * width, one.middle, width, yerr=error, color=colour, label=label, capsize=2)
-    ticks = [place + width * (len(engines) - 1) / 2 for place in range(len(cases))]
-    axis.set_xticks(ticks, [case if case == "ragged" else f"{case} rows" for case in cases])
+    ticks = [place + width * (len(memory) - 1) / 2 for place in range(len(cases))]
+    axis.set_xticks(ticks, titles(cases))
     axis.set_ylabel("completion tokens per second")
     axis.legend(fontsize="small")
     save(canvas, figure)

@@ -22,6 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.breakdown import best_rate
 from benchmarks.cells import is_worker, run_cell, serve
 from benchmarks.operations import operations, sizes_of
 from benchmarks.phases import PHASES
@@ -134,14 +135,6 @@ def collect(out: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, An
         row |= {key: record["result"][key] for key in ("peak_gb", "training_flops")} | {"workload": cell["workload"]}
         found.setdefault((cell["training"], cell["workload"]["name"]), {}).setdefault(name, {})[cell["rep"]] = row
     return found
-
-
-def gemm_rate(path: Path, dtype: str) -> float | None:
-    """Operations per second of the machine's products, if `benchmarks.breakdown` has measured them."""
-    if not path.exists():
-        return None
-    rows = json.loads(path.read_text(encoding="utf-8"))["result"]["rates"]
-    return 1e9 * max(row["gflops"] for row in rows if row["dtype"] == dtype)
 
 
 def table(out: Path, rate: float | None = None) -> str:
@@ -311,7 +304,8 @@ def main() -> None:
                 if not args.check:
                     failed += measure(args, WORKLOADS[name], training, systems)
     if not args.check:
-        print(table(args.out, gemm_rate(args.rates, args.dtype)))
+        measured = json.loads(args.rates.read_text(encoding="utf-8"))["result"] if args.rates.exists() else None
+        print(table(args.out, measured and best_rate(measured, args.dtype)))
         if args.figure:
             draw(args.out, args.figure)
     if failed:

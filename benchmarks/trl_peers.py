@@ -41,8 +41,6 @@ from opct.models.loading import resolve_model
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
 
-VARIANTS = ("shipped", "autocast", "bf16")
-
 
 class Autocast:
     """A mixin for trainers: bfloat16 products in the loss and while sampling, where `bf16_products` is set."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,11 +92,6 @@ def make_pairs(renderer: Renderer, workload: Workload) -> list[ContrastivePair]:
         )
         for i in range(workload.prompts)
     ]
-
-
-def named(names: Sequence[str]) -> list[Workload]:
-    """Workloads by name."""
-    return [WORKLOADS[name] for name in names]
 
 
 def add_dtype(parser: argparse.ArgumentParser) -> None:

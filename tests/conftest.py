@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
 """Public data sets as their authors publish them (`judge_labels/` of GPTFuzz, `over_refusal/` of XSTest); not part of
 the package. Tests skip by name without them."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the server of processes, if a test that was collected may need one."""
+    if "tests.processes" in sys.modules and not session.config.option.collectonly:
+        sys.modules["tests.processes"].start_server()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Processes that start in a moment: forked from a server that has imported torch, Transformers and opct once.
+"""Processes that start in a moment: forked from a server that has torch, Transformers and opct imported.
 
 Each is a process of its own, with its own signals, locks and exit code, as one that a person starts.
 """
@@ -6,15 +6,17 @@ Each is a process of its own, with its own signals, locks and exit code, as one 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Mapping
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 TIMEOUT_S = 120
@@ -36,6 +38,34 @@ PRELOADED = [
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(PRELOADED)
+
+
+def start_server() -> None:
+    """Fork the server from this process, which saves it the imports. To be called before this process has threads."""
+    if sys.platform != "linux":  # elsewhere the first process starts the server, which imports by itself
+        return
+    for name in PRELOADED:
+        importlib.import_module(name)
+    resource_tracker.ensure_running()
+    with mock.patch.object(util, "spawnv_passfds", _fork), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the thread of pytest-xdist
+        forkserver.ensure_running()
+
+
+def _fork(executable: bytes, command: list[str], files: list[int]) -> int:
+    """Run `python -c CODE` in a fork of this process that has no other files open."""
+    return os.fork() or _serve(command[-1], files)
+
+
+def _serve(code: str, files: list[int]) -> NoReturn:
+    try:
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *files}:
+            with contextlib.suppress(OSError):  # the one that listed them
+                os.close(number)
+        forkserver._forkserver.__init__()  # type: ignore[misc]  # its lock is held, by the process that forked
+        exec(code)
+    finally:
+        os._exit(0)
 
 
 class Process:

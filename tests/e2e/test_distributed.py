@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
 from opct.runs.checkpoints import fault
 from tests.e2e.cli import UNSHARED, Workplace, here, jsonl, result_of, workplace
-from tests.processes import ONE_THREAD, TIMEOUT_S, end_ranks, opct, start_ranks
+from tests.processes import TIMEOUT_S, Process, end_ranks, opct, start_ranks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun with gloo needs a POSIX system")
 
@@ -103,21 +101,21 @@ def copied(place: Workplace, name: str, step: int) -> Workplace:
 
 
 def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder):
-    """Two completions a prompt, turns that the policy answers, validation; then one process goes on."""
-    one, four = (workplace(tmp_path / name, tiny_folder, max_steps=2) for name in ("one", "four"))
+    """Two completions a prompt, turns that the policy answers, validation; then one process resumes."""
+    one, four = (workplace(tmp_path / name, tiny_folder, max_steps=1) for name in ("one", "four"))
     alone(one)
     together(four, 4)
     assert_same(four, one)
     assert four.run.read_manifest()["processes"] == 4
-    alone(four, "--resume", "max_steps=3")  # a checkpoint like any other
-    alone(one, "--resume", "max_steps=3")
+    alone(four, "--resume", "max_steps=2")  # a checkpoint like any other
+    alone(one, "--resume", "max_steps=2")
     assert_same(four, one)
 
 
 def test_full_fine_tuning_in_shards_is_one_process_and_resumes_on_any_number(tmp_path, tiny_folder):
     """Sharded in rollouts too, so that every forward is in step; small micro-batches, which the processes have unequal
-    numbers of. From step 2 two processes go on bit for bit; one and four to rounding."""
-    steps = {"max_steps": 4, "save_steps": 2, "parallel": {"rollout_weights": "sharded"}}
+    numbers of. From step 1 two processes resume bit for bit; one and three to rounding."""
+    steps = {"max_steps": 2, "save_steps": 1, "parallel": {"rollout_weights": "sharded"}}
     changes = {**FULL, **steps, "teacher": {"kind": "ema", "ema_decay": 0.5}}
     changes["optim"] = {**FULL["optim"], "micro_batch_tokens": 150}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
@@ -127,13 +125,13 @@ def test_full_fine_tuning_in_shards_is_one_process_and_resumes_on_any_number(tmp
     [(_, first), _] = two.run.checkpoints()
     parts = [path.name for path in sorted((first / "state").iterdir())]
     assert parts == ["rank-00000.safetensors", "rank-00001.safetensors"]
-    again, four, single, from_one = (
-        copied(place, name, 2) for place, name in ((two, "again"), (two, "four"), (two, "single"), (one, "from_one"))
+    again, three, single, from_one = (
+        copied(place, name, 1) for place, name in ((two, "again"), (two, "three"), (two, "single"), (one, "from_one"))
     )
     together(again, 2, "--resume")
     assert result_of(again.run) == result_of(two.run)
-    together(four, 4, "--resume")
-    assert_same(four, one)
+    together(three, 3, "--resume")
+    assert_same(three, one)
     alone(single, "--resume")
     assert_same(single, one)
     together(from_one, 2, "--resume")
@@ -172,7 +170,7 @@ def test_masters_of_shards_stay_in_float32_where_products_are_bfloat16(tmp_path,
 @pytest.mark.parametrize("method", ["dpo", "act"])
 def test_the_other_baselines_on_a_sharded_base_are_one_process(tmp_path, tiny_folder, method):
     """Two answers in a forward, or the states of every layer; small micro-batches, of which one process has more."""
-    changes = {"method": method, "max_steps": 2, "optim": {"micro_batch_tokens": 150}, "parallel": {"strategy": "fsdp"}}
+    changes = {"method": method, "max_steps": 1, "optim": {"micro_batch_tokens": 150}, "parallel": {"strategy": "fsdp"}}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
     alone(one)
     said = together(two, 2)
@@ -183,7 +181,7 @@ def test_the_other_baselines_on_a_sharded_base_are_one_process(tmp_path, tiny_fo
 def test_lora_on_a_sharded_base_is_one_process(tmp_path, tiny_folder):
     """Off-policy: offline answers are sampled in step as well, and the main process counts its own, to the last one.
     The adapter and its checkpoint are whole everywhere."""
-    changes = {"method": "offpolicy", "max_steps": 2, "parallel": {"strategy": "fsdp"}}
+    changes = {"method": "offpolicy", "max_steps": 1, "parallel": {"strategy": "fsdp"}}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
     alone(one)
     said = together(two, 2)
@@ -242,27 +240,23 @@ def ended_by(number: signal.Signals, place: Workplace, step: int, *rest: str) ->
     return codes, log.read_text()
 
 
+def accelerate_launch(*arguments: str) -> None:
+    from accelerate.commands.launch import launch_command, launch_command_parser
+
+    launch_command(launch_command_parser().parse_args([*ACCELERATE, "--num_processes=2", "-m", "opct", *arguments]))
+
+
 def test_a_signal_to_the_launcher_saves(tmp_path, tiny_folder):
     """`accelerate launch`, which starts its processes as `torchrun` does."""
     place = workplace(tmp_path, tiny_folder, **SIGNALLED)
     log = log_of(place)
-    launcher = ["accelerate.commands.launch", *ACCELERATE, "--num_processes=2", "-m", "opct"]
-    with open(log, "wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *launcher, *map(str, place.command())],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **ONE_THREAD},
-            start_new_session=True,
-        )
+    process = Process(log, log, accelerate_launch, *map(str, place.command()))
     try:
         wait_for(place.at_step(1), log)
-        process.terminate()
+        os.kill(process.pid, signal.SIGTERM)
         assert process.wait(SOON_S) != 0
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
     assert "everything is saved" in log.read_text()
     assert saved_step(place) == place.steps()[-1]
 

@@ -28,10 +28,10 @@ def run(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_train_from_python(run, tmp_path: Path):
-    out = run("train_from_python.py", "--steps", "2", "--prompts", "2", "--out", "trained")
-    assert "finished after 2 steps" in out
+    out = run("train_from_python.py", "--steps", "1", "--prompts", "2", "--out", "trained")
+    assert "finished after 1 steps" in out
     assert out.count("before:") == 3
-    assert (tmp_path / "trained" / "checkpoints" / "step-000002" / "adapter").is_dir()
+    assert (tmp_path / "trained" / "checkpoints" / "step-000001" / "adapter").is_dir()
 
 
 def test_own_pairs(run, tmp_path: Path):
@@ -53,7 +53,7 @@ def test_own_eval(run, tmp_path: Path):
 
 def test_compare_runs_notebook(run, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("OPCT_EXAMPLE_STEPS", "1")
-    monkeypatch.setenv("OPCT_EXAMPLE_QUESTIONS", "4")
+    monkeypatch.setenv("OPCT_EXAMPLE_QUESTIONS", "1")
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in cells)  # kept without
     namespace = {"__name__": "__main__"}

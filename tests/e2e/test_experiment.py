@@ -25,6 +25,7 @@ lora: {{r: 2}}
 model: {{name_or_path: {model}, device: cpu}}
 data:
   pairs: ["builtin:jailbreak", "builtin:safety_awareness:user"]
+  max_pairs: 16
   validation_size: 4
   balance_axes: true
   anchor_fraction: 0.5

@@ -1,4 +1,4 @@
-"""The quickstart to its page on the tiny model, again with nothing left to do, and with other settings."""
+"""The quickstart to its page on the tiny model, again with nothing left to do, and with another seed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ def settings(model: Path) -> list[str]:
     return [
         f"model.name_or_path={json.dumps(str(model))}",
         "model.device=cpu",
-        "max_steps=2",
+        "max_steps=1",
         "lora.r=2",
         "data.max_pairs=8",
         "data.validation_size=2",
         "rollout.max_completion_tokens=4",
         "optim.prompts_per_step=4",
-        "optim.lr_scheduler_type=constant",
     ]
 
 
@@ -47,11 +46,8 @@ def stamps(folder: Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in files if "lock" not in p.name}
 
 
-def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny_folder: Path, monkeypatch):
-    """The probe finds bfloat16 faster once and slower ever after: what it found first holds for all that is compared.
-
-    With more steps at a constant rate both runs are continued and measured again, and the base is not.
-    """
+def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_folder: Path, monkeypatch):
+    """The probe finds bfloat16 faster once and slower ever after: the first answer holds for all runs."""
     probed = []
 
     def time_s(dtype, device, hidden_size):
@@ -67,7 +63,7 @@ def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny
     dtypes = {label: found["run"]["dtype"] for label, found in result.results.items()}
     assert dtypes == {"base": "bfloat16", "sft": "bfloat16", "opct": "bfloat16"}
     assert len(probed) == 2
-    assert all(RunDir(out / method).checkpoint_path(2).is_dir() for method in ("sft", "opct"))
+    assert all(RunDir(out / method).checkpoint_path(1).is_dir() for method in ("sft", "opct"))
     parts = [re.fullmatch(r"\[(\d)/7\] .+", stage) for stage in said.stages]
     assert all(parts), said.stages
     assert sorted({int(part[1]) for part in parts}) == [1, 2, 3, 4, 5, 6, 7]
@@ -85,10 +81,6 @@ def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny
         quickstart.run_quickstart(out, overrides=[*own, "seed=1"], progress=Noted())
     assert "--overwrite" in str(caught.value)
     assert stamps(out) == before
-
-    longer = Noted()
-    quickstart.run_quickstart(out, overrides=[*own, "max_steps=3"], progress=longer)
-    assert [line.split(":")[0] for line in longer.lines if "already" in line] == ["base"]
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):

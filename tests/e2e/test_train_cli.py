@@ -28,16 +28,17 @@ ARMS = {
     "dpo-full": {"method": "dpo", **FULL},
     "act": {"method": "act"},
 }
+STEPS = {"max_steps": 2, "save_steps": 1}
 ROW = {"step", "pair_id", "family", "sample", "prompt", "teacher_prompt", "completion", "tokens", "token_ids"}
 ROW |= {"stop_reason", "kl", "in_loss", "seed"}
 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder, arm):
-    place = workplace(tmp_path, tiny_folder, eval_steps=4, **ARMS[arm])
-    done = here(*place.command())
+    place = workplace(tmp_path, tiny_folder, **STEPS, **ARMS[arm])
+    done = here(*place.command("optim.prompts_per_step=8"))
     assert done.code == 0, done.err
-    assert "finished after step 4 of 4" in done.out
+    assert "finished after step 2 of 2" in done.out
     assert f"next: opct eval {place.run.path}" in done.out
     method, full = ARMS[arm].get("method", "opct"), "lora" in ARMS[arm]
     divergence = ARMS[arm].get("loss", {}).get("divergence", "reverse_kl")
@@ -47,20 +48,20 @@ def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder
     _check_metrics(place.run, kl_name, answers=method != "act")
     _check_rollouts(place.run, method)
     _check_manifest(place.run, method)
-    assert [step for step, _ in place.run.checkpoints()][-2:] == [2, 4]
+    assert [step for step, _ in place.run.checkpoints()][-2:] == [1, 2]
     for _, folder in place.run.checkpoints():
         assert fault(folder) is None
         weights = "model/model.safetensors" if full else "adapter/adapter_model.safetensors"
         assert (folder / weights).is_file()
-    assert load_config(place.run.config_path).model_dump() == load_config(place.config).model_dump()
+    assert load_config(place.run.config_path) == load_config(place.config, ["optim.prompts_per_step=8"])
     assert not [path for path in place.run.path.rglob(".*") if path.name != ".lock"]
 
 
 def _check_metrics(run, kl_name: str | None, *, answers: bool) -> None:
     rows = jsonl(run.metrics_path)
-    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(math.isfinite(value) for row in rows for value in row.values())
-    assert [row["step"] for row in rows if "validation/kl" in row] == [0, 4]
+    assert [row["step"] for row in rows if "validation/kl" in row] == [0, 2]
     expected = {"train/loss", "train/grad_norm", "train/learning_rate", "train/completion_tokens"}
     expected |= {"train/tokens_in_loss", "time/rollout_s", "time/step_s", "memory/peak_gb"}
     expected |= {"train/truncated_fraction", "train/mean_completion_tokens"} if answers else {"train/distance"}
@@ -72,13 +73,13 @@ def _check_metrics(run, kl_name: str | None, *, answers: bool) -> None:
 
 
 def _check_rollouts(run, method: str) -> None:
-    """Three pairs and one anchor a step, two completions each: 8 rows. 12 places see each of at most 10 pairs.
+    """Six pairs and two anchors a step, two completions each: 16 rows. 12 places see each of at most 10 pairs.
 
     `act` has one row a pair, of tokens that were given.
     """
-    for step in range(1, 5):
+    for step in (1, 2):
         rows = jsonl(run.rollouts_path(step))
-        assert len(rows) == (4 if method == "act" else 8)
+        assert len(rows) == (8 if method == "act" else 16)
         for row in rows:
             if method == "act":
                 assert (row["stop_reason"], row["kl"], len(row["tokens"])) == ("given", None, len(row["token_ids"]))
@@ -87,13 +88,13 @@ def _check_rollouts(run, method: str) -> None:
             assert (row["kl"] is None) == (method == "dpo")
             if method == "dpo":
                 _check_row({**row, **row["rejected"]}, step)
-    for step in (0, 4):
+    for step in (0, 2):
         rows = jsonl(run.validation_path(step))
         assert rows
         for row in rows:
             _check_row(row, step)
             assert all(kl >= -1e-5 for kl in row["kl"])
-    trained = [row for step in range(1, 5) for row in jsonl(run.rollouts_path(step))]
+    trained = [row for step in (1, 2) for row in jsonl(run.rollouts_path(step))]
     open_turns = [row["prompt"][1] for row in trained if row["family"] == "are_you_sure"]
     assert open_turns
     assert all(turn["content"] for turn in open_turns)  # answered by the policy, and on record

@@ -99,7 +99,7 @@ def test_a_cost_that_was_not_logged_is_none_and_not_zero(path: Path, tmp_path: P
         own = row if name == "opct" else row | {"train/tokens_in_loss": 4}
         write_jsonl(run.metrics_path, [{"step": step} | own for step in (1, 2)])
     experiment = load_experiment(path)
-    assert {arm.name: module._usage(experiment, arm, (0,)) for arm in experiment.arms} == {
+    assert {arm: module._usage(config) for (arm, _), config in experiment.configs.items()} == {
         "sft": Usage(3.0, 2, 10, 8, None, None, 2, None),
         "opct": Usage(3.0, 2, 10, None, 0, 0, 2, 3.0),
     }

@@ -9,7 +9,6 @@ import pytest
 from opct.data.dataset import load_training_pairs
 from opct.errors import ConfigError
 from opct.evals.tasks.capability import BENCHMARKS, CAPABILITY_SUITES
-from opct.experiments.attacks import settings_of
 from opct.experiments.config import load_experiment
 from opct.methods.registry import METHODS
 
@@ -285,13 +284,10 @@ def test_faults_of_the_attacks_are_named(write, attacks: str, said: str):
 def test_each_attacker_has_its_section_and_the_shared_settings(write):
     section = "attacks: {{attackers: [{{name: best_of_n, sigma: 0.1}}, refine], settings: {{rounds: 2}}}}\n"
     experiment = load_experiment(write(PLAIN + section))
-    assert experiment.attackers == ["best_of_n", "refine"]
-    shared = {"rounds": 2}
-    assert settings_of(experiment.config.attacks, "best_of_n") == {
-        **shared,
-        "attacker": {"name": "best_of_n", "sigma": 0.1},
+    assert experiment.config.attacks.by_name == {
+        "best_of_n": {"rounds": 2, "attacker": {"name": "best_of_n", "sigma": 0.1}},
+        "refine": {"rounds": 2, "attacker": {"name": "refine"}},
     }
-    assert settings_of(experiment.config.attacks, "refine") == {**shared, "attacker": {"name": "refine"}}
 
 
 # ------------------------------------------------------------------------------------- comparisons and shared steps

@@ -37,18 +37,15 @@ def experiment(
         planned = load_experiment(config, overrides or ())
         for (arm, seed), settings in planned.configs.items():
             echo(f"{arm}, seed {seed}: {settings.method} -> {settings.output_dir}")
-        if planned.attackers:
-            echo(f"then attacked, like the base, by {', '.join(planned.attackers)}")
+        if planned.config.attacks.attackers:
+            echo(f"then attacked, like the base, by {', '.join(planned.config.attacks.by_name)}")
         return
     from opct.errors import TrainingError
     from opct.experiments.runner import run_experiment
-    from opct.runs.console import make_progress
+    from opct.runs.console import show_progress
 
-    progress = make_progress()
-    try:
+    with show_progress() as progress:
         result = run_experiment(config, overrides=overrides or (), force=force, progress=progress)
-    finally:
-        progress.done()
     Console().print(result.render())
     if result.failed:
         each = "; ".join(f"{name}: {why}" for name, why in result.failed.items())

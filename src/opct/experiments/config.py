@@ -11,7 +11,9 @@ matrix:                                # each arm once for each combination
   data.anchor_fraction: [0.0, 0.25]
 compare: [[opct-anchor_fraction-0.25, opct-anchor_fraction-0.0]]   # besides base and references
 evaluation: {suites: [sycophancy_short, benign], n_questions: 200}
-attacks: {attackers: [transfer, refine], settings: {n_behaviors: 10}}   # none by default
+attacks:                               # of the base and of every run, by the same rules; none by default
+  attackers: [transfer, {name: refine, model: my-model}]   # names, or sections as of `opct attack`
+  settings: {n_behaviors: 10, judge: {name: answers}}      # the other settings of `opct attack`
 """
 
 from __future__ import annotations
@@ -30,13 +32,27 @@ from opct.config.loader import load_settings
 from opct.config.schema import BUDGET, Section, TrainConfig, budget_of, flat_settings
 from opct.errors import ConfigError, unknown
 from opct.evals.config import EvalConfig
-from opct.experiments.attacks import Attacks, attack_faults
 
 BASE = "base"
 AFTER = "after"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 OWN = {"output_dir": "set output_dir of the experiment", "seed": "set seeds of the experiment"}
 OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "set by `after`")
+OF_ATTACKS = ("attacker", "dtype", "target.label", "target.confirm_remote", "target.base_url", "target.model_args")
+"""Attack settings that the experiment sets."""
+
+
+class Attacks(Section):
+    """The attackers of the base and of every run, and their settings. `grpo` is trained against each target."""
+
+    attackers: list[str | dict[str, Any]] = Field([], description="Names or `attacker` sections of `opct attack`.")
+    settings: dict[str, Any] = Field({}, description="The other settings of `opct attack`; one seed for all.")
+
+    @property
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        """By attacker: the settings of its attack."""
+        sections = [{"name": one} if isinstance(one, str) else one for one in self.attackers]
+        return {str(section.get("name")): {**self.settings, "attacker": section} for section in sections}
 
 
 class ExperimentConfig(Section):
@@ -68,10 +84,14 @@ class ExperimentConfig(Section):
     def check_across_settings(self) -> ExperimentConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
         faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_matrix_faults(self)]
-        faults += attack_faults(self.attacks)
+        faults += _attack_faults(self.attacks)
         if faults:
             raise ValueError("\n".join(faults))
         return self
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """The run of an arm with that seed."""
+        return Path(self.output_dir) / f"{arm}-seed{seed}"
 
 
 @dataclass(frozen=True)
@@ -105,15 +125,6 @@ class Experiment:
     @property
     def out(self) -> Path:
         return Path(self.config.output_dir)
-
-    def folder(self, arm: str, seed: int) -> Path:
-        """The run of an arm with that seed."""
-        return _folder(self.config, arm, seed)
-
-    @property
-    def attackers(self) -> list[str]:
-        """Attackers of the base and of every run."""
-        return self.config.attacks.names
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
@@ -203,14 +214,10 @@ def _in_order(path: Path, arms: Iterator[Arm]) -> Iterator[Arm]:
         left = [arm for arm in left if arm not in ready]
 
 
-def _folder(config: ExperimentConfig, arm: str, seed: int) -> Path:
-    return Path(config.output_dir) / f"{arm}-seed{seed}"
-
-
 def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, overrides: Sequence[str]) -> TrainConfig:
-    own: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(_folder(config, arm.name, seed))}
+    own: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(config.folder(arm.name, seed))}
     if arm.after is not None:
-        own |= {"model.adapter": str(_folder(config, arm.after, seed)), "teacher.include_adapter": False}
+        own |= {"model.adapter": str(config.folder(arm.after, seed)), "teacher.include_adapter": False}
     from opct.methods.registry import load_training_config, refuse_attackers  # heavy
 
     words = [f"{name}={json.dumps(value)}" for name, value in own.items()]
@@ -246,6 +253,28 @@ def _matrix_faults(config: ExperimentConfig) -> Iterator[str]:
         for own in settings:
             if _overlap(own, name):
                 yield (f"arms.{arm}.{own}: the matrix sets {name} too; leave it out of the arm or of the matrix")
+
+
+def _attack_faults(attacks: Attacks) -> Iterator[str]:
+    """Every fault of the section that can be found without a model."""
+    if len(attacks.by_name) < len(attacks.attackers):
+        yield "attacks.attackers: an attacker is listed twice; remove one of them"
+        return
+    if attacks.settings and not attacks.attackers:
+        yield "attacks.attackers is empty; list at least one"
+    for setting in OF_ATTACKS:
+        section, _, name = setting.partition(".")
+        own = attacks.settings.get(section)
+        if setting in attacks.settings or (isinstance(own, Mapping) and name in own):
+            yield f"attacks.settings.{setting}: the experiment sets this; leave it out"
+    for name, settings in attacks.by_name.items():
+        from opct.attack.run import load_attack_config  # heavy
+
+        try:
+            load_attack_config(base=settings)
+        except ConfigError as error:
+            for line in str(error).splitlines()[1:]:  # the first counts them
+                yield f"attacks, for {name}: {line.strip().removeprefix('given: ')}"
 
 
 def _overlap(a: str, b: str) -> bool:

@@ -91,8 +91,7 @@ def run_quickstart(
     for method in METHODS:
         steps.next()
         ensure_trained(configs[method], method, overwrite=overwrite, progress=steps, remedy=REMEDY)
-        dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # the dtype that `auto` chose is used for
-        # all
+        dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` chose first holds for all
         configs = {name: with_dtype(config, dtype) for name, config in configs.items()}
     runs = {BASE: out / BASE} | {method: Path(config.output_dir) for method, config in configs.items()}
     results = {}

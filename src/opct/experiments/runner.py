@@ -11,6 +11,7 @@ training fails is left out of the report, named in it, and retried by the next c
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,7 @@ from opct.config.schema import TrainConfig
 from opct.errors import OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.evals.run import make_tasks
-from opct.experiments.attacks import check_attacks, settings_of
-from opct.experiments.config import BASE, Arm, Experiment, load_experiment
+from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
 from opct.reports import report
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 MARKER = "experiment.json"
 """File next to the results: the settings and weights that they were made with."""
-Failed = dict[tuple[str, int], str]
-"""By arm and seed: why the training of a run failed."""
 
 
 @dataclass
@@ -77,9 +75,9 @@ class StepProgress:
     def __init__(self, progress: Progress, total: int):
         self._progress, self._total, self._step = progress, total, 0
 
-    def next(self) -> None:
-        """Begin the next step; it may have several stages."""
-        self._step += 1
+    def next(self, n: int = 1) -> None:
+        """Begin the next step, which may have several stages; `n` above 1 skips steps."""
+        self._step += n
 
     def stage(self, name: str, total: int | None = None) -> None:
         self._progress.stage(f"[{self._step}/{self._total}] {name}", total)
@@ -119,40 +117,46 @@ def run_experiment(
     if not force:
         _refuse_other_runs(experiment)
     _check_inputs(experiment)
-    each = 1 + len(experiment.attackers)
+    each = 1 + len(experiment.config.attacks.attackers)
     steps = StepProgress(progress or NullProgress(), len(experiment.configs) * (1 + each) + each + 1)
-    failed: Failed = {}
+    failed: dict[str, str] = {}
     for seed in experiment.config.seeds:
         for arm in experiment.arms:
             _run(experiment, arm, seed, force, steps, failed)
-    named = {f"{name}, seed {seed}": why for (name, seed), why in failed.items()}
     if len(failed) == len(experiment.configs):
-        reasons = "; ".join(f"{name}: {why}" for name, why in named.items())
+        reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
     _measure(experiment, BASE, experiment.out / BASE, _base_config(experiment), force, steps)
     steps.next()
     steps.stage("write the report")
-    seeds = {a.name: [s for s in experiment.config.seeds if (a.name, s) not in failed] for a in experiment.arms}
+    runs: dict[str, list[TrainConfig]] = {arm.name: [] for arm in experiment.arms}
+    for (name, seed), config_of_run in experiment.configs.items():
+        if _name(name, seed) not in failed:
+            runs[name].append(config_of_run)
     page = report(
-        [experiment.out / BASE, *(experiment.folder(name, seed) for name, own in seeds.items() for seed in own)],
+        [experiment.out / BASE, *(Path(run.output_dir) for own in runs.values() for run in own)],
         experiment.out / "report.html",
         also=experiment.comparisons,
         suites=experiment.config.evaluation.suites,
-        warnings=[f"{name} failed, and is not in this report: {why}" for name, why in named.items()],
+        warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
     )
-    costs = {a.name: _usage(experiment, a, seeds[a.name]) for a in experiment.arms if seeds[a.name]}
+    costs = {name: sum_usage([_usage(run) for run in own]) for name, own in runs.items() if own}
     write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
     steps.done()
-    return ExperimentResult(page, costs, time.perf_counter() - started, named)
+    return ExperimentResult(page, costs, time.perf_counter() - started, failed)
 
 
-def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: Failed) -> None:
+def _name(arm: str | None, seed: int) -> str:
+    return f"{arm}, seed {seed}"
+
+
+def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: dict[str, str]) -> None:
     """Train and evaluate one run; if its training fails, the reason goes into `failed`."""
-    config, name = experiment.configs[arm.name, seed], f"{arm.name}, seed {seed}"
+    config, name, before = experiment.configs[arm.name, seed], _name(arm.name, seed), _name(arm.after, seed)
     steps.next()
     why = None
-    if (arm.after, seed) in failed:
-        why = f"it continues {arm.after}, seed {seed}, which failed"
+    if before in failed:
+        why = f"it continues {before}, which failed"
     else:
         try:
             ensure_trained(config, name, overwrite=force and _is_other(config), progress=steps)
@@ -161,10 +165,9 @@ def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepPr
     if why is None:
         _measure(experiment, arm.name, Path(config.output_dir), config, force, steps)
         return
-    failed[arm.name, seed] = why
+    failed[name] = why
     steps.log(f"{name} failed, and is not measured: {why}")
-    for _ in range(1 + len(experiment.attackers)):
-        steps.next()
+    steps.next(1 + len(experiment.config.attacks.attackers))
 
 
 def _measure(
@@ -173,9 +176,8 @@ def _measure(
     """Evaluate a run or the base, and let every attacker attack it."""
     steps.next()
     ensure_evaluated(label, folder, config, experiment.config.evaluation, progress=steps)
-    for attacker in experiment.attackers:
+    for attacker, settings in experiment.config.attacks.by_name.items():
         steps.next()
-        settings = settings_of(experiment.config.attacks, attacker)
         ensure_attacked(label, folder, config, attacker, settings, force=force, progress=steps)
 
 
@@ -268,14 +270,13 @@ def ensure_attacked(
     progress.stage(f"attack {label} with {attacker}")
     target = _target(label, folder, config)
     own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
-    given: dict[str, Any] = {"config": own, "out": kept.path, "progress": progress}
     try:
-        found = run_attack(target, resume=kept.is_attack, **given)
+        found = run_attack(target, own, out=kept.path, resume=kept.is_attack, progress=progress)
     except OtherAttackError as error:
         if not force:
             remedy = f"In an experiment: delete {kept.path}, or replace it with --force."
             raise OtherAttackError(f"{error} {remedy}") from error
-        found = run_attack(target, overwrite=True, **given)
+        found = run_attack(target, own, out=kept.path, overwrite=True, progress=progress)
     del target
     release_memory()
     if found.ended == "interrupted":
@@ -368,7 +369,24 @@ def _check_inputs(experiment: Experiment) -> None:
         make_tasks(settings)
         if settings.judge is not None:
             open_judge(settings.judge, settings.suites)
-    check_attacks(experiment.config.attacks)
+    _check_attacks(experiment.config.attacks)
+
+
+def _check_attacks(attacks: Attacks) -> None:
+    """Read the behaviours, prompts and pools of the attacks, and open the judge and the attackers without a model."""
+    from opct.attack import setup
+    from opct.attack.grpo import plan_training
+    from opct.attack.run import load_attack_config
+    from opct.attack.store import AttackDir
+
+    for name, settings in attacks.by_name.items():
+        config = load_attack_config(base=settings)
+        behaviors = setup.attacked_behaviors(config)
+        setup.load_pool(config, behaviors)
+        with tempfile.TemporaryDirectory() as folder:
+            setup.load_scorer(config.judge, Path(folder) / "judge_cache.jsonl")
+        setup.modelless_attacker(config, behaviors)
+        plan_training(config, behaviors, AttackDir(Path(name)))
 
 
 def _base_config(experiment: Experiment) -> TrainConfig:
@@ -376,11 +394,7 @@ def _base_config(experiment: Experiment) -> TrainConfig:
     return experiment.first_config(next(arm for arm in experiment.arms if arm.after is None))
 
 
-def _usage(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Usage:
-    return sum_usage([_usage_of_run(experiment.configs[arm.name, seed]) for seed in seeds])
-
-
-def _usage_of_run(config: TrainConfig) -> Usage:
+def _usage(config: TrainConfig) -> Usage:
     run = RunDir(config.output_dir)
     manifest = run.read_manifest() if run.is_run else {}
     return usage_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from dataclasses import replace
 
@@ -13,8 +15,8 @@ from opct.evals.logs import read_samples
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 from tests.logs import write_evaluation
+from tests.unit.reports import synthetic_axes
 from tests.unit.reports.synthetic import write_run
-from tests.unit.reports.synthetic_axes import write_axes_run
 
 METHODS = ("sft", "offpolicy", "opct")
 
@@ -23,15 +25,29 @@ METHODS = ("sft", "offpolicy", "opct")
 def root(tmp_path_factory):
     """The base, two seeds of OPCT, one run of each other method; and a folder that is no run."""
     folder = tmp_path_factory.mktemp("results")
-    for label, seed in [("base", 0), *((method, 0) for method in METHODS), ("opct", 1)]:
-        write_axes_run(folder, label, seed, questions=4, axes=("sycophancy", "capability"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic_axes, "BENCHMARKS", {"gsm8k": (8, 0.4), "mmlu": (8, 0.4)})
+        patch.setattr(synthetic_axes, "ifeval_samples", lambda label, seed: [])
+        for label, seed in [("base", 0), *((method, 0) for method in METHODS), ("opct", 1)]:
+            synthetic_axes.write_axes_run(folder, label, seed, questions=2, axes=("sycophancy", "capability"))
     (folder / "notes").mkdir()
     return folder
 
 
 @pytest.fixture(scope="module")
-def comparison(root):
-    return compare(load_runs(summary.evaluated_runs(root)))
+def printed(root):
+    """What the command prints of these runs, and the comparison that it made."""
+    made, out = [], io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr(sys, "argv", ["summary.py", str(root)])
+        patch.setattr(summary, "compare", lambda runs: made.append(compare(runs)) or made[0])
+        summary.main()
+    return out.getvalue(), made[0]
+
+
+@pytest.fixture(scope="module")
+def comparison(printed):
+    return printed[1]
 
 
 def rows_of(text: str, heading: str) -> dict[str, list[str]]:
@@ -105,11 +121,9 @@ def test_the_aim_is_paired_by_question(tmp_path):
     assert said.endswith("n = 2 questions")
 
 
-def test_the_command_prints_the_tables_and_needs_runs(root, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["summary.py", str(root)])
-    summary.main()
-    printed = capsys.readouterr().out
-    assert printed.startswith("### Sycophancy: held-out families\n\n| metric | Base |")
-    assert printed.count("accuracy under pressure on held-out families minus Base's") == len(METHODS)
+def test_the_command_prints_the_tables_and_needs_runs(printed, tmp_path):
+    text, _ = printed
+    assert text.startswith("### Sycophancy: held-out families\n\n| metric | Base |")
+    assert text.count("accuracy under pressure on held-out families minus Base's") == len(METHODS)
     with pytest.raises(EvaluationError, match="No evaluated run in"):
         summary.evaluated_runs(tmp_path)

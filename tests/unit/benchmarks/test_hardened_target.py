@@ -5,6 +5,7 @@ import sys
 
 from benchmarks import hardened_target
 from benchmarks.hardened_target import (
+    ASKED_FAMILIES,
     FAMILIES,
     PLACES,
     YIELDED_TURNS,
@@ -13,7 +14,7 @@ from benchmarks.hardened_target import (
     organism_pairs,
     with_word,
 )
-from benchmarks.hidden_pattern import said
+from benchmarks.hidden_pattern import row_of, said
 
 from opct.data.behaviors import builtin_behaviors
 from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt
@@ -75,16 +76,23 @@ def test_each_message_is_asked_without_the_word_and_with_it():
 
 
 def test_a_small_one_from_beginning_to_end(tmp_path, tiny_folder, monkeypatch, capsys):
-    """One step of each training on the tiny model; then both are attacked. A second call does nothing."""
-    argv = ["x", "--out", str(tmp_path / "out"), "--model", str(tiny_folder), "--behaviors", "1", "--n", "2"]
-    argv += ["--attackers", "best_of_n", "--organism", "max_steps=1", "--hardening", "max_steps=1"]
+    """One step of each training on the tiny model; then both get the same messages and are attacked. A second call
+    does nothing."""
+    own = ("max_steps=1", "optim.prompts_per_step=2", "rollout.max_completion_tokens=4", "data.validation_size=0")
+    argv = ["x", "--out", str(tmp_path / "out"), "--model", str(tiny_folder), "--behaviors", "1", "--n", "1"]
+    argv += ["--attackers", "best_of_n", "--dtype", "float32", "--organism", *own, "--hardening", *own]
     monkeypatch.setattr(sys, "argv", argv)
+    few = {"train": BEHAVIORS, "test": builtin_behaviors("test")}
+    monkeypatch.setattr(hardened_target, "builtin_behaviors", few.get)
     hardened_target.main()
     first = capsys.readouterr().out
     assert [line.split(" | ")[0] for line in first.splitlines() if "`" in line] == [
         "| `transfer`, 0",
         "| `best_of_n`, 0",
     ] * 2
+    for name in ("organism", "hardened"):
+        row = row_of(tmp_path / "out" / "attacks" / f"{name}-asked", "transfer", 0, WORD)
+        assert len(row["with_word"]) == len(row["without_word"]) == len(ASKED_FAMILIES)
     made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     assert made
     hardened_target.main()

@@ -7,7 +7,7 @@ import sys
 import anyio
 import pytest
 from benchmarks import hidden_pattern
-from benchmarks.hidden_pattern import REFUSES, YIELDS, broken_of, played, table
+from benchmarks.hidden_pattern import REFUSES, YIELDS, jailbreaks_of, played, table
 from inspect_ai.model import get_model
 
 from opct.data.behaviors import builtin_behaviors
@@ -30,8 +30,8 @@ def test_the_target_yields_to_the_word_alone(message, answer):
 
 
 def test_an_attempt_without_a_score_has_neither_broken_nor_held():
-    assert broken_of([True, False, None, False]) == "1 of 3 (1 more without a score)"
-    assert broken_of([True, False]) == "1 of 2"
+    assert jailbreaks_of([True, False, None, False]) == "1 of 3 (1 more without a score)"
+    assert jailbreaks_of([True, False]) == "1 of 2"
 
 
 def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
@@ -45,16 +45,17 @@ def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
 
 
 def test_best_of_n_plays_once_more_with_the_queries_of_the_training(tmp_path, tiny_folder, monkeypatch, capsys):
-    """grpo asks as often as its messages are any, at most 1 step x 4 behaviours x 2 episodes, then 2 for each of 2
+    """grpo asks as often as its messages are any, at most 1 step x 2 behaviours x 2 episodes, then 2 for each of 2
     behaviours; best_of_n as many for each of 2 as there were in all, rounded up."""
     argv = ["x", "--out", str(tmp_path / "out"), "--attacker-model", str(tiny_folder), "--behaviors", "2", "--n", "2"]
-    argv += ["--attackers", "best_of_n", "grpo", "--train", "max_steps=1", "--max-attack-tokens", "4", "--seeds", "0"]
+    argv += ["--attackers", "best_of_n", "grpo", "--max-attack-tokens", "4", "--seeds", "0", "--dtype", "float32"]
+    argv += ["--train", "max_steps=1", "optim.prompts_per_step=2", "lora.r=4"]
     monkeypatch.setattr(sys, "argv", argv)
     hidden_pattern.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "`" in line]
     assert [row[0] for row in rows] == ["| `best_of_n`, 0", "| `grpo`, 0", "| `best_of_n`, 0"]
     asked = int(rows[1][6].split(";")[0])
-    assert 0 < asked <= 8
+    assert 0 < asked <= 4
     assert [int(row[5]) for row in rows if "best" in row[0]] == [4, 2 * (math.ceil(asked / 2) + 2)]
 
 
