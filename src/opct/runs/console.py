@@ -15,12 +15,13 @@ Progress is three calls and an end:
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -74,6 +75,12 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     for row in rows:
         table.add_row(*map(as_text, row))
     return table
+
+
+def value_cells(measure: Mapping[str, Any]) -> tuple[str, str]:
+    """The cells of a value and its interval; "-" for what is None."""
+    value, low, high = (measure[name] for name in ("value", "ci_low", "ci_high"))
+    return "-" if value is None else f"{value:.3f}", "-" if low is None else f"{low:.3f} to {high:.3f}"
 
 
 def pluralize(amount: int, noun: str, plural: str | None = None) -> str:
@@ -231,6 +238,16 @@ def make_progress(console: Console | None = None, *, quiet: bool = False) -> Pro
 
         console = Console(stderr=True)
     return RichProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+@contextlib.contextmanager
+def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Progress on stderr, ended with the block."""
+    progress = make_progress(quiet=quiet)
+    try:
+        yield progress
+    finally:
+        progress.done()
 
 
 def stage_callback(progress: Progress, name: str) -> Callable[[int, int], None]:
