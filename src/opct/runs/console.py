@@ -104,26 +104,21 @@ def duration(seconds: float) -> str:
 class Progress(Protocol):
     """Interface for reporting progress."""
 
-    def stage(self, name: str, total: int | None = None) -> None: ...
-    def advance(self, n: int = 1, **fields: Field) -> None: ...
-    def log(self, message: str) -> None: ...
-    def done(self) -> None: ...
-
-
-class NullProgress:
-    """Shows nothing."""
-
     def stage(self, name: str, total: int | None = None) -> None:
-        pass
+        return
 
     def advance(self, n: int = 1, **fields: Field) -> None:
-        pass
+        return
 
     def log(self, message: str) -> None:
-        pass
+        return
 
     def done(self) -> None:
-        pass
+        return
+
+
+class NullProgress(Progress):
+    """Shows nothing."""
 
 
 class PlainProgress:
@@ -229,10 +224,8 @@ class RichProgress:
         self._task = None
 
 
-def make_progress(console: Console | None = None, *, quiet: bool = False) -> Progress:
-    """Bars on a terminal, plain lines elsewhere, nothing if `quiet`."""
-    if quiet:
-        return NullProgress()
+def make_progress(console: Console | None = None) -> Progress:
+    """Bars on a terminal, plain lines elsewhere."""
     if console is None:
         from rich.console import Console
 
@@ -243,7 +236,7 @@ def make_progress(console: Console | None = None, *, quiet: bool = False) -> Pro
 @contextlib.contextmanager
 def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
     """Progress on stderr, ended with the block."""
-    progress = make_progress(quiet=quiet)
+    progress = NullProgress() if quiet else make_progress()
     try:
         yield progress
     finally:
