@@ -57,14 +57,11 @@ def cost_rows(arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
 
 def cost_texts(cost: Usage) -> tuple[str, ...]:
     """A cost as texts, in the order of `COST_COLUMNS`."""
-    each = cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None
-    rest = (cost.completion_tokens, cost.tokens_in_loss, cost.offline_tokens, cost.offline_seconds)
-    values = zip(
-        COST_COLUMNS, (cost.steps, cost.seconds, each, *rest, cost.steps_in_all, cost.seconds_in_all), strict=True
-    )
-    return tuple(
-        NOT_LOGGED if value is None else f"{value:,.{2 if name == 'seconds a step' else 0}f}" for name, value in values
-    )
+    each = NOT_LOGGED if cost.seconds is None or not cost.steps else f"{cost.seconds / cost.steps:,.2f}"
+    tokens = (cost.completion_tokens, cost.tokens_in_loss, cost.offline_tokens)
+    values = (cost.steps, cost.seconds, *tokens, cost.offline_seconds, cost.steps_in_all, cost.seconds_in_all)
+    steps, seconds, *rest = (NOT_LOGGED if value is None else f"{value:,.0f}" for value in values)
+    return (steps, seconds, each, *rest)
 
 
 def earlier_note(arms: Sequence[Arm]) -> str:

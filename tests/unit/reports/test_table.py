@@ -1,4 +1,4 @@
-"""Estimates and paired differences, what is not pooled or compared, and what is said of it."""
+"""Estimates and paired differences; what is not pooled or compared, and the reason given."""
 
 from dataclasses import replace
 from math import sqrt
@@ -202,7 +202,7 @@ def test_what_some_seeds_scored_is_counted_beside_it(seeds):
         ("graded_by", "letters", None),
     ],
 )
-def test_between_runs_that_were_graded_or_asked_unlike_no_difference_is_given(seeds, name, value, other):
+def test_runs_with_other_graders_or_prompts_get_no_difference(seeds, name, value, other):
     base, sft = (with_row_settings(own, "benign", **{name: value}) for own in seeds[:2])
     unlike = with_row_settings(seeds[2], "benign", **({} if other is None else {name: other}))
     found = compare([base, sft, unlike])
@@ -218,7 +218,7 @@ def test_between_runs_that_were_graded_or_asked_unlike_no_difference_is_given(se
     ) in find_warnings(found)
 
 
-def test_seeds_that_were_graded_unlike_are_not_pooled(seeds):
+def test_seeds_with_different_graders_are_not_pooled(seeds):
     made = [with_row_settings(own, "benign", graded_by="texts" if own.seed == 3 else "letters") for own in seeds]
     row = compare(made).row("accuracy_identity", "benign")
     assert row.estimates[2].value is None
