@@ -1,7 +1,6 @@
 """The shape of the package: imports go down, files and functions stay small, the public API is what it says."""
 
 import ast
-import functools
 import importlib
 import re
 import subprocess
@@ -18,18 +17,10 @@ ROOT_MODULES = {"__init__", "__main__", "errors", "losses", "distributed", "api"
 PURE = list((SOURCE / "evals" / "graders").glob("*.py"))
 PURE += [SOURCE / "evals" / "stats.py", SOURCE / "losses.py"]
 MOST_FUNCTION_LINES = 60
-BROAD = {"Exception", "BaseException"}
-HANDS_ON = {"evals/provider.py"}
-"""Gives any error of a batch to every caller that waits for it, and raises it itself."""
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def test_imports_go_down_only():
@@ -61,7 +52,7 @@ def test_functions_are_short():
     """Signature and code, the docstring aside."""
     long = []
     for path in FILES:
-        for node in ast.walk(tree_of(path)):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 head = node.body[0]
                 docstring = head.end_lineno - head.lineno + 1 if ast.get_docstring(node, clean=False) else 0
@@ -69,40 +60,6 @@ def test_functions_are_short():
                 if lines > MOST_FUNCTION_LINES:
                     long.append(f"{name_of(path)}:{node.lineno} {node.name} has {lines} lines")
     assert not long, "\n".join(long)
-
-
-def is_broad(handler: ast.ExceptHandler) -> bool:
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or (isinstance(kind, ast.Name) and kind.id in BROAD) for kind in kinds)
-
-
-def test_no_error_is_swallowed():
-    """No bare `except`, no `except Exception`; `except BaseException` cleans up and raises again."""
-    found = []
-    for path in FILES:
-        for node in ast.walk(tree_of(path)):
-            if not isinstance(node, ast.ExceptHandler) or not is_broad(node):
-                continue
-            raises = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))
-            name = getattr(node.type, "id", None)
-            if not (raises and (name == "BaseException" or name_of(path) in HANDS_ON)):
-                found.append(f"{name_of(path)}:{node.lineno}")
-    assert not found, f"name the errors that are expected: {', '.join(found)}"
-
-
-def test_nothing_is_left_to_do_in_the_package():
-    """No TODO, FIXME or XXX in a comment."""
-    todo = re.compile(r"#.*\b(TODO|FIXME|XXX)\b")
-    assert not [name_of(path) for path in FILES if todo.search(path.read_text(encoding="utf-8"))]
-
-
-def test_every_module_says_what_it_is_for():
-    missing = [
-        name_of(path)
-        for path in FILES
-        if path.read_text(encoding="utf-8").strip() and not ast.get_docstring(tree_of(path))
-    ]
-    assert not missing, f"no docstring: {', '.join(missing)}"
 
 
 def test_the_public_api_is_what_is_importable():
@@ -133,14 +90,3 @@ def test_no_public_name_is_that_of_a_package():
     import opct
 
     assert not (set(opct.__all__) - {"losses"}) & {path.stem for path in SOURCE.iterdir()}
-
-
-def test_import_is_light():
-    """Neither the package nor its command line imports what is heavy."""
-    code = (
-        "import sys, opct, opct.cli.app\n"
-        "heavy = {'torch', 'transformers', 'peft', 'inspect_ai', 'datasets', 'numpy', 'scipy'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

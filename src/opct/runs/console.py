@@ -15,12 +15,13 @@ Progress is three calls and an end:
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -237,6 +238,16 @@ def make_progress(console: Console | None = None, *, quiet: bool = False) -> Pro
 
         console = Console(stderr=True)
     return RichProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+@contextlib.contextmanager
+def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Progress on stderr, ended with the block."""
+    progress = make_progress(quiet=quiet)
+    try:
+        yield progress
+    finally:
+        progress.done()
 
 
 def stage_callback(progress: Progress, name: str) -> Callable[[int, int], None]:

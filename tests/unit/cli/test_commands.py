@@ -138,7 +138,7 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
 
 def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_path):
     assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5", "seed=1") == 1
-    assert "--regrade loads no model, so --suite, --n-questions, seed=1 has no effect" in capsys.readouterr().err
+    assert "--regrade loads no model: it takes no settings and no option but --out" in capsys.readouterr().err
 
 
 def test_report(fake, capsys):
