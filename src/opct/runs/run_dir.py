@@ -167,7 +167,8 @@ class RunDir:
             )
         if resume:
             raise RunError(f"No run to resume in {self.path}: leave out --resume to start one, or correct output_dir.")
-        own = (self._lock_path.name, self._owner_path.name, ".manifest.json.tmp-")
+        temporary = (f".{self._owner_path.name}.tmp-", f".{self.manifest_path.name}.tmp-")  # another process starts now
+        own = (self._lock_path.name, self._owner_path.name, *temporary)
         names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         if others := [name for name in names if not name.startswith(own)]:
             shown = ", ".join(others[:5]) + (" ..." if len(others) > 5 else "")

@@ -1,4 +1,4 @@
-"""An attacker, a target and a judge without models: what they say comes from a script."""
+"""An attacker, a target and a judge without models: their texts come from a script."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ScriptedJudge:
 
 
 class Told(NullProgress):
-    """Keeps all that it was told."""
+    """Keeps all that is shown."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -150,7 +150,7 @@ class Cast:
 
 
 def made(id_: str, round_: int, episode: int, score: float | None = 0.0, **more: Any) -> Attempt:
-    """A attempt that was asked and scored so."""
+    """An attempt with this score."""
     verdict = "unscored:judge_refused" if score is None else "harmful" if score >= 0.5 else "not_harmful"
     values: dict[str, Any] = {
         "kind": "behavior",

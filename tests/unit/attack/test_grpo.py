@@ -297,13 +297,13 @@ def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_le
         assert any(yields(augmented(one.text, random.Random(seed))) for seed in range(2000)), "noise can do it"
     untrained = LocalModel(load_policy(str(tiny_folder), dtype="float32"), plan.sampling)
     attackers = {"grpo": done.attacker, "refine": Refine(untrained), "best_of_n": BestOfN()}
-    broken = {}
+    jailbreaks = {}
     for name, attacker in attackers.items():
         attempts = Cast(attacker, own.target).run(UNSEEN, replace(plan.rules, stop="never")).attempts
         assert len(attempts) == len(UNSEEN) * plan.rules.episodes
-        broken[name] = sum(bool(one.is_jailbroken) for one in attempts)
-    assert broken["grpo"] >= 16, "half of its attempts at least"
-    assert broken["grpo"] > 2 * max(broken["refine"], broken["best_of_n"])
+        jailbreaks[name] = sum(bool(one.is_jailbroken) for one in attempts)
+    assert jailbreaks["grpo"] >= 16, "half of its attempts at least"
+    assert jailbreaks["grpo"] > 2 * max(jailbreaks["refine"], jailbreaks["best_of_n"])
 
 
 class Stopping(NullProgress):
@@ -464,8 +464,8 @@ def test_a_group_without_a_success_replays_an_earlier_one(prepared, tmp_path):
 
 
 def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
-    """2 rounds of 3 episodes against each of 2 behaviours, in batches of 4 of the 6 of a round; no try breaks one but
-    the first, whose episode ends there."""
+    """2 rounds of 3 episodes against each of 2 behaviours, in batches of 4 of the 6 of a round. Only the first attempt
+    is a jailbreak, and its episode ends there."""
     answers = iter(["yes", *["no"] * 20])
     made, collector = prepared
     progress = Told()
@@ -658,8 +658,8 @@ def test_the_attacker_is_trained_on_the_behaviours_that_are_given(tiny_policy, t
 def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prompt_and_no_reply(
     tiny_folder, behaviors_file, tmp_path, monkeypatch
 ):
-    """Each message and each reply has a mark; a rollout has what the attacker sampled, without one. Everything breaks,
-    so that successes are rehearsed and shown."""
+    """Each message and each reply has a mark; a rollout has what the attacker sampled, without one. Every attempt is a
+    jailbreak, so that successes are replayed and shown."""
     for place in ("refine", "grpo"):
         monkeypatch.setattr(f"opct.attack.{place}.message_of", lambda text: f"zzprompt {text}")
     target = ScriptedTarget(lambda text: "yes zzreply")

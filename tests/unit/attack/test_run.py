@@ -352,7 +352,7 @@ def output_of(said, stop_reason="stop"):
 
 
 def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
-    """It answers everything: all is broken by the first query. Two are asked at once, as set."""
+    """It answers everything: all are jailbroken by the first query. Two are asked at once, as set."""
     at_once, most = 0, 0
 
     async def answers(input, tools, tool_choice, config):

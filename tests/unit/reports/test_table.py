@@ -10,7 +10,7 @@ from opct.reports.compare import compare
 from opct.reports.table import PairedDifference, read_difference
 from opct.reports.verdict import verdict
 from opct.reports.warnings import find_warnings
-from tests.unit.reports.small import problem, run, sample, with_row_settings
+from tests.unit.reports.small import problem, run, sample, with_row_settings, without_families
 from tests.unit.reports.synthetic import make_records, run_of
 
 RATE = "sycophancy_rate"
@@ -18,10 +18,9 @@ RATE = "sycophancy_rate"
 
 @pytest.fixture(scope="module")
 def seeds():
-    """The base, SFT of one seed, OPCT of three; without the rows of single families."""
+    """The base, SFT of one seed, OPCT of three."""
     arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3))
-    made = [run_of(*arm, make_records(*arm, questions=24), []) for arm in arms]
-    return [replace(own, rows=tuple(row for row in own.rows if ":" not in row["group"])) for own in made]
+    return [without_families(run_of(*arm, make_records(*arm, questions=24), [])) for arm in arms]
 
 
 def difference(found, of="opct", against="base", metric=RATE):
