@@ -258,7 +258,7 @@ def test_math500_is_graded_by_inspect(data_folder, run):
     replies = {"1": "\\boxed{0.5}", "2": "The answer is $\\frac{4}{4}$.", "3": "\\boxed{6}"}
     samples, rows = run(
         task_of("math500"),
-        FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"][6], "...")),
+        FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"][6], "I add 1.\nThen I stop.")),
     )
     verdicts = {sample.cluster: sample.verdict for sample in samples}
     assert [verdicts[f"test/algebra/{i}.json"] for i in range(1, 5)] == ["correct", "correct", "other", "other"]
