@@ -106,7 +106,7 @@ def config_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
 
 
 def played(out: Path, target: str, config: Mapping[str, Any], seed: int, word: str) -> dict[str, Any]:
-    """The numbers of one attack, which is begun or resumed; one that is complete asks nothing.
+    """The numbers of one attack, after it is started or resumed; a complete one sends no query.
 
     Raises:
         SystemExit: it was interrupted.
