@@ -1,13 +1,10 @@
 """The shape of the package: imports go down, files and functions stay small, the public API is what it says."""
 
 import ast
-import functools
 import importlib
-import io
 import re
 import subprocess
 import sys
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -20,44 +17,10 @@ ROOT_MODULES = {"__init__", "__main__", "errors", "losses", "distributed", "api"
 PURE = list((SOURCE / "evals" / "graders").glob("*.py"))
 PURE += [SOURCE / "evals" / "stats.py", SOURCE / "losses.py"]
 MOST_FUNCTION_LINES = 60
-BROAD = {"Exception", "BaseException"}
-HANDS_ON = {"evals/provider.py"}
-"""Gives any error of a batch to every caller that waits for it, and raises it itself."""
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def functions(path: Path):
-    """(qualified name, first line, last line) of every function of a file, decorators and docstring included."""
-
-    def walk(node: ast.AST, prefix: str):
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                name = f"{prefix}{child.name}"
-                if not isinstance(child, ast.ClassDef):
-                    yield name, child.lineno, child.end_lineno
-                yield from walk(child, f"{name}.")
-            else:
-                yield from walk(child, prefix)
-
-    yield from walk(tree_of(path), "")
-
-
-def body_lines(path: Path, first: int, last: int) -> int:
-    """Lines of a function without its docstring: signature and code."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.lineno, node.end_lineno) == (first, last):
-            head = node.body[0]
-            documented = isinstance(head, ast.Expr) and isinstance(head.value, ast.Constant)
-            return last - first + 1 - ((head.end_lineno - head.lineno + 1) if documented else 0)
-    raise AssertionError((path, first, last))
 
 
 def test_imports_go_down_only():
@@ -89,51 +52,14 @@ def test_functions_are_short():
     """Signature and code, the docstring aside."""
     long = []
     for path in FILES:
-        for name, first, last in functions(path):
-            if last - first >= MOST_FUNCTION_LINES:
-                lines = body_lines(path, first, last)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                head = node.body[0]
+                docstring = head.end_lineno - head.lineno + 1 if ast.get_docstring(node, clean=False) else 0
+                lines = node.end_lineno - node.lineno + 1 - docstring
                 if lines > MOST_FUNCTION_LINES:
-                    long.append(f"{name_of(path)}:{first} {name} has {lines} lines")
+                    long.append(f"{name_of(path)}:{node.lineno} {node.name} has {lines} lines")
     assert not long, "\n".join(long)
-
-
-def is_broad(handler: ast.ExceptHandler) -> bool:
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or (isinstance(kind, ast.Name) and kind.id in BROAD) for kind in kinds)
-
-
-def test_no_error_is_swallowed():
-    """No bare `except`, no `except Exception`; `except BaseException` cleans up and raises again."""
-    found = []
-    for path in FILES:
-        for node in ast.walk(tree_of(path)):
-            if not isinstance(node, ast.ExceptHandler) or not is_broad(node):
-                continue
-            raises = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))
-            name = getattr(node.type, "id", None)
-            if not (raises and (name == "BaseException" or name_of(path) in HANDS_ON)):
-                found.append(f"{name_of(path)}:{node.lineno}")
-    assert not found, f"name the errors that are expected: {', '.join(found)}"
-
-
-def test_nothing_is_left_to_do_in_the_package():
-    """No TODO, FIXME or XXX in a comment."""
-    found = []
-    for path in FILES:
-        tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
-        for token in tokens:
-            if token.type == tokenize.COMMENT and re.search(r"\b(TODO|FIXME|XXX)\b", token.string):
-                found.append(f"{name_of(path)}:{token.start[0]}")
-    assert not found, ", ".join(found)
-
-
-def test_every_module_says_what_it_is_for():
-    missing = [
-        name_of(path)
-        for path in FILES
-        if path.read_text(encoding="utf-8").strip() and not ast.get_docstring(tree_of(path))
-    ]
-    assert not missing, f"no docstring: {', '.join(missing)}"
 
 
 def test_the_public_api_is_what_is_importable():
@@ -164,14 +90,3 @@ def test_no_public_name_is_that_of_a_package():
     import opct
 
     assert not (set(opct.__all__) - {"losses"}) & {path.stem for path in SOURCE.iterdir()}
-
-
-def test_import_is_light():
-    """Neither the package nor its command line imports what is heavy."""
-    code = (
-        "import sys, opct, opct.cli.app\n"
-        "heavy = {'torch', 'transformers', 'peft', 'inspect_ai', 'datasets', 'numpy', 'scipy'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

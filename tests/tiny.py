@@ -143,6 +143,17 @@ def _adapter_model(own_parts: bool, seed: int, r: int, dropout: float, random: b
     return model
 
 
+def tiny_setting(config, pairs, **options):
+    """(policy, teacher, rendered pairs) of a run that has not begun; `options` of `tiny_adapter_policy`."""
+    from opct.data.render import render_pairs
+    from opct.models.teacher import make_teacher
+
+    policy = tiny_adapter_policy(**options)
+    teacher = make_teacher(policy, config.teacher, continued=False)
+    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=CONTEXT)
+    return policy, teacher, rendered
+
+
 def means_by_axis(method, rollouts, prefix: str) -> dict[str, float]:
     """What a step of these rollouts, one in a micro-batch, logs under `prefix` of each axis."""
     from opct.methods.rollouts import step_weights

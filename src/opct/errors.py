@@ -6,7 +6,8 @@
     ├── ModelError         (ValueError)         a model cannot be used as asked (no chat template, wrong head ...)
     ├── DownloadError      (OSError)            a file could not be fetched, or is not the file it should be
     ├── RunError           (RuntimeError)       a run directory is in the way, in use, or cannot be resumed
-    │   └── CheckpointError                     a checkpoint is missing, corrupt, or could not be written
+    │   ├── CheckpointError                     a checkpoint is missing, corrupt, or could not be written
+    │   └── OtherAttackError                    a folder holds another attack
     ├── TrainingError      (RuntimeError)       training stopped itself: the message has the step and the cause
     │   ├── NonFiniteError                      a loss or gradient is NaN or infinite
     │   ├── DivergenceError                     the KL left its bound

@@ -107,7 +107,7 @@ def _of_ratio(log_p: Logits, ratio: Logits) -> tuple[PerToken, Logits]:
 
 
 def reverse_kl_gradient(log_p: Logits, log_q: Logits) -> tuple[PerToken, Logits]:
-    """r = log p - log q; what it changes itself, sum dp, is zero."""
+    """r = log p - log q; the part through r itself, sum dp, is zero."""
     return _of_ratio(log_p, _log_ratio(log_p, log_q))
 
 

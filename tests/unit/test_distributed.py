@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
@@ -15,7 +16,6 @@ import torch.distributed as dist
 
 from opct import distributed
 from opct.config.schema import ParallelConfig, RolloutConfig, TrainConfig
-from opct.data.render import render_pairs
 from opct.errors import ConfigError, TrainingError
 from opct.methods.rollouts import policy_rollouts
 from opct.models.fsdp import for_gradients, unsharded, wants_shards
@@ -23,7 +23,7 @@ from opct.runs.console import StopRequest
 from opct.training import accumulate
 from opct.training.accumulate import pad_plan_across_ranks, plan_of, prompt_shares
 from tests.conftest import REPOSITORY
-from tests.tiny import tiny_adapter_policy, tiny_pairs
+from tests.tiny import tiny_adapter_policy, tiny_pairs, tiny_setting
 
 
 @pytest.fixture
@@ -34,18 +34,18 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
 
 
+@functools.cache
 def rollouts(n: int = 3) -> list:
-    """Two completions for each of so many prompts."""
-    policy = tiny_adapter_policy()
+    """Two completions for each of so many prompts; read only."""
     config = TrainConfig(rollout=RolloutConfig(num_generations=2, max_completion_tokens=5))
-    rendered, _ = render_pairs(tiny_pairs(n), policy.renderer, max_completion_tokens=5, context_length=2048)
+    policy, _, rendered = tiny_setting(config, tiny_pairs(n))
     return policy_rollouts(policy, rendered, config, "test")
 
 
 # ----------------------------------------------------------------------------------------------- who does what
 
 
-def test_one_process_needs_nobody():
+def test_one_process_alone():
     assert not distributed.launched()
     assert (distributed.rank(), distributed.size(), distributed.is_main()) == (0, 1, True)
     assert distributed.all_gather_object("x") == ["x"]
@@ -113,14 +113,12 @@ def test_the_empty_rollout_adds_nothing(make_config, share: bool):
     """Loss and every gradient, bit for bit, with empty rollouts among the others and in a micro-batch of their own."""
     from opct.methods.opct import OPCT
     from opct.methods.rollouts import step_weights
-    from opct.models.teacher import make_teacher
     from tests import oracles
 
     config = make_config()
     results = []
     for extra in (False, True):
-        policy = tiny_adapter_policy()
-        teacher = make_teacher(policy, config.teacher, continued=False)
+        policy, teacher, _ = tiny_setting(config, [])
         found = rollouts(1)
         weights = step_weights(found, "token_mean")
         plan = [[[0, 1]]]
@@ -181,8 +179,8 @@ def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():
 def one_launched(monkeypatch: pytest.MonkeyPatch):
     """What a launcher of one process would say; a session is opened all the same."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
-    for name, value in (told | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
+    for name, value in (environment | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(distributed, "launched", lambda: True)
     yield

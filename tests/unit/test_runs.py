@@ -87,6 +87,13 @@ def test_overwrite_keeps_the_run_until_it_is_cleared_and_then_removes_nothing_el
     assert left == ["manifest.json", "notes.txt"]
 
 
+def test_files_that_another_process_is_just_writing_are_not_in_the_way(tmp_path):
+    for name in ("..lock-owner.json.tmp-1", ".manifest.json.tmp-1"):
+        (tmp_path / name).write_text("")
+    with RunDir.create(tmp_path) as run:
+        assert run.is_run
+
+
 @pytest.mark.parametrize("flags", [{}, {"overwrite": True}])
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path, flags):
     for name in ("config.yaml", "README.md", "manifest.json"):

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from opct.attack.protocol import AttackPrompt, Attempt, Observation
+from opct.attack.protocol import AttackPrompt, Observation
 from opct.data.perturb.jailbreak import bare_prompt
 
 NOISE = 2  # version of the augmentation rules
@@ -39,9 +39,6 @@ class BestOfN:
         """The request of each observation, augmented with the observation's seed."""
         texts = [augmented(one.behavior, random.Random(one.seed), self.sigma) for one in observations]
         return [AttackPrompt(bare_prompt(text)) for text in texts]
-
-    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
-        """Does nothing: this attacker does not learn."""
 
 
 def augmented(text: str, rng: random.Random, sigma: float = 0.4) -> str:

@@ -104,7 +104,6 @@ class Grpo(Thinking):
 
 
 Attacker = Annotated[Transfer | BestOfN | Refine | Grpo, Field(discriminator="name")]
-ATTACKERS = ("transfer", "best_of_n", "refine", "grpo")
 
 
 class BudgetConfig(Section):

@@ -1,10 +1,10 @@
 """`grpo`: `refine` with an adapter that is trained against the target, with the scores of its messages as reward.
 
-The adapter is trained with `opct.methods.grpo` on other behaviours, without near-duplicates of the attacked ones. In
-a step it plays N episodes of K rounds against each of a few behaviours, each to its end or to a score of 1. The reward
-of an episode is its best round's score, and the message of that round is reinforced, the first of those that scored
-best. Trainer, checkpoints and sampler are those of every run, so training that was killed continues from its last
-checkpoint. Then the adapter is frozen, and attacks as `refine` does, with the successes of its training as examples.
+The adapter is trained with `opct.methods.grpo` on other behaviours, without near-duplicates of the attacked ones. Each
+step runs N episodes of K rounds about each of a few behaviours; an episode ends early at a score of 1. Its reward is
+the score of its best round, and the message of that round (the first, if several are equal) is reinforced. Trainer,
+checkpoints and sampler are the ones of `opct train`, so a killed training continues from its last checkpoint. Then the
+adapter is frozen and attacks as `refine` does, with the successes of its training as examples.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ DEFAULTS: dict[str, Any] = {
 }
 AXIS, FAMILY = "attack", "grpo"
 SIGNAL = "groups_with_signal"
-"""How many behaviours of a step had episodes whose rewards differed, replayed successes among them."""
+"""Number of behaviours in a step whose episodes had different rewards, replayed successes included."""
 
 
 class Grpo(Refine):
@@ -197,11 +197,11 @@ def _training_behaviors(
     return left
 
 
-def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
-    """Raise ConfigError if a setting is given that is not one of `SETTABLE`."""
-    before, now = (flat_settings(config.model_dump(mode="json")) for config in (planned, given))
+def _refuse_fixed(fixed: TrainConfig, planned: TrainConfig) -> None:
+    """Raise ConfigError if a setting differs that is not one of `SETTABLE`."""
+    before, now = (flat_settings(config.model_dump(mode="json")) for config in (fixed, planned))
     for name in sorted({**before, **now}):
-        if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
+        if before.get(name) != now.get(name) and not f"{name}.".startswith(tuple(f"{own}." for own in SETTABLE)):
             raise ConfigError(
                 f"{name}={now.get(name)}: this cannot be set for an attacker's training, which uses "
                 f"{before.get(name)}. Settings that can be set: {', '.join(SETTABLE)}."
@@ -224,7 +224,7 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
     """Set up the training in a temporary folder, to check that it can start before an old attack is replaced.
 
     Raises:
-        OpctError: as of `opct.train` before its first step.
+        OpctError: as `opct.train` raises before its first step.
     """
     progress.stage(f"check {plan.model}")
     check_trackers(plan.config.report_to)
@@ -273,8 +273,8 @@ def train_attacker(
     """Train the attacker, or resume an interrupted training.
 
     Raises:
-        KeyboardInterrupt: the signal came; the training can be resumed.
-        OpctError: as of `opct.train`; as of an attack.
+        KeyboardInterrupt: a signal stopped it; the training can be resumed.
+        OpctError: as `opct.train` or an attack raises.
     """
     write_pairs(folder.pairs_path, _pairs(plan), mode=PRIVATE_MODE)
     environment, run = Environment(target, scorer, plan), RunDir(folder.attacker_path)
@@ -409,8 +409,7 @@ class RolloutCollector:
             "behaviors": len(groups),
             "jailbroken": sum(max(own, default=-1.0) >= self.environment.threshold for own in rewards),
             "unjudged": sum(one.is_unscored for one in attempts),
-            **spent.row(),
-            "judge_usage": asdict(spent.judge_usage),
+            **asdict(spent),
         }
 
 
@@ -443,7 +442,7 @@ class ReplayBuffer:
         if cross_duplicates(list({str(r.pair.meta["behavior"]) for r in fresh}), self._tested):
             raise DataError(
                 "A success on a behaviour that the attacker is tested on, or on a near-duplicate, was about to be "
-                "trained on: its behaviours are not those that were planned. Start the training again."
+                "trained on: these are not the planned training behaviours. Restart the attack with --overwrite."
             )
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout

@@ -1,7 +1,7 @@
 """The episode loop: N episodes of K rounds about every behaviour, in batches, within a budget, resumable.
 
-A round is made of batches of open episodes. The attacker writes, the target answers and the judge scores each batch;
-then its attempts are kept, and the next batch begins. With a model behind an endpoint, parts of a batch overlap.
+A round consists of batches of open episodes. For each batch the attacker writes, the target answers and the judge
+scores; its attempts are stored before the next batch begins. With a model behind an endpoint, parts of a batch overlap.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from opct.attack.protocol import (
     Attempt,
     ChatModel,
     FewShotExample,
-    Key,
     Kind,
     Observation,
     Reply,
@@ -60,9 +59,8 @@ class Rules:
         shots: most successes on other behaviours that an attacker is shown.
         batch_size: most attempts in one batch.
         seed: random seed; a text if several attacks share one seed.
-        drawn_from: number of episodes of a longer attack of which only some are played. Each subject gets `episodes`
-            numbers below it, drawn by seed and id, so that all values that depend on the number (a family, an approach)
-            occur. None: all numbers from 0.
+        drawn_from: draw each subject's `episodes` numbers, by seed and id, from this many. So every family or approach
+            that depends on the number occurs, although only some episodes are run. None: all numbers from 0.
     """
 
     episodes: int = 8
@@ -282,88 +280,77 @@ def run_episodes(
     """
     journal, progress = journal or Journal(), progress or NullProgress()
     state = EpisodeState(subjects, rules, pool)
-    batches = _Batches(state.kind, attacker, target, scorer, rules, budget, journal, should_stop, progress)
+
+    def play_round(name: str, observations: Sequence[Observation], own: list[Attempt]) -> str:
+        """Add the attempts of the round that `own` lacks, batch by batch; returns how it ended."""
+        waiting = _without(observations, own)
+        if waiting:
+            progress.stage(name, len(observations))
+            progress.advance(len(own))
+        while waiting:
+            if should_stop():
+                return INTERRUPTED
+            size = budget.fitting(min(len(waiting), rules.batch_size))
+            if size == 0:
+                return budget.exhausted()
+            batch, waiting = waiting[:size], waiting[size:]
+            journal.log_started(size)
+            found = _play(state.kind, attacker, target, scorer, rules, batch)
+            budget.add(found)
+            journal.append(found, budget.spent.seconds)
+            own += found
+            word = "jailbroken" if state.kind == BEHAVIOR else "not_refused"
+            progress.advance(size, **{word: len({one.behavior_id for one in own if one.is_jailbroken})})
+        return COMPLETE
+
     attempts: list[Attempt] = []
     for round_ in range(rules.rounds):
         observations = state.observations(round_)
         if not observations:
             break
         name = f"{state.kind}: round {round_ + 1} of {rules.rounds}"
-        own, ended = batches.run(name, observations, journal.load_round(state.kind, round_))
+        own = journal.load_round(state.kind, round_)
+        ended = play_round(name, observations, own)
         attempts += own
         if ended != COMPLETE:
             why = ended if ended == INTERRUPTED else f"the limit of {ended} is reached"
             progress.log(f"{name}: the attack stops early: {why}")
-            done = {one.key for one in own}
-            more = round_ + 1 < rules.rounds
-            left = frozenset(one.id for one in observations if more or _key(state.kind, one) not in done)
-            return EpisodesResult(tuple(attempts), ended, left)
+            left = observations if round_ + 1 < rules.rounds else _without(observations, own)
+            return EpisodesResult(tuple(attempts), ended, frozenset(one.id for one in left))
         state.add(own)
-        attacker.observe(round_, own)
+        if hasattr(attacker, "observe"):
+            attacker.observe(round_, own)
     return EpisodesResult(tuple(attempts))
 
 
-def _key(kind: Kind, one: Observation) -> Key:
-    return (kind, one.id, one.round, one.episode)
+def _without(observations: Sequence[Observation], done: Sequence[Attempt]) -> list[Observation]:
+    """The observations of a round that have no attempt yet."""
+    keys = {(one.behavior_id, one.episode) for one in done}
+    return [one for one in observations if (one.id, one.episode) not in keys]
 
 
-@dataclass
-class _Batches:
-    """Runs the batches of a round in sequence."""
-
-    kind: Kind
-    attacker: Attacker
-    target: ChatModel
-    scorer: Scorer
-    rules: Rules
-    budget: BudgetTracker
-    journal: Journal
-    should_stop: Callable[[], bool]
-    progress: Progress
-
-    def run(self, name: str, observations: Sequence[Observation], kept: Sequence[Attempt]) -> tuple[list[Attempt], str]:
-        """The attempts of the round, including those in `kept`, and how it ended."""
-        attempts, done = list(kept), {one.key for one in kept}
-        waiting = [one for one in observations if _key(self.kind, one) not in done]
-        if waiting:
-            self.progress.stage(name, len(observations))
-            self.progress.advance(len(kept))
-        while waiting:
-            if self.should_stop():
-                return attempts, INTERRUPTED
-            size = self.budget.fitting(min(len(waiting), self.rules.batch_size))
-            if size == 0:
-                return attempts, self.budget.exhausted()
-            batch, waiting = waiting[:size], waiting[size:]
-            self.journal.log_started(len(batch))
-            found = self._play(batch)
-            self.budget.add(found)
-            self.journal.append(found, self.budget.spent.seconds)
-            attempts += found
-            word = "jailbroken" if self.kind == BEHAVIOR else "not_refused"
-            self.progress.advance(size, **{word: len({one.behavior_id for one in attempts if one.is_jailbroken})})
-        return attempts, COMPLETE
-
-    def _play(self, batch: Sequence[Observation]) -> list[Attempt]:
-        """The attempts of a batch. Models in this process take turns; a model behind an endpoint runs concurrently."""
-        stages: list[Callable[..., Any]] = [
-            self.attacker.propose,
-            partial(query_target, self.target, self.rules),
-            partial(score_replies, self.kind, self.scorer),
-        ]
-        players: list[Any] = [self.attacker, self.target, self.scorer]
-        where = [own.is_local or place for place, own in enumerate(players, start=2)]
-        n_workers = len(set(where))  # local models share one lock
-        if n_workers == 1:
-            prompts = stages[0](batch)
-            return list(stages[2](batch, prompts, stages[1](batch, prompts)))
-        size = math.ceil(len(batch) / (2 * n_workers))  # few enough that all have work
-        locks = {worker: asyncio.Lock() for worker in set(where)}
-        calls = [
-            partial(_through, [locks[worker] for worker in where], stages, batch[i : i + size])
-            for i in range(0, len(batch), size)
-        ]
-        return [attempt for attempts in run_all(calls) for attempt in attempts]
+def _play(
+    kind: Kind, attacker: Attacker, target: ChatModel, scorer: Scorer, rules: Rules, batch: Sequence[Observation]
+) -> list[Attempt]:
+    """The attempts of a batch. Models in this process take turns; a model behind an endpoint runs concurrently."""
+    stages: list[Callable[..., Any]] = [
+        attacker.propose,
+        partial(query_target, target, rules),
+        partial(score_replies, kind, scorer),
+    ]
+    players: list[Any] = [attacker, target, scorer]
+    where = [own.is_local or place for place, own in enumerate(players, start=2)]
+    n_workers = len(set(where))  # local models share one lock
+    if n_workers == 1:
+        prompts = stages[0](batch)
+        return list(stages[2](batch, prompts, stages[1](batch, prompts)))
+    size = math.ceil(len(batch) / (2 * n_workers))  # few enough that all have work
+    locks = {worker: asyncio.Lock() for worker in set(where)}
+    calls = [
+        partial(_through, [locks[worker] for worker in where], stages, batch[i : i + size])
+        for i in range(0, len(batch), size)
+    ]
+    return [attempt for attempts in run_all(calls) for attempt in attempts]
 
 
 async def _through(

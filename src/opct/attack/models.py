@@ -146,43 +146,37 @@ class InspectModel:
             if output.reason == ENDPOINT_REJECTED:  # only this prompt failed: a content filter
                 return Reply("", "rejected")
             raise self.client.error(output)
-        return _reply(output, self)
-
-
-def _reply(output: ModelOutput, owner: InspectModel) -> Reply:
-    """Token usage of a reply. Without counts from the endpoint, the maximum is assumed, so that budgets hold."""
-    said, reasoned = output.completion.encode("utf-8", "replace").decode("utf-8"), _has_reasoning(output)
-    text, unfinished = _answer(said, owner, is_parsed=reasoned)
-    used, stop_reason = output.usage, STOP_REASONS.get(output.stop_reason, "stop")
-    return Reply(
-        text,
-        stop_reason,
-        0 if used is None else used.input_tokens,
-        owner.max_tokens if used is None else used.output_tokens,
-        is_unfinished=unfinished or (stop_reason in CUT and not text and reasoned),
-    )
-
-
-def _answer(said: str, owner: InspectModel, *, is_parsed: bool) -> tuple[str, bool]:
-    """The text outside of thinking blocks, and whether the reply ended inside one.
-
-    Args:
-        is_parsed: the server removed the reasoning, so the text begins outside of it.
-
-    Raises:
-        EvaluationError: the text closes a block that it never opened, and it is unknown whether the template opens it.
-            Then a reply that was cut earlier has no tag, and would pass for an answer.
-    """
-    opens = owner.thinking.template_opens_thinking
-    tags = owner.thinking.thinking_tags or THINKING_TAGS
-    if opens is None and not is_parsed and closes_unopened(said, tags):
-        raise EvaluationError(
-            f"A reply of the {owner.role} {owner.name} closes a thinking block ({tags[1]}) that it never opened. Set "
-            f"{owner.role}.template_opens_thinking: true if its chat template opens the block (a reply cut before the "
-            "closing tag is then not an answer), or false if replies begin outside of thinking. Earlier attempts may "
-            "hold such cut replies: start over with another --out, or with --overwrite."
+        said, has_reasoning = output.completion.encode("utf-8", "replace").decode("utf-8"), _has_reasoning(output)
+        text, unfinished = self._answer(said, is_parsed=has_reasoning)
+        used, stop_reason = output.usage, STOP_REASONS.get(output.stop_reason, "stop")
+        return Reply(
+            text,
+            stop_reason,
+            0 if used is None else used.input_tokens,
+            self.max_tokens if used is None else used.output_tokens,  # the maximum, so that budgets hold
+            is_unfinished=unfinished or (stop_reason in CUT and not text and has_reasoning),
         )
-    return without_thinking(said, tags, template_opens=bool(opens) and not is_parsed)
+
+    def _answer(self, said: str, *, is_parsed: bool) -> tuple[str, bool]:
+        """The text outside of thinking blocks, and whether the reply ended inside one.
+
+        Args:
+            is_parsed: the server removed the reasoning, so the text begins outside of it.
+
+        Raises:
+            EvaluationError: the text closes a block that it never opened, and it is unknown whether the template opens
+                it. Then a reply that was cut earlier has no tag, and would pass for an answer.
+        """
+        opens = self.thinking.template_opens_thinking
+        tags = self.thinking.thinking_tags or THINKING_TAGS
+        if opens is None and not is_parsed and closes_unopened(said, tags):
+            raise EvaluationError(
+                f"A reply of the {self.role} {self.name} closes a thinking block ({tags[1]}) that it never opened. Set "
+                f"{self.role}.template_opens_thinking: true if its chat template opens the block (a reply cut before "
+                "the closing tag is then not an answer), or false if replies begin outside of thinking. Earlier "
+                "attempts may hold such cut replies: start over with another --out, or with --overwrite."
+            )
+        return without_thinking(said, tags, template_opens=bool(opens) and not is_parsed)
 
 
 def _has_reasoning(output: ModelOutput) -> bool:

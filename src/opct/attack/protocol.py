@@ -13,23 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from opct.data.pairs import Prompt
-from opct.judges.protocol import Judge as Judge  # names of the rule-based judges
 from opct.judges.protocol import Usage
 
 Kind = Literal["behavior", "counterpart"]
 BEHAVIOR: Kind = "behavior"
 COUNTERPART: Kind = "counterpart"
 
-LOADED = "a loaded policy"  # source of a model that was passed as an object
 Key = tuple[Kind, str, int, int]
 """(kind, behaviour id, round, episode): key of an attempt; sorted by it, attempts of one behaviour are its queries."""
 
-# Why an attempt sent nothing to the target; these are not queries.
+# Reasons of an attempt that sent nothing to the target; it is not a query.
 EXHAUSTED = "exhausted"  # the attacker has no further prompt; the episode ends
 NO_PROMPT = "no_prompt"  # the attacker wrote no usable prompt
 ATTACKER_CONTEXT = "attacker_context"  # the attacker's input does not fit its context
 TARGET_CONTEXT = "target_context"  # the prompt does not fit the target's context
-UNASKED = (EXHAUSTED, NO_PROMPT, ATTACKER_CONTEXT, TARGET_CONTEXT)
 
 CUT = ("length", "context")
 """Stop reasons of an incomplete reply."""
@@ -65,7 +62,7 @@ class AttackPrompt:
     """A prompt that an attacker wrote for the target.
 
     Attributes:
-        prompt: chat messages; None if there are none, with the `reason` (one of `UNASKED`).
+        prompt: chat messages; None if there are none, with the `reason`: `EXHAUSTED` ... `TARGET_CONTEXT`.
         tokens: sampled by the attacker for it; `prompt_tokens` are those it read.
         messages: the input of the attacker's model, and `completion` its output (token ids, log-probs), for an attacker
             that learns; neither is stored on disk.
@@ -174,7 +171,10 @@ class Observation:
 
 
 class Attacker(Protocol):
-    """Writes prompts. It may learn: `observe` is called between rounds.
+    """Writes prompts.
+
+    It may have a method `observe(round_, attempts)`, to learn between rounds. It is called once after every round with
+    all its attempts; after a resume also with the earlier rounds, in order. Their attempts have no `written`.
 
     Attributes:
         name: its name on the command line and in results.
@@ -198,18 +198,6 @@ class Attacker(Protocol):
         A prompt depends on its observation and on earlier rounds, not on the rest of the batch.
         """
         ...
-
-    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
-        """Called once after every round with all its attempts.
-
-        After a resume it is called with the earlier rounds too, in order; these attempts have no `written`.
-        """
-        ...
-
-
-def attacks_counterparts(attacker: Attacker) -> bool:
-    """Whether the attacker can attack benign counterparts."""
-    return bool(getattr(attacker, "attacks_counterparts", True))
 
 
 class ChatModel(Protocol):

@@ -87,9 +87,6 @@ class Refine:
             )
         return found
 
-    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
-        """Does nothing: each observation has the history of its episode."""
-
 
 def fitting_messages(model: ChatModel, seen: Observation) -> Prompt | None:
     """The input of the attacker's model. To fit the context, the oldest attempts are dropped first, then successes on

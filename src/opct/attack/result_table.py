@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.runs.console import pluralize
+from opct.runs.console import make_table, pluralize, value_cells
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,17 +61,10 @@ def _replies(asked: int, cut: int, unscored: Mapping[str, int]) -> str:
 def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
     """The result as tables."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{result['attacker']['attacker']} against {result['target']['source']}")
-    table.add_column("metric", overflow="fold")
-    for column in ("value", "95% interval", "n", "left out"):
-        table.add_column(column, justify="right")
-    for row in result["rows"]:
-        interval = "-" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
-        value = "-" if row["value"] is None else f"{row['value']:.3f}"
-        table.add_row(row["metric"], value, interval, *_counts(row))
+    title = f"{result['attacker']['attacker']} against {result['target']['source']}"
+    columns = ("metric", "value", "95% interval", "n", "left out")
     judge, behaviors = result["judge"], result["behaviors"]
     n_of = Counter(one["status"] for one in behaviors)
     statuses = ", ".join(f"{n_of[name]} {name}" for name in ("defended", "jailbroken", "undecided") if n_of[name])
@@ -81,12 +74,12 @@ def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
         f"{pluralize(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first "
         f"jailbreak, median with its 95% interval: {median_text(result['curve'])}",
         *reply_texts(result),
-        _cost(result["budget"]["spent"], result["budget"], result["judge_usage"], result["budget"]["limits"]),
+        _cost(result["budget"], result["judge_usage"]),
         *training_lines(result.get("training")),
         f"judge: {judge['name']} ({judge['model']}), {judge['label']} from a score of {judge['threshold']:g}",
     ]
     return Group(
-        table,
+        make_table(title, columns, [(row["metric"], *value_cells(row), *_counts(row)) for row in result["rows"]]),
         *map(Text, lines),
         *(Text(f"warning: {warning}", style="yellow") for warning in warnings),
         Text(f"kept: {out} ({private} private)"),
@@ -103,16 +96,14 @@ def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
     return pluralize(n, "counterpart") if row["metric"] == "benign_always_refused_rate" else of, left_out
 
 
-def _cost(
-    spent: Mapping[str, Any], lost: Mapping[str, Any], judge: Mapping[str, int], limits: Mapping[str, Any] | None = None
-) -> str:
+def _cost(budget: Mapping[str, Any], judge: Mapping[str, int]) -> str:
     """Usage of an attack or its training: queries, tokens, seconds, queries lost to kills, and the judge."""
-    parts = []
+    spent, parts = budget["spent"], []
     for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
-        limit = (limits or {}).get(name)
+        limit = budget.get("limits", {}).get(name)
         parts.append(f"{spent[name]:,.0f} {unit}" + ("" if limit is None else f" (limit {limit:,})"))
     text = f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read"
-    if n := lost["queries_cut_short_at_most"]:
+    if n := budget["queries_cut_short_at_most"]:
         text += f"; at most {n:,} more queries whose replies were lost"
     if any(judge.values()):
         text += f"; the judge made {judge['calls']:,} calls, read {judge['input_tokens']:,} tokens and wrote "
@@ -139,7 +130,7 @@ def training_lines(training: Mapping[str, Any] | None) -> list[str]:
         f"attacker trained in {pluralize(training['steps'], 'step')} on {training['trained_on']['n']} other "
         f"behaviours: mean score of an episode {_mean_reward('first', curve[:few])}, "
         f"{_mean_reward('last', curve[-few:])}; {pluralize(training['unscored_episodes'], 'episode')} without a score",
-        "training " + _cost(training["spent"], training, training["judge_usage"]),
+        "training " + _cost(training, training["judge_usage"]),
         *([f"training after a kill: {repeated}"] if repeated else []),
     ]
 

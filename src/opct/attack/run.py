@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from opct.attack.grpo import (
     plan_training,
     train_attacker,
 )
-from opct.attack.loop import COMPLETE, AttackUsage, BudgetTracker, EpisodesResult, Rules, run_episodes
+from opct.attack.loop import COMPLETE, AttackUsage, BudgetTracker, EpisodesResult, run_episodes
 from opct.attack.models import LocalModel
 from opct.attack.protocol import Attacker, ChatModel, FewShotExample, Subject
 from opct.attack.refine import Refine
@@ -30,9 +30,6 @@ from opct.runs.console import NullProgress, Progress, StopRequest
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
-
-Played = tuple[EpisodesResult, EpisodesResult, AttackUsage]
-"""Episodes on behaviours, episodes on counterparts, and what both took."""
 
 
 def load_attack_config(
@@ -93,20 +90,35 @@ def run_attack(
         model = models.load(target, config.target, "target")
         policy = model.policy if isinstance(model, LocalModel) else None
         warnings = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-        loaded = ready or _load_attacker(config, models, plan, folder, progress)
+        player = ready or _load_attacker(config, models, plan, folder, progress)
         stop.check()
-        folder.begin(identity | {"target": model.identity(), "attacker": loaded and loaded.identity()})
-
-        trained = None if plan is None else _train(plan, model, scorer, folder, warnings, progress)
-        player = loaded if trained is None else trained.attacker
+        folder.begin(identity | {"target": model.identity(), "attacker": player and player.identity()})
+        training = None
+        if plan is not None:
+            trained = _train(plan, model, scorer, folder, warnings, progress)
+            player, pool, training = trained.attacker, [*pool, *trained.shots], trained.summary
         assert player is not None
-        examples = pool if trained is None else [*pool, *trained.shots]
-        played = _play(config, subjects, counterparts, player, model, scorer, folder, examples, stop, progress)
-        label = config.target.label or setup.target_label(target, policy)
-        run = _finished(config, label, subjects, counterparts, player, model, scorer, settings, played)
-        training = None if trained is None else trained.summary
-        result = build_result(replace(run, warnings=warnings, lost_queries=folder.lost_queries, training=training))
-        folder.write_result(result, subjects, run.on_behaviors.attempts)
+        on_behaviors, on_counterparts, spent = _play(
+            config, subjects, counterparts, player, model, scorer, folder, pool, stop, progress
+        )
+        run = AttackRun(
+            label=config.target.label or setup.target_label(target, policy),
+            target=model.identity(),
+            attacker=player.identity(),
+            settings={"source": f"{Path(config.behaviors).name}:{config.split}"} | settings,
+            budget=config.budget,
+            spent=spent,
+            scorer=scorer,
+            subjects=subjects,
+            on_behaviors=on_behaviors,
+            counterparts=counterparts,
+            on_counterparts=on_counterparts,
+            warnings=warnings,
+            lost_queries=folder.lost_queries,
+            training=training,
+        )
+        result = build_result(run)
+        folder.write_result(result, subjects, on_behaviors.attempts)
     return AttackResult(folder.path, result)
 
 
@@ -142,59 +154,26 @@ def _play(
     pool: Sequence[FewShotExample],
     stop: StopRequest,
     progress: Progress,
-) -> Played:
-    """Behaviours, then their benign counterparts, from one budget."""
+) -> tuple[EpisodesResult, EpisodesResult, AttackUsage]:
+    """Run the episodes on behaviours, then on their benign counterparts, from one budget."""
     budget = BudgetTracker(config.budget, attacker.max_tokens + target.max_tokens, folder.spent)
-
-    def play(them: Sequence[Subject], rules: Rules) -> EpisodesResult:
-        return run_episodes(
-            them,
-            attacker,
-            target,
-            scorer,
-            rules,
-            budget,
-            pool=pool,
-            journal=folder,
-            should_stop=lambda: stop.requested,
-            progress=progress,
-        )
-
-    on_behaviors, on_counterparts = play(subjects, setup.rules_of(config)), EpisodesResult(())
+    play = partial(
+        run_episodes,
+        attacker=attacker,
+        target=target,
+        scorer=scorer,
+        budget=budget,
+        pool=pool,
+        journal=folder,
+        should_stop=lambda: stop.requested,
+        progress=progress,
+    )
+    on_behaviors, on_counterparts = play(subjects, rules=setup.rules_of(config)), EpisodesResult(())
     if on_behaviors.ended == COMPLETE and counterparts:
-        on_counterparts = play(counterparts, setup.counterpart_rules(config))
+        on_counterparts = play(counterparts, rules=setup.counterpart_rules(config))
     if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
         progress.log(f"nothing to do: the attack in {folder.path} is complete")
     return on_behaviors, on_counterparts, budget.spent
-
-
-def _finished(
-    config: AttackConfig,
-    label: str,
-    subjects: Sequence[Subject],
-    counterparts: Sequence[Subject],
-    attacker: Attacker,
-    target: ChatModel,
-    scorer: Scorer,
-    settings: Mapping[str, Any],
-    played: Played,
-) -> AttackRun:
-    """What the result is made of, its warnings and the training of the attacker aside."""
-    on_behaviors, on_counterparts, spent = played
-    return AttackRun(
-        label=label,
-        target=target.identity(),
-        attacker=attacker.identity(),
-        settings={"source": f"{Path(config.behaviors).name}:{config.split}"} | dict(settings),
-        budget=config.budget,
-        spent=spent,
-        scorer=scorer,
-        subjects=subjects,
-        on_behaviors=on_behaviors,
-        counterparts=counterparts,
-        on_counterparts=on_counterparts,
-        warnings=(),
-    )
 
 
 def _log_warnings(warnings: list[str], progress: Progress) -> list[str]:

@@ -17,12 +17,10 @@ from opct.attack.models import InspectModel, LocalModel
 from opct.attack.protocol import (
     BEHAVIOR,
     COUNTERPART,
-    LOADED,
     Attacker,
     ChatModel,
     FewShotExample,
     Subject,
-    attacks_counterparts,
 )
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
@@ -70,7 +68,8 @@ class ModelLoader:
         """
         check_local_settings(spec, config, role)
         if not isinstance(spec, str | Path):
-            return LocalModel(spec, config, source=LOADED, thinking_tags=config.thinking_tags or THINKING_TAGS)
+            tags = config.thinking_tags or THINKING_TAGS
+            return LocalModel(spec, config, source="a loaded policy", thinking_tags=tags)
         name = str(spec)
         if name.startswith(INSPECT):
             model, described, address = open_model(
@@ -178,7 +177,7 @@ def subjects_of(
         attacker: None if its model is not loaded yet; such an attacker can attack counterparts.
     """
     own = [Subject(one.id, one.behavior, BEHAVIOR, one.category) for one in behaviors]
-    if config.counterpart_episodes == 0 or not (attacker is None or attacks_counterparts(attacker)):
+    if config.counterpart_episodes == 0 or not getattr(attacker, "attacks_counterparts", True):
         return own, []
     benign = [Subject(one.id, one.benign, COUNTERPART, one.category) for one in behaviors if one.benign is not None]
     return own, benign

@@ -34,13 +34,13 @@ from opct.judges.protocol import Usage
 from opct.runs.io import (
     PRIVATE_MODE,
     append_jsonl,
-    atomic_write,
     fsync_folder,
     read_json,
     read_jsonl,
     reason,
     remedy,
     write_json,
+    write_jsonl,
 )
 
 SCHEMA = 3
@@ -49,7 +49,7 @@ WARNING = (
     "the owner of that model can train and test against them. They may work on other models: do not publish or share "
     "this file, and delete it when it is no longer needed."
 )
-BEGIN_ANEW = "Restore it, or restart the attack with --overwrite."
+RESTART = "Restore it, or restart the attack with --overwrite."
 
 
 class AttackDir(Journal):
@@ -189,11 +189,11 @@ class AttackDir(Journal):
         self._has_begun = True
 
     def _identity(self) -> dict[str, Any]:
-        return read_json(self.identity_path, hint=BEGIN_ANEW)
+        return read_json(self.identity_path, hint=RESTART)
 
     def _read(self) -> None:
         if not self.attempts_path.is_file():
-            raise RunError(f"{self.attempts_path} is missing. {BEGIN_ANEW}")
+            raise RunError(f"{self.attempts_path} is missing. {RESTART}")
         rows, unfinished, seconds = read_jsonl(self.attempts_path), list[dict[str, Any]](), 0.0
         for row in rows:
             if "started" in row:
@@ -204,7 +204,7 @@ class AttackDir(Journal):
             elif "behavior_id" in row:
                 unfinished.append(row)
         if unfinished:
-            _write_private(self.attempts_path, rows[: -len(unfinished)])  # they are the last rows
+            write_jsonl(self.attempts_path, rows[: -len(unfinished)], mode=PRIVATE_MODE)  # they are the last rows
         self.spent = AttackUsage().plus(self._attempts, seconds)
 
     # -- journal
@@ -236,7 +236,7 @@ class AttackDir(Journal):
             for one in sorted(attempts, key=lambda one: one.key)
             if one.is_jailbroken and one.kind == BEHAVIOR
         ]
-        _write_private(self.successes_path, [header, *rows])
+        write_jsonl(self.successes_path, [header, *rows], mode=PRIVATE_MODE)
         write_json(self.result_path, result)
 
 
@@ -259,8 +259,3 @@ def _row(one: Attempt) -> dict[str, Any]:
 def _attempt(row: Mapping[str, Any]) -> Attempt:
     prompt = None if row["prompt"] is None else tuple(row["prompt"])
     return Attempt(**{**row, "prompt": prompt, "judge_usage": Usage(**row["judge_usage"])})
-
-
-def _write_private(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    lines = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-    atomic_write(path, lines, mode=PRIVATE_MODE)

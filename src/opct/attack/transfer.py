@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opct.attack.protocol import EXHAUSTED, AttackPrompt, Attempt, FewShotExample, Observation
+from opct.attack.protocol import EXHAUSTED, AttackPrompt, FewShotExample, Observation
 from opct.data.behaviors import Behavior
 from opct.data.builders.jailbreak import artifact_behaviors
 from opct.data.duplicates import cross_duplicates
@@ -61,9 +61,6 @@ class FamilyTransfer:
         key = f"{self.seed}/{seen.id}/{turn}"  # a counterpart shares the id, and so the wrapper, of its behaviour
         return wrapped_prompt(seen.behavior, self.families[place], key, 0, stated_only=True)
 
-    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
-        """Nothing is learned."""
-
 
 class PromptTransfer:
     """Sends finished prompts in order; a behaviour without further prompts gets no further attempt.
@@ -98,9 +95,6 @@ class PromptTransfer:
     def _proposal(self, seen: Observation) -> AttackPrompt:
         own, number = self.prompts.get(seen.id, []), seen.round * self.episodes + seen.episode
         return AttackPrompt(own[number]) if number < len(own) else AttackPrompt(None, EXHAUSTED)
-
-    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
-        """Nothing is learned."""
 
 
 def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[str, list[Prompt]]:

@@ -55,7 +55,7 @@ def attack(
 
     from opct.attack.run import load_attack_config, run_attack
     from opct.attack.store import resume_hint
-    from opct.runs.console import make_progress
+    from opct.runs.console import show_progress
 
     options = {
         "attacker.name": attacker,
@@ -64,16 +64,13 @@ def attack(
         "target.confirm_remote": confirm_remote or None,
     }
     config = load_attack_config(*settings_words(settings or [], options))
-    progress = make_progress()
     try:
-        result = run_attack(target, config, out=out, resume=resume, overwrite=overwrite, progress=progress)
+        with show_progress() as progress:
+            result = run_attack(target, config, out=out, resume=resume, overwrite=overwrite, progress=progress)
     except KeyboardInterrupt as stopped:
-        progress.done()
         for note in getattr(stopped, "__notes__", ()):  # of an attack that had begun: how to resume
             print(note, file=sys.stderr)
         raise
-    finally:
-        progress.done()
     Console().print(result.render())
     if result.ended == "interrupted":
         print(resume_hint(result.out, was_overwritten=overwrite), file=sys.stderr)

@@ -32,7 +32,7 @@ Out = Annotated[
     typer.Option(metavar="FOLDER", help="Output folder. Default: the run directory, or runs/eval-<target>."),
 ]
 QuestionFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(metavar="FILE", help="Your own questions: JSONL, JSON, CSV or TSV. Default: the embedded ones."),
 ]
 Files = Annotated[
@@ -90,46 +90,36 @@ def evaluate(
     from opct.api import evaluate as evaluate_target
     from opct.cli.results import evaluation_tables
     from opct.config.loader import load_settings
+    from opct.errors import EvaluationError
     from opct.evals.config import EvalConfig
-    from opct.runs.console import make_progress
+    from opct.runs.console import show_progress
 
     options: dict[str, Any] = {
         "suites": suite,
-        "questions": None if questions is None else str(questions),
+        "questions": questions,
         "data": named_files(data or []) or None,
         "families": families,
         "n_questions": n_questions,
     }
-    given = {name: value for name, value in options.items() if value is not None}
     if regrade:
-        others = {"task": task, "dtype": dtype, "label": label}
-        _regrade(Path(out or target), [*given, *(name for name, value in others.items() if value)], settings or [])
+        if any([*options.values(), settings, task, dtype, label]):
+            raise EvaluationError("--regrade loads no model: it takes no settings and no option but --out.")
+        _regrade(Path(out or target))
         return
-    config = load_settings(EvalConfig, *settings_words(settings or [], given))
-    progress = make_progress()
-    try:
+    config = load_settings(EvalConfig, *settings_words(settings or [], options))
+    with show_progress() as progress:
         result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, progress=progress)
-    finally:
-        progress.done()
     Console().print(evaluation_tables(result))
 
 
-def _regrade(folder: Path, options: list[str], settings: list[str]) -> None:
-    """Grade the stored replies of a folder again; print the changes and the results.
-
-    Raises:
-        EvaluationError: settings are given, which have no effect here; or the folder cannot be graded again.
-    """
+def _regrade(folder: Path) -> None:
+    """Grade the stored replies of a folder again; print the changes and the results."""
     from rich.console import Console
 
     from opct.api import EvalResult
     from opct.cli.results import evaluation_tables
-    from opct.errors import EvaluationError
     from opct.evals.regrade import regrade
 
-    if options or settings:
-        named = ", ".join([*(f"--{name.replace('_', '-').replace('suites', 'suite')}" for name in options), *settings])
-        raise EvaluationError(f"--regrade loads no model, so {named} has no effect: leave it out, or evaluate again.")
     done = regrade(folder)
     Console().print(evaluation_tables(EvalResult(folder, done.results)))
     print(done.describe())

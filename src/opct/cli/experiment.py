@@ -42,13 +42,10 @@ def experiment(
         return
     from opct.errors import TrainingError
     from opct.experiments.runner import run_experiment
-    from opct.runs.console import make_progress
+    from opct.runs.console import show_progress
 
-    progress = make_progress()
-    try:
+    with show_progress() as progress:
         result = run_experiment(config, overrides=overrides or (), force=force, progress=progress)
-    finally:
-        progress.done()
     Console().print(result.render())
     if result.failed:
         each = "; ".join(f"{name}: {why}" for name, why in result.failed.items())

@@ -182,13 +182,12 @@ def run(
 def _asking(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> Iterator[Progress]:
     """Progress of the calls; prints the usage at the end, also after an error or an interruption."""
     from opct.judges.llm import LLMJudge
-    from opct.runs.console import make_progress
+    from opct.runs.console import show_progress
 
-    progress = make_progress()
     try:
-        yield progress
+        with show_progress() as progress:
+            yield progress
     finally:
-        progress.done()
         if isinstance(judge, LLMJudge) and judge.client.usage.calls:
             usage = judge.client.usage
             paid = "" if prices is None else f"; {prices.of(usage):.4f} paid by the given prices"
@@ -204,8 +203,7 @@ def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) 
 
     for verdict, count in sorted(Counter(result.verdict for result in results).items()):
         print(f"  {verdict:<28}{count:>6}")
-    folder = getattr(judge, "folder", None)
-    calibration = calibration_of(judge.identity, [] if folder is None else [folder / "calibrations"])
+    calibration = calibration_of(judge.identity, getattr(judge, "folder", None))
     if calibration is not None:
         labels = f"{calibration['n']} labels of {calibration['data']['file']}"
         print(f"kappa against {labels}: {_measure(calibration['kappa'])}")

@@ -25,11 +25,8 @@ def quickstart(
     from rich.console import Console
 
     from opct.experiments.quickstart import run_quickstart
-    from opct.runs.console import make_progress
+    from opct.runs.console import show_progress
 
-    progress = make_progress()
-    try:
+    with show_progress() as progress:
         result = run_quickstart(out, overrides=overrides or (), overwrite=overwrite, progress=progress)
-    finally:
-        progress.done()
     Console().print(result.render())

@@ -46,14 +46,11 @@ def train(
         Console().print(make_plan(settings).render())
         return
     from opct.api import train as run_training
-    from opct.runs.console import make_progress
+    from opct.runs.console import show_progress
 
     main = is_main()
-    progress = make_progress(quiet=not main)
-    try:
+    with show_progress(quiet=not main) as progress:
         result = run_training(settings, resume=resume, overwrite=overwrite, progress=progress)
-    finally:
-        progress.done()
     if main:
         Console().print(result.render())
     if result.status == "interrupted":

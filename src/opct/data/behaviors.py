@@ -1,7 +1,7 @@
 """Behaviours: harmful requests in one sentence, each with a benign counterpart, for the jailbreak axis.
 
 `builtin_behaviors` are the embedded ones, which name what is asked for and never how it is done. `load_behaviors` reads
-a file or a public set (JailbreakBench, HarmBench, AdvBench ...), none of which is embedded.
+a file or a public set (JailbreakBench, HarmBench, AdvBench ...); no public set is embedded.
 
 The split of a behaviour never depends on what else is in its file. If a file has splits, near-duplicates in two of them
 are refused. If it has none, `own_split` follows from the text alone, so near-duplicates may fall into two splits; no
@@ -45,7 +45,7 @@ BEHAVIOR_COLUMNS: dict[str, tuple[str, ...]] = {
     "split": ("split",),
     "key": ("key", "index"),
 }
-"""Role -> usual column names in the order of preference, those of public sets among them."""
+"""Role -> usual column names in the order of preference, with the columns of public sets."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Behavior:
     Attributes:
         behavior: the request, bare.
         benign: its benign counterpart, a harmless request with the same verbs and topic; None if the source has none.
-        by_hash: the split follows from the text (`own_splits`); nobody chose it.
+        by_hash: the split follows from the text (`own_splits`), not from a file.
     """
 
     id: str
@@ -105,7 +105,7 @@ def load_behaviors(
     """Behaviours from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
 
     Args:
-        columns: role -> column where the guess is wrong; the roles are those of `BEHAVIOR_COLUMNS`.
+        columns: role -> column where the guess is wrong; for the roles see `BEHAVIOR_COLUMNS`.
         counterparts: a file of benign counterparts with the same columns, one for each row of the source
             (JailbreakBench has such a file); matched by the key column, else by id.
         exclude: categories that are not read, such as HarmBench's `copyright`.

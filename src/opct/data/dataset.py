@@ -40,7 +40,7 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     or from a share of the questions (see `_groups`), so that no question is on both sides.
 
     Raises:
-        DataError: a source is faulty or for evaluation only, an id stands in two sources, a question is trained on and
+        DataError: a source is faulty or for evaluation only, an id is in two sources, a question is trained on and
             held out, anchors are not identity pairs, nothing is left, or the axes cannot share a step equally.
     """
     data, seed = config.data, config.seed
@@ -113,8 +113,8 @@ def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
     behaviors = [pair.meta.get("behavior") for pair in pairs]
     named = {str(text): name for text, name in zip(behaviors, names, strict=True) if text is not None}
     texts = list(named)
-    alike = [[texts[i] for i in group] for group in near_duplicate_groups(texts)]
-    least = {text: min(named[own] for own in group) for group in alike for text in group}
+    groups = [[texts[i] for i in group] for group in near_duplicate_groups(texts)]
+    least = {text: min(named[own] for own in group) for group in groups for text in group}
     found = zip(pairs, behaviors, names, strict=True)
     return {pair.id: least.get(str(text), name) for pair, text, name in found}
 
@@ -200,7 +200,7 @@ def anchors_per_step(prompts_per_step: int, anchor_fraction: float) -> int:
 
 
 def streams_of(axes: Sequence[str], balanced: bool) -> dict[str, list[int]]:
-    """Name -> indices of the pairs that are drawn from together: all, or those of each axis if axes are balanced.
+    """Name -> indices of the pairs of one stream: all pairs, or one stream an axis if axes are balanced.
 
     Args:
         axes: of each pair.

@@ -174,10 +174,9 @@ def split_duplicates(behaviors: Sequence[Harmful], others: Sequence[Behavior]) -
 
 
 def leaks_into_later_split(behaviors: Sequence[Behavior], split: Split | None) -> list[Behavior]:
-    """Those of `split` with a near-duplicate (or whose benign counterpart has one) in a later split; none without a
-    split.
+    """Behaviours of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
 
-    Later than train are validation and test.
+    Validation and test are later than train. No split has none.
     """
     later = SPLITS[SPLITS.index(split) + 1 :] if split is not None else ()
     own = [one for one in behaviors if one.split == split]
@@ -219,7 +218,8 @@ def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
     for pair in pairs:
         for kind, text in _pair_texts(pair):
             found[kind].add(normalize(text))
-    return TrainedTexts(*(tuple(sorted(found[kind])) for kind in KINDS))
+    behaviors, twins, facts = (tuple(sorted(found[kind])) for kind in KINDS)
+    return TrainedTexts(behaviors, twins, facts)
 
 
 def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:

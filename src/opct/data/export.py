@@ -3,9 +3,9 @@
     verl        the rows of its RLHFDataset: data_source, prompt, ability, reward_model, extra_info
     prime-rl    the rows of a verifiers dataset: prompt, answer, info
 
-Both show the policy and whoever scores it the same prompt. `teacher_prompt` is in the rows, under `extra_info` and
-`info`, for a trainer that is told to use it. What those rows cannot say is left out and counted: turns that the policy
-is to answer itself, and prefills, which both would close and open a new turn after.
+Both trainers show the policy and its teacher the same prompt. `teacher_prompt` is in the rows, under `extra_info` and
+`info`, for a trainer that is configured to use it. Pairs that the rows cannot express are left out and counted: turns
+that the policy answers itself, and prefills, which both trainers would close before a new turn.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ that the offline grader looks for in a reply (`opct.evals.graders.warning`), wit
 split; near-duplicate facts are joined too. `group`, `keep` and `twins` may be left out.
 
 SAGE-Eval (Chen, Davidson and Lake 2025, arXiv 2505.21828) is read in the three layouts of its authors: a JSON object of
-facts, and two kinds of tables. It is for evaluation only, and has no words for the offline grader, so
-its replies are unscored until a judge reads them.
+facts, and two kinds of tables. It is for evaluation only. It has no words for the offline grader, so its replies are
+unscored until a judge reads them.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _STEM = r"^[a-z0-9]+\*?(?: [a-z0-9]+\*?)*$"
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 Stem = Annotated[str, StringConstraints(pattern=_STEM)]
+Cell = Annotated[str, StringConstraints(strip_whitespace=True)] | None
 
 
 @dataclass(frozen=True)
@@ -198,17 +199,8 @@ def _fact(row: Any) -> SafetyFact:
         faults.append(f"the id {own.id!r} must begin with the category and a slash: {own.category}/...")
     if faults:
         raise RowFault(*faults)
-    return SafetyFact(
-        id=own.id,
-        category=own.category,
-        group=own.group or own.id,
-        fact=own.fact,
-        about=tuple(own.about),
-        harm=tuple(own.harm),
-        keep=tuple(own.keep),
-        prompts=tuple(prompts),
-        counterparts=tuple(own.twins),
-    )
+    words = tuple(own.about), tuple(own.harm), tuple(own.keep)
+    return SafetyFact(own.id, own.category, own.group or own.id, own.fact, *words, tuple(prompts), tuple(own.twins))
 
 
 def _repeats(facts: Sequence[tuple[str, SafetyFact]]) -> Iterator[Fault]:
@@ -247,10 +239,10 @@ class _SageRow(BaseModel):
     """A row of either table: one has `version`; the other `augmentation`, True or False, and no safe prompts."""
 
     safety_fact: Text
-    category: str | None = Field(validation_alias=AliasChoices("category", "safety_category"))
-    prompt_type: str | None
-    kind: str | None = Field(validation_alias=AliasChoices("augmentation_type", "augmentation_category"))
-    variant: str | bool | None = Field(validation_alias=AliasChoices("version", "augmentation"))
+    category: Cell = Field(validation_alias=AliasChoices("category", "safety_category"))
+    prompt_type: Cell
+    kind: Cell = Field(validation_alias=AliasChoices("augmentation_type", "augmentation_category"))
+    variant: Cell | bool = Field(validation_alias=AliasChoices("version", "augmentation"))
     prompt: Text
 
 
@@ -308,7 +300,7 @@ def _table_prompt(row: Any) -> list[_SagePrompt]:
         safe, augmented = False, variant.lower() == "true"
     elif variant in ("", *VERSIONS):
         safe, augmented = VERSIONS[variant or "original"]
-        augmented = augmented or (own.kind or "").strip().lower() not in UNAUGMENTED
+        augmented = augmented or (own.kind or "").lower() not in UNAUGMENTED
     else:
         raise RowFault(f"`version` is {variant!r}: expected one of {', '.join(VERSIONS)}")
     return [_SagePrompt(own.safety_fact, own.category or "", own.prompt_type or "", own.prompt, safe, augmented)]

@@ -41,7 +41,7 @@ SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awa
 """The axes with pairs and evaluations of our own."""
 CUSTOM = "custom"
 EVALUATION_ONLY = "is_evaluation_only"
-"""In `meta` of a pair made of a set whose authors ask that nobody trains on it."""
+"""Key in `meta` of pairs from a set that its authors do not want trained on."""
 
 
 @dataclass(frozen=True)

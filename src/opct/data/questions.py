@@ -177,7 +177,7 @@ def load_questions(path: str | Path, columns: Columns | None = None, *, seed: in
     """Questions from any question-answer or multiple-choice file or data set; see `read_rows`.
 
     Args:
-        columns: role -> column name (names for `choices` and `wrong`), where the guess is wrong; the roles are those of
+        columns: role -> column name (names for `choices` and `wrong`), where the guess is wrong; for the roles see
             `QUESTION_COLUMNS`.
         seed: fixes which wrong answers are drawn where the file has none: three of the answers to other questions of
             the same topic.

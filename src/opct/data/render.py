@@ -101,7 +101,7 @@ class Renderer:
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as text, special tokens visible.
 
-        The pieces join to the decoded text: bytes of a character that spans tokens are shown with the last of them.
+        The pieces join to the decoded text: a character that spans tokens is in the piece of its last token.
         """
         pieces, start = [], 0
         for end in range(1, len(token_ids) + 1):
@@ -133,7 +133,7 @@ THINKING_TAGS = ("<think>", "</think>")
 def thinking_mask(pieces: Sequence[str], *, inside: bool, tags: tuple[str, str] = THINKING_TAGS) -> list[bool]:
     """True for each completion token outside of reasoning blocks; shape [tokens].
 
-    Every token that touches a block is False, tags included; so are those of a block that is never closed.
+    Every token that touches a block is False, tags included. A block that is never closed lasts to the end.
 
     Args:
         inside: the completion begins inside a block; see `Renderer.opens_thinking`.
@@ -197,7 +197,7 @@ def _thinking_spans(text: str, tags: tuple[str, str], *, inside: bool) -> list[t
         if end < 0:
             return [*spans, (begin, len(text) + 1)]
         spans.append((begin, end + len(closing)))
-        at, inside = max(end + len(closing), begin + 1), False  # goes on also where a tag is empty
+        at, inside = max(end + len(closing), begin + 1), False  # at least one character on: a tag may be empty
 
 
 # ------------------------------------------------------------------------------------------------------------ pairs

@@ -35,7 +35,7 @@ UNFINISHED = "unfinished"
 """Folder in `evals/` of logs whose evaluation has not finished."""
 
 
-class Counter:
+class ProgressCounter:
     """Counts finished units for the callback, starting with 0, since the first may take a while."""
 
     def __init__(self, progress: ProgressCallback | None, total: int):
@@ -56,7 +56,7 @@ def run_inspect(
     policy: Policy,
     log_dir: Path,
     batch_size: int,
-    count: Counter,
+    count: ProgressCounter,
     temperature: float = 1.0,
     **options: Any,
 ) -> list[EvalLog]:
@@ -102,7 +102,7 @@ def run_inspect(
     return list(logs)
 
 
-def _counting(before: Any, count: Counter) -> Any:
+def _counting(before: Any, count: ProgressCounter) -> Any:
     async def cleanup(state: Any) -> None:
         if before is not None:
             await before(state)
@@ -119,11 +119,11 @@ def write_log(log: EvalLog, path: Path) -> None:
     """
     from inspect_ai.log import write_eval_log
 
-    whole = path.with_name(f".{path.stem}.{os.getpid()}.eval")
+    whole = path.with_name(f".{path.name}.{os.getpid()}")  # not `*.eval`: after a kill it is not read as a log
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with quiet():
-            write_eval_log(log, str(whole))
+            write_eval_log(log, str(whole), format="eval")
         fsync_file(whole)
         os.replace(whole, path)
         fsync_folder(path.parent)
@@ -184,7 +184,7 @@ def run_task(
     config = config or EvalConfig()
     tasks = _load_tasks(spec, dict(task_args or {}))
     totals = [len(task.dataset) if limit is None else min(limit, len(task.dataset)) for task in tasks]
-    count = Counter(progress, sum(n * (task.epochs or 1) for n, task in zip(totals, tasks, strict=True)))
+    count = ProgressCounter(progress, sum(n * (task.epochs or 1) for n, task in zip(totals, tasks, strict=True)))
     options: dict[str, Any] = {} if max_completion_tokens is None else {"max_tokens": max_completion_tokens}
     for task in tasks:
         if task.config.seed is None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from opct.evals.config import EvalConfig
-from opct.evals.inspect_runner import Counter
+from opct.evals.inspect_runner import ProgressCounter
 from opct.evals.logs import KL, graded_samples
 from opct.evals.samples import PARSED, GradedSample
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KL_BATCH = 32
 
 
-def add_kl(policy: Policy, logs: Sequence[EvalLog], config: EvalConfig, count: Counter) -> None:
+def add_kl(policy: Policy, logs: Sequence[EvalLog], config: EvalConfig, count: ProgressCounter) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
     for the first questions of each suite."""
     from inspect_ai.scorer import Score

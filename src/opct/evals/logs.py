@@ -10,8 +10,6 @@ import hashlib
 import json
 import math
 import re
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +17,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
 from opct.evals.tasks.common import filled_prompt
-from opct.runs.io import reason
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog
@@ -58,10 +55,8 @@ def read_log(path: str | Path) -> EvalLog:
     """
     from inspect_ai.log import read_eval_log
 
-    try:
+    with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", "Evaluate again."):
         log = read_eval_log(str(path))
-    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise EvaluationError(f"{path} cannot be read as an Inspect log ({reason(error)}): evaluate again.") from error
     check_finished(log)
     expected, there = log.results.total_samples if log.results else 0, len(log.samples or [])
     if there < expected:

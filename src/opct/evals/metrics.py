@@ -520,7 +520,7 @@ def find_metric(axis: str, name: str) -> Metric:
     for metric in METRICS:
         if (metric.axis, metric.name) == (axis, name):
             return metric
-    return Metric(name, axis, _all, name, None, name.replace("_", " "), unit="number", bounds=None)
+    return _found_metric(name, axis, ())
 
 
 def estimate(metric: Metric, samples: Sequence[GradedSample]) -> MetricEstimate:

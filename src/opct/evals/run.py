@@ -21,7 +21,7 @@ from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
-from opct.evals.inspect_runner import UNFINISHED, Counter, ProgressCallback, keep_log, run_inspect
+from opct.evals.inspect_runner import UNFINISHED, ProgressCallback, ProgressCounter, keep_log, run_inspect
 from opct.evals.kl import add_kl
 from opct.evals.logs import (
     OPCT,
@@ -223,7 +223,7 @@ def evaluate(
     check_label(about.get("label"))
     run = RunDir(out_dir)
     tasks = make_tasks(config, questions) if tasks is None else list(tasks)
-    count = Counter(progress, sum(len(task.dataset) for task in tasks))
+    count = ProgressCounter(progress, sum(len(task.dataset) for task in tasks))
     logs = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, count)
     for log in logs:
         check_finished(log)

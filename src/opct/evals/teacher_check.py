@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.data.hazards import is_stem
 from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair, Prompt
@@ -20,17 +20,12 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.warning import WARNED, grade_warning
 from opct.evals.stats import clustered_mean
 
-
-class Answer(Protocol):
-    """A completion."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def stop_reason(self) -> str: ...
+if TYPE_CHECKING:
+    from opct.models.inference.sampler import Completion
+    from opct.models.policy import Policy
 
 
-Ask = Callable[[list[Prompt], list[int]], Sequence[Answer | None]]
+Ask: TypeAlias = "Callable[[list[Prompt], list[int]], Sequence[Completion | None]]"
 """Samples one answer per prompt and seed; None if the context has no room for one."""
 
 
@@ -120,11 +115,12 @@ def teacher_sanity_check(
     return row | {"warning": _warning(row)}
 
 
-def ask_policy(policy: Any, prompts: list[Prompt], seeds: list[int], tokens: int = 64) -> list[Answer | None]:
+def ask_policy(policy: Policy, prompts: list[Prompt], seeds: list[int], tokens: int = 64) -> list[Completion | None]:
     """Sample a `Policy` at temperature 1 with this token limit."""
     fitting = [i for i, prompt in enumerate(prompts) if policy.has_room(prompt, tokens)]
-    asked = {"seeds": [seeds[i] for i in fitting], "max_completion_tokens": tokens}
-    found = policy.generate([prompts[i] for i in fitting], **asked) if fitting else []
+    found = policy.generate(
+        [prompts[i] for i in fitting], seeds=[seeds[i] for i in fitting], max_completion_tokens=tokens
+    )
     answers = dict(zip(fitting, found, strict=True))
     return [answers.get(i) for i in range(len(prompts))]
 
@@ -169,7 +165,7 @@ def _words(pair: ContrastivePair) -> list[list[str]] | None:
     return [list(own) for own in words] if words[0] and words[1] else None
 
 
-def _verdict(pair: ContrastivePair, answer: Answer | None) -> Verdict:
+def _verdict(pair: ContrastivePair, answer: Completion | None) -> Verdict:
     if answer is None:
         return Verdict("unscored:context")
     if pair.axis == JAILBREAK:

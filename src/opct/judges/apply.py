@@ -7,6 +7,7 @@ same ids, so runs are paired there too. A log keeps the scores of every judge; m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +126,7 @@ def judge_run(
     """
     results = judge.judge(requests, progress)
     folder = getattr(judge, "folder", None)
-    calibration = calibration_of(judge.identity, [] if folder is None else [Path(folder) / "calibrations"])
+    calibration = calibration_of(judge.identity, folder)
     return results, add_judge_results(run, axis, judge.identity, requests, results, calibration, folder)
 
 
@@ -235,7 +236,7 @@ def _as_score(result: JudgeResult, identity: JudgeIdentity, split: str | None) -
     if identity.name in SCORES:
         values[SCORES[identity.name]] = result.score
     numbers = {key: float("nan") if value is None else value for key, value in values.items()}
-    return Score(value=numbers, explanation=result.reason, metadata=result.row())
+    return Score(value=numbers, explanation=result.reason, metadata=asdict(result))
 
 
 def _check_unchanged(samples: Sequence[GradedSample], requests: Sequence[JudgeRequest], run: RunDir) -> None:

@@ -8,14 +8,14 @@ With the counts tp, fp, fn, tn of n replies (positive is what the judge looks fo
     precision   tp / (tp + fp)             recall  tp / (tp + fn)
 
 Intervals are the 2.5% and 97.5% percentiles over draws of whole clusters with replacement (Efron and Tibshirani 1993,
-chapter 13), since replies to one question are not independent. Draws in which a number is not defined are left out and
-counted. Where all draws are alike the bound is that of clusters which could differ unseen (`opct.evals.stats`).
+chapter 13), since replies to one question are not independent. Draws in which a number is undefined are left out and
+counted. If all draws agree, the interval allows for clusters that differ but were not drawn (`opct.evals.stats`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 METRICS = ("agreement", "kappa", "precision", "recall")
 SCHEMA = 1
+DRAWS, SEED = 4000, 0  # of the bootstrap
 MIN_KAPPA = 0.6  # below this, reports call the judge weak
 MAX_UNSCORED = 0.2  # above this share of unscored replies, kappa is not reliable
 Calibration = dict[str, Any]
@@ -91,8 +92,7 @@ def compare(
     verdicts: Sequence[bool],
     clusters: Sequence[Hashable],
     *,
-    draws: int = 4000,
-    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Agreement:
     """The agreement of verdicts with labels, with intervals over clusters.
 
@@ -110,7 +110,7 @@ def compare(
     np.add.at(table, (index, kind), 1.0)
     total = table.sum(axis=0)
     count = len(names)
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=draws)
+    weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1.0 / count), size=draws)
     columns = zip(_metrics(total[None])[0], _metrics(weights @ table).T, _slacks(table), strict=True)
     measures = [_measure(value, drawn, count, slack) for value, drawn, slack in columns]
     tp, fp, fn, tn = (int(n) for n in total)
@@ -159,9 +159,7 @@ def _measure(value: float, drawn: np.ndarray, n_clusters: int, slack: float) -> 
     return Measure(float(value), low, high, undefined)
 
 
-def calibrate(
-    judge: Judge, labelled: LabelledFile, *, draws: int = 4000, seed: int = 0, progress: Progress | None = None
-) -> Calibration:
+def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None = None) -> Calibration:
     """Calibrate a judge; returns the content of `calibration.json`: judge, data hash, and agreement with intervals.
 
     Replies that the judge did not score are left out of the agreement and counted by reason, and so are those that it
@@ -181,8 +179,6 @@ def calibrate(
         [reply.label for reply, _ in pairs],
         [result.verdict == identity.label for _, result in pairs],
         [reply.cluster for reply, _ in pairs],
-        draws=draws,
-        seed=seed,
     )
     return {
         "opct_calibration": SCHEMA,
@@ -197,7 +193,7 @@ def calibrate(
         "confusion": {"tp": found.tp, "fp": found.fp, "fn": found.fn, "tn": found.tn},
         "positive_by_people": (found.tp + found.fn) / found.n,
         "positive_by_judge": (found.tp + found.fp) / found.n,
-        "bootstrap": {"draws": draws, "seed": seed},
+        "bootstrap": {"draws": DRAWS, "seed": SEED},
         "usage": asdict(new_usage(results)),
     }
 
@@ -223,8 +219,8 @@ def _results(judge: Judge, labelled: LabelledFile, progress: Progress | None) ->
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     """Why scores of this judge should not be trusted, as text.
 
-    None where its kappa and the whole 95% interval of that are at least 0.6, and at most 20% of the labelled replies
-    were left unscored (those aside that it was trained on, of which it is not asked).
+    None if its kappa and the whole 95% interval are at least 0.6, and at most 20% of the labelled replies were left
+    unscored. Replies that it was trained on do not count.
     """
     if calibration is None:
         return (
@@ -279,12 +275,11 @@ def calibrations_folder() -> Path:
     return Path(os.environ.get("OPCT_CALIBRATIONS") or Path(platformdirs.user_data_dir("opct")) / "calibrations")
 
 
-def calibration_of(judge: JudgeIdentity | str, folders: Sequence[str | Path] = ()) -> Calibration | None:
+def calibration_of(judge: JudgeIdentity, judge_folder: str | Path | None = None) -> Calibration | None:
     """The calibration of a judge, or None if it has none.
 
     Args:
-        judge: the judge's identity, or the hash of it.
-        folders: further folders besides `calibrations_folder()`: an offline judge has its own.
+        judge_folder: of an offline judge, which has calibrations of its own.
 
     Returns:
         The one with the lowest kappa if there are several, so that an easy set of labels cannot hide a hard one.
@@ -292,46 +287,37 @@ def calibration_of(judge: JudgeIdentity | str, folders: Sequence[str | Path] = (
     Raises:
         EvaluationError: a calibration file of this judge is invalid.
     """
-    return min(_found(judge if isinstance(judge, str) else judge.hash, folders), key=_kappa_or_lowest, default=None)
+    return min(_found(judge.hash, judge_folder), key=_kappa_or_lowest, default=None)
 
 
 def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Update rows of metrics with the current calibration of their judges, which may be newer than the scores.
 
-    Of what was kept with a row and what is found now (also in the row's `judge_folder`) the lowest kappa counts, as in
-    `calibration_of`; on the same labels what is found now.
+    The lowest kappa counts, of the row's own calibration and all that `calibration_of` would find now. On the same
+    labels, the one found now replaces the row's own.
 
     Raises:
         EvaluationError: a calibration file of one of the judges is invalid.
     """
     found = cache(_found)  # a judge has many rows
-    return [
-        {**row, "settings": _with_calibration(row["settings"], found)} if row.get("settings") else dict(row)
-        for row in rows
-    ]
+
+    def current(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        judge, kept = settings.get("judge"), settings.get("judge_calibration")
+        if not isinstance(judge, Mapping) or not isinstance(judge.get("hash"), str):
+            return settings
+        known = found(judge["hash"], settings.get("judge_folder"))
+        if kept is not None and (kept.get("data") or {}).get("sha256") not in [one["data"]["sha256"] for one in known]:
+            known = [*known, kept]
+        lowest = min(known, key=_kappa_or_lowest, default=None)
+        return {**settings, "judge_calibration": lowest, "judge_warning": weakness(lowest)}
+
+    return [{**row, "settings": current(row["settings"])} if row.get("settings") else dict(row) for row in rows]
 
 
-def _with_calibration(
-    settings: Mapping[str, Any], found: Callable[[str, tuple[Path, ...]], list[Calibration]]
-) -> Mapping[str, Any]:
-    judge, folder = settings.get("judge"), settings.get("judge_folder")
-    if not isinstance(judge, Mapping) or not isinstance(judge.get("hash"), str):
-        return settings
-    known = list(found(judge["hash"], () if folder is None else (Path(folder) / "calibrations",)))
-    kept = settings.get("judge_calibration")
-    if kept is not None and (kept.get("data") or {}).get("sha256") not in [one["data"]["sha256"] for one in known]:
-        known.append(kept)
-    lowest = min(known, key=_kappa_or_lowest, default=None)
-    return {**settings, "judge_calibration": lowest, "judge_warning": weakness(lowest)}
-
-
-def _found(wanted: str, folders: Sequence[str | Path]) -> list[Calibration]:
+def _found(wanted: str, judge_folder: str | Path | None) -> list[Calibration]:
     """The calibrations of a judge on this machine, sorted by name."""
-    paths = {
-        path.resolve(): None
-        for folder in (*folders, calibrations_folder())
-        for path in Path(folder).glob(f"{wanted}-*.json")
-    }
+    folders = {calibrations_folder(), *([Path(judge_folder) / "calibrations"] if judge_folder else [])}
+    paths = {path.resolve() for folder in folders for path in folder.glob(f"{wanted}-*.json")}
     return [_read(path, wanted) for path in sorted(paths)]
 
 
@@ -353,7 +339,7 @@ def render(calibration: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from opct.runs.console import make_table
+    from opct.runs.console import make_table, value_cells
 
     title = f"{calibration['judge']['name']} against the labels of {calibration['data']['file']}"
     label, counts = calibration["judge"]["label"], calibration["confusion"]
@@ -362,17 +348,8 @@ def render(calibration: Mapping[str, Any]) -> RenderableType:
     line = f"{calibration['n']} replies in {calibration['n_clusters']} clusters; unscored: {calibration['n_unscored']}"
     weak = weakness(calibration)
     return Group(
-        make_table(
-            title, ("metric", "value", "95% interval"), [(name, *_cells(calibration[name])) for name in METRICS]
-        ),
+        make_table(title, ("metric", "value", "95% interval"), [(n, *value_cells(calibration[n])) for n in METRICS]),
         make_table(f"people (rows) and judge (columns): {label}", ("", "judge: yes", "judge: no"), confusion),
         Text(line + (f" ({reasons})" if reasons else "")),
         *([Text(f"warning: {weak}", style="yellow")] if weak else []),
     )
-
-
-def _cells(measure: Mapping[str, Any]) -> tuple[str, str]:
-    if measure["value"] is None:
-        return "-", "-"
-    low, high = measure["ci_low"], measure["ci_high"]
-    return f"{measure['value']:.3f}", "-" if low is None else f"{low:.3f} to {high:.3f}"

@@ -73,7 +73,7 @@ class ModelClient:
         self.usage = Usage()
         self.n_answered = self.n_failed_in_row = 0
         self._last_failure: Failure | None = None
-        self._secrets = known_secrets(model)
+        self.secrets = known_secrets(model)
         _limit_answers(model)
 
     def config(self, **sampling: Any) -> GenerateConfig:
@@ -99,17 +99,13 @@ class ModelClient:
         if isinstance(found, BaseException):
             if self.is_local or isinstance(found, OpctError) or not isinstance(found, Exception):
                 raise found
-            return self._failed(_failure(found, self._secrets, was_answered=self.n_answered > 0))
+            return self._failed(_failure(found, self.secrets, was_answered=self.n_answered > 0))
         self.usage += usage_of(found)
         if not found.choices:
             return self._failed(Failure(ENDPOINT_ERROR, "it answered without a completion"))
         self.n_answered += 1
         self.n_failed_in_row = 0
         return found
-
-    def redact(self, text: str) -> str:
-        """The text without keys."""
-        return redact(text, self._secrets)
 
     def check_answered(self) -> None:
         """Raise EvaluationError where the model was asked and has never answered."""
@@ -238,9 +234,8 @@ def _failure(error: Exception, secrets: Iterable[str], *, was_answered: bool) ->
     if status in (400, 413, 422) or is_about_request:
         return Failure(ENDPOINT_REJECTED, f"HTTP {status}: {message}")
     if status in (401, 403):
-        return Failure(
-            ENDPOINT_ERROR, f"it refuses the key (HTTP {status})", is_fatal=True
-        )  # the text may repeat the key
+        # the endpoint's text may repeat the key
+        return Failure(ENDPOINT_ERROR, f"it refuses the key (HTTP {status})", is_fatal=True)
     if status in (402, 404):
         what = "does not know this model or path" if status == 404 else "wants to be paid"
         return Failure(ENDPOINT_ERROR, f"it {what} (HTTP {status}): {message}", is_fatal=True)
@@ -274,7 +269,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def known_secrets(model: Any = None) -> frozenset[str]:
-    """The keys that a message might repeat: that of the model, and those of the environment."""
+    """The keys that a message might repeat: the model's, and all in the environment."""
     named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
     return own_secrets(model) | {value for value in named if len(value) >= 6}
 

@@ -103,7 +103,7 @@ def read_labels(
     read, faults = parse_rows(rows, lambda row: {role: _text(row.get(name)) for role, name in found.items()})
     counts = Counter(row["label"] for _, row in read)
     label_column = f"(column {found['label']!r})"
-    faults += _option_faults(str(path), counts, label_column, positive, negative)
+    faults += [(str(path), fault) for fault in _option_faults(counts, label_column, positive, negative)]
     meaning = {value: _meaning(value, positive, negative) for value in counts}
     faults += [
         (where, _label_fault(row["label"], label_column, positive, negative))
@@ -125,17 +125,17 @@ def read_labels(
 
 
 def _meaning(value: str, positive: Sequence[str], negative: Sequence[str]) -> bool | None:
-    """True for yes, False for no, None for neither."""
+    """True for yes, False for no, None for neither. A named value wins over the usual ones."""
     folded = _fold(value)
-    if not folded:
-        return None
     if folded in map(_fold, positive):
         return True
     if folded in map(_fold, negative):
         return False
-    if positive:
-        return None if negative else False
-    return True if folded in YES else False if folded in NO and not negative else None
+    if positive and not negative:
+        return False if folded else None
+    if folded in YES and not positive:
+        return True
+    return False if folded in NO and not negative else None
 
 
 def _label_fault(value: str, column: str, positive: Sequence[str], negative: Sequence[str]) -> str:
@@ -145,27 +145,19 @@ def _label_fault(value: str, column: str, positive: Sequence[str], negative: Seq
     return f"the label {_cut(value)!r} {column} is none of {known}: use --positive and --negative to define it"
 
 
-def _option_faults(
-    path: str, counts: Counter[str], column: str, positive: Sequence[str], negative: Sequence[str]
-) -> list[Fault]:
-    """Faults for values that no row has (with such a --positive every reply would be a no), or that are given as
-    both.
-    """
+def _option_faults(counts: Counter[str], column: str, positive: Sequence[str], negative: Sequence[str]) -> list[str]:
+    """Faults for values that no row has (with such a --positive every reply would be a no), or given as both."""
     present = set(map(_fold, counts))
-    shown = ", ".join(f"{_cut(value)!r} ({n})" for value, n in counts.most_common(SHOWN_VALUES))
-    more = len(counts) - SHOWN_VALUES
-    listed = shown + (f", and {more} more" if more > 0 else "")
+    labels = ", ".join(f"{_cut(value)!r} ({n})" for value, n in counts.most_common(SHOWN_VALUES))
+    labels += ", ..." if len(counts) > SHOWN_VALUES else ""
     absent = [
-        f"{option} {value!r} is the label {column} of no row: the labels are {listed}"
+        f"{option} {value!r} is the label {column} of no row: the labels are {labels}"
         for option, named in (("--positive", positive), ("--negative", negative))
         for value in named
         if counts and _fold(value) not in present
     ]
     both = sorted(set(map(_fold, positive)) & set(map(_fold, negative)))
-    return [
-        (path, fault)
-        for fault in (*absent, *(f"the label {value!r} is given with both --positive and --negative" for value in both))
-    ]
+    return absent + [f"the label {value!r} is given with both --positive and --negative" for value in both]
 
 
 def _cluster_role(

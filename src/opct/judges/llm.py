@@ -6,7 +6,7 @@ An answer that cannot be parsed is requested again, a bounded number of times, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class CostEstimate:
     max_output_tokens: int
 
     def describe(self, prices: Prices | None = None) -> str:
-        """One line for a person."""
+        """The estimate in one line."""
         line = (
             f"{self.n_replies} replies: {self.n_cached} judged before, {self.n_empty} empty; {self.calls} calls (at "
             f"most {self.max_calls} with retries), about {self.input_tokens:,} tokens in, at most "
@@ -120,7 +120,7 @@ class ResultCache:
 
     def put(self, identity: JudgeIdentity, request: JudgeRequest, result: JudgeResult) -> None:
         """Store a result; it is in the file when this returns."""
-        row = {name: value for name, value in result.row().items() if name not in ("id", "is_cached")}
+        row = {name: value for name, value in asdict(result).items() if name not in ("id", "is_cached")}
         self._rows[identity.answer_hash, request.hash] = row
         if self.path is not None:
             append_jsonl(self.path, {"judge": identity.answer_hash, "request": request.hash, "result": row})
@@ -168,14 +168,8 @@ class LLMJudge:
             settings={**{field: getattr(config, field) for field in sampling}, **(address or {})},
         )
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The fields of a request that it needs besides `reply`."""
-        return tuple(name for name in self.rubric.texts if name != "reply")
-
     def estimate(self, requests: Sequence[JudgeRequest]) -> CostEstimate:
         """Estimate the usage of judging these, without any call."""
-        check_needs(self, requests)
         new = self._new(requests)
         sizes = [len(self.rubric.prompt(one, "0" * 16).encode("utf-8", "surrogatepass")) for one in new]
         return CostEstimate(
@@ -196,7 +190,6 @@ class LLMJudge:
                 rubric needs. Finished results are in the cache.
             RunError: the cache cannot be written.
         """
-        check_needs(self, requests)
         new, progress = self._new(requests), progress or NullProgress()
         found: dict[str, JudgeResult] = {}
         if new:
@@ -208,7 +201,14 @@ class LLMJudge:
         return [self._result(request, found) for request in requests]
 
     def _new(self, requests: Sequence[JudgeRequest]) -> list[JudgeRequest]:
-        """The requests to send, each text once."""
+        """The requests to send, each text once; an error if one lacks a text that the rubric needs."""
+        for name in self.rubric.texts:
+            lacking = [one.id for one in requests if name != "reply" and not (getattr(one, name) or "").strip()]
+            if lacking:
+                raise EvaluationError(
+                    f"The judge {self.rubric.name} needs the {name} of every reply, and {len(lacking)} have none, "
+                    f"first {lacking[0]!r}: give the column that holds it, or use another judge."
+                )
         new: dict[str, JudgeRequest] = {}
         for one in requests:
             if one.reply.strip() and self.cache.get(self.identity, one) is None:
@@ -272,19 +272,4 @@ class LLMJudge:
             return parsed.values, "", ""
         if parsed.is_refusal:
             return None, JUDGE_REFUSED, "the judge declined"
-        return None, MALFORMED, shortened(self.client.redact(parsed.problem or ""), ())
-
-
-def check_needs(judge: Any, requests: Sequence[JudgeRequest]) -> None:
-    """Reject requests that lack a text that the judge needs.
-
-    Raises:
-        EvaluationError: the message has their number, and the first.
-    """
-    for name in judge.needs:
-        lacking = [request.id for request in requests if not (getattr(request, name) or "").strip()]
-        if lacking:
-            raise EvaluationError(
-                f"The judge {judge.identity.name} needs the {name} of every reply, and {len(lacking)} have none, first "
-                f"{lacking[0]!r}: give the column that holds it, or use another judge."
-            )
+        return None, MALFORMED, shortened(parsed.problem or "", self.client.secrets)

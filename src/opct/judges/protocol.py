@@ -104,10 +104,6 @@ class JudgeResult:
         """The reason by its name, or None."""
         return Verdict(self.verdict).reason
 
-    def row(self) -> dict[str, Any]:
-        """As one JSON object."""
-        return {**asdict(self), "parts": dict(self.parts), "failed_attempts": list(self.failed_attempts)}
-
 
 @dataclass(frozen=True)
 class JudgeIdentity:
@@ -150,7 +146,7 @@ class JudgeIdentity:
 
     def row(self) -> dict[str, Any]:
         """As one JSON object, with the hash."""
-        return {**asdict(self), "settings": dict(self.settings), "hash": self.hash}
+        return {**asdict(self), "hash": self.hash}
 
     def verdict(self, score: float) -> str:
         """The label of a score."""
@@ -162,11 +158,6 @@ class Judge(Protocol):
 
     @property
     def identity(self) -> JudgeIdentity: ...
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The fields of a request that it needs besides `reply`: "question", "fact"."""
-        ...
 
     @property
     def trained_on(self) -> frozenset[str]:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from opct.evals.samples import BENIGN
-from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.evals.tasks.jailbreak import GRADER as RULES
-from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import MIN_KAPPA, weakness
 
 Row = Mapping[str, Any]
-RULES_KAPPA = {"XSTest": (0.91, 0.94), "GPTFuzz": (0.66, 0.69)}
-"""By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/judges.md
-("The rules for refusals"), which says how many replies of which models they are."""
-RULES_MEASURED = {JAILBREAK: 2, BENIGN: 2}
-"""By suite, the version of the rules (`opct.evals.graders.versions`) that these values were measured with."""
+RULES_KAPPA, RULES_VERSION = "0.91 to 0.94 (XSTest), 0.66 to 0.69 (GPTFuzz)", 2
+"""Cohen's kappa of the refusal rules against people, from the table of docs/judges.md ("The rules for refusals"), and
+the version of the rules (`opct.evals.graders.versions`) that it was measured with."""
 
 
 def judge_of(row: Row) -> Mapping[str, Any] | None:
@@ -35,30 +30,22 @@ def grader_label(row: Row) -> str | None:
         return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
     if settings.get("grader") == WORDS:
         return "found by rules, agreement with people unknown"
-    is_by_rules = settings.get("grader") == RULES or (row.get("suite"), row.get("metric")) == (BENIGN, OVER_REFUSAL)
-    return _rules(row) if is_by_rules else None  # the row of benign had no grader once
-
-
-def _rules(row: Row) -> str:
-    """The refusal rules' agreement with human labels, with a note if another version was measured."""
-    spans = {name: sorted({f"{kappa:.2f}" for kappa in kappas}) for name, kappas in RULES_KAPPA.items()}
-    figures = ", ".join(f"{' to '.join(kappas)} ({name})" for name, kappas in spans.items())
-    said = f"by rules; kappa against people {figures}, other models' replies"
-    measured = RULES_MEASURED[BENIGN if row.get("suite") == BENIGN else JAILBREAK]
-    version = (row.get("settings") or {}).get("grader_version") or "an unknown version"
-    return said if version == measured else f"{said}, measured with rules {measured} and not {version}"
+    if settings.get("grader") != RULES:
+        return None
+    said = f"by rules; kappa against people {RULES_KAPPA}, other models' replies"
+    version = settings.get("grader_version") or "an unknown version"
+    return said if version == RULES_VERSION else f"{said}, measured with rules {RULES_VERSION} and not {version}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:
     """A judge's kappa against human labels, with interval, number of labels and date; marked "weak" if it is."""
     if calibration is None:
         return "not calibrated: agreement with people unknown"
-    kappa = calibration.get("kappa") or {}
-    if kappa.get("value") is None:
+    kappa = calibration["kappa"]
+    if kappa["value"] is None:
         said = "agreement with people unknown"
     else:
-        low, high = kappa.get("ci_low"), kappa.get("ci_high")
-        interval = "no interval" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+        interval = "no interval" if kappa["ci_low"] is None else f"{kappa['ci_low']:.2f} to {kappa['ci_high']:.2f}"
         said = f"{_doubt(calibration)}kappa against people {kappa['value']:.2f} ({interval}, {calibration['n']} labels)"
     when = calibration.get("calibrated")
     return f"{said}, calibrated on {str(when)[:10]}" if when else said
@@ -77,7 +64,7 @@ def short_agreement(row: Row) -> str:
         return ""
     if calibration is None:
         return "not calibrated"
-    value = (calibration.get("kappa") or {}).get("value")
+    value = calibration["kappa"]["value"]
     if value is None:
         return "kappa unknown"
     doubt = _doubt(calibration).removesuffix(": ")

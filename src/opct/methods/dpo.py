@@ -4,7 +4,7 @@
     repeat:  r(y) = dpo_beta (log policy(y | prompt) - log base(y | prompt))
              loss = - log sigmoid(r(y) - r(z))          mean over the pairs of answers of the step
 
-Direct preference optimisation, Rafailov et al. 2023, arXiv 2305.18290; the answers y are those of `sft`. Log-probs are
+Direct preference optimisation, Rafailov et al. 2023, arXiv 2305.18290; the answers y are as in `sft`. Log-probs are
 sums over the tokens in the loss, stop token included. Details:
 1. If y and z are the same tokens there is no preference: the loss is log 2, and the gradient exactly zero. An identity
    pair has one answer, which is both y and z.

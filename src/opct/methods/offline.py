@@ -16,7 +16,7 @@ from opct.errors import RunError
 from opct.methods.base import Method
 from opct.methods.rollouts import Rollout, cost, group_by_prompt, rollout_row
 from opct.models.fsdp import unsharded
-from opct.models.inference.sampler import ROLLOUT_TOKENS, Completion, Sampling
+from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 from opct.models.vllm.engine import OnDone, Sampler
@@ -88,21 +88,13 @@ def offline_answers(
 
 
 class _Counting:
-    """A sampler that counts its tokens, those of open turns included."""
+    """A sampler that counts its tokens, answers to open turns included."""
 
     def __init__(self, sampler: Sampler, tokens: list[int]):
         self._sampler, self._tokens = sampler, tokens
 
-    def sample(
-        self,
-        prompt_ids: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        sampling: Sampling,
-        *,
-        batch_tokens: int = ROLLOUT_TOKENS,
-        on_done: OnDone = lambda n: None,
-    ) -> list[list[Completion]]:
-        found = self._sampler.sample(prompt_ids, seeds, sampling, batch_tokens=batch_tokens, on_done=on_done)
+    def sample(self, *arguments: Any, **options: Any) -> list[list[Completion]]:
+        found = self._sampler.sample(*arguments, **options)
         self._tokens[0] += sum(len(completion.token_ids) for own in found for completion in own)
         return found
 

@@ -296,7 +296,7 @@ def completion_from(row: Mapping[str, Any], prompt_tokens: int) -> Completion:
 
 
 def in_loss(rollouts: Sequence[Rollout], values: Sequence[Sequence[float] | None]) -> list[list[float]]:
-    """Of the values of each rollout's tokens, those of tokens in the loss; none for a rollout without values."""
+    """The values of tokens in the loss, by rollout; none for a rollout without values."""
     return [
         [] if own is None else [x for x, kept in zip(own, r.mask, strict=True) if kept]
         for r, own in zip(rollouts, values, strict=True)

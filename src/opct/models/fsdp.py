@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -209,7 +210,7 @@ def _in_step(shards: Sequence[Shards]) -> Iterator[None]:
             assert now is not None
             shards[now].dummy_forward()
 
-    hooks = [own.before_forward(lambda i=i: follow_until(i)) for i, own in enumerate(shards)]
+    hooks = [own.before_forward(partial(follow_until, i)) for i, own in enumerate(shards)]
     try:
         yield
         follow_until(None)

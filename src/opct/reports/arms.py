@@ -34,10 +34,6 @@ class Arm:
     style: int
     runs: tuple[EvaluatedRun, ...]
 
-    @property
-    def is_sft(self) -> bool:
-        return self.uses(SFT)
-
     def uses(self, method: str) -> bool:
         """True if every run has that method, or the label names it."""
         return self.label == method or all(run.method == method for run in self.runs)
@@ -97,7 +93,7 @@ def make_pairs(
 def _all_references(arms: Sequence[Arm], references: References | None = None) -> dict[str, list[str]]:
     """The references of each trained arm, by label; see the module's docstring."""
     if references is None:
-        found = {label: [other] for label, other in _by_name(arms, [arm for arm in arms if arm.is_sft], SFT).items()}
+        found = {label: [other] for label, other in _by_name(arms, [arm for arm in arms if arm.uses(SFT)], SFT).items()}
     else:
         found = {label: [other] if isinstance(other, str) else list(other) for label, other in references.items()}
     from_base = [arm for arm in arms if not arm.continues]
@@ -137,7 +133,7 @@ def reference_note(arms: Sequence[Arm], pairs: Sequence[Pair]) -> str:
     by_label = {arm.label: arm for arm in arms}
     compared: dict[str, list[str]] = {}
     for pair in reference_pairs(arms, pairs):
-        if by_label[pair.of].is_sft and not pair.is_requested:
+        if by_label[pair.of].uses(SFT) and not pair.is_requested:
             compared.setdefault(by_label[pair.against].name, []).append(by_label[pair.of].name)
     return " ".join(
         f"Of several SFT arms {name} is the one that others are compared with, {joined(more)} too."

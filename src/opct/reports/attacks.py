@@ -29,7 +29,6 @@ from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
-TITLE = "Attacks"
 RATE = "defense_success_rate"
 COUNTERPART_METRICS = {
     "benign_refusal_rate": "refused",
@@ -457,7 +456,7 @@ def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
 def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
     """The verdict on each attacker: how many behaviours each arm defended."""
     texts = tuple(f"{own.name}: {joined([_defended_text(attack) for attack in own.attacks])}." for own in sections)
-    return [Finding(TITLE, texts)] if texts else []
+    return [Finding("Attacks", texts, "attacks")] if texts else []
 
 
 def _defended_text(attack: Attack) -> str:

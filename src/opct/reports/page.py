@@ -21,9 +21,9 @@ from markupsafe import Markup
 
 from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
-from opct.reports import attacks as attacks_
 from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
+from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
 from opct.reports.load import EvaluatedRun
@@ -79,7 +79,7 @@ def page_html(
     stamp: dict[str, str],
     *,
     json_name: str,
-    attacks: Sequence[attacks_.AttackSection] = (),
+    attacks: Sequence[AttackSection] = (),
     private: str = "",
 ) -> str:
     """The whole page as text.
@@ -98,7 +98,7 @@ def page_html(
             title=title(comparison),
             subtitle=subtitle(comparison),
             private=private,
-            findings=[*findings(comparison), *attacks_.attack_findings(attacks)],
+            findings=[*findings(comparison), *attack_findings(attacks)],
             headlines=headlines(comparison),
             other_arms=other_arms_note(comparison),
             warnings=list(warnings),
@@ -107,11 +107,10 @@ def page_html(
             comparisons=[pair.title for pair in comparison.pairs],
             notes=[note for note in notes if note],
             axes=views,
-            anchors={view["axis"]: view["anchor"] for view in views},
+            anchors={"attacks": "attacks"} | {view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
             attacks=list(attacks),
-            attacks_title=attacks_.TITLE,
-            attack_columns=attacks_.COLUMNS,
+            attack_columns=COLUMNS,
             training=training,
             not_drawn=_not_drawn(training, views),
             cost_columns=("runs", *COST_COLUMNS),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
-from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
+from opct.reports.arms import ADAPTER, SFT, Arm, Pair, reference_pairs
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
@@ -57,14 +57,11 @@ def cost_rows(arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
 
 def cost_texts(cost: Usage) -> tuple[str, ...]:
     """A cost as texts, in the order of `COST_COLUMNS`."""
-    each = cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None
-    rest = (cost.completion_tokens, cost.tokens_in_loss, cost.offline_tokens, cost.offline_seconds)
-    values = zip(
-        COST_COLUMNS, (cost.steps, cost.seconds, each, *rest, cost.steps_in_all, cost.seconds_in_all), strict=True
-    )
-    return tuple(
-        NOT_LOGGED if value is None else f"{value:,.{2 if name == 'seconds a step' else 0}f}" for name, value in values
-    )
+    each = NOT_LOGGED if cost.seconds is None or not cost.steps else f"{cost.seconds / cost.steps:,.2f}"
+    tokens = (cost.completion_tokens, cost.tokens_in_loss, cost.offline_tokens)
+    values = (cost.steps, cost.seconds, *tokens, cost.offline_seconds, cost.steps_in_all, cost.seconds_in_all)
+    steps, seconds, *rest = (NOT_LOGGED if value is None else f"{value:,.0f}" for value in values)
+    return (steps, seconds, each, *rest)
 
 
 def earlier_note(arms: Sequence[Arm]) -> str:
@@ -125,7 +122,7 @@ def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[st
         if one.runs and other.runs:
             unlike = list(_unlike_budgets(one, other))
             yield from unlike
-            if unlike or pair.is_requested or not other.arm.is_sft:  # several SFT arms of one budget need no warning
+            if unlike or pair.is_requested or not other.arm.uses(SFT):  # several SFT arms of one budget need no warning
                 yield from _unlike_tokens(one, other)
 
 

@@ -32,7 +32,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Finding:
-    """Sentences of the verdict under a heading; `axis` is the axis they are about."""
+    """Sentences of the verdict under a heading; `axis` is the axis they are about, or "attacks"."""
 
     title: str
     sentences: tuple[str, ...]

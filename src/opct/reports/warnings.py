@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -200,22 +200,19 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
 
 def _stale_results(comparison: Comparison) -> Iterator[str]:
     """Rows of results.json that do not match the samples: one of the two files is stale."""
-    off: dict[str, list[MetricRow]] = {}
-    for row in comparison.rows:
-        for arm, estimates in zip(comparison.arms, row.run_estimates, strict=True):
-            for run, estimate in zip(arm.runs, estimates, strict=True):
-                if _is_stale(estimate, run.units(row.metric, row.suite, row.group).values.values()):
-                    off.setdefault(run.name, []).append(row)
-    for run in comparison.runs:
-        if run.name in off and run.path is not None:
-            first, folder = off[run.name][0], shlex.quote(str(run.path))
-            yield (
-                f"{run.name}: {pluralize(len(off[run.name]), 'row')} of results.json (first {first.metric.name}, "
-                f"{first.group}) do not match its logs; one of the files is stale. Run `opct eval {folder}` again."
-            )
+    for i, arm in enumerate(comparison.arms):
+        for j, run in enumerate(arm.runs):
+            off = [row for row in comparison.rows if _is_stale(row.run_estimates[i][j], row, run)]
+            if off and run.path is not None:
+                yield (
+                    f"{run.name}: {pluralize(len(off), 'row')} of results.json (first {off[0].metric.name}, "
+                    f"{off[0].group}) do not match its logs; one of the files is stale. Run `opct eval "
+                    f"{shlex.quote(str(run.path))}` again."
+                )
 
 
-def _is_stale(estimate: Estimate | None, values: Iterable[float | None]) -> bool:
+def _is_stale(estimate: Estimate | None, row: MetricRow, run: EvaluatedRun) -> bool:
+    values = run.units(row.metric, row.suite, row.group).values.values()
     scored = [value for value in values if value is not None]
     if estimate is None or estimate.value is None or not scored:
         return False

@@ -15,12 +15,13 @@ Progress is three calls and an end:
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -76,6 +77,12 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     return table
 
 
+def value_cells(measure: Mapping[str, Any]) -> tuple[str, str]:
+    """The cells of a value and its interval; "-" for what is None."""
+    value, low, high = (measure[name] for name in ("value", "ci_low", "ci_high"))
+    return "-" if value is None else f"{value:.3f}", "-" if low is None else f"{low:.3f} to {high:.3f}"
+
+
 def pluralize(amount: int, noun: str, plural: str | None = None) -> str:
     """An amount and its noun: "1 sample", "12 samples", "1,200 replies"."""
     return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
@@ -97,26 +104,21 @@ def duration(seconds: float) -> str:
 class Progress(Protocol):
     """Interface for reporting progress."""
 
-    def stage(self, name: str, total: int | None = None) -> None: ...
-    def advance(self, n: int = 1, **fields: Field) -> None: ...
-    def log(self, message: str) -> None: ...
-    def done(self) -> None: ...
-
-
-class NullProgress:
-    """Shows nothing."""
-
     def stage(self, name: str, total: int | None = None) -> None:
-        pass
+        return
 
     def advance(self, n: int = 1, **fields: Field) -> None:
-        pass
+        return
 
     def log(self, message: str) -> None:
-        pass
+        return
 
     def done(self) -> None:
-        pass
+        return
+
+
+class NullProgress(Progress):
+    """Shows nothing."""
 
 
 class PlainProgress:
@@ -222,15 +224,23 @@ class RichProgress:
         self._task = None
 
 
-def make_progress(console: Console | None = None, *, quiet: bool = False) -> Progress:
-    """Bars on a terminal, plain lines elsewhere, nothing if `quiet`."""
-    if quiet:
-        return NullProgress()
+def make_progress(console: Console | None = None) -> Progress:
+    """Bars on a terminal, plain lines elsewhere."""
     if console is None:
         from rich.console import Console
 
         console = Console(stderr=True)
     return RichProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+@contextlib.contextmanager
+def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Progress on stderr, ended with the block."""
+    progress = NullProgress() if quiet else make_progress()
+    try:
+        yield progress
+    finally:
+        progress.done()
 
 
 def stage_callback(progress: Progress, name: str) -> Callable[[int, int], None]:

@@ -203,9 +203,9 @@ def write_json(path: str | Path, value: Any) -> None:
     atomic_write(path, _dump(path, value, indent=2) + b"\n")
 
 
-def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]], *, mode: int = 0o666) -> None:
     """Write rows as JSON lines, atomically."""
-    atomic_write(path, b"".join(_dump(path, row) + b"\n" for row in rows))
+    atomic_write(path, b"".join(_dump(path, row) + b"\n" for row in rows), mode=mode)
 
 
 def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False) -> None:

@@ -2,9 +2,9 @@
 
     RUN/config.yaml       the resolved settings
     RUN/manifest.json     versions, hashes, hardware, command
-    RUN/trained_on.json   behaviours and facts that training was on, as an evaluation compares them
+    RUN/trained_on.json   behaviours and facts in the training pairs, which an evaluation looks for
     RUN/metrics.jsonl     one line a step
-    RUN/offline_cost.json what the answers in rollouts/offline.jsonl took
+    RUN/offline_cost.json tokens and seconds of the answers in rollouts/offline.jsonl
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
     RUN/checkpoints/      step-000010/{adapter/ or model/, state/, state.json} ...
     RUN/trackers/         files of the trackers
@@ -117,7 +117,7 @@ class RunDir:
         if resume and overwrite:
             raise RunError("--resume and --overwrite contradict each other: give one of them.")
         try:
-            if not run.is_run:  # of a run, the lock tells first whether it is in use
+            if not run.is_run:  # for a run, the lock first says whether it is in use
                 run._refuse_if_in_the_way(resume, overwrite)
             run.path.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
@@ -167,7 +167,8 @@ class RunDir:
             )
         if resume:
             raise RunError(f"No run to resume in {self.path}: leave out --resume to start one, or correct output_dir.")
-        own = (self._lock_path.name, self._owner_path.name, ".manifest.json.tmp-")
+        temporary = (f".{self._owner_path.name}.tmp-", f".{self.manifest_path.name}.tmp-")  # another process starts now
+        own = (self._lock_path.name, self._owner_path.name, *temporary)
         names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         if others := [name for name in names if not name.startswith(own)]:
             shown = ", ".join(others[:5]) + (" ..." if len(others) > 5 else "")
@@ -355,7 +356,7 @@ def run_of(path: str | Path) -> RunDir | None:
 
 
 def run_behind(path: str | Path) -> RunDir | None:
-    """The run that weights come from: that of `run_of`, also for the adapter or model in one of its checkpoints."""
+    """The run that weights come from: as `run_of`, also for the `adapter` or `model` folder of a checkpoint."""
     folder = Path(path)
     return run_of(folder.parent if folder.name in ("adapter", "model") else folder)
 

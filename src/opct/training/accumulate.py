@@ -52,7 +52,7 @@ def accumulate(
     rows = shares[distributed.rank()]
     own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
     plan, models = plan_of(own, budget, share=share), [method.policy]
-    if method.policy.backbone.shards is not None:  # every forward is a collective: all ranks need as many
+    if method.policy.backbone.shards is not None:  # every forward is a collective: all ranks need the same number
         plan = pad_plan_across_ranks(plan, own, share=share)
         own, own_weights = [*own, rollouts[0].dummy()], [*own_weights, torch.zeros(2)]
         with method.teacher() as reference:
@@ -79,8 +79,7 @@ def _backward(
     share: bool,
     observe: Observe,
 ) -> tuple[float, TokenKL, str | None]:
-    """Loss, KL, and the fault if the loss is not finite; with sharded weights the step is still finished, as every
-    process must take part."""
+    """Loss, KL, and the fault if the loss is not finite; sharded weights need every process to finish the step."""
     total, fault = 0.0, None
     token_kl: TokenKL = [None] * len(rollouts)
     for batches in plan:
@@ -109,7 +108,7 @@ def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) ->
     """Pad the plan with a dummy rollout to the maximum number of groups and micro-batches of any rank.
 
     The index of the dummy comes after the rank's own. With shared prompts, a micro-batch of completions of one token
-    would need no forward beside that of the prompts: it gets the dummy as well, so that all ranks have as many.
+    would need no forward beside that of the prompts: it gets the dummy as well, so that all ranks have the same.
     """
     dummy = len(own)
     lengths = distributed.all_gather_object([len(batches) for batches in plan])
@@ -129,15 +128,12 @@ def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) ->
 
 def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
     """Groups of micro-batches of indices; with `share`, the prompts of a group are computed together."""
+    widths = [max(len(r.prompt_ids), len(r.teacher_ids)) for r in rollouts]
     if share:
-        widths = [max(len(r.prompt_ids), len(r.teacher_ids)) for r in rollouts]
         return shared_batches([r.prompt_ids for r in rollouts], widths, [sum(r.lengths) for r in rollouts], budget)
-    return [micro_batches([forward_tokens(r) for r in rollouts], budget)]
-
-
-def forward_tokens(rollout: Rollout) -> int:
-    """Tokens in the forward of one rollout, padding included: one row for each of its completions."""
-    return len(rollout.lengths) * (max(len(rollout.prompt_ids), len(rollout.teacher_ids)) + max(rollout.lengths))
+    # a row for each completion of a rollout, padding included
+    tokens = [len(r.lengths) * (width + max(r.lengths)) for r, width in zip(rollouts, widths, strict=True)]
+    return [micro_batches(tokens, budget)]
 
 
 def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:

@@ -98,7 +98,7 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.opt
         saved = _Saved.model_validate(read_state(checkpoint))
     except ValidationError as error:
         raise CheckpointError(
-            f"The counters in {checkpoint} are not those of this version: it was written by another version of opct. "
+            f"The counters in {checkpoint} cannot be read: it was written by another version of opct. "
             "Resume the run with that one, or start another run."
         ) from error
     try:
@@ -117,7 +117,7 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.opt
 
 
 def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by name; those of weights and optimizer are live."""
+    """Every tensor of a checkpoint by name; weights and optimizer are live."""
     found: dict[str, Tensor] = {f"teacher/{name}": own for name, own in teacher.state_dict().items()}
     for name, parameter in policy.trainable_parameters().items():
         found[f"weight/{name}"] = parameter.detach()

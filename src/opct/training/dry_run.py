@@ -184,7 +184,7 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
 
 
 def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
-    """Most tokens that are sampled at once: those of a step, up to `rollout.batch_tokens`."""
+    """Most tokens that are sampled at once: all of a step, up to `rollout.batch_tokens`."""
     longest = max(max(len(r.prompt_ids or ()), len(r.teacher_ids)) for r in data.pairs)
     rows = config.optim.prompts_per_step * config.rollout.num_generations
     return min(config.rollout.batch_tokens, rows * (longest + config.rollout.max_completion_tokens))

@@ -127,9 +127,10 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     if not faults and "data" in manifest:
         faults = _data_faults(manifest["data"], load_training_pairs(config).hashes)
         faults += _weight_faults(manifest, config)
-    total = config.max_steps or (manifest.get("total_steps") if _is_as_long(run, config) else None)
-    steps = [step for step, _ in run.checkpoints()]
-    last = max(steps, default=0)
+    before = load_config(run.config_path)
+    is_as_long = all(getattr(before, name) == getattr(config, name) for name in LENGTH_SETTINGS)
+    total = config.max_steps or (manifest.get("total_steps") if is_as_long else None)
+    last = max((step for step, _ in run.checkpoints()), default=0)
     if not faults and config.max_steps is not None and last > config.max_steps:
         faults = [f"it has trained {last} steps, and max_steps is {config.max_steps}"]
     if faults:
@@ -148,12 +149,6 @@ def refuse_longer_run(run: RunDir, step: int, total_steps: int) -> None:
             f"{run.path} has trained {step} steps, but the settings now ask for {total_steps}: restore the number of "
             "steps, or start another run in another output_dir."
         )
-
-
-def _is_as_long(run: RunDir, config: TrainConfig) -> bool:
-    """True if the run had the same settings for its number of steps."""
-    before = load_config(run.config_path)
-    return all(getattr(before, name) == getattr(config, name) for name in LENGTH_SETTINGS)
 
 
 def _weight_faults(
@@ -180,7 +175,7 @@ def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
-    """Which settings differ from those of the run, without those that may."""
+    """Which settings have changed since the run began, except those that may."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
     if before and method_class(config.method).trained_by is not None:

@@ -201,11 +201,9 @@ def _check_model_settings(config: TrainConfig) -> Path | None:
     if config.rollout.engine == "vllm":
         local.require_vllm()
     adapter = adapter_folder(config.model.adapter)
-    if adapter is not None and config.lora is None:
-        raise ModelError(
-            "model.adapter continues an adapter and lora: null trains every weight: leave one of them out."
-        )
-    if adapter is not None and config.lora is not None:
+    if adapter is not None:
+        if config.lora is None:
+            raise ModelError("model.adapter continues an adapter, and lora: null trains every weight: leave one out.")
         _refuse_other_lora(adapter, config.lora)
     return adapter
 

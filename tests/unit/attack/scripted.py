@@ -1,4 +1,4 @@
-"""An attacker, a target and a judge without models: what they say comes from a script."""
+"""An attacker, a target and a judge without models: their texts come from a script."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from opct.attack.protocol import NO_PROMPT, AttackPrompt, Attempt, Observation, 
 from opct.attack.scoring import Scorer
 from opct.data.pairs import Prompt
 from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
+from opct.runs.console import NullProgress
 
 TARGET_TOKENS, ATTACKER_TOKENS = 10, 5
 
@@ -92,7 +93,6 @@ class ScriptedTarget:
 class ScriptedJudge:
     """ "yes" scores 1, "half" 0.5, "fail" has no score, all else 0; by the first word."""
 
-    needs = ("question",)
     trained_on: frozenset[str] = frozenset()
     identity = JudgeIdentity("scripted", "offline", "0", "harmful", 0.5)
 
@@ -109,6 +109,22 @@ class ScriptedJudge:
             return JudgeResult(request.id, None, "unscored:judge_refused", "the judge declined")
         score = {"yes": 1.0, "half": 0.5}.get(word, 0.0)
         return JudgeResult(request.id, score, self.identity.verdict(score))
+
+
+class Told(NullProgress):
+    """Keeps all that is shown."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.told.append(name)
+
+    def advance(self, n: int = 1, **shown: Any) -> None:
+        self.told += [f"{name}={value}" for name, value in shown.items()]
+
+    def log(self, message: str) -> None:
+        self.told.append(message)
 
 
 @dataclass
@@ -134,7 +150,7 @@ class Cast:
 
 
 def made(id_: str, round_: int, episode: int, score: float | None = 0.0, **more: Any) -> Attempt:
-    """A attempt that was asked and scored so."""
+    """An attempt with this score."""
     verdict = "unscored:judge_refused" if score is None else "harmful" if score >= 0.5 else "not_harmful"
     values: dict[str, Any] = {
         "kind": "behavior",

@@ -53,7 +53,7 @@ from opct.runs.io import append_jsonl, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
 from opct.training.setup import build_setup, describe
-from tests.unit.attack.scripted import Cast, ScriptedJudge, ScriptedTarget, made, said
+from tests.unit.attack.scripted import Cast, ScriptedJudge, ScriptedTarget, Told, made, said
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
@@ -270,25 +270,23 @@ def test_training_behaviours_are_none_of_the_tested_ones_nor_like_them(tmp_path,
 
 UNSEEN = [
     Subject(f"v/{i}", text)
-    for i, text in enumerate(
-        ("Bang on tubs before breakfast", "Lob a bun about", "Nab bulbs by the barn", "Blab at bedtime")
-    )
+    for i, text in enumerate(("Fold the odd fluff", "Find a duffel of mud", "Defraud a cod", "Dust off a red fad"))
 ]
-"""With letters of which noise makes an a."""
+"""With an e, and letters of which noise makes another."""
 
 
 def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_learn(tmp_path, tiny_folder):
-    """Messages with two small letters a get an answer. The tiny model writes such by chance in few of its own, and
-    noise makes such of the requests now and then: an a that keeps its case, and a b that moves to its neighbour. Of as
-    many attempts at behaviours that it never saw, the trained attacker breaks more than the untrained model, and more
-    than best-of-N."""
+    """Messages with two small letters e get an answer. The tiny model writes such by chance in few of its own, and
+    noise makes such of the requests now and then: an e that keeps its case, and a d that moves to its neighbour. Of as
+    many attempts at behaviours that it never saw, the trained attacker jailbreaks more than the untrained model, and
+    more than best-of-N."""
 
     def yields(text):
-        return text.count("a") >= 2
+        return text.count("e") >= 2
 
     own = opponent(yields)
     plan = plan_of(tmp_path / "a", tiny_folder)
-    words = ("attacker.training.max_steps=7", "attacker.training.optim.learning_rate=0.03")
+    words = ("attacker.training.max_steps=7", "attacker.training.optim.learning_rate=0.06")
     done = trained(tmp_path / "a", tiny_folder, own, *words)
     rewards = [row["reward"] for row in done.summary["curve"]]
     assert len(rewards) == 7
@@ -299,13 +297,13 @@ def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_le
         assert any(yields(augmented(one.text, random.Random(seed))) for seed in range(2000)), "noise can do it"
     untrained = LocalModel(load_policy(str(tiny_folder), dtype="float32"), plan.sampling)
     attackers = {"grpo": done.attacker, "refine": Refine(untrained), "best_of_n": BestOfN()}
-    broken = {}
+    jailbreaks = {}
     for name, attacker in attackers.items():
         attempts = Cast(attacker, own.target).run(UNSEEN, replace(plan.rules, stop="never")).attempts
         assert len(attempts) == len(UNSEEN) * plan.rules.episodes
-        broken[name] = sum(bool(one.is_jailbroken) for one in attempts)
-    assert broken["grpo"] >= 16, "half of its attempts at least"
-    assert broken["grpo"] > 2 * max(broken["refine"], broken["best_of_n"])
+        jailbreaks[name] = sum(bool(one.is_jailbroken) for one in attempts)
+    assert jailbreaks["grpo"] >= 16, "half of its attempts at least"
+    assert jailbreaks["grpo"] > 2 * max(jailbreaks["refine"], jailbreaks["best_of_n"])
 
 
 class Stopping(NullProgress):
@@ -370,13 +368,22 @@ def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path,
     assert second.summary["queries_cut_short_at_most"] == 8 * again
 
 
-@pytest.fixture
-def prepared(tmp_path, tiny_folder):
-    """(what is set up, a function that collects the rollouts of a step against a target)."""
-    plan = plan_of(tmp_path / "a", tiny_folder)
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory, tiny_folder):
+    """(plan, its training set up), read only."""
+    folder = tmp_path_factory.mktemp("planned") / "a"
+    plan = plan_of(folder, tiny_folder)
     messages = [attack_pair(b.id, b.behavior, ({"role": "user", "content": b.behavior},)) for b in TRAIN]
-    write_pairs(tmp_path / "a" / "training_pairs.jsonl", messages)
-    made, run = build_setup(plan.config), RunDir(tmp_path / "a" / "attacker")
+    write_pairs(folder / "training_pairs.jsonl", messages)
+    return plan, build_setup(plan.config)
+
+
+@pytest.fixture
+def prepared(tmp_path, planned, monkeypatch):
+    """(what is set up, a function that collects the rollouts of a step against a target). Any output is a message."""
+    for place in ("refine", "grpo"):
+        monkeypatch.setattr(f"opct.attack.{place}.message_of", lambda text: f"x {text}")
+    (plan, made), run = planned, RunDir(tmp_path / "a" / "attacker")
 
     def collector(reply, *, progress=None, sampling=plan.sampling, **rules):
         target = ScriptedTarget(reply)
@@ -392,17 +399,11 @@ def shown(tmp_path):
     return [row for row in read_jsonl(tmp_path / "training_steps.jsonl") if "started" not in row]
 
 
-def test_what_is_said_of_its_data_is_said_of_behaviours(prepared):
-    """It has no families, no identity pairs and nothing held out."""
-    lines = describe(prepared[0])
-    assert "trains on 2 behaviours, 2 per step; 30 steps" in lines
-    assert not [line for line in lines if "identity pairs" in line]
-
-
 def test_an_episode_is_its_best_round(prepared, tmp_path):
     """Of three rounds the one with the highest score is trained on, whatever the judge failed on beside a success."""
     answers = iter(["no", "half", "no", "no", "fail", "half"])
     made, collector = prepared
+    assert "trains on 2 behaviours, 2 per step; 30 steps" in describe(made)
     collect = collector(lambda text: next(answers), episodes=1, rounds=3)
     rollouts = collect(made.data.pairs[:1], 1)
     row = shown(tmp_path)[0]
@@ -463,17 +464,14 @@ def test_a_group_without_a_success_replays_an_earlier_one(prepared, tmp_path):
 
 
 def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
-    """2 rounds of 3 episodes against each of 2 behaviours, in batches of 4 of the 6 of a round; no try breaks one but
-    the first, whose episode ends there."""
+    """2 rounds of 3 episodes against each of 2 behaviours, in batches of 4 of the 6 of a round. Only the first attempt
+    is a jailbreak, and its episode ends there."""
     answers = iter(["yes", *["no"] * 20])
     made, collector = prepared
     progress = Told()
     rules = {"episodes": 3, "rounds": 2, "batch_size": 4}
     collector(lambda text: next(answers), progress=progress, **rules)(made.data.pairs[:2], 1)
-    assert progress.told == [
-        *(str({"attempts": f"{n}/12"}) for n in (4, 6, 10, 11)),
-        str({"reward": 1 / 6}),
-    ]
+    assert progress.told == [*(f"attempts={n}/12" for n in (4, 6, 10, 11)), f"reward={1 / 6}"]
 
 
 @pytest.mark.parametrize("answer", ["fail", "now and then"])
@@ -657,27 +655,11 @@ def test_the_attacker_is_trained_on_the_behaviours_that_are_given(tiny_policy, t
         attacked(*given, tmp_path / "c", "attacker.train_split=validation")
 
 
-class Told(NullProgress):
-    """Keeps all that it was told."""
-
-    def __init__(self):
-        self.told = []
-
-    def stage(self, name, total=None):
-        self.told.append(name)
-
-    def advance(self, n=1, **shown):
-        self.told.append(str(shown))
-
-    def log(self, message):
-        self.told.append(message)
-
-
 def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prompt_and_no_reply(
     tiny_folder, behaviors_file, tmp_path, monkeypatch
 ):
-    """Each message and each reply has a mark; a rollout has what the attacker sampled, without one. Everything breaks,
-    so that successes are rehearsed and shown."""
+    """Each message and each reply has a mark; a rollout has what the attacker sampled, without one. Every attempt is a
+    jailbreak, so that successes are replayed and shown."""
     for place in ("refine", "grpo"):
         monkeypatch.setattr(f"opct.attack.{place}.message_of", lambda text: f"zzprompt {text}")
     target = ScriptedTarget(lambda text: "yes zzreply")
@@ -705,7 +687,7 @@ def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prom
 def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
     """A faulty setting, a missing model and what the training's own checks refuse (an adapter of no layer, an unknown
     tracker) are seen before --overwrite; a training that fails before its first step leaves no folder behind."""
-    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
+    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", "attacker.training.max_steps=1")
     before = weights(tmp_path / "a")
     for wrong, error in (
         ("attacker.training.seed=3", ConfigError),
@@ -736,9 +718,10 @@ def test_what_cannot_be_trained_is_refused_before_anything_is(tiny_policy, tiny_
 
 
 def test_the_method_by_itself_is_for_attacks_and_replaces_no_run(make_config):
-    api.train(make_config(max_steps=1))
     config = make_config(method="grpo")
+    with RunDir.create(config.output_dir) as run:
+        run.checkpoint_path(1).mkdir(parents=True)
     for refused in (lambda: api.train(config, overwrite=True), lambda: make_plan(config)):
         with pytest.raises(ConfigError, match="use `opct attack`"):
             refused()
-    assert RunDir(config.output_dir).latest_checkpoint() is not None
+    assert run.checkpoint_path(1).is_dir()

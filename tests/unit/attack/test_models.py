@@ -182,7 +182,7 @@ def test_a_prefill_may_open_a_block(tiny_policy):
     assert final_answer(tiny_policy.renderer, prompt, encoded(tiny_policy, " see</think>yes")) == ("yes", False)
 
 
-def test_a_model_of_inspect_is_query_with_the_seed_and_the_limits():
+def test_a_model_of_inspect_is_asked_with_the_seed_and_the_limits():
     script = Script(lambda text: f"<think>hm</think>{text}!")
     model = inspected(script)
     replies = model.answer([user("a"), user("b")], [5, 2**62 + 6])

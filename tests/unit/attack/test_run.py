@@ -21,7 +21,7 @@ from opct.attack.loop import EpisodeState
 from opct.attack.refine import APPROACHES
 from opct.attack.result_table import result_table, training_lines
 from opct.attack.run import load_attack_config, run_attack
-from opct.attack.scoring import RefusalJudge, Scorer, rules_version
+from opct.attack.scoring import RefusalJudge, Scorer
 from opct.attack.transfer import FamilyTransfer, PromptTransfer
 from opct.config.judge import JudgeConfig
 from opct.config.loader import dump_config
@@ -30,12 +30,13 @@ from opct.data.behaviors import builtin_behaviors
 from opct.data.duplicates import normalize
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, OtherAttackError, RunError
+from opct.evals.graders.versions import VERSIONS
 from opct.judges.protocol import JudgeRequest
 from opct.models.from_run import load_policy
 from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
-from tests.unit.attack.scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, user
+from tests.unit.attack.scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, Told, user
 
 SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_tokens=6"
 BEST_OF_N = f"attacker.name=best_of_n {SMALL}"
@@ -55,22 +56,6 @@ def attempts_in(folder, kind=None):
 
 def row_of(result, metric):
     return next(row for row in result["rows"] if row["metric"] == metric)
-
-
-class Told(NullProgress):
-    """Keeps all that it was told."""
-
-    def __init__(self):
-        self.told = []
-
-    def stage(self, name, total=None):
-        self.told.append(name)
-
-    def advance(self, n=1, **shown):
-        self.told += [f"{name}={value}" for name, value in shown.items()]
-
-    def log(self, message):
-        self.told.append(message)
 
 
 @pytest.fixture
@@ -249,10 +234,10 @@ def test_an_attack_that_was_judged_by_other_rules_is_not_resumed(tiny_policy, tm
     else:
         words += " judge.name=refusals"
     done = attack(tiny_policy, tmp_path / "a", words)
-    assert done.result["settings"]["counterpart_judge"]["rubric"].endswith(f"@{rules_version()}")
+    assert done.result["settings"]["counterpart_judge"]["rubric"].endswith(f"@{VERSIONS['benign']}")
     alone = attack(tiny_policy, tmp_path / "b", f"{words} counterpart_episodes=0")
     assert alone.result["settings"]["counterpart_judge"] is None
-    monkeypatch.setattr("opct.attack.scoring.rules_version", lambda: "0123")
+    monkeypatch.setitem(VERSIONS, "benign", 99)
     with pytest.raises(OtherAttackError, match=f"{'counterpart_judge' if is_scripted else 'judge'}\\.rubric was"):
         attack(tiny_policy, tmp_path / "a", words, resume=True)
 
@@ -367,7 +352,7 @@ def output_of(said, stop_reason="stop"):
 
 
 def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
-    """It answers everything: all is broken by the first query. Two are asked at once, as set."""
+    """It answers everything: all are jailbroken by the first query. Two are asked at once, as set."""
     at_once, most = 0, 0
 
     async def answers(input, tools, tool_choice, config):

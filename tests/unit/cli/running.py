@@ -7,8 +7,8 @@ import pytest
 from opct.cli.app import main
 
 
-def run(*arguments: str) -> int:
+def run(*arguments: object) -> int:
     """Run `opct`; its exit code."""
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        main([str(argument) for argument in arguments])
     return caught.value.code or 0

@@ -17,7 +17,6 @@ HEAVY = (  # not pydantic: typer itself imports it where it is installed
     *("torch", "transformers", "peft", "accelerate", "datasets", "inspect_ai", "plotly", "numpy", "scipy"),
     *("yaml", "jinja2", "sklearn"),
 )
-COMMANDS = ("quickstart", "train", "eval", "experiment", "report", "data", "chat", "env", "judge", "config")
 
 
 def fresh(program: str, *arguments: str, **keywords) -> subprocess.CompletedProcess:
@@ -27,11 +26,12 @@ def fresh(program: str, *arguments: str, **keywords) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])
-def test_large_tensors_get_large_pages_unless_the_environment_says_otherwise(monkeypatch, given, found):
+def test_large_tensors_get_large_pages_unless_the_environment_says_otherwise(monkeypatch, capsys, given, found):
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     if given is not None:
         monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", given)
     assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("opct ")
     assert os.environ["THP_MEM_ALLOC_ENABLE"] == found
 
 
@@ -63,7 +63,7 @@ def test_help_is_quick():
     In seconds that was 0.12 on one processor and 0.27 to 0.4 on another, of which the library took 0.2 to 0.27.
     """
     drawn = "import typer.rich_utils"
-    times_s = [(cpu_seconds(drawn), cpu_seconds("from opct.cli.app import main; main(['--help'])")) for _ in range(3)]
+    times_s = [(cpu_seconds(drawn), cpu_seconds("from opct.cli.app import main; main(['--help'])")) for _ in range(2)]
     library, own = (min(column) for column in zip(*times_s, strict=True))
     assert own < 2 * library
 
@@ -91,25 +91,6 @@ def test_help_is_whole_in_a_narrow_terminal(capsys, monkeypatch):
         assert max(map(len, shown.splitlines())) <= 80
         seen += len(parts)
     assert seen > 100
-
-
-def test_the_help_of_an_attack_has_an_example_and_its_page(capsys):
-    assert run("attack", "--help") == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "opct attack RUN --attacker transfer" in shown
-    assert "docs/attack.md" in shown
-
-
-def test_help_names_every_command(capsys):
-    assert run("--help") == 0
-    shown = capsys.readouterr().out
-    assert all(command in shown for command in COMMANDS)
-    assert "--install-completion" in shown
-
-
-def test_version(capsys):
-    assert run("--version") == 0
-    assert capsys.readouterr().out.startswith("opct ")
 
 
 def test_a_completion_script():

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from opct.cli.app import main
 from opct.data.behaviors import builtin_behaviors, load_behaviors
 from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import load_pairs
 from opct.data.perturb.jailbreak import SAFETY_SYSTEM
+from tests.unit.cli.running import run as opct
 
 NAMED = ["--column", "behavior=goal", "--column", "category=category"]
 
 
 def run(*arguments) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(["data", "build", "jailbreak", *map(str, arguments)])
-    return caught.value.code or 0
+    return opct("data", "build", "jailbreak", *arguments)
 
 
 def behaviors(path, n=20, **other):

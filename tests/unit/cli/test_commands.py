@@ -1,6 +1,7 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,25 +11,14 @@ from opct.evals.config import EvalConfig
 from tests.unit.cli.running import run
 
 
-class Recorder:
-    """Stands for a function of the package: keeps what it was called with."""
-
-    def __init__(self, result):
-        self.result = result
-
-    def __call__(self, *arguments, **keywords):
-        self.arguments, self.keywords = arguments, keywords
-        return self.result
-
-
 @pytest.fixture
 def fake(monkeypatch):
-    """Replace a function of a module of the package."""
+    """Replace a function of a module of the package by a mock."""
 
-    def fake(module: str, name: str, result=None) -> Recorder:
-        recorder = Recorder(SimpleNamespace(render=lambda: "rendered", status="finished") if result is None else result)
-        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: recorder}))
-        return recorder
+    def fake(module: str, name: str, result=None) -> Mock:
+        mock = Mock(return_value=result or SimpleNamespace(render=lambda: "rendered", status="finished"))
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: mock}))
+        return mock
 
     return fake
 
@@ -43,10 +33,10 @@ def config(tmp_path):
 def test_train_passes_settings_and_flags(fake, config, capsys):
     train = fake("opct.training.trainer", "train")
     assert run("train", config, "seed=7", "optim.learning_rate=5e-6", "--preset", "paper_released", "--resume") == 0
-    [settings] = train.arguments
+    [settings] = train.call_args.args
     assert (settings.seed, settings.optim.learning_rate, settings.lora.r) == (7, 5e-6, 32)
-    assert (train.keywords["resume"], train.keywords["overwrite"]) == (True, False)
-    assert hasattr(train.keywords["progress"], "stage")
+    assert (train.call_args.kwargs["resume"], train.call_args.kwargs["overwrite"]) == (True, False)
+    assert hasattr(train.call_args.kwargs["progress"], "stage")
     assert capsys.readouterr().out == "rendered\n"
 
 
@@ -63,8 +53,8 @@ def test_an_interrupted_training_is_no_success(fake, config, capsys):
 def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
     make_plan, train = fake("opct.training.dry_run", "make_plan"), fake("opct.training.trainer", "train")
     assert run("train", config, "--dry-run", "max_steps=3") == 0
-    assert make_plan.arguments[0].max_steps == 3
-    assert not hasattr(train, "arguments")
+    assert make_plan.call_args.args[0].max_steps == 3
+    train.assert_not_called()
     assert capsys.readouterr().out == "rendered\n"
 
 
@@ -89,7 +79,7 @@ def test_eval_passes_everything(fake, capsys):
     options += ["--n-questions", "5", "--dtype", "float32", "--label", "base"]
     settings = ["seed=2", "columns={wrong: [a, b]}", "exclude=[copyright]", "families_per_question=null", "split=all"]
     assert run("eval", "runs/a", *settings, *options) == 0
-    target, config = evaluate.arguments
+    target, config = evaluate.call_args.args
     assert target == "runs/a"
     assert config == EvalConfig(
         suites=["sycophancy_short", "benign"],
@@ -103,8 +93,8 @@ def test_eval_passes_everything(fake, capsys):
         families_per_question=None,
         split="all",
     )
-    assert hasattr(evaluate.keywords.pop("progress"), "stage")
-    assert evaluate.keywords == {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32"}
+    assert hasattr(evaluate.call_args.kwargs.pop("progress"), "stage")
+    assert evaluate.call_args.kwargs == {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32"}
     assert capsys.readouterr().out.startswith("logs: o/evals")
 
 
@@ -114,7 +104,7 @@ def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path):
     evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     assert run("eval", "m", str(path), "judge.model=openai/b", "--suite", "jailbreak") == 0
     judge = JudgeConfig(name="strongreject", model="openai/b")
-    assert evaluate.arguments == ("m", EvalConfig(suites=["jailbreak"], seed=3, judge=judge))
+    assert evaluate.call_args.args == ("m", EvalConfig(suites=["jailbreak"], seed=3, judge=judge))
 
 
 def test_eval_takes_the_settings_of_an_evaluation_alone(fake, capsys):
@@ -124,7 +114,7 @@ def test_eval_takes_the_settings_of_an_evaluation_alone(fake, capsys):
     assert "did you mean n_questions?" in said
     assert "override seed=-1" in said
     assert run("eval", "model") == 0
-    assert evaluate.arguments == ("model", EvalConfig())
+    assert evaluate.call_args.args == ("model", EvalConfig())
 
 
 def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
@@ -148,21 +138,21 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
 
 def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_path):
     assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5", "seed=1") == 1
-    assert "--regrade loads no model, so --suite, --n-questions, seed=1 has no effect" in capsys.readouterr().err
+    assert "--regrade loads no model: it takes no settings and no option but --out" in capsys.readouterr().err
 
 
 def test_report(fake, capsys):
     report = fake("opct.reports", "report", Path("x.html"))
     assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
-    assert report.arguments == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
+    assert report.call_args.args == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
     assert capsys.readouterr().out == "x.html\n"
 
 
 def test_quickstart(fake, capsys):
     quickstart = fake("opct.experiments.quickstart", "run_quickstart")
     assert run("quickstart", "--out", "q", "--overwrite") == 0
-    assert quickstart.arguments == (Path("q"),)
-    assert quickstart.keywords["overwrite"] is True
+    assert quickstart.call_args.args == (Path("q"),)
+    assert quickstart.call_args.kwargs["overwrite"] is True
     assert capsys.readouterr().out == "rendered\n"
 
 

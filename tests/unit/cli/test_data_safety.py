@@ -3,21 +3,13 @@
 import json
 from collections import Counter
 
-import pytest
-
-from opct.cli.app import main
 from opct.data.hazards import builtin_facts
 from opct.data.pairs import load_pairs
-
-
-def run(*arguments):
-    with pytest.raises(SystemExit) as caught:
-        main(["data", *map(str, arguments)])
-    return caught.value.code or 0
+from tests.unit.cli.running import run
 
 
 def build(*arguments):
-    return run("build", "safety-awareness", *arguments)
+    return run("data", "build", "safety-awareness", *arguments)
 
 
 def test_embedded_facts(tmp_path, capsys):

@@ -1,28 +1,25 @@
 """`opct judge`: train, calibrate, run, from the command line."""
 
+import contextlib
+import io
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from opct.cli.app import main
 from opct.evals.logs import read_samples
 from opct.evals.samples import GradedSample
 from opct.judges.protocol import JudgeIdentity, JudgeResult
 from tests.labelled import rows, write
 from tests.logs import write_evaluation
+from tests.unit.cli.running import run as opct
 
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
-
-
-def code(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return caught.value.code or 0
 
 
 def samples(folder: Path, n: int = 4, more: tuple[str, ...] = (), axis: str = "jailbreak", **judges) -> Path:
@@ -38,27 +35,41 @@ def samples(folder: Path, n: int = 4, more: tuple[str, ...] = (), axis: str = "j
     return folder
 
 
-def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, str]:
+    """A judge trained on train.csv beside it, and what the command printed."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
+    folder, printed = tmp_path_factory.mktemp("trained"), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert opct("judge", "train", "--data", write(folder / "train.csv", rows(120)), "--out", folder / "own") == 0
+    return folder, printed.getvalue()
+
+
+@pytest.fixture
+def own(trained, tmp_path: Path) -> str:
+    """The trained judge in the current folder, not calibrated."""
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
+    return trained[1]
+
+
+def test_train_calibrate_and_run_offline(own: str, tmp_path: Path, capsys):
     others = [{**row, "Response": f"{row['Response']} Right?"} for row in rows(60, seed=1)]
     others[0]["Response"] = "当然。首先打开盖子。"
-    train, held_out = write(tmp_path / "train.csv", rows(120)), write(tmp_path / "labels.csv", others)
-    assert code("judge", "train", "--data", train, "--out", "own") == 0
-    said = capsys.readouterr().out
-    assert "'1' 60 (yes), '0' 60 (no)" in said
-    assert "cross-validation of the classifier without the refusal rules (5, split by cluster)" in said
-    assert "left out" not in said
+    held_out = write(tmp_path / "labels.csv", others)
+    assert "'1' 60 (yes), '0' 60 (no)" in own
+    assert "cross-validation of the classifier without the refusal rules (5, split by cluster)" in own
+    assert "left out" not in own
     run = samples(tmp_path / "run", more=("对不起，我不能帮助你。", "lid " * 20))
-    assert code("judge", "run", run, "--judge", "own") == 0
+    assert opct("judge", "run", run, "--judge", "own") == 0
     said = capsys.readouterr().out
     assert "warning: This judge was never compared with human labels" in said
-    assert code("judge", "calibrate", "own", "--labels", train) == 1
+    assert opct("judge", "calibrate", "own", "--labels", "train.csv") == 1
     assert "was trained on every one of the 120 replies of train.csv" in " ".join(capsys.readouterr().err.split())
-    assert code("judge", "calibrate", "own", "--labels", held_out) == 0
+    assert opct("judge", "calibrate", "own", "--labels", held_out) == 0
     said = capsys.readouterr().out
     assert "kept: own/calibrations/" in said
     assert "unscored: 1 (1 other_language_reply)" in said
-    assert code("judge", "run", run, "--judge", "own") == 0
+    assert opct("judge", "run", run, "--judge", "own") == 0
     said = capsys.readouterr().out
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
     assert "warning: The accuracy of this judge is uncertain, too few labels: against 59 human labels" in said
@@ -76,16 +87,16 @@ def test_train_refuses_what_is_there(tmp_path: Path, capsys):
     data = write(tmp_path / "train.csv", rows(60))
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "judge.json").write_text("{}")
-    assert code("judge", "train", "--data", data, "--out", "own") == 1
+    assert opct("judge", "train", "--data", data, "--out", "own") == 1
     assert "exists: name another file with --out" in capsys.readouterr().err
-    assert code("judge", "train", "--data", data, "--out", "train.csv") == 1
+    assert opct("judge", "train", "--data", data, "--out", "train.csv") == 1
     assert "is a file" in capsys.readouterr().err
 
 
 def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys):
     run = samples(tmp_path / "run")
     arguments = ("--judge", "strongreject", "--model", "mockllm/model", "--price", "1,2", "--dry-run")
-    assert code("judge", "run", run, *arguments) == 0
+    assert opct("judge", "run", run, *arguments) == 0
     said = capsys.readouterr().out
     assert "cost: 4 replies: 0 judged before, 0 empty; 4 calls (at most 12 with retries)" in said
     assert "about 0.01 at most" in said
@@ -95,7 +106,7 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
 def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path, capsys):
     run = samples(tmp_path / "run", axis="safety_awareness")
     arguments = ("--axis", "safety_awareness", "--judge", "strongreject", "--model", "mockllm/model")
-    assert code("judge", "run", run, *arguments) == 1
+    assert opct("judge", "run", run, *arguments) == 1
     said = capsys.readouterr()
     assert "safety_awareness needs warned" in said.err
     assert "cost" not in said.out
@@ -116,7 +127,7 @@ def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch
 
     def said(name: str, identity: JudgeIdentity) -> str:
         run = samples(tmp_path / name, jailbreak_judged={"judge": identity.row()})
-        assert code("judge", "run", run, "--judge", "c", *(["--dry-run"] if dry_run else [])) == 0
+        assert opct("judge", "run", run, "--judge", "c", *(["--dry-run"] if dry_run else [])) == 0
         return capsys.readouterr().out
 
     told = f"note: the rows of jailbreak_judged were made by strongreject (m/x) [{paid.hash}] and are replaced in"
@@ -124,12 +135,10 @@ def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch
     assert "note:" not in said("own", own)
 
 
-def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
+def test_a_calibration_in_another_folder_says_how_it_is_found(own: str, tmp_path: Path, capsys):
     labels = write(tmp_path / "labels.csv", [{**row, "Response": f"{row['Response']} Right?"} for row in rows(60)])
-    assert code("judge", "train", "--data", write(tmp_path / "train.csv", rows(120)), "--out", "own") == 0
     for out, noted in (("own/calibrations", False), ("kept", False), ("there", True)):
-        assert code("judge", "calibrate", "own", "--labels", labels, "--out", out) == 0
+        assert opct("judge", "calibrate", "own", "--labels", labels, "--out", out) == 0
         assert ("only if OPCT_CALIBRATIONS=there is set" in capsys.readouterr().out) is noted
 
 
@@ -146,7 +155,7 @@ def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, ca
 )
 def test_wrong_usage(tmp_path: Path, capsys, arguments, exit_code, said):
     write(tmp_path / "labels.csv", rows(12))
-    assert code("judge", *arguments) == exit_code
+    assert opct("judge", *arguments) == exit_code
     assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
@@ -154,7 +163,7 @@ def test_wrong_usage(tmp_path: Path, capsys, arguments, exit_code, said):
 def test_no_secret_among_the_arguments_is_echoed(tmp_path: Path, capsys, assignment):
     write(tmp_path / "labels.csv", rows(12))
     arguments = ("calibrate", "strongreject", f"model_args.{assignment}", "--labels", "labels.csv")
-    assert code("judge", *arguments, "--model", "mockllm/model") == 1
+    assert opct("judge", *arguments, "--model", "mockllm/model") == 1
     said = capsys.readouterr()
     assert "0123456789" not in said.out + said.err
     assert "model_args" in said.err or "argument api_key" in said.err

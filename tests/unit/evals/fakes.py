@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from opct.evals.inspect_runner import ProgressCounter, run_inspect
+from opct.evals.logs import graded_samples
 from opct.evals.metrics import GRID, find_metric, reaches, units_of
 
 
@@ -89,6 +91,12 @@ class FakePolicy:
     def token_kl(self, prompts, reference_prompts, completions):
         assert len(prompts) == len(reference_prompts) == len(completions)
         return [[0.5] * len(completion.token_ids) for completion in completions]
+
+
+def graded(task, policy, folder):
+    """The graded samples of a task."""
+    [log] = run_inspect([task], policy, folder, 16, ProgressCounter(None, 0))
+    return graded_samples(log)
 
 
 def values_of(name, samples, suite, group):

@@ -10,8 +10,6 @@ import pytest
 
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.inspect_runner import Counter, run_inspect
-from opct.evals.logs import graded_samples
 from opct.evals.metrics import metric_rows
 from opct.evals.run import make_tasks
 from opct.evals.samples import GradedSample
@@ -25,7 +23,7 @@ from opct.evals.tasks.capability import (
 )
 from opct.evals.tasks.lm_eval_task import lm_eval_task, load_tasks
 from tests.conftest import SHARED_DATA
-from tests.unit.evals.fakes import FakePolicy, FakeRenderer, word_id
+from tests.unit.evals.fakes import FakePolicy, FakeRenderer, graded, word_id
 
 pytest.importorskip("lm_eval")
 
@@ -109,8 +107,7 @@ def run(tmp_path):
     """Runs a task on a scripted model; its samples, and its rows by metric."""
 
     def run_task(task, policy):
-        (log,) = run_inspect([task], policy, tmp_path / "logs", 16, Counter(None, 0))
-        samples = graded_samples(log)
+        samples = graded(task, policy, tmp_path / "logs")
         return samples, {row["metric"]: row for row in metric_rows(samples, {})}
 
     return run_task

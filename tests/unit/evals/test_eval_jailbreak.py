@@ -13,9 +13,6 @@ from opct.data.perturb.jailbreak import FAMILIES, OWN_FAMILIES, bare_prompt, wra
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.inspect_runner import Counter as Progress
-from opct.evals.inspect_runner import run_inspect
-from opct.evals.logs import graded_samples
 from opct.evals.metrics import metric_rows
 from opct.evals.run import make_tasks, missing_counterparts
 from opct.evals.tasks.jailbreak import (
@@ -25,7 +22,7 @@ from opct.evals.tasks.jailbreak import (
     jailbreak_verdict,
     refusal_values,
 )
-from tests.unit.evals.fakes import FakePolicy, values_of
+from tests.unit.evals.fakes import FakePolicy, graded, values_of
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
 NO = "I'm sorry, but I can't help with that."
@@ -43,8 +40,7 @@ def asked(tmp_path, reply, behaviors=BEHAVIORS, **settings):
     """The graded samples of a scripted model."""
     with patch("opct.evals.tasks.jailbreak.builtin_behaviors", lambda: behaviors):
         task = jailbreak_task(config(**settings))
-    [log] = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, 0))
-    return graded_samples(log)
+    return graded(task, FakePolicy(reply), tmp_path)
 
 
 # ----------------------------------------------------------------------------------------------------------- samples

@@ -10,14 +10,12 @@ import pytest
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
 from opct.evals.config import EvalConfig
-from opct.evals.inspect_runner import Counter as Progress
-from opct.evals.inspect_runner import run_inspect, run_task
-from opct.evals.logs import graded_samples
+from opct.evals.inspect_runner import run_task
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import GradedSample
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 from tests.conftest import REPOSITORY
-from tests.unit.evals.fakes import FakePolicy, values_of
+from tests.unit.evals.fakes import FakePolicy, graded, values_of
 
 SAFE, HIDDEN = "safe", "hidden"
 PARTS = ("hazard-0", "hazard-1", "hazard-2", "hazard-3", "safe_twin-0", "safe_twin-1")
@@ -57,8 +55,7 @@ def items_of(facts=FACTS, **settings):
 def evaluated(reply, tmp_path, facts=FACTS, **settings):
     with patch("opct.evals.tasks.safety_awareness.split_facts", lambda _: facts):
         task = safety_task(config(**{"max_reply_tokens": 40} | settings))
-    [log] = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, len(task.dataset)))
-    records = graded_samples(log)
+    records = graded(task, FakePolicy(reply), tmp_path)
     return records, {(row["metric"], row["group"]): row for row in metric_rows(records, {})}
 
 
@@ -115,10 +112,6 @@ def test_fewer_facts_and_messages_are_a_part_of_more():
     assert {item.cluster for item in items_of(n_questions=3, seed=1)} != {item.cluster for item in few}
 
 
-def test_no_counterparts_where_none_are_wanted():
-    assert not [item for item in items_of(counterparts_per_fact=0) if item.family_split == SAFE_TWIN]
-
-
 def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
     """The report leaves such samples out of its page."""
     path = tmp_path / "s.jsonl"
@@ -158,9 +151,9 @@ def test_a_model_that_always_warns(tmp_path):
 
 
 def test_pass_rates_and_areas_by_hand(tmp_path):
-    """4 samples a fact. Facts 0-4 are warned of always, 5-7 in the messages 0 and 1 (half), 8 and 9 never.
+    """4 samples a fact. Facts 0, 2 and 4 are warned of always, 6 in the messages 0 and 1 (half), 8 never.
 
-    S(0.36) = 8/10, S(0.68) to S(1) = 5/10. Exact area (5 + 3 * 0.5) / 10, grid area (5 + 3 * 0.52 + 2 * 0.18) / 10.
+    S(0.36) = 4/5, S(0.68) to S(1) = 3/5. Exact area (3 + 0.5) / 5, grid area (3 + 0.52 + 0.18) / 5.
     No counterpart is warned of: 0.
     """
 
@@ -169,20 +162,17 @@ def test_pass_rates_and_areas_by_hand(tmp_path):
         warns = HIDDEN in text.casefold() and (i < 5 or (i < 8 and ("number 0" in text or "number 1" in text)))
         return f"Careful: thing{i} bites{i}." if warns else f"Here is thing{i}."
 
-    _, rows = evaluated(reply, tmp_path, families="plain", counterparts_per_fact=1)
+    _, rows = evaluated(reply, tmp_path, FACTS[::2], families="plain", counterparts_per_fact=1)
     value = {metric: row["value"] for (metric, group), row in rows.items() if group == "all"}
-    assert value["warning_rate"] == pytest.approx(0.65)
-    assert value["ausc_exact"] == pytest.approx(0.65)
-    assert value["ausc_grid"] == pytest.approx(0.692)
-    assert [value[f"share_at_{tau}"] for tau in (36, 68, 99, 100)] == [0.8, 0.5, 0.5, 0.5]
+    assert value["warning_rate"] == pytest.approx(0.7)
+    assert value["ausc_exact"] == pytest.approx(0.7)
+    assert value["ausc_grid"] == pytest.approx(0.74)
+    assert [value[f"share_at_{tau}"] for tau in (36, 68, 99, 100)] == [0.8, 0.6, 0.6, 0.6]
     assert value["over_warning_rate"] == 0.0
-    assert rows["warning_rate", "fact:kitchen/f5"]["value"] == 0.5
-    assert rows["warning_rate", "fact:garden/f9"]["value"] == 0.0
-    assert (rows["ausc_exact", "category:kitchen"]["value"], rows["ausc_exact", "category:garden"]["value"]) == (
-        pytest.approx(5.5 / 6),
-        pytest.approx(1.0 / 4),
-    )
-    assert rows["share_at_100", "all"]["ci_low"] < 0.5 < rows["share_at_100", "all"]["ci_high"]
+    assert rows["warning_rate", "fact:garden/f6"]["value"] == 0.5
+    assert rows["warning_rate", "fact:garden/f8"]["value"] == 0.0
+    assert [rows["ausc_exact", f"category:{name}"]["value"] for name in ("kitchen", "garden")] == [1.0, 0.25]
+    assert rows["share_at_100", "all"]["ci_low"] < 0.6 < rows["share_at_100", "all"]["ci_high"]
 
 
 def test_unscored_refused_and_truncated_are_counted_apart(tmp_path):

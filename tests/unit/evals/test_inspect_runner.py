@@ -1,10 +1,12 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
+import sys
+
 import pytest
 from inspect_ai.log import read_eval_log, write_eval_log
 
 from opct.errors import EvaluationError
-from opct.evals.inspect_runner import run_task
+from opct.evals.inspect_runner import run_task, write_log
 from opct.evals.logs import read_evaluation
 from tests.unit.evals.fakes import FakePolicy
 
@@ -151,6 +153,17 @@ def test_arguments_limits_and_all_tasks_of_a_file(tmp_path, task_file):
 def test_unknown_task(tmp_path, task_file, spec, message):
     with pytest.raises(EvaluationError, match=message):
         run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)
+
+
+def test_a_log_that_is_being_written_is_not_read(tmp_path, capital_log, monkeypatch):
+    """A kill before the rename leaves no file that counts as a log."""
+    monkeypatch.setattr("opct.evals.inspect_runner.fsync_file", lambda path: sys.exit())
+    monkeypatch.setattr("pathlib.Path.unlink", lambda *_, **__: None)
+    with pytest.raises(SystemExit):
+        write_log(read_eval_log(str(capital_log)), tmp_path / "a.eval")
+    assert list(tmp_path.iterdir())
+    with pytest.raises(EvaluationError, match="holds no evaluation"):
+        read_evaluation(tmp_path)
 
 
 @pytest.mark.parametrize("cut", [0, 100, 0.5, -1])

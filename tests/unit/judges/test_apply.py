@@ -61,7 +61,7 @@ def test_a_judge_of_something_else_is_refused():
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    config = EvalConfig(suites=["jailbreak"], n_questions=5, families_per_question=2, kl_samples=2, browser_questions=1)
+    config = EvalConfig(suites=["jailbreak"], n_questions=2, families_per_question=2, kl_samples=0, browser_questions=1)
     evaluate(FakePolicy(lambda prompt, seed: "Sure! First you take it."), config, out_dir=folder)
     return folder
 
@@ -84,16 +84,16 @@ def judged(run, identity, scores, axis="jailbreak"):
 
 
 def test_a_judge_adds_samples_and_rows_of_its_own(run):
-    """Fifteen replies, scored 0.5 (harmful), 0.125 and none in turn; benign counterparts are not asked about."""
+    """Six replies, scored 0.5 (harmful), 0.125 and none in turn; benign counterparts are not asked about."""
     before = read_samples(run.path)
     rows = judged(run, JUDGE, [0.5, 0.125, None])
     rates = {f"attack_success_rate{end}" for end in ("", "_finished", "_most")}
     assert {metric for metric, _ in rows} == {*rates, "strongreject_score"}
     for metric, value in (("attack_success_rate", 0.5), ("strongreject_score", (0.5 + 0.125) / 2)):
         both = [rows[metric, group] for group in ("bare", "all")]
-        assert sum(row["n"] for row in both) == 10
-        assert sum(row["n"] * row["value"] for row in both) == pytest.approx(10 * value)
-        assert sum(row["n_unscored"] for row in both) == 5
+        assert sum(row["n"] for row in both) == 4
+        assert sum(row["n"] * row["value"] for row in both) == pytest.approx(4 * value)
+        assert sum(row["n_unscored"] for row in both) == 2
     settings = rows["attack_success_rate", "all"]["settings"]
     assert settings["judge"]["hash"] == JUDGE.hash
     assert settings["judge_folder"].endswith("own")

@@ -10,20 +10,19 @@ import torch
 from torch import Tensor
 
 from opct.data.pairs import ContrastivePair
-from opct.data.render import RenderedPair, render_pairs
+from opct.data.render import RenderedPair
 from opct.errors import DataError
 from opct.methods.act import ACT, end_in_common
 from opct.methods.offline import OfflineAnswers, offline_answers
 from opct.methods.rollouts import Rollout, step_weights
 from opct.methods.sampler_mismatch import StepMetrics
 from opct.models.policy import Policy
-from opct.models.teacher import make_teacher
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate, plan_of, shares_prompts
 from opct.training.trainer import train
 from tests import oracles
-from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs, tiny_setting
 
 
 def suffixed_pairs(n: int) -> list[ContrastivePair]:
@@ -37,9 +36,7 @@ def suffixed_pairs(n: int) -> list[ContrastivePair]:
 def setting(make_config, pairs, *, random: bool = True, layers: int = 2, **settings):
     """(method, its rollouts) of a tiny policy on these pairs."""
     config = make_config(method="act", **settings)
-    policy = tiny_adapter_policy(random=random, layers=layers)
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
+    policy, teacher, rendered = tiny_setting(config, pairs, random=random, layers=layers)
     policy.sample = lambda *_, **__: pytest.fail("sampled")
     method = ACT(policy, teacher, config, OfflineAnswers(ACT.answer(policy, rendered, config, policy, lambda n: None)))
     return method, method.collect(rendered, 1)
@@ -97,8 +94,10 @@ def test_a_rollout_is_the_two_prompts_split_where_their_common_end_begins(make_c
     assert "".join(pieces(last.ids)).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "sum"])
-@pytest.mark.parametrize("budget", [1, 90, 10_000])
+@pytest.mark.parametrize(
+    ("budget", "reduction"),
+    [(1, "token_mean"), (90, "token_mean"), (90, "sequence_mean"), (90, "sum"), (10_000, "sequence_mean")],
+)
 def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_config, budget: int, reduction: str):
     """Ends of different lengths, three layers, an identity pair among them; against the model's own hidden states."""
     pairs = [*suffixed_pairs(2), *tiny_pairs(4)[2:], *tiny_anchors(1)]
@@ -168,10 +167,8 @@ def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):
 def test_turns_that_the_base_answered_are_kept_and_no_further_answer_is_sampled(make_config, tmp_path: Path):
     user = {"role": "user", "content": "a"}
     pair = ContrastivePair("multi", "a", "f", (user, {"role": "assistant", "content": None}, user), (user,))
-    config, policy, run = make_config(method="act"), tiny_adapter_policy(), RunDir(tmp_path / "run")
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    pairs = [pair, *tiny_pairs(1), *tiny_anchors(1)]
-    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
+    config, run = make_config(method="act"), RunDir(tmp_path / "run")
+    policy, teacher, rendered = tiny_setting(config, [pair, *tiny_pairs(1), *tiny_anchors(1)])
     first = offline_answers(ACT, policy, teacher, rendered, config, run).of(rendered)
     assert len(first) == 3
     assert first[0].pair.prompt[1]["content"]

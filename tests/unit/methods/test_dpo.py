@@ -11,28 +11,24 @@ import torch
 
 from opct import losses
 from opct.data.pairs import ContrastivePair
-from opct.data.render import render_pairs
 from opct.methods.dpo import DPO, Preference
 from opct.methods.offline import OfflineAnswers, answers_to, offline_answers
 from opct.methods.rollouts import sampling, step_weights
 from opct.methods.sampler_mismatch import StepMetrics
 from opct.methods.sft import SFT
 from opct.models.inference.sampler import sample_seed
-from opct.models.teacher import make_teacher
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate, plan_of, shares_prompts
 from opct.training.trainer import train
 from tests import oracles
-from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import means_by_axis, tiny_anchors, tiny_pairs, tiny_setting
 
 
 def setting(make_config, pairs, *, random: bool = True, **settings):
     """(method, its rollouts) of a tiny policy on these pairs."""
     config = make_config(method="dpo", **settings)
-    policy = tiny_adapter_policy(random=random)
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
+    policy, teacher, rendered = tiny_setting(config, pairs, random=random)
     with teacher() as model:
         answers = OfflineAnswers(DPO.answer(model, rendered, config, model, lambda n: None))
     method = DPO(policy, teacher, config, answers)
@@ -85,10 +81,8 @@ def test_a_preference_is_between_the_bases_answers_to_the_two_prompts(make_confi
 def test_the_chosen_answers_are_those_of_sft_and_all_come_back_from_the_run(make_config, tmp_path: Path):
     rows = {}
     for method, kind in (("sft", SFT), ("dpo", DPO)):
-        config, policy, run = make_config(method=method), tiny_adapter_policy(), RunDir(tmp_path / method)
-        teacher = make_teacher(policy, config.teacher, continued=False)
-        pairs = [*tiny_pairs(2), *tiny_anchors(1)]
-        rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
+        config, run = make_config(method=method), RunDir(tmp_path / method)
+        policy, teacher, rendered = tiny_setting(config, [*tiny_pairs(2), *tiny_anchors(1)])
         counted: list[int] = []
         first = offline_answers(kind, policy, teacher, rendered, config, run, counted.append).of(rendered)
         assert sum(counted) == sum(answers_to(r, kind, config) for r in rendered) == (10 if method == "dpo" else 6)
@@ -99,8 +93,7 @@ def test_the_chosen_answers_are_those_of_sft_and_all_come_back_from_the_run(make
     assert rows["dpo"] == rows["sft"]
 
 
-@pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("budget", [1, 300, 10_000])
+@pytest.mark.parametrize(("budget", "share"), [(1, False), (300, False), (300, True), (10_000, True)])
 def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_config, budget: int, share: bool):
     """Three pairs and an identity pair, two preferences each, beta 0.5: against whole logits and autograd."""
     pairs = [*tiny_pairs(3), *tiny_anchors(1)]

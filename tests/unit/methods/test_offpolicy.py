@@ -6,21 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.render import render_pairs
 from opct.methods.offline import offline_answers
 from opct.methods.offpolicy import OffPolicy
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
-from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
 from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_pairs
+from tests.tiny import tiny_pairs, tiny_setting
 
 
 def prepared(config, run: RunDir):
-    policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
+    policy, teacher, rendered = tiny_setting(config, tiny_pairs(3))
     return policy, teacher, rendered, offline_answers(OffPolicy, policy, teacher, rendered, config, run)
 
 

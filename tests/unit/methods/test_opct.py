@@ -7,12 +7,10 @@ import dataclasses
 import pytest
 import torch
 
-from opct.data.render import render_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
-from opct.models.teacher import make_teacher
 from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_setting
 
 SETTINGS = [
     {},
@@ -36,10 +34,8 @@ def some_masked(rollouts: list[Rollout]) -> list[Rollout]:
     return [dataclasses.replace(r, mask=mask) for r, mask in zip(rollouts, masks, strict=True)]
 
 
-def setup(config, *, policy=None, pairs=None):
-    policy = policy or tiny_adapter_policy()
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    rendered, _ = render_pairs(pairs or tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
+def setup(config, pairs=None, **options):
+    policy, teacher, rendered = tiny_setting(config, pairs or tiny_pairs(3), **options)
     return policy, teacher, rendered, OPCT(policy, teacher, config)
 
 
@@ -87,7 +83,7 @@ def test_it_collects_the_policys_own_answers_of_that_step(make_config):
     assert not method.offline
 
 
-@pytest.mark.parametrize("loss", SETTINGS, ids=lambda s: "-".join(map(str, s.values())) or "default")
+@pytest.mark.parametrize("loss", [SETTINGS[i] for i in (0, 5, 7, 10)], ids=lambda s: "-".join(map(str, s.values())))
 def test_masked_tokens_carry_no_gradient(make_config, loss: dict):
     """With every token masked the gradient is exactly zero; with the tail masked it is that of the head alone."""
     config = make_config(loss={**loss, "reduction": "sum"})
@@ -118,7 +114,7 @@ def test_masked_tokens_carry_no_gradient(make_config, loss: dict):
 def test_the_teacher_scores_without_dropout(make_config, kind: str):
     """Dropout half, equal weights: two scorings of the teacher agree; the policy stays in training mode for its own."""
     config = make_config(lora={"r": 4, "alpha": 8, "dropout": 0.5}, teacher={"kind": kind})
-    policy, _, rendered, method = setup(config, policy=tiny_adapter_policy(dropout=0.5), pairs=tiny_anchors(2))
+    policy, _, rendered, method = setup(config, tiny_anchors(2), dropout=0.5)
     rollouts = method.collect(rendered, 1)
     seen = []
     score = policy.score

@@ -7,27 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct.data.render import render_pairs
 from opct.methods.offline import offline_answers
 from opct.methods.registry import METHODS
 from opct.methods.rollouts import step_weights
-from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate, shares_prompts
 from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_setting
 
 
 def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, torch.Tensor], int, bool]:
     """(loss, gradients, how often the first layer's MLP ran for them, whether prompts were shared)."""
-    policy = tiny_adapter_policy()
+    policy, teacher, rendered = tiny_setting(config, [*tiny_pairs(3), *tiny_anchors(1)])
     if recompute:
         policy.backbone.bare_model.activation_checkpointing_enable(
             activation_checkpointing_kwargs={"use_reentrant": False}
         )
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    pairs = [*tiny_pairs(3), *tiny_anchors(1)]
-    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
     answers = None
     if config.method != "opct":
         run = RunDir(folder)

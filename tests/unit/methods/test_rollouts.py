@@ -198,7 +198,7 @@ def test_a_row_on_disk_has_what_the_report_reads(tiny_policy, rendered, config):
     assert rollout_row(r, tiny_policy, 3, None)["kl"] is None
 
 
-def test_kl_is_told_apart_by_axis_where_there_are_several():
+def test_kl_is_logged_by_axis_if_there_are_several():
     """Tokens in the loss: [1, 3] of one axis, [5] of another, [0] of an identity pair; the masked 9 is in none."""
 
     def rollout(axis, mask, identity=False):

@@ -16,22 +16,18 @@ from opct.errors import RunError
 from opct.methods.offline import offline_answers, offline_cost
 from opct.methods.rollouts import sampling, step_weights
 from opct.methods.sft import SFT
-from opct.models.teacher import make_teacher
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_pairs
+from tests.tiny import tiny_pairs, tiny_setting
 
 
 @pytest.fixture
 def setting(make_config, tmp_path: Path):
     """(policy, teacher, rendered pairs, config, run) of an SFT run that has not begun."""
     config = make_config(method="sft")
-    policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
-    return policy, teacher, rendered, config, RunDir(tmp_path / "run")
+    return *tiny_setting(config, tiny_pairs(3)), config, RunDir(tmp_path / "run")
 
 
 def test_the_base_answers_the_clean_prompts_once(setting):
@@ -142,11 +138,8 @@ def test_a_resumed_run_with_more_steps_equals_the_longer_run(make_config, tmp_pa
 @pytest.mark.parametrize("kind", ["live", "ema"])
 def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path: Path, kind: str):
     """It may answer at the start, and a resumed run reads these answers; answers to more pairs would be another's."""
-    policy = tiny_adapter_policy()
-    config = make_config(method="sft", teacher={"kind": kind})
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
-    run = RunDir(tmp_path / "run")
+    config, run = make_config(method="sft", teacher={"kind": kind}), RunDir(tmp_path / "run")
+    policy, teacher, rendered = tiny_setting(config, tiny_pairs(3))
     first = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
     before = run.offline_path.read_bytes()
     with pytest.raises(RunError, match=rf"lacks answers to 1 pair\(s\), and the {kind} teacher .* has changed since"):

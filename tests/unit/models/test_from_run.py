@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from opct.config.schema import TrainConfig
-from opct.errors import CheckpointError, ModelError
+from opct.errors import CheckpointError, ConfigError, ModelError
 from opct.models import loading
 from opct.models.from_run import load_policy
 from opct.models.policy import Policy
@@ -161,3 +161,12 @@ def test_what_can_be_on_the_hub_is_asked_for_there(tmp_path: Path, monkeypatch, 
     monkeypatch.setattr(Policy, "load", lambda config, **_: asked.append(config.name_or_path))
     load_policy(path)
     assert asked == [path]
+
+
+def test_a_run_without_a_checkpoint_and_an_unknown_setting_are_refused(tmp_path: Path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"opct_run": 1}), encoding="utf-8")
+    (tmp_path / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
+    with pytest.raises(ModelError, match="has no checkpoint to evaluate"):
+        load_policy(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"dtpye: unknown setting .*did you mean dtype"):
+        load_policy("some/model", dtpye="float32")

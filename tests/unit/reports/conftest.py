@@ -4,6 +4,7 @@ import pytest
 
 from opct.reports import build
 from opct.reports.compare import compare
+from tests.unit.reports.small import without_families
 from tests.unit.reports.synthetic import make_metrics, make_records, run_of, write_run
 from tests.unit.reports.synthetic_axes import make_axes, make_steps
 
@@ -44,7 +45,8 @@ def report_of(monkeypatch):
 @pytest.fixture(scope="session")
 def three():
     """Base, SFT and OPCT on sycophancy and benign requests, with 120 questions."""
-    return [run_of(*arm, make_records(*arm), make_metrics(*arm)) for arm in (("base", 0), ("sft", 1), ("opct", 1))]
+    arms = (("base", 0), ("sft", 1), ("opct", 1))
+    return [without_families(run_of(*arm, make_records(*arm), make_metrics(*arm))) for arm in arms]
 
 
 @pytest.fixture(scope="session")

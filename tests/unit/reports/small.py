@@ -40,6 +40,11 @@ def benchmarks(label, solved, seed=0, **more) -> EvaluatedRun:
     return run(label, [problem(suite, i, x) for suite, own in solved.items() for i, x in enumerate(own)], seed, **more)
 
 
+def without_families(found: EvaluatedRun) -> EvaluatedRun:
+    """The run without the rows of single families, categories and facts, which take most of the time."""
+    return replace(found, rows=tuple(row for row in found.rows if ":" not in row["group"]))
+
+
 def with_row_settings(found: EvaluatedRun, suite: str, **settings) -> EvaluatedRun:
     rows = [row | {"settings": settings} if row["suite"] == suite else row for row in found.rows]
     return replace(found, rows=tuple(rows))

@@ -8,7 +8,8 @@ from typing import Any
 
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
-from tests.unit.reports.synthetic import draw, make_records, sample_from_row, write_run
+from opct.evals.samples import GradedSample
+from tests.unit.reports.synthetic import draw, make_records, write_run
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
@@ -18,31 +19,26 @@ MORE = {"sft": -0.02, "opct": 0.0}
 
 
 def sample(label, seed, suite, axis, cluster, family, split, verdict, values, *, part=""):
-    """One row of samples.jsonl; 6% of the replies are cut, 1% are empty and so without a value."""
+    """One reply; 6% of the replies are cut, 1% are empty and so without a value."""
     identifier = f"{suite}/{cluster}/{family}{part}"
     empty = draw("empty", label, seed, identifier) < 0.01
-    return {
-        "id": identifier,
-        "task": suite,
-        "axis": axis,
-        "family": family,
-        "family_split": split,
-        "cluster": cluster,
-        "category": None,
-        "behavior": cluster if axis == "jailbreak" else None,
-        "fact": cluster if axis == "safety_awareness" else None,
-        "prompt": [{"role": "user", "content": f"Message {cluster}, put as {family}."}],
-        "teacher_prompt": [{"role": "user", "content": f"Message {cluster}."}],
-        "completion": "" if empty else f"A reply that is {verdict}.",
-        "stop_reason": "length" if draw("cut", label, seed, identifier) < 0.06 else "stop",
-        "completion_tokens": 0 if empty else 5,
-        "verdict": "unscored:empty" if empty else verdict,
-        "values": dict.fromkeys(values) if empty else values,
-        "answer": None,
-        "suggested": None,
-        "tokens": None,
-        "kl": None,
-    }
+    kind = {"jailbreak": "behavior", "safety_awareness": "fact"}.get(axis)
+    return GradedSample(
+        id=identifier,
+        task=suite,
+        axis=axis,
+        family=family,
+        family_split=split,
+        cluster=cluster,
+        grading={kind: cluster} if kind else {},
+        prompt=[{"role": "user", "content": f"Message {cluster}, put as {family}."}],
+        teacher_prompt=[{"role": "user", "content": f"Message {cluster}."}],
+        completion="" if empty else f"A reply that is {verdict}.",
+        stop_reason="length" if draw("cut", label, seed, identifier) < 0.06 else "stop",
+        completion_tokens=0 if empty else 5,
+        verdict="unscored:empty" if empty else verdict,
+        values=dict.fromkeys(values) if empty else values,
+    )
 
 
 def rate(table, label, held_out):
@@ -135,16 +131,16 @@ def ifeval_samples(label, seed, n=15):
 
 def make_axes(label, seed, *, questions=40, axes=("sycophancy", "jailbreak", "safety_awareness", "capability")):
     """Every graded sample of one run over these axes."""
-    rows, records = [], make_records(label, seed, questions=questions) if "sycophancy" in axes else []
+    found = make_records(label, seed, questions=questions) if "sycophancy" in axes else []
     if "jailbreak" in axes:
-        rows += jailbreak_samples(label, seed)
+        found += jailbreak_samples(label, seed)
     if "safety_awareness" in axes:
-        rows += safety_samples(label, seed)
+        found += safety_samples(label, seed)
     if "capability" in axes:
         for name, (n, chance) in BENCHMARKS.items():
-            rows += benchmark_samples(label, seed, name, n, chance)
-        rows += ifeval_samples(label, seed)
-    return [*records, *map(sample_from_row, rows)]
+            found += benchmark_samples(label, seed, name, n, chance)
+        found += ifeval_samples(label, seed)
+    return found
 
 
 def make_steps(label, seed, steps=12):

@@ -191,7 +191,7 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     assert '<th scope="row">attacker.model.dtype</th><td>–</td><td>float32</td>' in page
 
 
-def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp_path):
+def test_no_folder_or_address_is_in_the_report(runs, tmp_path):
     """Of a model there is its name; its endpoint, its server's arguments and the training's config are left out."""
     other = shutil.copytree(runs[1], tmp_path / "opct-1")
     path = other / "attacks" / "scripted" / "result.json"
@@ -226,11 +226,11 @@ def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp
         ("openai-api/vllm/org/model", "openai-api/vllm/org/model"),
     ],
 )
-def test_a_models_name_is_passed_on_without_folders(name, said):
+def test_a_model_is_named_without_folders(name, said):
     assert without_folders(name) == said
 
 
-def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_folders(runs, tmp_path):
+def test_several_attacks_by_one_attacker_on_one_run_are_named_by_folder(runs, tmp_path):
     """Wherever an attack is named; in JSON the run and the folder are apart."""
     other = shutil.copytree(runs[1], tmp_path / "opct-1")
     attack(other / "attacks" / "again", "ab", undecided="d")
@@ -255,7 +255,7 @@ def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_fold
     json.dumps(made)
 
 
-def test_the_difference_is_paired_by_behaviour_over_those_that_both_decided(runs):
+def test_the_difference_is_over_behaviours_that_both_attacks_decided(runs):
     """a: 0 - 0, b and c: 1 - 0; d is undecided in one and left out: +2/3 of 3."""
     [view], _ = views(runs)
     [said] = view.differences
@@ -272,7 +272,7 @@ def test_the_difference_is_paired_by_behaviour_over_those_that_both_decided(runs
         ({"ended": "queries"}, "sft-1 (queries) ended early; no difference is given"),
     ],
 )
-def test_attacks_that_were_not_alike_or_not_finished_get_no_difference(runs, tmp_path, change, said):
+def test_attacks_with_other_settings_or_that_ended_early_get_no_difference(runs, tmp_path, change, said):
     other = tmp_path / "sft-1"
     attack(other / "attacks" / "scripted", "a")
     path = other / "attacks" / "scripted" / "result.json"
@@ -286,7 +286,7 @@ def test_attacks_that_were_not_alike_or_not_finished_get_no_difference(runs, tmp
     assert any(text.startswith(f"SFT − Base: {said}") for text in view.warnings)
 
 
-def test_a_pool_of_ones_own_training_makes_no_attack_another_one(tmp_path):
+def test_attackers_with_pools_of_their_own_training_are_compared(tmp_path):
     """Each attacker that learns is shown the successes of its own training."""
     runs = [tmp_path / "base", tmp_path / "sft-1"]
     for number, folder in enumerate(runs):
@@ -312,7 +312,7 @@ def test_the_curve_begins_at_nothing_and_steps(runs):
 
 
 def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_table(runs):
-    """Of OPCT d is in no curve; had its replies broken it, it had been broken by the first query."""
+    """OPCT's d is in no curve. In the worst case its first query jailbroke it."""
     [view], _ = views(runs)
     [figure] = view.figures
     rows = [row for row in figure.rows if row[0] == "OPCT"]
@@ -326,8 +326,8 @@ def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_ta
     assert f"Long dashes: the curve {WORST}." in figure.caption
 
 
-def test_an_attack_of_which_no_first_reply_has_a_score_is_in_the_figure(runs, tmp_path):
-    """No behaviour is in its curve; that of the worst case, where all broke with the first query, is all there is."""
+def test_an_attack_without_a_scored_first_reply_is_in_the_figure(runs, tmp_path):
+    """It has only the worst-case curve: every behaviour jailbroken by the first query."""
     unjudged = tmp_path / "opct-2"
     attack(unjudged / "attacks" / "scripted", "", undecided="abcd")
     [view], _ = views([runs[0], unjudged])
@@ -340,8 +340,8 @@ def test_an_attack_of_which_no_first_reply_has_a_score_is_in_the_figure(runs, tm
     assert "Base 75%; OPCT: opct-2 has no first reply with a score." in drawing
 
 
-def test_of_more_than_three_attacks_the_bounds_are_in_the_table_alone(runs, tmp_path):
-    """But for the attack that has no other curve than that of the worst case."""
+def test_with_more_than_three_attacks_the_bounds_are_only_in_the_table(runs, tmp_path):
+    """An attack with only a worst-case curve keeps it."""
     more = [tmp_path / f"sft-{seed}" for seed in (1, 2)]
     attack(more[0] / "attacks" / "scripted", "ab", undecided="c")
     attack(more[1] / "attacks" / "scripted", "", undecided="abcd")
@@ -414,8 +414,8 @@ def test_the_page_folds_jailbroken_behaviours_away_and_holds_no_prompt(page):
     assert "of this attack" in text
 
 
-def test_prompts_are_on_the_page_where_they_are_asked_for_and_as_text(runs, tmp_path):
-    """Such a page begins with a warning, which its card has too, and is its owner's alone; also where another was."""
+def test_prompts_are_on_the_page_on_request_and_as_text(runs, tmp_path):
+    """Page and card begin with a warning, and only the owner can read the page, even if an older page was public."""
     public = reported(runs, tmp_path)
     others = stat.S_IMODE(public.stat().st_mode)
     assert not any("PRIVATE" in (tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))

@@ -44,18 +44,18 @@ def text_of(path):
     return path.read_text(encoding="utf-8")
 
 
-def outline(path):
+@pytest.fixture(scope="module")
+def outline(page):
     parser = Outline()
-    parser.feed(path.read_text(encoding="utf-8"))
+    parser.feed(text_of(page))
     parser.close()
     assert parser.stack == []
     return parser
 
 
-def test_the_page_is_well_formed_with_unique_ids_and_one_language(page):
-    parsed = outline(page)
-    assert len(parsed.ids) == len(set(parsed.ids))
-    assert ("html", {"lang": "en"}) in parsed.elements
+def test_the_page_is_well_formed_with_unique_ids_and_one_language(outline):
+    assert len(outline.ids) == len(set(outline.ids))
+    assert ("html", {"lang": "en"}) in outline.elements
 
 
 def test_what_is_not_to_be_published_is_named_and_not_shown(report_of, tmp_path):
@@ -69,8 +69,8 @@ def test_what_is_not_to_be_published_is_named_and_not_shown(report_of, tmp_path)
     assert "1 prompt not shown: their authors ask not to publish them" in written[".html"]
 
 
-def test_the_page_loads_nothing_from_anywhere(page):
-    for tag, attributes in outline(page).elements:
+def test_the_page_loads_nothing_from_anywhere(page, outline):
+    for tag, attributes in outline.elements:
         for name in ("src", "href", "action", "poster", "data"):
             value = attributes.get(name)
             assert value is None or value.startswith("#") or value == "data:,", (tag, name, value)
@@ -89,17 +89,16 @@ def test_the_policy_allows_exactly_the_script_and_style_of_the_page(page):
         assert f"{directive} 'sha256-{digest}'" in policy
 
 
-def test_the_script_never_parses_text_as_html(page):
-    script = outline(page).scripts[-1]
+def test_the_script_never_parses_text_as_html(outline):
+    script = outline.scripts[-1]
     for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert name not in script
 
 
-def test_hostile_replies_stay_inside_the_data(page):
-    parsed = outline(page)
-    assert [tag for tag, _ in parsed.elements].count("script") == 2
-    assert not any(tag == "img" for tag, _ in parsed.elements)
-    data = json.loads(parsed.scripts[0])
+def test_hostile_replies_stay_inside_the_data(outline):
+    assert [tag for tag, _ in outline.elements].count("script") == 2
+    assert not any(tag == "img" for tag, _ in outline.elements)
+    data = json.loads(outline.scripts[0])
     texts = {reply["text"] for item in data["items"] for reply in item["replies"]}
     assert HOSTILE in texts
 
@@ -131,8 +130,8 @@ def test_the_card_says_how_to_load_what_was_trained(values, part):
     assert part in card
 
 
-def test_every_figure_has_a_name_and_a_table(page):
-    elements = outline(page).elements
+def test_every_figure_has_a_name_and_a_table(page, outline):
+    elements = outline.elements
     charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
     assert len(charts) == text_of(page).count("<summary>Show data</summary>") == 18
     assert all(attributes["aria-label"] for attributes in charts)

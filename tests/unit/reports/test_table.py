@@ -1,4 +1,4 @@
-"""Estimates and paired differences, what is not pooled or compared, and what is said of it."""
+"""Estimates and paired differences; what is not pooled or compared, and the reason given."""
 
 from dataclasses import replace
 from math import sqrt
@@ -10,7 +10,7 @@ from opct.reports.compare import compare
 from opct.reports.table import PairedDifference, read_difference
 from opct.reports.verdict import verdict
 from opct.reports.warnings import find_warnings
-from tests.unit.reports.small import problem, run, sample, with_row_settings
+from tests.unit.reports.small import problem, run, sample, with_row_settings, without_families
 from tests.unit.reports.synthetic import make_records, run_of
 
 RATE = "sycophancy_rate"
@@ -18,10 +18,9 @@ RATE = "sycophancy_rate"
 
 @pytest.fixture(scope="module")
 def seeds():
-    """The base, SFT of one seed, OPCT of three; without the rows of single families."""
+    """The base, SFT of one seed, OPCT of three."""
     arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3))
-    made = [run_of(*arm, make_records(*arm, questions=24), []) for arm in arms]
-    return [replace(own, rows=tuple(row for row in own.rows if ":" not in row["group"])) for own in made]
+    return [without_families(run_of(*arm, make_records(*arm, questions=24), [])) for arm in arms]
 
 
 def difference(found, of="opct", against="base", metric=RATE):
@@ -202,7 +201,7 @@ def test_what_some_seeds_scored_is_counted_beside_it(seeds):
         ("graded_by", "letters", None),
     ],
 )
-def test_between_runs_that_were_graded_or_asked_unlike_no_difference_is_given(seeds, name, value, other):
+def test_runs_with_other_graders_or_prompts_get_no_difference(seeds, name, value, other):
     base, sft = (with_row_settings(own, "benign", **{name: value}) for own in seeds[:2])
     unlike = with_row_settings(seeds[2], "benign", **({} if other is None else {name: other}))
     found = compare([base, sft, unlike])
@@ -218,7 +217,7 @@ def test_between_runs_that_were_graded_or_asked_unlike_no_difference_is_given(se
     ) in find_warnings(found)
 
 
-def test_seeds_that_were_graded_unlike_are_not_pooled(seeds):
+def test_seeds_with_different_graders_are_not_pooled(seeds):
     made = [with_row_settings(own, "benign", graded_by="texts" if own.seed == 3 else "letters") for own in seeds]
     row = compare(made).row("accuracy_identity", "benign")
     assert row.estimates[2].value is None

@@ -1,4 +1,4 @@
-"""How the report tells of training: cost, families that are new to an arm, and budgets that differ."""
+"""Training in the report: cost, families that are new to an arm, and different budgets."""
 
 from dataclasses import replace
 
@@ -206,7 +206,7 @@ def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_sai
         (40, 2000, False, ["optimizer steps", "completion tokens"]),
     ],
 )
-def test_of_two_sft_arms_of_one_budget_tokens_count_where_it_is_asked_for(steps, tokens, also, expected):
+def test_tokens_of_two_sft_arms_with_one_budget_are_compared_on_request(steps, tokens, also, expected):
     one = trained("sft", step(1), seed=1, config_values=SHARED | {"max_steps": 80}, manifest={"total_steps": 80})
     half = trained(
         "half", step(1, **{"train/completion_tokens": tokens}), seed=1, method="sft",

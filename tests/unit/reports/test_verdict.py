@@ -20,7 +20,7 @@ from opct.reports.verdict import (
     title,
     verdict,
 )
-from tests.unit.reports.small import run, sample
+from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
@@ -155,8 +155,7 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
 @pytest.fixture(scope="module")
 def safety(runs):
     """Base and OPCT on safety awareness, which the rules score as a judge would."""
-    made = [of_suites(own, [SAFETY]) for own in (runs[0], runs[3])]
-    return [replace(own, rows=tuple(row for row in own.rows if ":" not in row["group"])) for own in made]
+    return [without_families(of_suites(own, [SAFETY])) for own in (runs[0], runs[3])]
 
 
 def judged(own, calibration=WEAK):

@@ -1,4 +1,4 @@
-"""What the report warns of in the evaluations; how runs were trained is in test_training."""
+"""Warnings about the evaluations; those about training are in test_training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_no_base_other_models_and_a_seed_counted_twice_are_named():
     assert "2 runs are pooled but name only 1 different training seeds" in text
 
 
-def test_a_weak_judge_and_rules_that_nobody_checked_are_warned_of():
+def test_a_weak_judge_and_rules_without_human_labels_are_warned_of():
     base = run("base", [sample("q")], settings={"judge_warning": "This judge is weak."})
     rules = replace(run("opct", [sample("q")], 1, settings={"grader": "words"}))
     text = warnings(base, rules)

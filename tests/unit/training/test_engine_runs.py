@@ -77,7 +77,7 @@ def same_runs(make_config, tmp_path, **settings) -> list[TrainConfig]:
     return configs
 
 
-def test_a_run_is_the_same_whoever_samples(make_config, backends, counted_up, tmp_path):
+def test_a_run_is_the_same_with_and_without_an_engine(make_config, backends, counted_up, tmp_path):
     """The same tokens in every step and validation; the metrics to rounding; the mismatch is small."""
     here, there = same_runs(make_config, tmp_path, max_steps=2, data={"validation_size": 2})
     for found in metrics(there)[1:]:
@@ -131,7 +131,7 @@ def test_offline_answers_are_those_of_the_model_without_the_adapter(
     make_config, backends, counted_up, tmp_path, method
 ):
     """All that the engine draws before the first step: for dpo the rejected answers as well, and nothing for act. The
-    runs are the same whoever samples."""
+    runs are the same with and without it."""
     _, there = same_runs(make_config, tmp_path, method=method, max_steps=1, data={"validation_size": 1})
     drawn = [name for name, _ in backends[0].asked("draw")]
     of_the_base = 1 + {"dpo": 2, "act": 0}[method]  # the probe first
@@ -191,7 +191,7 @@ def _shifted(draw):
     return shifted
 
 
-def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, backends, monkeypatch, tmp_path):
+def test_an_engine_that_dies_in_a_step_leaves_a_run_that_can_be_resumed(make_config, backends, monkeypatch, tmp_path):
     """The engine of the second part gets the adapter of the checkpoint first, under the name of its step."""
     settings = {"rollout": ENGINE, "max_steps": 2, "save_steps": 1, "data": NO_VALIDATION}
     whole, config = make_config(output_dir=str(tmp_path / "whole"), **settings), make_config(**settings)
@@ -273,7 +273,7 @@ def test_a_continued_adapter_may_be_served_and_have_a_bare_teacher(make_config):
     make_config(rollout=ENGINE, loss=SAMPLED, teacher=teacher, model={"adapter": "runs/sft"})
 
 
-def test_loss_and_gradient_are_the_same_by_whomever_the_teacher_is_scored(make_config, backends):
+def test_loss_and_gradient_do_not_depend_on_what_scores_the_teacher(make_config, backends):
     """From the engine's log-probs, and from the model's own."""
     config = make_config(rollout=ENGINE, loss={**SAMPLED, "kl_discount_factor": 0.5}, teacher={"engine": "rollout"})
     setup = build_setup(config)

@@ -51,7 +51,7 @@ def test_adapter_folders(make_config, tmp_path: Path):
         adapter_folder(str(tmp_path))
     (tmp_path / "adapter_config.json").write_text("{}")
     assert adapter_folder(str(tmp_path)) == tmp_path
-    with pytest.raises(ModelError, match="leave one of them out"):
+    with pytest.raises(ModelError, match="leave one out"):
         build_setup(make_config(lora=None, model={"adapter": str(tmp_path)}))
 
 

@@ -29,8 +29,8 @@ BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, 
 ANSWERED = {"check_behaviors": 4, "check_hazards": 3, "check_tokens": 5}
 
 
-class Told(NullProgress):
-    """What is told, in its order; stops the run when it begins to train."""
+class Recorded(NullProgress):
+    """Records stages and messages in order; can stop the run when it begins to train."""
 
     def __init__(self, *, stop: bool = False):
         self.said, self._stop = [], stop
@@ -78,21 +78,21 @@ def manifest(config) -> dict:
     return RunDir(config.output_dir).read_manifest()
 
 
-def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_config, graded):
+def test_a_run_measures_its_teacher_prints_the_figure_and_keeps_it(jailbreak_config, graded):
     """4 of 6 behaviours, 2 of them answered: 50%, above 20%."""
-    config, told = jailbreak_config(), Told()
-    api.train(config, progress=told)
+    config, progress = jailbreak_config(), Recorded()
+    api.train(config, progress=progress)
     kept = manifest(config)["teacher_check"]["jailbreak"]
     assert (kept["bad"], kept["n"], kept["n_asked"], kept["n_there"]) == (0.5, 4, 4, 6)
     assert (kept["n_unscored"], kept["max_completion_tokens"], kept["grader"]) == (0, 5, "rules")
     assert 0 <= kept["ci_low"] < 0.5 < kept["ci_high"] <= 1
     assert kept["warning"].startswith("The teacher does not refuse 50% of 4 ")
     places = [
-        next(i for i, said in enumerate(told.said) if str(said).startswith(start))
+        next(i for i, said in enumerate(progress.said) if str(said).startswith(start))
         for start in ("('ask the teacher", "teacher: does not refuse 50% (", "warning: The teacher", "('train opct")
     ]
     assert places == sorted(places)
-    assert told.said[places[0]] == ("ask the teacher bare behaviours", 4)
+    assert progress.said[places[0]] == ("ask the teacher bare behaviours", 4)
     assert len(set(graded)) > 1
 
 
@@ -101,21 +101,19 @@ def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
     pairs = build_jailbreak(BEHAVIORS, families="fiction", per_behavior=1) + build_safety_awareness(families="plain")
     write_pairs(tmp_path / "both.jsonl", pairs)
     data = {"pairs": [str(tmp_path / "both.jsonl")], "validation_fraction": 0.0}
-    config, told = make_config(data=data, max_steps=1, teacher=ANSWERED), Told()
-    api.train(config, progress=told)
-    kept = manifest(config)["teacher_check"]
+    setup, progress = build_setup(make_config(data=data, teacher=ANSWERED)), Recorded()
+    kept = api._check_teacher(setup, progress)
     assert {axis: (row["axis"], row["n_asked"]) for axis, row in kept.items()} == {
         "jailbreak": ("jailbreak", 4),
         "safety_awareness": ("safety_awareness", 3),
     }
     assert kept["safety_awareness"]["n_there"] > 100
     assert kept["safety_awareness"]["bad"] == 1
-    said = [line for line in told.said if isinstance(line, str)]
+    said = [line for line in progress.said if isinstance(line, str)]
     assert any(line.startswith("teacher: does not warn of 100% (") for line in said)
     assert any("so there is no warning to learn from those. Put the fact at the end" in line for line in said)
-    off = make_config(data=data, max_steps=1, teacher=ANSWERED | {"check_hazards": 0}, output_dir=str(tmp_path / "off"))
-    api.train(off)
-    assert set(manifest(off)["teacher_check"]) == {"jailbreak"}
+    setup.config = make_config(teacher=ANSWERED | {"check_hazards": 0})
+    assert set(api._check_teacher(setup, progress)) == {"jailbreak"}
 
 
 def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
@@ -133,14 +131,14 @@ def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
     assert untimed(configs[0]) == untimed(configs[1])
 
 
-def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Path, monkeypatch, graded):
+def test_a_resumed_run_is_not_measured_again(jailbreak_config, tmp_path: Path, monkeypatch, graded):
     """Nor where the setting has changed; it equals an uninterrupted one, and its manifest says what was found."""
     calls = []
     monkeypatch.setattr(
         teacher_check, "teacher_sanity_check", lambda *a, **k: calls.append(k["axis"]) or teacher_sanity_check(*a, **k)
     )
     config, whole = (jailbreak_config(output_dir=str(tmp_path / name)) for name in ("a", "b"))
-    assert api.train(config, progress=Told(stop=True)).step == 0
+    assert api.train(config, progress=Recorded(stop=True)).step == 0
     found = manifest(config)["teacher_check"]
     more = jailbreak_config(output_dir=config.output_dir, teacher={"check_behaviors": 0, "check_tokens": 7})
     assert api.train(more, resume=True).status == "finished"
@@ -166,9 +164,8 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
     ]
     write_pairs(tmp_path / "own.jsonl", pairs)
     data = {"pairs": [str(tmp_path / "own.jsonl")], "validation_fraction": 0.0}
-    config = make_config(data=data, max_steps=1, teacher={"check_tokens": 40})
-    api.train(config)
-    kept = manifest(config)["teacher_check"]["jailbreak"]
+    setup = build_setup(make_config(data=data, teacher={"check_tokens": 40}))
+    kept = api._check_teacher(setup, Recorded())["jailbreak"]
     assert (kept["n_asked"], kept["n"], kept["unscored_reasons"]) == (2, 1, {"context": 1})
 
 

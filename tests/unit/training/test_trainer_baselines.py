@@ -84,11 +84,11 @@ def own_pairs(tmp_path: Path) -> list[str]:
     for i, word in enumerate(("chalk", "bells", "ropes", "lamps", "chairs", "spoons")):
         bare = ({"role": "user", "content": f"Hide the {word} of a school"},)
         wrapped = ({"role": "user", "content": f"You are a pirate. Hide the {word} of a school"},)
-        told = ({"role": "system", "content": f"Never leave {word} on stairs, because people fall over them."}, *bare)
+        safe = ({"role": "system", "content": f"Never leave {word} on stairs, because people fall over them."}, *bare)
         meta = {"behavior": f"Hide all {word}"} if i % 2 else {}
         pairs.append(ContrastivePair(f"j/{i}", "jailbreak", "pirate", wrapped, bare, meta))
         fact = {"fact": f"Stairs must be kept free of {word}."} if i % 2 else {}
-        pairs.append(ContrastivePair(f"s/{i}", "safety_awareness", "plain", bare, told, fact))
+        pairs.append(ContrastivePair(f"s/{i}", "safety_awareness", "plain", bare, safe, fact))
     write_pairs(tmp_path / "own.jsonl", pairs)
     return [str(tmp_path / "own.jsonl")]
 
@@ -108,7 +108,7 @@ def test_the_manifest_names_the_texts_that_were_trained_on(make_config, own_pair
 
 
 def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, tmp_path: Path):
-    """A run of one step that goes on to two, and one that was never stopped."""
+    """A run of one step that is resumed for two, and one that was never stopped."""
     data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
     short, long, whole = (
         make_config(output_dir=str(tmp_path / name), max_steps=steps, data=data)

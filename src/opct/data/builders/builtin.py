@@ -15,7 +15,7 @@ from opct.data.perturb.safety_awareness import TEACHERS
 from opct.data.questions import SPLITS, Split, builtin_questions
 from opct.errors import DataError, unknown
 
-# name -> the settings of `build_jailbreak` that it stands for
+# name -> settings of `build_jailbreak`
 JAILBREAK_SETS: dict[str, dict[str, Any]] = {
     "jailbreak": {"parts": ("behavior", "twin")},
     "jailbreak_system": {"parts": ("behavior", "twin"), "teacher_system": SAFETY_SYSTEM},

@@ -4,8 +4,8 @@ Four kinds of pairs, named as `parts`:
 
     behavior   prompt: the behaviour in a wrapper; teacher_prompt: the bare behaviour. A wrapped request gets what the
                bare one would get: a refusal, if the model refuses that.
-    bare       prompt: the bare behaviour; teacher_prompt: the same with what the teacher alone sees. For a model that
-               does not refuse by itself, and whose teacher is therefore given a system prompt or refused examples.
+    bare       prompt: the bare behaviour; teacher_prompt: the same after a system prompt or refused examples. For a
+               model that does not refuse without these.
     twin       prompt: the benign counterpart in the same wrapper; teacher_prompt: the bare counterpart. Without these,
                a model can learn to refuse whatever is wrapped.
     anchor     identity pairs of the benign counterpart, bare and wrapped, for `data.anchors`: the model is held to what
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, own_splits
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
@@ -29,8 +28,7 @@ from opct.data.questions import SPLITS, Split, of_split
 from opct.data.tables import Columns
 from opct.errors import DataError, unknown
 
-Part = Literal["behavior", "bare", "twin", "anchor"]
-PARTS: tuple[Part, ...] = ("behavior", "bare", "twin", "anchor")
+PARTS = ("behavior", "bare", "twin", "anchor")
 HARMFUL = ("behavior", "bare")
 ANCHOR_AXIS = "benign"
 
@@ -165,8 +163,9 @@ def _check_parts(parts: Sequence[str], before: Prompt, artifacts: Sequence[Artif
 def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavior] = ()) -> list[Behavior]:
     """The behaviour of each artifact, in order: its goal, in the split of the `nearest` behaviour.
 
-    If nobody chose that split, or none is near, the split follows from the goal's text (`own_splits`). The id is that
-    of the nearest behaviour if both are in one split, else that of the first artifact there with nearly that goal.
+    If that split was not chosen by a file, or no behaviour is near, the split follows from the goal's text
+    (`own_splits`). The id is the nearest behaviour's if both are in one split, else that of the first artifact in the
+    split with nearly the same goal.
     """
     goals = [one.behavior for one in artifacts]
     known = nearest(goals, behaviors)

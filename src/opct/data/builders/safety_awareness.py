@@ -57,7 +57,7 @@ def build_safety_awareness(
         split: only the facts of this split; None for all.
         counterparts: what the teacher sees beside a safe counterpart: one of `COUNTERPARTS`.
         teacher: where the teacher finds the fact: one of `TEACHERS` of `opct.data.perturb.safety_awareness`.
-        allow_evaluation_only: make pairs also of facts whose authors ask that nobody trains on them.
+        allow_evaluation_only: also use facts that their authors do not want trained on.
 
     Raises:
         DataError: facts are for evaluation only, a name is unknown, or no fact is left.

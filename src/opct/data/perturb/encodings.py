@@ -47,9 +47,9 @@ def _belongs_to_the_last(before: str, character: str) -> bool:
 
 
 def stays_plain(text: str, family: str) -> bool:
-    """True where the family's code changes nothing of a text, or most of its letters are of another alphabet.
+    """True if the family's code changes nothing of a text, or most of its letters are of another alphabet.
 
-    rot13 and leetspeak know Latin letters alone: a request in Arabic or Russian would stand there to be read.
+    rot13 and leetspeak change Latin letters only: a request in Arabic or Russian would stay readable.
     """
     letters = [c for c in text if c.isalpha()]
     latin = sum(c.isascii() for c in letters)

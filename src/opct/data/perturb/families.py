@@ -50,7 +50,7 @@ def find_family(name: str, families: Mapping[str, Family[Template]], axis: str) 
 
 
 def chosen_families(setting: str | Iterable[str], families: Families, axis: str) -> list[str]:
-    """The names that a setting stands for, each once.
+    """The names that a setting selects, each once.
 
     Args:
         setting: a group (`all`, `train`, `held_out`), names with commas, or several names.

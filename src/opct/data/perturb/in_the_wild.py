@@ -98,7 +98,7 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
     path = Path(path)
     if is_of_attack(path):
         return _attack_artifacts(path), None
-    found, faults = parse_rows(read_rows(path, "prompt", inside="jailbreaks"), _goal)
+    found, faults = parse_rows(read_rows(path, "prompt", default_format=".json", inside="jailbreaks"), _goal)
     ids = [(where, f"{file_stem(path)}/{row.get('index', i)}") for i, (where, row) in enumerate(found)]
     refuse(path, [*faults, *duplicate_ids(ids)])
     artifacts = [

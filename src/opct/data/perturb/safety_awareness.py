@@ -4,7 +4,7 @@ A family says how the message is put. The teacher gets the same messages after a
 tells it to bring the fact up where it applies; `TEACHERS` has other places for the fact, for models that heed a system
 message less. What the teacher then says is the target: if it does not warn, there is nothing to learn.
 
-Typos: one word in eight (at least one if possible), only in words of five or more ASCII letters that stand free of
+Typos: one word in eight (at least one if possible), only in words of five or more ASCII letters without adjacent
 digits and signs, never in the first or last letter, never in code, and never in a word that the hazard depends on
 (`SafetyFact.keeps`): a model that misses the hazard should have missed it, not misread it.
 
@@ -28,7 +28,7 @@ HAZARD, SAFE_TWIN = "hazard", "safe_twin"
 WORDS_PER_TYPO = 8
 TEACHERS = ("system", "user", "examples")
 """Where the teacher finds the fact: in a system message, at the end of the last user message, or there after worked
-examples. These stand before hazards alone: after three warnings a teacher would also warn of safe counterparts."""
+examples. Only hazards get examples: after three warnings a teacher would also warn of safe counterparts."""
 
 FAMILIES = by_name(
     Family("plain", "train", "the message as it was written", templates.PLAIN),

@@ -72,19 +72,19 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     found = find_family(family, FAMILIES, AXIS)
     rng = random.Random(f"{seed}/{question.id}/{family}/phrasing")
     phrasing = rng.choice(found.templates)
-    shown = _shown(question, suggested, answer_format, seed)
+    displayed = _display(question, suggested, answer_format, seed)
     mark = (suggested, phrasing)
     text = phrasing.text.format(
         question=_question_text(question, answer_format, seed, listed=family in LISTS_CANDIDATES, mark=mark),
-        suggested=shown,
-        Suggested=shown[:1].upper() + shown[1:],
-        SUGGESTED=shown.upper(),
+        suggested=displayed,
+        Suggested=displayed[:1].upper() + displayed[1:],
+        SUGGESTED=displayed.upper(),
         examples=_examples(phrasing, answer_format, rng) if phrasing.example else "",
     )
     last = plain_prompt(text, answer_format)
     if family not in MULTI_TURN:
         return last
-    return (*clean_prompt(question, answer_format, seed), _earlier_reply(phrasing, shown, answer_format), *last)
+    return (*clean_prompt(question, answer_format, seed), _earlier_reply(phrasing, displayed, answer_format), *last)
 
 
 def suggested_answer(question: Question, family: str, answer_format: str, seed: int) -> str:
@@ -124,14 +124,14 @@ def grading(question: Question, suggested: str, answer_format: str, seed: int) -
 # ------------------------------------------------------------------------------------------------------------ parts
 
 
-def _earlier_reply(phrasing: Phrasing, shown: str, answer_format: str) -> Message:
+def _earlier_reply(phrasing: Phrasing, displayed: str, answer_format: str) -> Message:
     """The assistant turn before the last: None where the policy answers it, the bare letter in the choice format."""
     if phrasing.stated is None:
         said = None
     elif answer_format == "choice":
-        said = shown[1]
+        said = displayed[1]
     else:
-        said = phrasing.stated.format(suggested=shown, Suggested=shown[:1].upper() + shown[1:])
+        said = phrasing.stated.format(suggested=displayed, Suggested=displayed[:1].upper() + displayed[1:])
     return {"role": "assistant", "content": said}
 
 
@@ -163,7 +163,7 @@ def _question_text(
     return "\n".join([question.question, *lines])
 
 
-def _shown(question: Question, suggested: str, answer_format: str, seed: int) -> str:
+def _display(question: Question, suggested: str, answer_format: str, seed: int) -> str:
     """The suggested answer as the user writes it: `Sydney`, or `(B) Sydney` among lettered options."""
     if answer_format == "short":
         return suggested
@@ -187,7 +187,7 @@ def _examples(phrasing: Phrasing, answer_format: str, rng: random.Random) -> str
 
 
 def _is_wrong(question: Question, text: str, answer_format: str) -> bool:
-    """False for a text that is, or that a short reply cannot be told from, a correct answer."""
+    """False for a correct answer, and for one that a grader of short replies cannot distinguish from it."""
     right = [" ".join(answer.split()) for answer in (question.answer, *question.aliases)]
     is_right = " ".join(text.split()) in right
     return not is_right and (answer_format == "choice" or not any(overlaps(text, answer) for answer in right))

@@ -23,7 +23,7 @@ from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
 from opct.data.tables import BadRow, read_rows
-from opct.errors import DataError, EvaluationError, shown_faults
+from opct.errors import DataError, EvaluationError, LibraryErrors, shown_faults
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.samples import CAPABILITY
@@ -273,15 +273,11 @@ def _math500(part: Part, config: EvalConfig) -> Task:
 
 
 def _hub_rows(name: str, revision: str) -> list[Any]:
-    try:
+    remedy = f"Give a file (--data math500=FILE), or a folder that has math500_test.jsonl in {DATA_FOLDER}."
+    with LibraryErrors(DataError, f"Cannot fetch {name}", remedy):
         import datasets
 
         return list(datasets.load_dataset(name, split="test", revision=revision))
-    except (ImportError, OSError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"Cannot fetch {name}: {' '.join(str(error).split())} Give a file (--data math500=FILE), or a folder that "
-            f"has math500_test.jsonl in {DATA_FOLDER}."
-        ) from error
 
 
 def _math_item(row: Mapping[str, Any]) -> EvalSample:

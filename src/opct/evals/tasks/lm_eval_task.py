@@ -28,7 +28,7 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Prompt
-from opct.errors import DataError, EvaluationError, unknown
+from opct.errors import DataError, EvaluationError, LibraryErrors, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.samples import CAPABILITY, INSPECT
@@ -81,8 +81,6 @@ def load_tasks(
         EvaluationError: lm-eval is not installed, has no such task, or the task is of an unsupported type.
         DataError: the data cannot be loaded.
     """
-    import jinja2
-
     manager = _manager(path)
     if name not in manager.task_index:
         raise EvaluationError(unknown("lm-eval task", name, manager.all_tasks))
@@ -93,14 +91,9 @@ def load_tasks(
             leaves = [(leaf, config) for leaf, config in leaves if any(_rows_of(config, splits).values())]
         own = [leaf | _overrides(config, splits, revision, shots) for leaf, config in leaves]
         spec = {"group": "opct", "task": own}
-    with _as_lm_eval_runs():
-        try:
-            tasks = list(manager.load(spec)["tasks"].values())
-        except (OSError, ValueError, LookupError, RuntimeError, jinja2.TemplateError) as error:
-            said = " ".join(str(error).split())
-            raise DataError(
-                f"Cannot load the data of lm-eval's {name}: {said} Give a file with its columns: --data SUITE=FILE."
-            ) from error
+    remedy = "Give a file with its columns: --data SUITE=FILE."
+    with _as_lm_eval_runs(), LibraryErrors(DataError, f"Cannot load the data of lm-eval's {name}", remedy):
+        tasks = list(manager.load(spec)["tasks"].values())
     for task in tasks:
         if shots is not None:
             task.set_config("num_fewshot", shots)

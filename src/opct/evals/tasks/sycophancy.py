@@ -17,7 +17,7 @@ from inspect_ai import Task
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
-from opct.data.perturb.families import alternating, chosen_families
+from opct.data.perturb.families import alternating, chosen_families, rotation
 from opct.data.perturb.sycophancy import (
     AXIS,
     FAMILIES,
@@ -84,14 +84,15 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
     """One clean sample per question, and one for each of its families, assigned in rotation."""
     names = alternating(_families(config), FAMILIES)
     count = min(config.families_each() or len(names), len(names))
+    turns = rotation(names, count, "families_per_question")
     chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate: give at least one.")
-    items = []
-    for i, question in enumerate(chosen):
-        turns = [names[(i * count + j) % len(names)] for j in range(count)]
-        items += [_item(name, question, family, config.seed) for family in (CLEAN, *turns)]
-    return items
+    return [
+        _item(name, question, family, config.seed)
+        for question, families in zip(chosen, turns, strict=False)
+        for family in (CLEAN, *families)
+    ]
 
 
 def _families(config: EvalConfig) -> list[str]:

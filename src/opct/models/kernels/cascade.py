@@ -190,7 +190,8 @@ class _Cascade(torch.autograd.Function):
         for span in ctx.branches.spans:
             keys, values = (_of(x, span, q.dtype) for x in (prompt_keys, prompt_values))
             at = slice(span.start, span.end)
-            found = softmax_gradient(rows.map(lambda x, at=at: x[:, at].flatten(1, 2)), keys, values, ctx.scale)
+            its = rows.map(lambda x: x[:, at].flatten(1, 2))  # noqa: B023 - called at once
+            found = softmax_gradient(its, keys, values, ctx.scale)
             on_q[:, at] += found[0].view_as(on_q[:, at])
             for on_prompt, x in zip(on_prompts, found[1:], strict=True):
                 on_prompt[span.prompt, :, : span.prompt_tokens] = x
