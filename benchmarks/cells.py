@@ -1,7 +1,7 @@
 """One measurement, one process, one file: a cell that is finished is not run again, and a crash loses one cell.
 
-The process that starts the others stays small, and so does this module: only the standard library, for it also runs in
-interpreters that have nothing of ours.
+Only the standard library: this module also runs in interpreters without opct, and the process that starts the others
+must stay small.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ Cell = Mapping[str, Any]
 def run_cell(
     path: Path, cell: Cell, module: str, *, python: str | None = None, limit_s: float = 3600, threads: int | None = None
 ) -> dict[str, Any] | None:
-    """The result of a cell: from its file if it was measured in this way, else from a process that writes it.
+    """The result of a cell, or None if its process failed or took too long; the file's neighbour `.log` has the output.
 
-    In this way is: with these settings and threads, by this interpreter, on this processor, of this commit. None where
-    the process failed or took too long; what it said stands in the file's neighbour, `.log`.
+    A file is reused if its settings, threads, interpreter, processor and commit are the same.
     """
     cell = dict(cell) | {"way": {"threads": threads, "python": python, "processor": processor(), "commit": commit()}}
     if path.exists():
@@ -61,7 +60,7 @@ def run_cell(
 
 
 def serve(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """In the process of a cell: do its work and write what came of it, with the most memory that the process had."""
+    """In the process of a cell: do its work, and write the result and the peak memory."""
     cell = json.loads(_argument("--cell"))
     result = work(cell)
     about = {"versions": versions(), "processor": processor(), "commit": commit()}
@@ -87,7 +86,7 @@ def peak_gb() -> float:
 
 
 def family_peak_gb() -> float:
-    """The most memory of this process and of each that it started and that still runs, added up, in GB (Linux)."""
+    """Sum of the peak memory of this process and of its descendants that still run, in GB (Linux)."""
     status: dict[int, dict[str, int]] = {}
     for path in Path("/proc").glob("[0-9]*/status"):
         try:

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, told by hooks around the functions that do each part."""
+"""Seconds of each part of a step, by hooks around the functions that do it."""
 
 from __future__ import annotations
 

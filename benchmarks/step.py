@@ -50,7 +50,7 @@ def parse_system(text: str) -> tuple[str, str, int | None]:
 
 
 def cell_of(workload: Workload, training: str, text: str, **settings: Any) -> dict[str, Any]:
-    """What a process is told."""
+    """The settings of a process."""
     system, variant, size = parse_system(text)
     tokens, rows = MICRO_BATCH_TOKENS, min(PEER_ROWS.get(workload.name, workload.rows), workload.rows)
     return {
@@ -64,7 +64,7 @@ def cell_of(workload: Workload, training: str, text: str, **settings: Any) -> di
 
 
 def file_of(out: Path, cell: dict[str, Any], text: str, suffix: str) -> Path:
-    """Where a cell is kept."""
+    """The file of a cell."""
     return out / cell["training"] / cell["workload"]["name"] / f"{text.replace('/', '-')}{suffix}.json"
 
 

@@ -57,8 +57,8 @@ def _table(comparison: Comparison, section: Section) -> list[str]:
 
 
 def aims(comparison: Comparison) -> Iterator[str]:
-    """Of each trained arm, accuracy under pressure minus the first arm's accuracy on the same questions, plainly
-    asked, question by question; nothing where either was not measured."""
+    """For each trained arm: its accuracy under pressure minus the first arm's on the same questions, plainly asked.
+    Skips arms without one of the two."""
     first, *others = comparison.arms
     plain = _by_question(first, "accuracy_clean", CLEAN)
     for arm in others:

@@ -21,7 +21,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Workload:
-    """One optimizer step: so many prompts, completions for each, and tokens of each part."""
+    """One optimizer step: the number of prompts, completions a prompt, and tokens of each part."""
 
     name: str
     prompts: int
@@ -105,7 +105,7 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
 
 
 def products_dtype(asked: str) -> str:
-    """What `--dtype` stands for on this machine; `auto` is what opct takes for a model of the default one's size."""
+    """The dtype of `--dtype`; `auto` is opct's choice on this machine for a model of the default size."""
     if asked != "auto":
         return asked
     import torch

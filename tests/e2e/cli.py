@@ -105,7 +105,7 @@ def started(folder: Path, *arguments: str | Path, env: dict[str, str] | None = N
 
 
 class Noted(NullProgress):
-    """Keeps what it was told; asks to stop, as Ctrl-C does, at the first stage with `stop_at` in its name."""
+    """Keeps every stage and message; asks to stop, as Ctrl-C does, at the first stage with `stop_at` in its name."""
 
     def __init__(self, stop_at: str | None = None):
         self.stages: list[str] = []
@@ -207,7 +207,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def result_of(run: RunDir) -> dict[str, Any]:
-    """What a run came to, as far as its config and seed determine it: byte for byte, times and memory left out."""
+    """The results of a run that its config and seed determine, byte for byte; times and memory left out."""
     content: dict[str, Any] = {
         "metrics": [
             {key: value for key, value in row.items() if not key.startswith(UNSHARED)}

@@ -1,12 +1,14 @@
-"""Several processes: what one process comes to, to rounding; and together to the end, under the real launchers too."""
+"""Several processes give the results of one process, to rounding, and end together, also under a real launcher."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
 from opct.runs.checkpoints import fault
 from tests.e2e.cli import UNSHARED, Workplace, here, jsonl, result_of, workplace
-from tests.processes import TIMEOUT_S, Process, end_ranks, opct, start_ranks
+from tests.processes import ONE_THREAD, TIMEOUT_S, end_ranks, opct, start_ranks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun with gloo needs a POSIX system")
 
@@ -240,23 +242,27 @@ def ended_by(number: signal.Signals, place: Workplace, step: int, *rest: str) ->
     return codes, log.read_text()
 
 
-def accelerate_launch(*arguments: str) -> None:
-    from accelerate.commands.launch import launch_command, launch_command_parser
-
-    launch_command(launch_command_parser().parse_args([*ACCELERATE, "--num_processes=2", "-m", "opct", *arguments]))
-
-
 def test_a_signal_to_the_launcher_saves(tmp_path, tiny_folder):
     """`accelerate launch`, which starts its processes as `torchrun` does."""
     place = workplace(tmp_path, tiny_folder, **SIGNALLED)
     log = log_of(place)
-    process = Process(log, log, accelerate_launch, *map(str, place.command()))
+    launcher = ["accelerate.commands.launch", *ACCELERATE, "--num_processes=2", "-m", "opct"]
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, *map(str, place.command())],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **ONE_THREAD},
+            start_new_session=True,
+        )
     try:
         wait_for(place.at_step(1), log)
-        os.kill(process.pid, signal.SIGTERM)
+        process.terminate()
         assert process.wait(SOON_S) != 0
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     assert "everything is saved" in log.read_text()
     assert saved_step(place) == place.steps()[-1]
 

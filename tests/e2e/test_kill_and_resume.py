@@ -1,4 +1,4 @@
-"""A run that is killed, stopped or crowded out goes on, and comes to what an undisturbed run comes to, bit for bit."""
+"""A run that is killed or stopped resumes, and gives the results of an undisturbed run, bit for bit."""
 
 import os
 import random

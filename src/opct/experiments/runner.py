@@ -295,7 +295,7 @@ def _target(label: str, folder: Path, config: TrainConfig) -> Policy | Path:
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Key of the results: settings, and the weights of the last checkpoint or the name of the base."""
+    """What the results depend on: the settings, and the weights of the last checkpoint or the name of the base."""
     checkpoints = [] if label == BASE else RunDir(folder).checkpoints()
     return {
         "label": label,
