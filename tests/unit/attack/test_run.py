@@ -366,7 +366,7 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
     mock_target(monkeypatch, answers)
     words = "attacker.name=best_of_n judge.name=refusals episodes=4 n_behaviors=6"
     words += " target.confirm_remote=true target.max_connections=2"
-    done = attack("inspect:mockllm/model", tmp_path / "a", words)
+    done = attack("inspect:mockllm/two-at-once", tmp_path / "a", words)
     assert most == 2
     assert row_of(done.result, "defense_success_rate")["value"] == 0.0
     assert done.result["curve"]["median_queries_to_jailbreak"]["value"] == 1
