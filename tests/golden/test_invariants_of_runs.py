@@ -17,7 +17,7 @@ from opct.models.policy import Policy
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.checkpoint import load_checkpoint
+from opct.training.resume import load_checkpoint
 from opct.training.setup import build_setup
 from opct.training.trainer import train
 from opct.training.validation import validate

@@ -1,4 +1,8 @@
-"""The pair: one training row, and the only place that reads and checks pair files.
+"""The pair of a perturbed and a clean prompt: one training row, and the only place that reads and checks pair files.
+
+`prompt` is the perturbed prompt, which the policy answers. `teacher_prompt` is the clean prompt, after which the
+teacher scores the same tokens: the same request without the biased hint or the wrapper; for safety awareness, with the
+fact that the policy has to see by itself. `opct.data.perturb` makes both.
 
 A line of a JSONL file (or a row of a Hugging Face dataset with these columns):
 
@@ -46,7 +50,7 @@ EVALUATION_ONLY = "is_evaluation_only"
 
 @dataclass(frozen=True)
 class ContrastivePair:
-    """One training row: what the policy sees (`prompt`) and what the teacher sees (`teacher_prompt`)."""
+    """One training row: the perturbed prompt of the policy and the clean prompt of the teacher (`teacher_prompt`)."""
 
     id: str
     axis: str

@@ -34,7 +34,7 @@ class GradedSample:
         id: the same in every run, so that runs are paired by it.
         task: the suite, with `PARSED` or `JUDGED` at its end for a second grading of the same replies.
         cluster: the question, behaviour or fact; samples of one cluster are not independent.
-        prompt: the model's prompt; `teacher_prompt` is the same without the bias.
+        prompt: the prompt that is answered; `teacher_prompt` is its clean prompt (see `opct.data.pairs`).
         stop_reason: "stop", "length" (token limit), "context", or Inspect's own word.
         verdict: the grader's verdict, or "unscored:<reason>".
         values: the numeric results of each grader, None if unscored. Metrics read these.

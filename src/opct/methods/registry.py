@@ -1,4 +1,4 @@
-"""The methods by name, and the settings that each rejects."""
+"""The methods by name, and the settings that each rejects; what a method is stands in `opct.methods.base`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
+It shows, in this order: title, verdict and tiles (`opct.reports.verdict`); warnings; changes at a glance; each axis
+with its table and figures; attacks; training and its cost; replies side by side; settings.
+
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
 script is the rollout browser. It builds the page from JSON through text nodes, and the content security policy allows

@@ -45,8 +45,16 @@ from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
-from opct.training.checkpoint import Counters, load_checkpoint, write_checkpoint
-from opct.training.resume import latest_checkpoint, origin, refuse_longer_run, refuse_lost_metrics, refuse_other_run
+from opct.training.resume import (
+    Counters,
+    latest_checkpoint,
+    load_checkpoint,
+    origin,
+    refuse_longer_run,
+    refuse_lost_metrics,
+    refuse_other_run,
+    write_checkpoint,
+)
 from opct.training.setup import TrainingSetup, build_setup, describe
 from opct.training.validation import validate
 

@@ -14,8 +14,7 @@ from opct.errors import CheckpointError, RunError
 from opct.runs.checkpoints import _seal, read_state
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.checkpoint import FIRST_ROWS
-from opct.training.resume import is_finished
+from opct.training.resume import FIRST_ROWS, is_finished
 from opct.training.trainer import train
 from tests.tiny import save_tiny, tiny_adapter_policy
 from tests.unit.training.conftest import NO_VALIDATION
