@@ -143,9 +143,9 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("room_kb", [0, 8, 40], ids="{} kB left".format)
+@pytest.mark.parametrize("room_kb", [0, 8, 40, 100], ids="{} kB left".format)
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, half, whole, room_kb):
-    """Full at once, while rollouts are written, and while weights are."""
+    """Full at once, while rollouts are written, while weights are, while the optimizer's state is."""
     with small_disk(tmp_path / "disk", "2M") as disk:
         shutil.copytree(half.run.path, disk / "run")
         (disk / "config.yaml").write_text(half.config.read_text().replace(str(half.run.path), str(disk / "run")))

@@ -358,6 +358,12 @@ def test_the_schema_knows_every_setting():
 BASELINES = ("sft", "offpolicy", "dpo", "act")
 
 
+def test_every_preset_is_pinned_and_every_config_is_there():
+    assert set(PRESETS) == set(PAPER)
+    named = {"jailbreak", "safety_awareness", "quickstart", "sycophancy", "sft_then_opct", "full_finetuning"}
+    assert {path.stem for path in shipped()} >= named | set(BASELINES)
+
+
 def shipped() -> list[Path]:
     """Configs of `opct train`."""
     return sorted(path for path in CONFIGS.rglob("*.yaml") if not path.read_text().startswith("# opct experiment"))

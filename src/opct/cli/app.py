@@ -21,7 +21,7 @@ from opct.cli import attack, chat, config, data, env, evaluate, experiment, judg
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import echo
-from opct.runs.manifest import command_line, without_secrets
+from opct.runs.manifest import command_line, without_keys, without_secrets
 
 app = typer.Typer(
     name="opct",
@@ -106,11 +106,8 @@ class _Door:
         if not isinstance(error, Exception) or os.environ.get("OPCT_DEBUG") == "1":
             return
         if isinstance(error, OpctError):
-            message = str(error)
-            if isinstance(error, ConfigError):  # it repeats what was typed, which may be a key
-                from opct.judges.client import redact
-
-                message = redact(message, ())
+            # a ConfigError repeats what was typed, which may be a key
+            message = without_keys(str(error)) if isinstance(error, ConfigError) else str(error)
             echo(f"error: {message}", file=sys.stderr)
             sys.exit(1)
         echo(_bug_report(error), file=sys.stderr)

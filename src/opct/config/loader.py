@@ -253,7 +253,9 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: also text that is not UTF-8, and a NUL in the path
         why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"Cannot read the config file {path}: {why}. Give the path of a UTF-8 text file.") from error
+        is_other = isinstance(error, FileNotFoundError | IsADirectoryError | UnicodeDecodeError)
+        remedy = " Give the path of a UTF-8 text file." if is_other else ""
+        raise ConfigError(f"Cannot read the config file {path}: {why}.{remedy}") from error
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
         if node is None or (isinstance(node, yaml.ScalarNode) and node.value == ""):  # `---` alone
@@ -313,7 +315,7 @@ class _NodeReader:
         try:
             return text if tag == "str" else _SCALARS[tag][1](text)
         except (KeyError, ValueError):  # a tag of Python, one that does not fit its text, or too many digits
-            self._fault(node, name, f"{_shorten(repr(text))} cannot be read as {node.tag!r}; write a plain value")
+            self._fault(node, name, f"{_shorten(repr(text))} cannot be read as !!{tag}; write a plain value")
             return text
 
     def _group(self, node: yaml.MappingNode, name: Name) -> dict[str, Any]:

@@ -118,10 +118,12 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
         DataError: there is no split of that name, or no item in it.
     """
     if split not in (None, "all", *SPLITS):
-        raise DataError(unknown("split", str(split), SPLITS))
+        raise DataError(unknown("split", str(split), (*SPLITS, "all")))
     chosen = [item for item in items if split in (None, "all", item.split)]
     if not chosen:
-        raise DataError(f"None of the {len(items)} {noun} is in the {split} split: give more, or another split.")
+        raise DataError(
+            f"None of the {len(items)} {noun} is in the {split} split: give more, or use another split, or all."
+        )
     return chosen
 
 

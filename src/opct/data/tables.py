@@ -75,8 +75,17 @@ def validate_row(row: Any, model: type[Model]) -> Model:
     try:
         return model.model_validate(row)
     except ValidationError as error:
-        places = [(".".join(map(str, one["loc"])), one) for one in error.errors(include_url=False)]
-        raise RowFault(*(f"`{at}`: {one['msg']}, found {str(one['input'])[:60]!r}" for at, one in places)) from error
+        raise RowFault(*(_fault_text(one, model) for one in error.errors(include_url=False))) from error
+
+
+def _fault_text(fault: Any, model: type[BaseModel]) -> str:
+    place = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "missing":
+        return f"`{place}` is missing"
+    if fault["type"] == "extra_forbidden":
+        names = ", ".join(own.alias or name for name, own in model.model_fields.items())
+        return f"unknown key `{place}`: the keys are {names}"
+    return f"`{place}`: {fault['msg'].removeprefix('Value error, ')}, found {str(fault['input'])[:60]!r}"
 
 
 def duplicate_ids(places: Iterable[tuple[str, str]]) -> list[Fault]:
@@ -124,6 +133,7 @@ def read_rows(
     default_format: str | None = None,
     keyed_by: str | None = None,
     inside: str | None = None,
+    of_texts: bool = False,
 ) -> list[Row]:
     """Every row of a local file, of a folder saved by `datasets`, or of a hub data set.
 
@@ -135,8 +145,7 @@ def read_rows(
         default_format: of a file whose name does not tell.
         keyed_by: read a JSON object of objects too, one row an entry, with its key in this column.
         inside: the key of the list of rows in a JSON object.
-
-    A JSON list may hold texts: each is a row with the column `text`.
+        of_texts: a JSON list may hold texts; each is a row with the column `text`.
 
     Raises:
         DataError: the source is missing, of an unknown format, or not readable.
@@ -153,7 +162,7 @@ def read_rows(
     if kind in (".csv", ".tsv"):
         return list(_table_rows(path, text, "\t" if kind == ".tsv" else _delimiter(text)))
     if kind == ".json" and not _is_json_lines(text):
-        return _json_rows(path, text, what, keyed_by, inside)
+        return _json_rows(path, text, what, keyed_by, inside, of_texts=of_texts)
     return list(_jsonl_rows(path, text))
 
 
@@ -223,7 +232,9 @@ def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
                 yield f"{path}:{number}", BadRow(str(fault).replace(" at line 1 column", " at column"))
 
 
-def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, inside: str | None) -> list[Row]:
+def _json_rows(
+    path: Path, text: str, what: str, keyed_by: str | None, inside: str | None, *, of_texts: bool
+) -> list[Row]:
     try:
         rows = parse_json(text)
     except RowFault as fault:
@@ -235,12 +246,12 @@ def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, inside: s
     if not isinstance(rows, list):
         where = f"under {inside!r}" if inside else f"not a JSON {type(rows).__name__}"
         raise DataError(f"{path} must hold a list of objects, one a {what}, {where}.")
+    if of_texts:
+        rows = [{"text": row} if isinstance(row, str) else row for row in rows]
     return [(f"{path} row {number}", _json_row(row)) for number, row in enumerate(rows, start=1)]
 
 
 def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
-    if isinstance(row, str) and key_column is None:
-        return {"text": row}
     if not isinstance(row, dict):
         return BadRow(f"expected a JSON object, found {type(row).__name__}")
     return row if key_column is None else {key_column: key, **row}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -230,21 +230,22 @@ Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
-class _Call(Generic[Request]):
+class _Waiting(Generic[Request]):
     request: Request
     key: Hashable
-    is_done: bool = False
+    woken: anyio.Event = field(default_factory=anyio.Event)
+    leads: bool = False
     result: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     traceback: TracebackType | None = None
 
 
 class Batcher(Generic[Request, Result]):
     """Gathers concurrent calls into batches and runs one batch at a time in a worker thread.
 
-    The call that holds the lock leads a batch. It waits until `batch_size` calls are pending, or until none came for
-    `idle_s`, and runs the oldest calls of its key. The lock then goes to the oldest other call, which finds its result
-    or leads the next batch. There is no background task, so a batcher outlives event loops and needs no closing.
+    A caller leads one batch: it waits until `batch_size` calls are waiting, or until none came for `idle_s`, then
+    runs the oldest waiting calls that share its key, wakes their callers, and hands the lead to the oldest call still
+    waiting. There is no background task, so a batcher outlives event loops and needs no closing.
 
     Args:
         run: computes a batch; blocking; gets the requests and their shared key, returns a result for each.
@@ -263,8 +264,8 @@ class Batcher(Generic[Request, Result]):
         grace_s: float = 0.0,
     ):
         self.run, self.batch_size, self.idle_s, self.grace_s = run, batch_size, idle_s, grace_s
-        self._pending: list[_Call[Request]] = []
-        self._lock = anyio.Lock()
+        self._waiting: list[_Waiting[Request]] = []
+        self._led = False
 
     async def __call__(self, request: Request, key: Hashable = None) -> Result:
         """The result for one request; runs together with others of the same key.
@@ -272,38 +273,52 @@ class Batcher(Generic[Request, Result]):
         Raises:
             Whatever `run` raised for the batch that the request was in.
         """
-        call = _Call(request, key)
-        self._pending.append(call)
+        me = _Waiting(request, key)
+        self._waiting.append(me)
+        if not self._led:
+            self._led = me.leads = True
         try:
-            async with self._lock:
-                if not call.is_done:
-                    await self._lead(key)
+            if not me.leads:
+                await me.woken.wait()
+            if me.leads:
+                await self._lead(me)
         finally:
-            if call in self._pending:  # cancelled before its batch ran
-                self._pending.remove(call)
-        if call.error is not None:
+            if me in self._waiting:
+                self._waiting.remove(me)
+            if me.leads:
+                self._hand_over()
+        if me.error is not None:
             await anyio.sleep(self.grace_s)
-            raise call.error.with_traceback(call.traceback)  # one error for many callers must not gather their frames
-        return call.result
+            raise me.error.with_traceback(me.traceback)  # one error for many callers: it must not gather their frames
+        return me.result
 
-    async def _lead(self, key: Hashable) -> None:
-        n_before = 0
-        while n_before < len(self._pending) < self.batch_size:
-            n_before = len(self._pending)
+    async def _lead(self, me: _Waiting[Request]) -> None:
+        while len(self._waiting) < self.batch_size:
+            before = len(self._waiting)
             await anyio.sleep(self.idle_s)
-        batch = [call for call in self._pending if call.key == key][: self.batch_size]
+            if len(self._waiting) == before:
+                break
+        batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
+        self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
+        pending = batch
         try:
-            results = await anyio.to_thread.run_sync(self.run, [call.request for call in batch], key)
-            for call, result in zip(batch, results, strict=True):
-                call.result = result
+            results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key)
+            for one, result in zip(batch, results, strict=True):
+                one.result = result
+            pending = []
         except Exception as error:  # whatever `run` raises, each caller of the batch raises
-            for call in batch:
-                call.error, call.traceback = error, error.__traceback__
-            raise
-        except BaseException:  # the leader was cancelled before the batch ran: the others keep their place
-            batch = []
+            for one in batch:
+                one.error, one.traceback = error, error.__traceback__
+            pending = []
             raise
         finally:
-            for call in batch:
-                call.is_done = True
-            self._pending = [call for call in self._pending if not call.is_done]
+            self._waiting[:0] = pending  # the leader was cancelled before the batch ran: the others keep their place
+            for one in batch:
+                if one not in pending:
+                    one.woken.set()
+
+    def _hand_over(self) -> None:
+        self._led = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].leads = True
+            self._waiting[0].woken.set()

@@ -71,8 +71,11 @@ class Backbone:
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:
         """The model without its adapter."""
-        if self._adapter_is_off or not self.has_adapter:
-            yield
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        is_off = self._adapter_is_off or not self.has_adapter
+        if is_off or next(m for m in self.model.modules() if isinstance(m, BaseTunerLayer)).disable_adapters:
+            yield  # off already, perhaps by PEFT's own `disable_adapter`: it must not come back on too early
             return
         tuner = self.model.base_model  # PEFT's `disable_adapter` asks every weight for its state first: 2 ms a call
         tuner.disable_adapter_layers()

@@ -31,7 +31,7 @@ _NAMED_SECRET = re.compile(
     r"[=:\s]\s*(?:bearer\s+)?)\S+"
 )
 _SECRET_SHAPES = re.compile(
-    r"\b(?:hf_|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}|(?<=//)[^/@\s]+(?=@)"
+    r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}|(?<=//)[^/@\s]+(?=@)"
 )
 
 
@@ -96,4 +96,9 @@ def command_line() -> str:
 
 def without_secrets(text: str) -> str:
     """`text` with values named like secrets, or shaped like access tokens, replaced by `***`."""
-    return _SECRET_SHAPES.sub("***", _NAMED_SECRET.sub(r"\1***", text))
+    return without_keys(_NAMED_SECRET.sub(r"\1***", text))
+
+
+def without_keys(text: str) -> str:
+    """`text` with words shaped like access tokens replaced by `***`."""
+    return _SECRET_SHAPES.sub("***", text)

@@ -6,13 +6,14 @@ The same pairs and seeds at every step and for every method, so that curves can 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean as mean
 from typing import Any
 
 import torch
 
 from opct import distributed, losses
 from opct.data.render import RenderedPair
-from opct.methods.rollouts import Rollout, cost, kl_metrics, policy_rollouts, rollout_row
+from opct.methods.rollouts import Rollout, cost, policy_rollouts, rollout_row
 from opct.models.fsdp import unsharded
 from opct.models.policy import SCORING_TOKENS
 from opct.models.scoring import micro_batches, tokenwise
@@ -29,12 +30,22 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
         with unsharded(*setup.models):
             return rollout_kl(setup, own)
 
-    measured: list[tuple[Rollout, list[float]]] = []
-    for pairs in (setup.data.validation, setup.data.validation_anchors):
+    metrics: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    data = setup.data
+    for name, pairs in (("validation/kl", data.validation), ("validation/kl_identity", data.validation_anchors)):
+        if not pairs:
+            continue
         costs = [cost(rendered, setup.config, 1) for rendered in pairs]
-        measured += distributed.map_across_ranks(pairs, costs, measure) if pairs else []
-    metrics = kl_metrics("validation/kl", [r for r, _ in measured], [kl for _, kl in measured])
-    return metrics, [rollout_row(r, setup.policy, step, kl) for r, kl in measured]
+        measured = distributed.map_across_ranks(pairs, costs, measure)
+        of_axes: dict[str, list[float]] = {}
+        for rollout, kl in measured:
+            of_axes.setdefault(rollout.pair.axis, []).extend(kl)
+        metrics[name] = mean(value for own in of_axes.values() for value in own)
+        if name == "validation/kl" and len(of_axes) > 1:
+            metrics |= {f"{name}_{axis}": mean(own) for axis, own in sorted(of_axes.items())}
+        rows += [rollout_row(r, setup.policy, step, kl) for r, kl in measured]
+    return metrics, rows
 
 
 @torch.no_grad()

@@ -113,6 +113,17 @@ def test_adapter_off_reaches_the_base_and_comes_back():
     assert len(policy.trainable_parameters()) == 28
 
 
+def test_an_adapter_that_peft_switched_off_stays_off():
+    policy = tiny_adapter_policy()
+    with policy.adapter_off() as base:
+        [off] = base.log_probs([[1, 5, 6]], [[7, 8]])
+    with policy.model.disable_adapter():
+        with policy.adapter_off():
+            pass
+        [still] = policy.log_probs([[1, 5, 6]], [[7, 8]])
+    assert torch.equal(still, off)
+
+
 def test_inference_has_no_dropout_and_no_gradient_and_restores_the_mode():
     policy = tiny_adapter_policy(dropout=0.5)
     policy.model.train()

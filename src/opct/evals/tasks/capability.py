@@ -310,8 +310,9 @@ def math_scorer() -> Scorer:
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
         is_right = found.value == CORRECT
-        is_whole_reply = "\n" in (found.answer or "")  # what `math()` takes where it finds no answer
-        is_extracted = found.reason != "invalid_response_format" and not is_whole_reply
+        words = (found.answer or "").split()
+        is_whole_reply = len(words) > 1 and words == reply.split()  # what `math()` takes where it finds no answer
+        is_extracted = is_right or (found.reason != "invalid_response_format" and not is_whole_reply)
         values = {IS_CORRECT: float(is_right), IS_EXTRACTED: float(is_extracted)}
         verdict = "correct" if is_right else "other"
         return as_score(Verdict(verdict, verdict), values, keys=MATH_KEYS, answer=str(found.answer or ""))
