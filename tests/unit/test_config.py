@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path):
         found = message(path)
         assert found.startswith(f"Cannot read the config file {path}: ")
         assert why in found
-        assert found.endswith(". Give the path of a UTF-8 text file.")
+        assert found.endswith(". Give the path of a UTF-8 text file.") is (path is not large)
 
 
 def test_all_faults_in_one_message_in_the_order_of_the_file(write):
@@ -265,7 +265,7 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("model.dtype=bf16", "did you mean bfloat16?"),
         ("seed=", "no value; write `null`"),
         ("seed=[1", "not valid YAML"),
-        ("output_dir=!!python/name:os.system x", "output_dir: 'x' cannot be read as 'tag:yaml.org,2002:python/name:"),
+        ("output_dir=!!python/name:os.system x", "output_dir: 'x' cannot be read as !!python/name:"),
         ("=3", "an override is `section.name=value`"),
         ("lr=1", "did you mean optim.learning_rate?"),
         ("rollout.max_new_tokens=1", "did you mean rollout.max_completion_tokens?"),
@@ -283,7 +283,7 @@ def test_one_bad_override(override, part):
 
 
 def test_a_tag_that_does_not_fit_its_text():
-    assert "seed: 'abc' cannot be read as 'tag:yaml.org,2002:int'" in message(overrides=["seed=!!int abc"])
+    assert "seed: 'abc' cannot be read as !!int" in message(overrides=["seed=!!int abc"])
 
 
 def test_a_key_given_twice_is_refused(write):

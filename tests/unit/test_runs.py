@@ -202,7 +202,7 @@ def test_the_manifest(tmp_path, monkeypatch):
     ("text", "shown"),
     [
         ("opct train a.yaml rollout.max_completion_tokens=24", "opct train a.yaml rollout.max_completion_tokens=24"),
-        ("opct eval hf_abcdefghij12", "opct eval ***"),
+        (f"opct eval hf_{'aB3' * 11}", "opct eval ***"),
         ("x --api-key sk-abcdefgh123", "x --api-key ***"),
         ("x password=p seed=1", "x password=*** seed=1"),
         ("x vllm.server_url=http://me:pass@host/v1 seed=1", "x vllm.server_url=http://***@host/v1 seed=1"),

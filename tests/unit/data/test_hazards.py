@@ -165,10 +165,10 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
     for line, part in [
         (2, "not valid JSON"),
         (3, "the id 'kitchen/knife' stands at"),
-        (4, "`fact`: Field required"),
+        (4, "`fact` is missing"),
         (5, "must begin with the category and a slash: kitchen/..."),
         (6, "`fact`: String should have at least 1 character, found ' '"),
-        (6, "`about.0`: String should match pattern"),
+        (6, "`about.0`: write small letters and digits, single spaces"),
         (6, "`harm`: Input should be a valid list, found 'cut'"),
         (6, "`prompts`: Dictionary should have at least 1 item"),
         (7, "`prompts.how_to.1`: Input should be a valid string, found '3'"),
@@ -265,12 +265,12 @@ def test_hub_with_the_safe_prompts_apart(tmp_path):
 
 def test_changed_layouts_of_sage_eval_are_refused(tmp_path):
     path = table(tmp_path / "a.csv", ("safety_fact", "text"), (FACT, "Sand?"))
-    with pytest.raises(DataError, match="`category`: Field required"):
+    with pytest.raises(DataError, match="`category` is missing"):
         load_facts(path)
     renamed = {FACT: {"kind": "Outdoor", "prompts": {}}}
     with pytest.raises(DataError) as caught:
         load_facts(nested(tmp_path / "n.json", renamed))
-    assert "`category`: Field required" in str(caught.value)
+    assert "`category` is missing" in str(caught.value)
     version = {FACT: {"category": "Outdoor", "prompts": {"HOW": {"first": ["x"]}}}}
     with pytest.raises(DataError) as caught:
         load_facts(nested(tmp_path / "v.json", version))

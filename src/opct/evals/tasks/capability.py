@@ -299,7 +299,7 @@ def _math_item(row: Mapping[str, Any]) -> EvalSample:
 
 @scorer(metrics=clustered(MATH_KEYS))
 def math_scorer() -> Scorer:
-    """Inspect's `math()`: a reply without an answer that can be read is wrong; `is_extracted` counts it."""
+    """Inspect's `math()`: a reply without an answer that can be read is wrong; `is_extracted` counts `\\boxed`."""
     grade = math()
 
     async def score(state: TaskState, target: Target) -> Score:
@@ -310,10 +310,8 @@ def math_scorer() -> Scorer:
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
         is_right = found.value == CORRECT
-        words = (found.answer or "").split()
-        is_whole_reply = len(words) > 1 and words == reply.split()  # what `math()` takes where it finds no answer
-        is_extracted = is_right or (found.reason != "invalid_response_format" and not is_whole_reply)
-        values = {IS_CORRECT: float(is_right), IS_EXTRACTED: float(is_extracted)}
+        # `math()` takes something from nearly any reply, so what counts is whether the answer stands where it was asked
+        values = {IS_CORRECT: float(is_right), IS_EXTRACTED: float("\\boxed" in reply)}
         verdict = "correct" if is_right else "other"
         return as_score(Verdict(verdict, verdict), values, keys=MATH_KEYS, answer=str(found.answer or ""))
 
