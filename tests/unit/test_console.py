@@ -156,11 +156,16 @@ def test_an_inner_one_is_asked_where_the_outer_one_was_before():
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_it_says_after_what_it_stops(capsys):
+def test_it_says_after_what_it_stops_even_in_the_middle_of_a_write(capfd, monkeypatch):
+    class Locked:
+        def write(self, text: str) -> None:
+            raise RuntimeError("reentrant call")
+
+    monkeypatch.setattr("sys.stderr", Locked())
     for unit, options in (("step", {}), ("batch", {"unit": "batch"})):
         with StopRequest(**options):
             os.kill(os.getpid(), signal.SIGTERM)
-        assert f"SIGTERM: saving after this {unit};" in capsys.readouterr().err
+        assert f"SIGTERM: saving after this {unit};" in capfd.readouterr().err
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J [red]x[/nope] \u202eabc \x9b1m \ud800"

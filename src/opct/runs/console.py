@@ -16,6 +16,7 @@ Progress is three calls and an end:
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -323,5 +324,8 @@ class StopRequest:
             raise KeyboardInterrupt
         self.request()
         name = signal.Signals(number).name
-        sys.stderr.write(f"{name}: saving after this {self._unit}; send it again to stop at once\n")
-        sys.stderr.flush()
+        said = f"{name}: saving after this {self._unit}; send it again to stop at once\n"
+        with contextlib.suppress(OSError):
+            os.write(
+                2, said.encode()
+            )  # the signal may have come in the middle of a write to sys.stderr, which has a lock
