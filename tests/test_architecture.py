@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ def test_imports_go_down_only():
         [program, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("opct", cache_dir=None)
+    TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
 
 
 def test_at_most_six_modules_at_the_root():

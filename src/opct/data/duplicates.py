@@ -15,18 +15,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from opct.config.schema import ModelConfig
 from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair
 from opct.data.questions import SPLITS, Split
 from opct.runs.io import parse_json, write_json
 from opct.runs.run_dir import RunDir, run_behind
-
-if TYPE_CHECKING:
-    from opct.data.behaviors import Behavior
-    from opct.data.hazards import SafetyFact
-    from opct.data.perturb.in_the_wild import Artifact
 
 THRESHOLD = 0.45
 N_GRAM = 4
@@ -142,10 +137,41 @@ def cross_duplicates(texts: Sequence[str], others: Sequence[str]) -> dict[int, i
 # ------------------------------------------------------------------------------------------ behaviours and splits
 
 
-Harmful = TypeVar("Harmful", bound="Behavior | Artifact")
+class HasBehavior(Protocol):
+    """A harmful request: a `Behavior`, or an `Artifact` made for one."""
+
+    @property
+    def behavior(self) -> str: ...
 
 
-def nearest(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Behavior]:
+class SplitBehavior(HasBehavior, Protocol):
+    """A behaviour with its split and, if there is one, its benign counterpart."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def split(self) -> Split: ...
+
+    @property
+    def benign(self) -> str | None: ...
+
+
+class HasFact(Protocol):
+    """A safety fact."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def fact(self) -> str: ...
+
+
+Harmful = TypeVar("Harmful", bound=HasBehavior)
+Item = TypeVar("Item", bound=SplitBehavior)
+
+
+def nearest(texts: Sequence[str], behaviors: Sequence[Item]) -> dict[int, Item]:
     """Index of each text that has a near-duplicate among the behaviours -> that behaviour.
 
     Of several, the one in the same words wins, then the nearest of the latest split: a text close to something that is
@@ -161,7 +187,9 @@ def nearest(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Be
     return found
 
 
-def split_duplicates(behaviors: Sequence[Harmful], others: Sequence[Behavior]) -> tuple[list[Harmful], list[Harmful]]:
+def split_duplicates(
+    behaviors: Sequence[Harmful], others: Sequence[SplitBehavior]
+) -> tuple[list[Harmful], list[Harmful]]:
     """(behaviours without a near-duplicate among the others, behaviours with one).
 
     Requests are compared with requests, and benign counterparts with benign counterparts; one match is enough.
@@ -173,7 +201,7 @@ def split_duplicates(behaviors: Sequence[Harmful], others: Sequence[Behavior]) -
     return [one for i, one in enumerate(behaviors) if i not in near], [behaviors[i] for i in sorted(near)]
 
 
-def leaks_into_later_split(behaviors: Sequence[Behavior], split: Split | None) -> list[Behavior]:
+def leaks_into_later_split(behaviors: Sequence[Item], split: Split | None) -> list[Item]:
     """Behaviours of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
 
     Validation and test are later than train. No split has none.
@@ -301,7 +329,7 @@ def _earlier_runs(model: ModelConfig) -> list[RunDir]:
 
 
 def near_test_items(
-    pairs: Iterable[ContrastivePair], behaviors: Sequence[Behavior], facts: Sequence[SafetyFact]
+    pairs: Iterable[ContrastivePair], behaviors: Sequence[SplitBehavior], facts: Sequence[HasFact]
 ) -> list[str]:
     """A warning for behaviours, and one for facts, that have near-duplicates among these pairs.
 
