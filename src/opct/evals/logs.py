@@ -342,7 +342,7 @@ def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
     own = dict(log.eval.metadata or {})
     about = own.pop(OPCT, {})
     name = task_name(log)
-    if not about and not all("grading" in (sample.metadata or {}) for sample in log.samples or []):
+    if not all("grading" in (sample.metadata or {}) for sample in log.samples or []):  # no suite of ours
         own = _foreign_settings(log)
     own |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
     found = {name: own, name + PARSED: own}

@@ -76,6 +76,7 @@ def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
     [row] = found.rows
     assert (row["axis"], row["suite"], row["metric"], row["group"]) == ("inspect", "capital", "accuracy", "all")
     assert (row["value"], row["n"], row["n_unscored"]) == (0.5, 2, 0)
+    assert {"task_version", "task_args", "grader"} <= row["settings"].keys()  # as of a log that Inspect alone wrote
     assert [sample.verdict for sample in found.samples] == ["correct", "incorrect"]
 
 
