@@ -465,7 +465,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "extraction_rate", CAPABILITY, _all, "is_extracted", None,
-        "Answers read", "replies out of which an answer could be read",
+        "Answers read", "replies with a readable answer",
     ),
     Metric(
         "exact_match,strict-match", CAPABILITY, _all, "exact_match,strict-match", "higher",
