@@ -275,4 +275,4 @@ def _with_direction(metric: Metric) -> Metric:
     """For other tasks, only accuracy is known to be better when higher."""
     if metric.axis != INSPECT or not metric.name.endswith("accuracy"):
         return metric
-    return replace(metric, better="higher", is_ability=True, explanation="correct answers, by the task's scorer")
+    return replace(metric, better="higher", explanation="correct answers, by the task's scorer")
