@@ -30,7 +30,7 @@ class EvalSample:
 
     Attributes:
         task: the task's name; `id` is `<task>/<cluster>/<family>`, and `/<part>` where there is one.
-        family_split: "train", "held_out", "clean", "benign", "user_is_right", "plain_question" or "safe_twin".
+        family_split: "train", "held_out", "clean", "user_is_right", "benign" or "safe_twin".
         cluster: the question or request it is about; samples of one cluster are not independent.
         prompt: the model's prompt; a turn with content None is sampled from the model first.
         teacher_prompt: the same without the bias.
