@@ -11,7 +11,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -301,7 +301,7 @@ def _given_rows(rows: Any) -> list[Row]:
         raise DataError(f"Rows were expected, found a {type(rows).__name__} of {names}: give one split, or a list.")
     if hasattr(rows, "iterrows"):  # pandas: its JSON has lists for arrays, and null for NaN
         rows = parse_json(rows.to_json(orient="records", date_format="iso"))
-    objects = (row.to_json() if hasattr(row, "to_json") else row for row in rows)
+    objects = (asdict(row) if is_dataclass(row) else row for row in rows)
     return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects)]
 
 
