@@ -358,15 +358,18 @@ class Policy:
         """A hash of the weights without any adapter; computed once where there is one, since they never change then."""
         if self._base_hash is None or not self.has_adapter:
             self._base_hash = loading.weights_hash(
-                (name.removeprefix("base_model.model.").replace(".base_layer", ""), p)
-                for name, p in self.model.named_parameters()
-                if ".lora_" not in name
+                (
+                    name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".original_module", ""),
+                    p,
+                )
+                for name, p in (*self.model.named_parameters(), *loading.quantization_state(self.model))
+                if not loading.is_adapter_weight(name)
             )
         return self._base_hash
 
     def weights_hash(self) -> str:
         """A hash of the weights: the base's and, if there is an adapter, the adapter's."""
-        adapter = [(name, p) for name, p in self.model.named_parameters() if ".lora_" in name]
+        adapter = [(name, p) for name, p in self.model.named_parameters() if loading.is_adapter_weight(name)]
         return self.base_hash() + (f"+{loading.weights_hash(adapter)}" if adapter else "")
 
     def frozen_copy(self, *, master_float32: bool) -> Policy:

@@ -188,9 +188,16 @@ def build_setup(
     adapter = _check_model_settings(config)
     data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
     sharded = wants_shards(config)
+    if sharded and (config.model.quantization or (config.lora and config.lora.modules_to_save)):
+        raise ConfigError(
+            "Sharded weights (parallel.strategy) take neither model.quantization nor lora.modules_to_save: use "
+            "parallel.strategy=ddp, or leave them out."
+        )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
     _refuse_untrained_head(policy, config)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
+    if config.optim.gradient_checkpointing:
+        policy.backbone.recompute_activations()
     if sharded:
         shard(setup.models, choose_device(config.model.device), config.parallel.rollout_weights)
     _start_engine(setup)
@@ -330,9 +337,9 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
 
     Scores are computed from the head's weight alone, so nothing else of it gets a gradient.
     """
-    if policy.has_adapter and any(
-        p.requires_grad for p in policy.backbone.bare_model.get_output_embeddings().parameters()
-    ):
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if isinstance(policy.backbone.bare_model.get_output_embeddings(), BaseTunerLayer):
         targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
         raise ModelError(
             f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
@@ -354,6 +361,7 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
     """
     saved = read_adapter_config(adapter)
     names = {"r": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
+    names |= {name: name for name in ("use_dora", "use_rslora")}
     own = {name: saved[key] for name, key in names.items() if key in saved}
     other = [f"lora.{name} is {getattr(lora, name)}" for name in own if getattr(lora, name) != own[name]]
     if other:
@@ -386,7 +394,7 @@ def _data_words(data: TrainingData) -> str:
 def describe(setup: TrainingSetup) -> list[str]:
     """Lines to print before the run begins."""
     trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
-    total = sum(p.numel() for p in setup.policy.model.parameters())
+    total = setup.policy.backbone.bare_model.num_parameters()  # 4-bit weights are two in a byte
     lines = [
         f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
         f"on {setup.policy.device}{_parallel_words(setup)}",

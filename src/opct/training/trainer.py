@@ -139,12 +139,13 @@ def train(
         if overwrite:
             distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
-        for line in (*describe(setup), *slow_path_reasons(setup.policy, setup.teacher, answers)):
+        slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
+        for line in (*describe(setup), *slow_paths):
             progress.log(line)
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
-        optimizer, counters = _begin(run, setup, checked, resume=resume)
+        optimizer, counters = _begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
         if pairs is not None:
             distributed.main_only(write_pairs, run.pairs_path, pairs)
         if counters.step:
@@ -186,7 +187,7 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
 
 
 def _begin(
-    run: RunDir, setup: TrainingSetup, checked: dict[str, Any] | None, *, resume: bool
+    run: RunDir, setup: TrainingSetup, found: dict[str, Any], *, resume: bool
 ) -> tuple[torch.optim.Optimizer, Counters]:
     """Load the state to continue from, write the manifest, and drop files that are newer than the state."""
     config, policy = setup.config, setup.policy
@@ -212,7 +213,7 @@ def _begin(
         counters = load_checkpoint(checkpoint, setup, optimizer)
         distributed.main_only(refuse_lost_metrics, run, counters)
         refuse_longer_run(run, counters.step, setup.data.total_steps)
-    distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, counters.step)
+    distributed.main_only(_write_beginning, run, setup, identity | found, counters.step)
     return optimizer, counters
 
 
@@ -221,7 +222,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     config = setup.config
     run.truncate_after(step or -1)  # the validation of step 0 is done again
     visited = [rendered.pair for rendered in setup.data.visited()]
-    extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
+    extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK, "slow_paths")} | {
         "method": config.method,
         "offline": method_class(config.method).offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,
