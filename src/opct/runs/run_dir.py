@@ -48,6 +48,7 @@ class RunDir:
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.manifest_path = self.path / "manifest.json"
+        self.pairs_path = self.path / "pairs.jsonl"
         self.trained_on_path = self.path / "trained_on.json"
         self.metrics_path = self.path / "metrics.jsonl"
         self.rollouts_dir = self.path / "rollouts"
