@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, runs, train
+from opct.cli import attack, chat, config, data, env, evaluate, experiment, init, judge, quickstart, report, runs, train
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import echo
@@ -35,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("quickstart")(quickstart.quickstart)
+app.command("init")(init.init)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("attack")(attack.attack)
