@@ -141,7 +141,7 @@ def evaluate(
     made = make_tasks(config, questions) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
-    policy = open_target(target, dtype, result.out, progress, trust_remote_code=config.trust_remote_code)
+    policy = open_target(target, dtype, result.out, progress, **config.model_settings)
     about = describe_target(target, policy)
     if label:
         about["label"] = label
@@ -189,7 +189,7 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:
-    given = config.model_fields_set - {"suites", "trust_remote_code"}
+    given = config.model_fields_set - {"suites", "chat_template_kwargs", "trust_remote_code"}
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(

@@ -50,6 +50,11 @@ class ModelConfig(Section):
         description="Liger's kernels for norms, rotary embeddings and MLPs; needs CUDA and `opct[liger]`. The loss "
         "stays that of this package.",
     )
+    chat_template_kwargs: dict[str, Any] = Field(
+        {},
+        description="Passed to the chat template of every prompt, such as `{enable_thinking: false}`. Evaluation, "
+        "attack and chat of a run use its own.",
+    )
     trust_remote_code: bool = Field(
         False,
         description="Run code that comes with the model. A run folder that is loaded cannot turn it on.",
@@ -176,8 +181,8 @@ class LossConfig(Section):
     )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
-    thinking_tags: tuple[Tag, Tag] = Field(
-        ("<think>", "</think>"), description="Opening and closing tag of a reasoning block."
+    thinking_tags: tuple[Tag, Tag] | None = Field(
+        None, description="Opening and closing tag of a reasoning block; null: those that the chat template names."
     )
 
 

@@ -277,6 +277,7 @@ def _settings(policy: Policy, config: EvalConfig, tasks: Sequence[Task]) -> dict
         "dtype": _dtype(policy),
         "device": str(policy.device),
         "template_hash": policy.renderer.template_hash,
+        "chat_template_kwargs": policy.renderer.chat_template_kwargs,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import load_config
 from opct.data.duplicates import read_trained_texts
@@ -22,23 +22,26 @@ if TYPE_CHECKING:
 Target: TypeAlias = "str | Path | Policy"
 
 
-def open_target(
-    target: Target, dtype: str | None, out: Path, progress: Progress, *, trust_remote_code: bool = False
-) -> Policy:
+def open_target(target: Target, dtype: str | None, out: Path, progress: Progress, **settings: Any) -> Policy:
     """Load the policy to evaluate; by default in the dtype of the results in `out`, if any.
 
+    Args:
+        settings: of `opct.config.schema.ModelConfig`.
+
     Raises:
-        EvaluationError: a dtype is given for a loaded policy.
+        EvaluationError: a dtype or arguments of the chat template are given for a loaded policy.
         ModelError, RunError: it cannot be loaded.
     """
     if not isinstance(target, str | Path):
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
+        if "chat_template_kwargs" in settings:
+            raise EvaluationError("A loaded policy keeps its chat_template_kwargs: load it with others.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None
-    settings = {"dtype": dtype or earlier} if dtype or earlier else {}
-    policy = load_policy(str(target), trust_remote_code=trust_remote_code, **settings)
+    settings |= {"dtype": dtype or earlier} if dtype or earlier else {}
+    policy = load_policy(str(target), **settings)
     progress.log(f"dtype: {earlier}, that of the results in {out}" if earlier else f"dtype: {policy.dtype_reason}")
     return policy
 

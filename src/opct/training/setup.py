@@ -133,7 +133,7 @@ def load_data(config: TrainConfig) -> TrainingData:
     """
     check_settings(config)
     read = load_training_pairs(config)
-    renderer, limit = Renderer(load_tokenizer(config.model)), context_length(load_model_config(config.model))
+    renderer, limit = _renderer(config), context_length(load_model_config(config.model))
     left_out: list[Overlong] = []
 
     def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
@@ -166,6 +166,10 @@ def load_data(config: TrainConfig) -> TrainingData:
     return data
 
 
+def _renderer(config: TrainConfig) -> Renderer:
+    return Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)
+
+
 def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> TrainingSetup:
     """Load the pairs, then the model, and start the engine that samples.
 
@@ -188,6 +192,7 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
             "parallel.strategy=ddp, or leave them out."
         )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
+    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
     _refuse_untrained_head(policy, config)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     if config.optim.gradient_checkpointing:
