@@ -15,9 +15,12 @@ from opct.evals.config import EvalConfig
 from opct.runs.console import NullProgress, Progress, stage_callback
 
 if TYPE_CHECKING:
+    from inspect_ai.model import Model
+
     from opct.config.judge import JudgeConfig
     from opct.data.pairs import Prompt
     from opct.data.questions import Question
+    from opct.evals.run import About
     from opct.judges.classifier import OfflineJudge
     from opct.judges.llm import LLMJudge
     from opct.models.inference.sampler import Completion
@@ -107,8 +110,9 @@ def evaluate(
     """Evaluate a run, a model or a policy on our suites and on any other Inspect task.
 
     Args:
-        target: a run directory (its newest checkpoint), one of its `checkpoints/step-*`, a model's name or folder, or
-            a loaded `Policy`.
+        target: a run directory (its newest checkpoint), one of its `checkpoints/step-*`, a model's name or folder, a
+            loaded `Policy`, or a model of Inspect (`inspect:openai/gpt-4o-mini`, `inspect:vllm/NAME`), which gives
+            replies but no log-probs.
         config: settings of the evaluation; by default `settings` over the defaults of `EvalConfig`.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`; where they are named, our suites only if they are too.
         questions: instead of those of the config.
@@ -127,7 +131,7 @@ def evaluate(
     from opct.evals.inspect_runner import check_task, run_task
     from opct.evals.run import about_run, check_label, make_tasks, write_results
     from opct.evals.run import evaluate as evaluate_policy
-    from opct.evals.target import default_out, describe_target, open_target
+    from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
     from opct.runs.run_dir import RunDir
 
     progress = progress or NullProgress()
@@ -141,8 +145,12 @@ def evaluate(
     made = make_tasks(config, questions) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
-    policy = open_target(target, dtype, result.out, progress, **config.model_settings)
-    about = describe_target(target, policy)
+    policy: Policy | Model
+    if is_inspect_model(target):
+        policy, about = _open_inspect_model(str(target), config, dtype)
+    else:
+        policy = open_target(target, dtype, result.out, progress, **config.model_settings)
+        about = describe_target(target, policy)
     if label:
         about["label"] = label
     if made:
@@ -159,6 +167,20 @@ def evaluate(
         results = write_results(RunDir(result.out))
         result.results = results if made else None
     return result
+
+
+def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> tuple[Model, About]:
+    """A model of Inspect, and its metadata for the results: its label is its name without the provider."""
+    from opct.evals.target import INSPECT_MODEL
+    from opct.judges.factory import open_model
+
+    if dtype is not None or config.trust_remote_code or config.chat_template_kwargs is not None:
+        raise EvaluationError(
+            f"{target} is not loaded by opct: leave dtype, trust_remote_code and chat_template_kwargs out."
+        )
+    model, name, address = open_model(target.removeprefix(INSPECT_MODEL), None, {}, what="The model")
+    label = name.partition("@")[0].rpartition("/")[2]
+    return model, {"label": label, "weights": {"model": name, **address}, "trained_texts": None}
 
 
 def open_judge(config: JudgeConfig, suites: Sequence[str], out: Path | None = None) -> tuple[Judge, str]:

@@ -23,7 +23,7 @@ from opct.attack.models import LocalModel
 from opct.attack.protocol import BEHAVIOR, Attempt, ChatModel, FewShotExample, Observation, Subject
 from opct.attack.refine import Refine, attacker_messages, message_of
 from opct.attack.scoring import Scorer
-from opct.attack.setup import INSPECT, all_behaviors, rules_of
+from opct.attack.setup import all_behaviors, rules_of
 from opct.attack.store import WARNING, AttackDir
 from opct.config.loader import load_config
 from opct.config.schema import TrainConfig, flat_settings
@@ -34,6 +34,7 @@ from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.questions import of_split
 from opct.data.render import RenderedPair, Renderer, split_reply
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
+from opct.evals.target import INSPECT_MODEL
 from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
@@ -137,7 +138,7 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
     if not isinstance(own, settings.Grpo):
         return None
     is_adapter = run_of(own.model) is not None or (Path(own.model) / "adapter_config.json").is_file()
-    if is_adapter or own.model.startswith(INSPECT):
+    if is_adapter or own.model.startswith(INSPECT_MODEL):
         what = "a run or an adapter" if is_adapter else "behind an endpoint"
         raise EvaluationError(
             f"The attacker grpo trains a new adapter, but {own.model} is {what}: give a model with weights."
