@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, train
+from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, runs, train
 from opct.cli.options import SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
@@ -41,6 +41,7 @@ app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
 app.command("attack", cls=SettingsCommand)(attack.attack)
 app.command("experiment", cls=SettingsCommand)(experiment.experiment)
 app.command("report")(report.report)
+app.command("runs")(runs.runs)
 app.command("chat")(chat.chat)
 app.command("env")(env.env)
 app.add_typer(data.app, name="data")
