@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from opct.config.presets import PRESETS
-from opct.config.schema import TrainConfig, flat_settings
+from opct.config.schema import Section, TrainConfig, flat_settings
 from opct.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -97,11 +97,11 @@ def load_settings(
     tree.update(own)
     settings = _validate(model_class, tree, faults)
     if faults or settings is None:
-        raise settings_error(faults, path)
+        raise _settings_error(faults, path)
     return settings
 
 
-def settings_error(faults: Sequence[Fault], path: str | Path | None = None) -> ConfigError:
+def _settings_error(faults: Sequence[Fault], path: str | Path | None = None) -> ConfigError:
     """The error that lists these faults, in the order of the file at `path`."""
     source = f"of {path} " if path is not None else ""
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
@@ -372,14 +372,14 @@ def _validate(model_class: type[S], tree: Tree, faults: list[Fault]) -> S | None
     try:
         return _check(model_class, tree)
     except ValidationError as error:
-        faults += faults_of(model_class, error, tree)
+        faults += _faults_of(model_class, error, tree)
         for item in error.errors(include_url=False):
             tree = Tree(_without(tree.values, tree.locate(item["loc"])[0]), tree.places)
     try:
         _check(model_class, tree)
     except ValidationError as error:
         doubtful = {fault.setting for fault in faults if fault.setting}
-        later = [fault for fault in faults_of(model_class, error, tree) if fault not in faults]
+        later = [fault for fault in _faults_of(model_class, error, tree) if fault not in faults]
         faults += [fault for fault in later if not any(setting in fault.text for setting in doubtful)]
     return None
 
@@ -389,8 +389,7 @@ def _check(model_class: type[S], tree: Tree) -> S:
     return model_class.model_validate_json(json.dumps(tree.values))
 
 
-def faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) -> Iterator[Fault]:
-    """What pydantic found, each with its location, the value, and what is expected."""
+def _faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) -> Iterator[Fault]:
     known = setting_names(model_class)
     wrong: dict[Name, tuple[Any, list[str]]] = {}
     for item in error.errors(include_url=False):
@@ -408,6 +407,17 @@ def faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) 
     for name, (value, expected) in wrong.items():
         text = f"{'.'.join(name)}: {_shown(value)} is not valid, expected {' or '.join(expected)}"
         yield Fault(f"{tree.place(name)}: {text}", ".".join(name))
+
+
+def _init(self: Section, **values: Any) -> None:
+    """A section made in Python; raises ConfigError with the same messages as for a file."""
+    try:
+        BaseModel.__init__(self, **values)
+    except ValidationError as error:
+        raise _settings_error(list(_faults_of(type(self), error, Tree(values)))) from None
+
+
+Section.__init__ = _init  # type: ignore[method-assign]  # pydantic itself does not call it, for nested sections
 
 
 def _cross_place(tree: Tree, line: str) -> str:

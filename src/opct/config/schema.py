@@ -7,9 +7,9 @@ Field names follow TRL, PEFT and Transformers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -18,25 +18,9 @@ Tag = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Section(BaseModel):
-    """A group of settings; rejects unknown names.
-
-    Raises:
-        ConfigError: with every fault at once.
-    """
+    """A group of settings; rejects unknown names."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
-
-    if not TYPE_CHECKING:  # the fields are its arguments
-
-        def __init__(self, **values: Any):
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                from opct.config.loader import Tree, faults_of, settings_error  # it imports this module
-
-                raise settings_error(list(faults_of(type(self), error, Tree(values)))) from None
-
-        __init__.__pydantic_base_init__ = True  # pydantic does not call it for nested sections
 
 
 class ModelConfig(Section):
