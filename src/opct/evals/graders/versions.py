@@ -34,7 +34,7 @@ class Agreement:
 
 AGREEMENT = {
     "benign": Agreement(
-        3, 0.782, 0.731, 0.830, 832, "Mistral with and without guard rails, on the prompts of XSTest",
+        3, 0.782, 0.730, 0.831, 832, "Mistral with and without guard rails, on the prompts of XSTest",
         "19% of refusals missed, 4% of answers taken for refusals",
     ),
     "jailbreak": Agreement(
