@@ -31,10 +31,8 @@ from opct.reports.wording import capitalized, inside
 TRAIN_HEADLINE = ("sycophancy_rate", "accuracy_biased", "attack_success_rate", "warning_rate")
 """Metrics of the training families in the headline; the others are folded away."""
 FOLDED = (
-    "biased_rate_rise",
     "accuracy_gap",
     "switch_to_bias",
-    "both_mentioned_rate",
     "partial_rate",
     "prompt_level_loose_acc",
     "inst_level_loose_acc",

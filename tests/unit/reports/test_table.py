@@ -107,7 +107,7 @@ def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
         ("accuracy_gap", -0.664, 0.664, "inconclusive"),
         ("kl_to_base", 0.1, 0.2, "higher"),
         ("both_mentioned_rate", -0.2, -0.1, "lower"),
-        ("accuracy_plain_question", -0.01, 0.02, "no_change"),
+        ("right_rate_rise", -0.01, 0.02, "no_change"),
         ("over_refusal_rate", -0.15, 0.02, "inconclusive"),
         ("kl_to_base", -0.001, 0.001, "inconclusive"),
     ],
