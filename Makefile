@@ -50,8 +50,8 @@ $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 
 install: $(DEV) ## the package with what tests, docs and development need
 
-model: $(CORE) ## fetch and convert the default model (93 MB, once, into the user's cache)
-	@$(BIN)/python -c "from opct.models.gguf import smollm2; print(smollm2())"
+model: $(CORE) ## fetch and convert the weights that the tests use (93 MB, once, into the user's cache)
+	@$(BIN)/python -c "from opct.models.gguf import smollm2_q4; print(smollm2_q4())"
 
 quickstart: $(CORE) ## train OPCT and SFT on a small model, measure both, write one report
 	$(BIN)/opct quickstart --out "$(OUT)"

@@ -31,6 +31,7 @@ from opct.errors import CheckpointError, RunError
 from opct.methods.registry import method_class
 from opct.models.from_run import adapter_now
 from opct.models.fsdp import full_state_dict
+from opct.models.loading import with_weights
 from opct.models.policy import Policy
 from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
 from opct.models.teacher import Teacher
@@ -312,6 +313,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     """
     if not run.is_run or not run.config_path.exists():
         return False
+    config = config.model_copy(update={"model": with_weights(config.model)})
     manifest = run.read_manifest()
     faults = _setting_faults(run, config)
     if not faults and "data" in manifest:
