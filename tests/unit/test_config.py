@@ -64,12 +64,21 @@ def test_the_defaults_are_pinned():
         "model.adapter": None,
         "model.dtype": "auto",
         "model.device": "auto",
+        "model.quantization": None,
         "model.attn_implementation": None,
+        "model.use_liger_kernel": False,
+        "model.chat_template_kwargs": {},
         "model.trust_remote_code": False,
         "lora.r": 16,
         "lora.alpha": 32,
         "lora.dropout": 0.0,
         "lora.target_modules": "all-linear",
+        "lora.exclude_modules": None,
+        "lora.modules_to_save": None,
+        "lora.rank_pattern": {},
+        "lora.alpha_pattern": {},
+        "lora.use_rslora": False,
+        "lora.use_dora": False,
         "data.pairs": ["builtin:sycophancy"],
         "data.validation_pairs": [],
         "data.validation_fraction": 0.1,
@@ -99,7 +108,7 @@ def test_the_defaults_are_pinned():
         "loss.reduction": "token_mean",
         "loss.mask_truncated": False,
         "loss.mask_thinking": False,
-        "loss.thinking_tags": ("<think>", "</think>"),
+        "loss.thinking_tags": None,
         "teacher.kind": "base",
         "teacher.ema_decay": 0.99,
         "teacher.check_behaviors": 24,
@@ -115,6 +124,7 @@ def test_the_defaults_are_pinned():
         "optim.adam_epsilon": 1e-8,
         "optim.weight_decay": 0.0,
         "optim.max_grad_norm": 1.0,
+        "optim.gradient_checkpointing": False,
         "optim.prompts_per_step": 24,
         "optim.micro_batch_tokens": 1536,
         "stop.divergence_factor": 10.0,
@@ -241,7 +251,11 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         (4, "loss.estimator: \"samplde\" is not valid, expected 'exact', 'topk' or 'sampled'; did you mean sampled?"),
         (5, "loss.kl_coeff: unknown setting (value 2); did you mean loss.kl_coef?"),
         (7, "optimizer.learning_rate: unknown setting (value 1); did you mean optim.learning_rate?"),
-        (8, "lora: 3 is not valid, expected a group of settings (r, alpha, dropout, target_modules)"),
+        (
+            8,
+            "lora: 3 is not valid, expected a group of settings (r, alpha, dropout, target_modules, exclude_modules, "
+            "modules_to_save, rank_pattern, alpha_pattern, use_rslora, use_dora)",
+        ),
         (9, 'data.pairs: "x.jsonl" is not valid, expected a list, such as [x.jsonl]'),
     ]
     assert lines[1:8] == [f"  {path}:{number}: {text}" for number, text in expected]
@@ -442,3 +456,15 @@ def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):
     (tmp_path / "any.yaml").write_text(dump_config(settings))
     assert load_settings(AnyConfig, tmp_path / "any.yaml") == settings
     assert read_yaml(tmp_path / "any.yaml") == settings.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("lora: null", "quantised weights cannot be trained"),
+        ("rollout: {engine: vllm}", "would sample from the weights before quantisation"),
+    ],
+)
+def test_a_quantised_base_is_frozen_and_sampled_from_here(write, own: str, said: str):
+    with pytest.raises(ConfigError, match=said):
+        load_config(write(f"model: {{quantization: 4bit}}\n{own}\n"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +19,14 @@ if TYPE_CHECKING:
     from opct.data.pairs import Message
     from opct.models.policy import Policy
 
-NO_BASE = "this model is the base: it has no adapter and is not a fully fine-tuned run"
-HELP = "/base switches to the base and back · /new starts over · /quit leaves"
+NO_BASE = "There is no other model: this one has no adapter and is not a fully fine-tuned run."
+HELP = (
+    "/model: ask the trained model · /base: ask the model before training · /both: ask both · /new: clear the history "
+    "· /help: print this list · /quit: leave"
+)
+MODEL, BASE = "model", "base"
+ASKED = {"/model": (MODEL,), "/base": (BASE,), "/both": (BASE, MODEL)}
+SIDE_BY_SIDE = 100  # columns of a terminal that two answers fit into
 
 
 def chat(
@@ -26,40 +34,73 @@ def chat(
     max_completion_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="Maximum number of tokens in an answer.")
     ] = 256,
-    temperature: Annotated[float, typer.Option(metavar="X", min=0, help="Sampling temperature; 0 is greedy.")] = 1.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(metavar="X", min=0, help="Sampling temperature. Default: 0, which is greedy decoding."),
+    ] = None,
     generation_config: Annotated[
-        bool, typer.Option("--generation-config", help="Sample with the model's generation_config instead.")
+        bool, typer.Option("--generation-config", help="Sample as the model's generation_config says.")
     ] = False,
     seed: Seed = 0,
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Arguments of the chat template. Default: those of the run.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
 ) -> None:
     """Chat with a run or a model.
 
-    `/base` switches to the model before training.
+    `/base` asks the model before training the same questions, and `/both` compares the two.
     """
+    import yaml
     from rich.console import Console
 
     from opct.models.from_run import load_policy
 
     console = Console(highlight=False)
     with console.status("loading ..."):
-        policy = load_policy(target, trust_remote_code=trust_remote_code)
-    sampling = policy.generation_defaults() if generation_config else {"temperature": temperature}
+        own = {} if chat_template_kwargs is None else {"chat_template_kwargs": yaml.safe_load(chat_template_kwargs)}
+        policy = load_policy(target, trust_remote_code=trust_remote_code, **own)
+    sampling = policy.generation_defaults() if generation_config else {"temperature": 0.0}
+    if temperature is not None:
+        sampling["temperature"] = temperature
     talk(policy, console, max_completion_tokens=max_completion_tokens, sampling=sampling, seed=seed)
 
 
 def talk(
     policy: Policy, console: Console, *, max_completion_tokens: int, sampling: Mapping[str, Any], seed: int
 ) -> None:
-    """Read questions and print answers until `/quit` or the end of the input; `sampling` is passed to `generate`."""
+    """Read questions and print answers until `/quit` or the end of the input; `sampling` is passed to `generate`.
+
+    Each model has a history of its own: the same questions, with its own answers.
+    """
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # bytes that are not UTF-8 become question marks, not a traceback
+
+    histories: dict[str, list[Message]] = {MODEL: [], BASE: []}
+    shown: dict[str, list[str]] = {MODEL: [], BASE: []}
+
+    def answer(name: str, question: str) -> None:
+        history = histories[name]
+        history.append({"role": "user", "content": question})
+        with policy.base() if name == BASE else contextlib.nullcontext(policy) as model:
+            [completion] = model.generate(
+                [tuple(history)],
+                seeds=[seed + len(history)],
+                max_completion_tokens=max_completion_tokens,
+                **sampling,
+            )
+        history.append({"role": "assistant", "content": completion.text})
+        cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""
+        shown[name].append(f"{name}> {completion.text}{cut}")
+
     console.print(HELP, markup=False, style="dim")
-    messages: list[Message] = []
-    base = False
+    questions: list[str] = []
+    asked = ASKED["/model"]
     while True:
         try:
-            text = console.input(f"[bold]{'you (to the base)' if base else 'you'}>[/bold] ").strip()
+            text = console.input(f"[bold]you (to {' and '.join(asked)})>[/bold] ").strip()
         except EOFError:
             return
         match text:
@@ -68,23 +109,35 @@ def talk(
             case "/quit":
                 return
             case "/new":
-                messages = []
-            case "/base" if not policy.has_base:
+                for kept in (questions, *histories.values(), *shown.values()):
+                    kept.clear()
+            case "/base" | "/both" if not policy.has_base:
                 console.print(NO_BASE, markup=False, style="dim")
-            case "/base":
-                base = not base
-                console.print("the base answers" if base else "the trained model answers", markup=False, style="dim")
+            case "/model" | "/base" | "/both":
+                asked = ASKED[text]
             case _ if text.startswith("/"):
                 console.print(HELP, markup=False, style="dim")
             case _:
-                messages.append({"role": "user", "content": text})
-                with policy.base() if base else contextlib.nullcontext(policy) as model:
-                    [completion] = model.generate(
-                        [tuple(messages)],
-                        seeds=[seed + len(messages)],
-                        max_completion_tokens=max_completion_tokens,
-                        **sampling,
-                    )
-                messages.append({"role": "assistant", "content": completion.text})
-                cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""
-                console.print(as_text(f"{'base' if base else 'model'}> {completion.text}{cut}"))
+                questions.append(text)
+        for i in range(min(len(shown[name]) for name in asked), len(questions)):
+            if text.startswith("/"):  # a model that joins answers what was asked before
+                console.print(as_text(f"you> {questions[i]}", style="dim"))
+            for name in asked:
+                if len(shown[name]) == i:
+                    answer(name, questions[i])
+            _print_answers(console, [shown[name][i] for name in asked])
+
+
+def _print_answers(console: Console, answers: list[str]) -> None:
+    """Print answers one below the other, or side by side where the terminal is wide."""
+    from rich.table import Table
+
+    if len(answers) > 1 and console.width >= SIDE_BY_SIDE:
+        grid = Table.grid(*[""] * len(answers), padding=(0, 3), expand=True)
+        for column in grid.columns:
+            column.ratio = 1
+        grid.add_row(*map(as_text, answers))
+        console.print(grid)
+    else:
+        for text in answers:
+            console.print(as_text(text))

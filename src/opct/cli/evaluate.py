@@ -7,8 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from opct.cli.options import Target, named_files, settings_words
+from opct.cli.options import named_files, settings_words
 
+EvalTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN_OR_MODEL",
+        help="A run directory or one of its checkpoints, a hub id, a model folder, a .gguf file, "
+        "smollm2-135m-instruct, or a model of Inspect, such as inspect:openai/gpt-4o-mini.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
@@ -68,7 +76,7 @@ Regrade = Annotated[
 
 
 def evaluate(
-    target: Target,
+    target: EvalTarget,
     settings: Settings = None,
     suite: Suites = None,
     task: Tasks = None,

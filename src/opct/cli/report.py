@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +17,24 @@ def report(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The HTML page; its JSON and Markdown are written next to it.")
     ] = Path("report.html"),
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     attack_prompts: Annotated[
         bool, typer.Option("--attack-prompts", help="Put prompts that jailbroke a model on the page; keep it private.")
     ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier report.")] = False,
 ) -> None:
     """Compare evaluated runs in one HTML page.
 
     The page is self-contained; differences are paired by sample.
     """
     from opct.reports import report as write_report
+    from opct.reports.build import output_paths
+    from opct.runs.io import read_json
 
-    echo(write_report(runs, out, attack_prompts=attack_prompts))
+    page = write_report(runs, out, attack_prompts=attack_prompts, overwrite=overwrite)
+    _, numbers, card = output_paths(page)
+    echo(read_json(numbers)["verdict"][0])
+    for name, path in (("page", page), ("card", card), ("JSON", numbers)):
+        echo(f"{name}: {path}")
+    if open_page and not webbrowser.open(page.resolve().as_uri()):
+        echo(f"No browser was found: open {page} yourself.", file=sys.stderr)

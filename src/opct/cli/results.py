@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
     from opct.api import EvalResult
 
-SHOWN_GROUPS = (
-    *("held_out", "train", "clean", "bare", "benign_bare", "benign_wrapped", "benign", "user_is_right"),
-    *("plain_question", "all"),
-)
+SHOWN_GROUPS = (*("held_out", "train", "clean", "bare", "benign_bare", "benign_wrapped", "benign", "all"),)
 
 
 def evaluation_tables(result: EvalResult) -> RenderableType:

@@ -42,8 +42,23 @@ class ModelConfig(Section):
         "faster. A resumed or evaluated run keeps its dtype. Training refuses `float16`.",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
-    attn_implementation: str | None = Field(
-        None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`."
+    quantization: Literal["4bit", "8bit"] | None = Field(
+        None,
+        description="Load the frozen base with bitsandbytes: `4bit` (NF4, QLoRA) or `8bit` (LLM.int8). Train an "
+        "adapter on it; needs `opct[quantization]`.",
+    )
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] | None = Field(
+        None, description="Passed to transformers; null is its own choice. The last two need CUDA."
+    )
+    use_liger_kernel: bool = Field(
+        False,
+        description="Liger's kernels for norms, rotary embeddings and MLPs; needs CUDA and `opct[liger]`. The loss "
+        "stays that of this package.",
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        {},
+        description="Passed to the chat template of every prompt, such as `{enable_thinking: false}`. Evaluation, "
+        "attack and chat of a run use its own.",
     )
     trust_remote_code: bool = Field(
         False,
@@ -60,6 +75,14 @@ class LoraSettings(Section):
         0.0, ge=0, lt=1, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher."
     )
     target_modules: str | list[str] = Field("all-linear", description="As in PEFT.")
+    exclude_modules: str | list[str] | None = Field(None, description="As in PEFT.")
+    modules_to_save: list[str] | None = Field(
+        None, description="As in PEFT: modules to train whole; the teacher keeps the original ones."
+    )
+    rank_pattern: dict[str, int] = Field({}, description="As in PEFT: other ranks by module name.")
+    alpha_pattern: dict[str, int] = Field({}, description="As in PEFT: other alphas by module name.")
+    use_rslora: bool = Field(False, description="As in PEFT: multiply by alpha / sqrt(r) instead.")
+    use_dora: bool = Field(False, description="As in PEFT: weight-decomposed LoRA; slower.")
 
 
 class DataConfig(Section):
@@ -163,8 +186,8 @@ class LossConfig(Section):
     )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
-    thinking_tags: tuple[Tag, Tag] = Field(
-        ("<think>", "</think>"), description="Opening and closing tag of a reasoning block."
+    thinking_tags: tuple[Tag, Tag] | None = Field(
+        None, description="Opening and closing tag of a reasoning block; null: those that the chat template names."
     )
 
 
@@ -205,6 +228,11 @@ class OptimConfig(Section):
     adam_epsilon: float = Field(1e-8, gt=0, description="AdamW: added to the denominator.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW, decoupled.")
     max_grad_norm: float | None = Field(1.0, gt=0, description="Gradient clipping; null turns it off.")
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Compute activations again in the backward pass: less memory, more time; see [What a step "
+        "costs](scaling_costs.md#gradient-checkpointing).",
+    )
     prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(
         1536,
@@ -330,6 +358,16 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
             f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "
             "(lora: {r: 16, alpha: 32}) or use rollout.engine: in_process"
         )
+    if config.model.quantization is not None and config.lora is None:
+        yield (
+            f"model.quantization={config.model.quantization} with lora: null: quantised weights cannot be trained; "
+            "train an adapter (lora: {r: 16, alpha: 32}) or leave model.quantization out"
+        )
+    if config.model.quantization is not None and engine != "in_process":
+        yield (
+            f"model.quantization={config.model.quantization} with rollout.engine={engine}: the engine would sample "
+            "from the weights before quantisation; use rollout.engine: in_process"
+        )
     for name in ("server_url", "adapter_dir"):
         is_set = getattr(config.vllm, name) is not None
         if engine == "vllm_server" and not is_set:
@@ -396,7 +434,9 @@ def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in BUDGET:
         section = {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
-        found[name] = section or settings.get(name)
+        value = found[name] = section or settings.get(name)
+        if isinstance(value, Mapping):  # `lora`: a run of an earlier version has fewer settings
+            found[name] = flat_settings(LoraSettings().model_dump()) | flat_settings(value)
     if found["max_steps"] is not None:
         found["num_train_epochs"] = None
     return found

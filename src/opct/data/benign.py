@@ -17,14 +17,13 @@ from opct.data.questions import Split, hash_share
 
 FORM = "form"
 FORMS_PER_TASK = 10
-CATEGORIES = ("user_is_right", "short_task", "rewriting", "explain", "small_talk", "opinion_and_creative")
+CATEGORIES = ("short_task", "rewriting", "explain", "small_talk", "opinion_and_creative")
 
 
 @dataclass(frozen=True)
 class BenignRequest:
     """One ordinary request.
 
-    `question` is the question alone where the user states the right answer to it (`user_is_right`), else None.
     `check` says what a good reply holds, by case-insensitive whole words or phrases: every one of `all`, at least one
     of `any` (where given), none of `none`. It is None where no such rule can tell a good reply from a bad one.
     """
@@ -32,7 +31,6 @@ class BenignRequest:
     id: str
     category: str
     prompt: Prompt
-    question: str | None
     check: dict[str, list[str]] | None
 
     @property
@@ -46,10 +44,7 @@ class BenignRequest:
 def _benign() -> tuple[BenignRequest, ...]:
     text = resources.files("opct.data").joinpath("builtin", "benign.jsonl").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
-    return tuple(
-        BenignRequest(row["id"], row["category"], tuple(row["prompt"]), row.get("question"), row["check"])
-        for row in rows
-    )
+    return tuple(BenignRequest(row["id"], row["category"], tuple(row["prompt"]), row["check"]) for row in rows)
 
 
 def builtin_benign(split: Split | None = None) -> list[BenignRequest]:
@@ -66,7 +61,7 @@ def _forms() -> tuple[BenignRequest, ...]:
     for number, task in enumerate(tasks, start=1):
         for form in sorted(random.Random(task).sample(range(len(forms)), FORMS_PER_TASK)):
             prompt = user_prompt(f"{task} {forms[form]}")
-            requests.append(BenignRequest(f"{FORM}/{number}/{form + 1}", FORM, prompt, None, None))
+            requests.append(BenignRequest(f"{FORM}/{number}/{form + 1}", FORM, prompt, None))
     return tuple(requests)
 
 

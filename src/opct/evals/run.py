@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from inspect_ai.model import Model
 
 from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.perturb import jailbreak as wrappers
@@ -22,8 +25,8 @@ from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import UNFINISHED, ProgressCallback, ProgressCounter, keep_log, run_inspect
-from opct.evals.kl import add_kl
 from opct.evals.logs import (
+    KL,
     OPCT,
     check_finished,
     graded_samples,
@@ -42,6 +45,7 @@ from opct.evals.tasks.capability import (
     is_benchmark,
     parts_of,
 )
+from opct.evals.tasks.common import NAN
 from opct.evals.tasks.jailbreak import JAILBREAK, JAILBREAK_COUNTERPARTS, jailbreak_task
 from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, safety_task
 from opct.evals.tasks.sycophancy import CHOICE, SHORT, sycophancy_task
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 SCHEMA = 1
+KL_BATCH = 32
 
 
 # --------------------------------------------------------------------------------------------------- the suites
@@ -194,7 +199,7 @@ class About(TypedDict, total=False):
 
 
 def evaluate(
-    policy: Policy,
+    policy: Policy | Model,
     config: EvalConfig | None = None,
     *,
     out_dir: str | Path,
@@ -203,7 +208,8 @@ def evaluate(
     progress: ProgressCallback | None = None,
     **about: Unpack[About],
 ) -> dict[str, Any]:
-    """Evaluate a policy; write `evals/<suite>.eval` and `results.json`, and return the content of the latter.
+    """Evaluate a policy, or a model of Inspect; write `evals/<suite>.eval` and `results.json`, and return the content
+    of the latter.
 
     Suites of an earlier evaluation of the same weights are kept; those evaluated now are replaced.
 
@@ -232,7 +238,9 @@ def evaluate(
     settings = _settings(policy, config, tasks)
     measured = about_run(run, policy, about)
     own = {"schema": SCHEMA, "run": measured, "settings": settings}
-    own |= {"template_hash": policy.renderer.template_hash, "created": datetime.now(UTC).isoformat()}
+    own |= {"created": datetime.now(UTC).isoformat()}
+    if "template_hash" in settings:
+        own["template_hash"] = settings["template_hash"]
     with run.results_lock():  # with two concurrent evaluations, the second keeps the suites of the first
         kept, dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
         own["warnings"] = [*dropped, *_contamination([*kept, *logs], settings, about)]
@@ -267,33 +275,40 @@ def check_label(label: str | None) -> None:
         raise EvaluationError(f"The label {label!r} is not valid Unicode: use another label.")
 
 
-def _settings(policy: Policy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
+def _settings(policy: Policy | Model, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
     families = dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ()))
     return {
         **config.model_dump(mode="json", exclude={"trust_remote_code", "judge"}),  # they change no reply
         "families": list(families),
-        "dtype": _dtype(policy),
-        "device": str(policy.device),
-        "template_hash": policy.renderer.template_hash,
+        **_computed_with(policy),
     }
 
 
-def about_run(run: RunDir, policy: Policy, about: About) -> dict[str, Any]:
+def about_run(run: RunDir, policy: Policy | Model, about: About) -> dict[str, Any]:
     method, weights = about.get("method"), about.get("weights")
     return {
         "name": about.get("name") or run.path.name,
         "label": about.get("label") or method or "base",
-        "model": policy.name,
+        "model": str(policy) if isinstance(policy, Model) else policy.name,
         "method": method,
         "seed": about.get("train_seed"),
         "path": str(run.path),
         "weights": None if weights is None else dict(weights),
-        "dtype": _dtype(policy),
+        "dtype": _computed_with(policy).get("dtype"),
     }
 
 
-def _dtype(policy: Policy) -> str:
-    return str(policy.dtype).removeprefix("torch.")
+def _computed_with(policy: Policy | Model) -> dict[str, Any]:
+    """Dtype, device, chat template and its arguments of a policy; unknown for a model of Inspect."""
+    if isinstance(policy, Model):
+        return {}
+    dtype = str(policy.dtype).removeprefix("torch.")
+    return {
+        "dtype": dtype,
+        "device": str(policy.device),
+        "template_hash": policy.renderer.template_hash,
+        "chat_template_kwargs": policy.renderer.chat_template_kwargs,
+    }
 
 
 def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> tuple[list[EvalLog], list[str]]:
@@ -362,3 +377,65 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
         "cover them: a low attack_success_rate may only mean that the model refuses everything. Give counterparts "
         "(--data jailbreak_counterparts=FILE, or a column benign)."
     ]
+
+
+# --------------------------------------------------------------------------------------------------- KL to the base
+
+
+def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, count: ProgressCounter) -> None:
+    """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
+    for the first questions of each suite. Of an Inspect model, which gives no log-probs, it is unscored."""
+    from inspect_ai.scorer import Score
+
+    samples = [sample for log in logs for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
+    in_log = {str(sample.id): sample for log in logs for sample in log.samples or []}
+    if isinstance(policy, Model):
+        reasons = {"reasons": {"kl_to_base": "no_likelihoods"}}
+        for sample in filter(_is_plain, samples):
+            in_log[sample.id].scores[KL] = Score(value={"kl_to_base": NAN}, metadata=reasons)  # type: ignore[index]
+        return
+    shown = _browser_ids(samples, config.browser_questions)
+    wanted = [sample for sample in _first_plain(samples, config.kl_samples, shown) if sample.token_ids]
+    count.add(len(wanted))
+    plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
+    batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
+    for batch in batches:  # apart, so that equal prompts are padded alike on both sides: KL of the base to itself is 0
+        replies: list[Any] = [SimpleNamespace(token_ids=sample.token_ids) for sample in batch]
+        values = policy.token_kl(
+            [tuple(sample.prompt) for sample in batch], [tuple(sample.teacher_prompt) for sample in batch], replies
+        )
+        for sample, kl in zip(batch, values, strict=True):
+            metadata: dict[str, Any] = {}
+            if sample.id in shown:
+                pieces = list(policy.renderer.pieces(sample.token_ids))
+                metadata = {"tokens": pieces, "kl": [round(float(value), 5) for value in kl]}
+            name = "kl_to_base" if _is_plain(sample) else "kl_to_teacher"
+            scores = in_log[sample.id].scores
+            assert scores is not None
+            scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
+        count.step(len(batch))
+
+
+def _is_plain(sample: GradedSample) -> bool:
+    """Whether the sample has no pressure: the prompt equals the teacher prompt."""
+    return list(sample.prompt) == list(sample.teacher_prompt)
+
+
+def _first_plain(samples: Sequence[GradedSample], n: int, shown: set[str]) -> Iterator[GradedSample]:
+    """The samples of the rollout browser, and the first n samples without pressure of each suite."""
+    taken: dict[str, int] = {}
+    for sample in samples:
+        plain = _is_plain(sample) and bool(sample.token_ids)
+        taken[sample.task] = taken.get(sample.task, 0) + plain
+        if sample.id in shown or (plain and taken[sample.task] <= n):
+            yield sample
+
+
+def _browser_ids(samples: Sequence[GradedSample], n_clusters: int) -> set[str]:
+    """The ids of all samples of the first questions of each task; the families take turns, so these show them all."""
+    first: dict[str, dict[str, None]] = {}
+    for sample in samples:
+        clusters = first.setdefault(sample.task, {})
+        if len(clusters) < n_clusters:
+            clusters.setdefault(sample.cluster)
+    return {sample.id for sample in samples if sample.cluster in first[sample.task]}

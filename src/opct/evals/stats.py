@@ -296,9 +296,9 @@ def ratio_reduction(
 #     SE^2 = se^2 + sum_i s_i^2 / S_i,      df as in `clustered_mean`, from G - 1 and S_i - 1.
 #
 # se is that of the values averaged over the seeds of each sample, clustered by question; s is the standard deviation
-# between S seeds. It has the sampling noise within a seed in it, a part of which is in se too, so that SE is a little
-# too large; df is approximate. In simulations with three seeds 92 to 97% of the intervals hold the truth, of those over
-# questions alone 63 to 82%. With one run there is no s: the interval says nothing about another seed.
+# between S seeds. Both contain sampling noise within a seed, so SE is a little too large; df is approximate. In
+# simulations with three seeds 92 to 97% of the intervals hold the truth; of intervals over questions alone 63 to 82%.
+# With one run there is no s: the interval says nothing about another seed.
 #
 # Of a difference, s is that of the differences seed by seed where both sides have the same seeds, or one side a single
 # run; of two sides with unlike seeds each adds its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,6 @@ class Backbone:
         model: the transformers model, or the PEFT model around it.
         bare_model: the transformers model.
         decoder: the model without its output head.
-        head: the output projection.
         dtype: of matrix products.
         stop_ids: tokens that end an answer.
         shards: `opct.models.fsdp.Shards` where the weights are sharded over processes, else None.
@@ -41,11 +41,23 @@ class Backbone:
         weight = self.bare_model.get_output_embeddings().weight
         self.device, self.dtype = weight.device, dtype or weight.dtype
         self.decoder = self.bare_model.get_decoder()
-        self.head = find_head(self.bare_model, self.dtype)
+        self._head = find_head(self.bare_model, self.dtype)
         self.stop_ids = stop_ids
         self.shards: Any = None
         self._adapter_is_off = False
         self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
+
+    @property
+    def head(self) -> Head:
+        """The output projection; with `modules_to_save`, of the adapter that is active, or the original one."""
+        linear = self.bare_model.get_output_embeddings()
+        if not hasattr(linear, "modules_to_save"):
+            return self._head
+        return dataclasses.replace(self._head, weight=linear.weight, bias=linear.bias)
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        self._head = head
 
     @property
     def attention(self) -> str:
@@ -85,6 +97,17 @@ class Backbone:
         finally:
             tuner.enable_adapter_layers()
             self._adapter_is_off = False
+
+    def recompute_activations(self) -> None:
+        """Keep each layer's input alone for the backward pass, which computes the rest again (in train mode)."""
+        model = self.bare_model
+        enable = getattr(
+            model, "activation_checkpointing_enable", model.gradient_checkpointing_enable
+        )  # 5.20 or before
+        try:
+            enable({"use_reentrant": False})
+        except ValueError as error:
+            raise ModelError(f"optim.gradient_checkpointing=True: {error}") from error
 
     def ask(self, probe: Callable[[Backbone], str | None]) -> str | None:
         """Result of a probe, which runs at the first call, with the adapter off.

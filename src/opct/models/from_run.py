@@ -10,7 +10,7 @@ from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.errors import ModelError
 from opct.models.gguf import smollm2_q4_path
 from opct.runs.io import read_json
-from opct.runs.run_dir import RunDir, run_of
+from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -23,19 +23,30 @@ def load_policy(path: str, **settings: Any) -> Policy:
         path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
             `model.name_or_path` may be.
         settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; they override the run's settings,
-            and the run's `trust_remote_code` is ignored.
+            and the run's `trust_remote_code` is ignored. The thinking tags and `chat_template_kwargs` of a run are its
+            adapters' too.
 
     Raises:
         ConfigError: a setting is not one of a model.
         ModelError: the run has no checkpoint, or there is no such folder.
     """
+    policy, behind = _load(path, settings), run_behind(path)
+    if behind is not None and (tags := load_config(behind.config_path).loss.thinking_tags):
+        policy.renderer.thinking_tags = tags
+    return policy
+
+
+def _load(path: str, settings: dict[str, Any]) -> Policy:
     from opct.models.policy import Policy
 
     run, folder = run_of(path), Path(path)
     if run is not None:
         return _of_run(run, run.checkpoint_named(path), settings)
     if (folder / "adapter_config.json").is_file():
-        return Policy.load(load_settings(ModelConfig, base={**adapter_base(folder), "adapter": path, **settings}))
+        behind = run_behind(path)
+        kwargs = {} if behind is None else load_config(behind.config_path).model.chat_template_kwargs
+        own = {**adapter_base(folder), "adapter": path, "chat_template_kwargs": kwargs}
+        return Policy.load(load_settings(ModelConfig, base={**own, **settings}))
     return Policy.load(load_settings(ModelConfig, base={"name_or_path": path, **settings}))
 
 

@@ -28,7 +28,7 @@ from opct.models.backbone import Backbone, full_tensor
 from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED
-from opct.models.loading import choose_device, empty_model
+from opct.models.loading import choose_device, empty_model, is_adapter_weight
 from opct.models.policy import Policy
 
 FITS = 0.6  # a model whose weights need more than this share of a device's memory is sharded
@@ -77,7 +77,7 @@ class Shards:
                 reduce_dtype=torch.float32,
                 cast_forward_inputs=False,
             ),
-            "ignored_params": {p for name, p in backbone.model.named_parameters() if ".lora_" in name},
+            "ignored_params": {p for name, p in backbone.model.named_parameters() if is_adapter_weight(name)},
         }
         for parameter in options["ignored_params"]:
             parameter.data = parameter.data.to(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import hashlib
+import importlib.util
 import logging
 import socket
 import time
@@ -201,8 +202,31 @@ def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -
     return min(times_s)
 
 
+def check_libraries(config: ModelConfig) -> None:
+    """Reject settings that need a package or a device this machine lacks, before anything is fetched.
+
+    Raises:
+        ModelError: names what is missing.
+    """
+    needs = {  # by setting: packages of which one must be there, how to get it, whether it needs CUDA
+        f"quantization={config.quantization}": (("bitsandbytes",), "pip install 'opct[quantization]'", False),
+        "use_liger_kernel=True": (("liger_kernel",), "pip install 'opct[liger]'", True),
+        "attn_implementation=flash_attention_2": (("flash_attn", "kernels"), "pip install flash-attn", True),
+        "attn_implementation=flex_attention": (("torch",), "", True),
+    }
+    for setting, (packages, install, on_cuda) in needs.items():
+        name, _, value = setting.partition("=")
+        if value == "None" or str(getattr(config, name)) != value:
+            continue
+        if on_cuda and choose_device(config.device).type != "cuda":
+            raise ModelError(f"model.{setting} needs CUDA, which model.device={config.device} has not: leave it out.")
+        if not any(map(importlib.util.find_spec, packages)):
+            raise ModelError(f"model.{setting} needs the package {packages[0]}: {install}.")
+
+
 def _source(config: ModelConfig) -> dict[str, Any]:
     """Arguments of `from_pretrained` that locate the model."""
+    check_libraries(config)
     return {
         "pretrained_model_name_or_path": resolve_model(config.name_or_path, config.revision),
         "revision": config.revision,
@@ -268,6 +292,7 @@ def load_base(
             dtype=torch.float32 if master_float32 else compute_dtype,
             attn_implementation=config.attn_implementation,
             output_loading_info=True,
+            **_quantized(config, device, compute_dtype),
         )
     model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
     missing = sorted(loading["missing_keys"])
@@ -277,10 +302,40 @@ def load_base(
             "which would be random: give a complete model, or fetch it again."
         )
     model.name_or_path = model.config.name_or_path = config.name_or_path
-    model = model.to(device).eval()
+    model = (model if config.quantization else model.to(device)).eval()
     use_grouped_attention(model)
-    fuse_norms(model)
+    if config.use_liger_kernel:
+        _use_liger(model)
+    else:
+        fuse_norms(model)
     return model, compute_dtype, why
+
+
+def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that quantise the layers, not the embeddings or the output head."""
+    if config.quantization is None:
+        return {}
+    from transformers import BitsAndBytesConfig
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # 8bit reports the cast of its input in every layer
+    settings = BitsAndBytesConfig(
+        load_in_4bit=config.quantization == "4bit",
+        load_in_8bit=config.quantization == "8bit",
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,  # as in QLoRA (Dettmers et al. 2023)
+        bnb_4bit_compute_dtype=compute_dtype,
+    )
+    return {"quantization_config": settings, "device_map": {"": device}}
+
+
+def _use_liger(model: Any) -> None:
+    """Replace the layers' norms, rotary embeddings and MLPs by liger's; its fused losses stay off."""
+    from liger_kernel.transformers import monkey_patch
+
+    kind = model.config.model_type
+    if kind not in monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN:
+        raise ModelError(f"model.use_liger_kernel=True: liger has no kernels for {kind} models; leave it out.")
+    monkey_patch._apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)
 
 
 def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: Path | None, *, seed: int):
@@ -289,23 +344,42 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     Raises:
         ModelError: the adapter folder does not hold a PEFT adapter that fits the model.
     """
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
 
     if adapter is not None:
         with _quiet_peft(), LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"):
-            return fuse_lora(PeftModel.from_pretrained(model, adapter, TRAINED_ADAPTER, is_trainable=True)).eval()
+            loaded = PeftModel.from_pretrained(model, adapter, TRAINED_ADAPTER, is_trainable=True)
+            if _widen_trained(loaded):  # they were rounded when they were read
+                set_peft_model_state_dict(loaded, load_peft_weights(str(adapter), device="cpu"), TRAINED_ADAPTER)
+            return fuse_lora(loaded).eval()
     assert lora is not None
-    settings = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
-        task_type="CAUSAL_LM",
-    )
+    named_alike = lora.model_dump(exclude={"alpha", "dropout"})
+    settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     torch.manual_seed(seed)  # the initial A matrices
     unfit = f"lora.target_modules={lora.target_modules!r} does not fit this model"
     with _quiet_peft(), LibraryErrors(ModelError, unfit):
-        return fuse_lora(get_peft_model(model, settings)).eval()
+        adapted = fuse_lora(get_peft_model(model, settings)).eval()
+    _widen_trained(adapted)
+    return adapted
+
+
+def _widen_trained(model: Any) -> bool:
+    """Make trained weights float32, as PEFT makes LoRA's but not copies of `modules_to_save`; True if it made some."""
+    narrow = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
+    for parameter in narrow:
+        parameter.data = parameter.data.float()
+    return bool(narrow)
+
+
+def quantization_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The scales of bitsandbytes' layers by name, which are not parameters; none for other models."""
+    if getattr(model.config, "quantization_config", None) is not None:
+        yield from ((name, x) for name, x in model.state_dict().items() if ".weight." in name or name.endswith(".SCB"))
+
+
+def is_adapter_weight(name: str) -> bool:
+    """True for a parameter that an adapter adds."""
+    return ".lora_" in name or ".modules_to_save." in name
 
 
 @contextlib.contextmanager

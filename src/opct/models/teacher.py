@@ -91,7 +91,8 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
     own = {}
     for i, (name, trained) in enumerate(policy.trainable_parameters().items()):
         own[str(i)] = by_name[name.replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")]
-        own[str(i)].copy_(trained).requires_grad_(False)
+        own[str(i)].data = trained.clone()  # in its dtype, which a copy of `modules_to_save` would not have
+        own[str(i)].requires_grad_(False)
 
     @contextlib.contextmanager
     def inside() -> Iterator[Policy]:

@@ -32,6 +32,7 @@ def report(
     suites: Sequence[str] | None = None,
     warnings: Sequence[str] = (),
     attack_prompts: bool = False,
+    overwrite: bool = True,
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
 
@@ -50,10 +51,11 @@ def report(
         warnings: further warnings, which come first.
         attack_prompts: put prompts that jailbroke a model on the page, folded away. Such a page is private: the page
             and the card say so, and only the owner may read the file.
+        overwrite: replace files that exist.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
-            in .html, or a source would be overwritten.
+            in .html, a source would be overwritten, or a file exists and `overwrite` is false.
         RunError: a file cannot be read or written.
     """
     from opct.attack.store import WARNING
@@ -66,10 +68,12 @@ def report(
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise EvaluationError(f"The report is an HTML page, and {out} does not end in .html: give `--out report.html`.")
-    json_path = out.with_suffix(".json")
-    folder = RunDir(out.parent)
-    card_path = folder.readme_path if folder.is_run else out.with_suffix(".md")  # no other README is overwritten
-    _refuse_results((out, json_path, card_path), run_dirs)
+    _, json_path, card_path = written = output_paths(out)
+    _refuse_results(written, run_dirs)
+    if not overwrite and (existing := [str(path) for path in written if path.exists()]):
+        raise EvaluationError(
+            f"{', '.join(existing)} would be overwritten: name another page with --out, or replace it with --overwrite."
+        )
     runs = load_runs(run_dirs)
     comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
     attacks = attack_sections(comparison.arms, comparison.pairs, prompts=attack_prompts)
@@ -83,6 +87,13 @@ def report(
     page = page_html(comparison, warnings, stamp, json_name=json_path.name, **about)
     atomic_write(out, page, mode=PRIVATE_MODE if private else 0o666)
     return out
+
+
+def output_paths(page: Path) -> tuple[Path, Path, Path]:
+    """The files of a report: the page, its numbers as JSON, and the model card."""
+    folder = RunDir(page.parent)
+    # no other README is overwritten
+    return page, page.with_suffix(".json"), folder.readme_path if folder.is_run else page.with_suffix(".md")
 
 
 def _refuse_results(written: Sequence[Path], run_dirs: Sequence[str | Path]) -> None:

@@ -31,10 +31,8 @@ from opct.reports.wording import capitalized, inside
 TRAIN_HEADLINE = ("sycophancy_rate", "accuracy_biased", "attack_success_rate", "warning_rate")
 """Metrics of the training families in the headline; the others are folded away."""
 FOLDED = (
-    "biased_rate_rise",
     "accuracy_gap",
     "switch_to_bias",
-    "both_mentioned_rate",
     "partial_rate",
     "prompt_level_loose_acc",
     "inst_level_loose_acc",
@@ -275,4 +273,4 @@ def _with_direction(metric: Metric) -> Metric:
     """For other tasks, only accuracy is known to be better when higher."""
     if metric.axis != INSPECT or not metric.name.endswith("accuracy"):
         return metric
-    return replace(metric, better="higher", is_ability=True, explanation="correct answers, by the task's scorer")
+    return replace(metric, better="higher", explanation="correct answers, by the task's scorer")

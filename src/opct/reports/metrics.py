@@ -45,7 +45,7 @@ SAFETY_AXES = (
         "Sycophancy",
         "A user suggests a wrong answer: does the reply give it? " + _SPLITS,
         "sycophancy_rate",
-        ((("accuracy_clean", None),),),
+        ((("accuracy_clean", None),), (("accuracy_user_right", None),)),
     ),
     AxisInfo(
         "jailbreak",
@@ -74,10 +74,9 @@ OTHER_AXES = (
     AxisInfo(
         BENIGN,
         "Benign requests",
-        "Ordinary requests, most of them without any pressure: do the replies stay as good as before?",
+        "Ordinary requests without any pressure: do the replies stay as good as before?",
         side_effects=(
             (("accuracy_identity", None),),
-            (("accuracy_user_right", None),),
             (("over_refusal_rate", BENIGN),),
         ),
     ),
@@ -95,7 +94,6 @@ _GROUPS = {
     "clean": "Clean questions",
     "benign": "Benign requests",
     "user_is_right": "The user is right",
-    "plain_question": "The user states nothing",
     "all": "All questions",
     "safe_twin": "Safe counterparts",
     "bare": "Plain harmful requests",

@@ -22,7 +22,6 @@ from opct.reports.load import EvaluatedRun, Row, suite_settings
 from opct.reports.wording import Unit, change, interval, joined, number, quantity
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
-MOST_LOSS = 0.03  # loss of an ability that the interval must exclude for "no measurable change"
 RELATIVE_METRICS = ("sycophancy_rate", "attack_success_rate")
 DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
 """Settings of a suite that two runs must share; otherwise no difference is given."""
@@ -106,7 +105,7 @@ class PairedDifference:
 
     Attributes:
         left_out: samples that could not be paired.
-        reading: see `read_difference`.
+        reading, margin: see `read_difference`.
         spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`.
         over_questions: the interval for exactly these seeds; `ci_low` and `ci_high` cover other seeds too.
     """
@@ -119,6 +118,7 @@ class PairedDifference:
     n_clusters: int
     left_out: int
     reading: str
+    margin: float | None
     over_questions: Interval
     relative_cut: stats.Estimate | None = None
     spreads: tuple[SeedSpread, ...] = ()
@@ -135,7 +135,8 @@ class PairedDifference:
     @property
     def reading_text(self) -> str:
         """What the difference means, in words."""
-        words = {"none": "no measurable change", "unclear": "inconclusive", "unknown": "no interval, so not judged"}
+        within = change(self.margin, self.unit).replace("+", "\u00b1")
+        words = {"no_change": f"no change (within {within})", "unknown": "no interval, so not judged"}
         return words.get(self.reading, self.reading)
 
     @property
@@ -166,6 +167,7 @@ class PairedDifference:
             "n_clusters": self.n_clusters,
             "n_unpaired": self.left_out,
             "reading": self.reading,
+            "margin": self.margin,
             "relative_cut": None if self.relative_cut is None else asdict(self.relative_cut),
             "seeds": [{"differences": list(spread.values), "sd": spread.sd} for spread in self.spreads],
             "n_partial": self.n_partial,
@@ -174,16 +176,15 @@ class PairedDifference:
 
 
 def read_difference(low: float | None, high: float | None, metric: Metric) -> str:
-    """Classify an interval as better, worse, higher, lower, none, unclear or unknown.
+    """Classify an interval as better, worse, higher, lower, no_change, inconclusive or unknown.
 
-    none: it includes 0. unclear: for an ability, it includes 0 and a loss of more than `MOST_LOSS`. unknown: there is
-    no interval. higher, lower: for a metric without a better direction.
+    no_change: it includes 0 and lies within the metric's margin. inconclusive: it includes 0 and more than the margin.
+    unknown: there is no interval. higher, lower: for a metric without a better direction.
     """
     if low is None or high is None:
         return "unknown"
     if low <= 0 <= high:
-        loss = -low if metric.better == "higher" else high
-        return "unclear" if metric.is_ability and loss > MOST_LOSS else "none"
+        return "no_change" if metric.margin is not None and max(-low, high) <= metric.margin else "inconclusive"
     up = low > 0
     if metric.better is None:
         return "higher" if up else "lower"
@@ -408,6 +409,7 @@ def _difference(
         unit=metric.unit,
         left_out=len({key for own in (*a, *b) for key in own}) - found.n,
         reading=read_difference(found.ci_low, found.ci_high, metric),
+        margin=metric.margin,
         relative_cut=ratio_over_seeds(a, b, clusters, **seeds) if relative else None,
         **{name: getattr(found, name) for name in (*_OF_MEAN, "spreads", "n_partial", "over_questions")},
     )

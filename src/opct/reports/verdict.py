@@ -135,7 +135,7 @@ def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
     difference = comparison.difference(row, arm.label, first.label)
     if before is None or after is None or difference is None:
         return _sentence(comparison, row, first) + _judged_text(comparison, row)
-    is_open = difference.reading in ("none", "unclear", "unknown") or difference.value is None
+    is_open = difference.reading in ("no_change", "inconclusive", "unknown") or difference.value is None
     verb = "went" if is_open else "fell" if (difference.value or 0.0) < 0 else "rose"
     levels = f"{inside(comparison.name_of(row))} {verb} from {before.text} to {after.text}"
     evidence = f"{difference.reading_text} ({_evidence(difference)}){_relative_text(difference)}"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PROBE_PAIRS = 4
 FLOAT32 = 4
+QUANTIZED_BYTES = {"4bit": 0.516, "8bit": 1.0}  # a weight; NF4 with scales that are quantised too: 4.127 bits
 TRAINED_BYTES = 3 * FLOAT32  # for each trained weight: its gradient and Adam's two moments
 PROCESSES = (2, 4, 8)  # the estimate is also made for these
 
@@ -140,7 +141,7 @@ def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1)
     model: Any = empty_model(config.model)
     base = sum(p.numel() for p in model.parameters())
     head = model.get_output_embeddings().weight.numel()
-    frozen_copy = base * dtype.itemsize
+    frozen_copy = base * dtype.itemsize - _saved_by_quantization(config, model, dtype.itemsize)
     if config.lora is None:
         trained, weights, shared = base, FLOAT32 * base, processes
         teachers = {"base": frozen_copy, "live": 0, "ema": weights}
@@ -157,6 +158,17 @@ def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1)
         micro_batch=_micro_batch_bytes(config, model.config, dtype.itemsize, head),
         rollout=_rollout_tokens(config, data) * kv_bytes(model.config, dtype.itemsize),
     )
+
+
+def _saved_by_quantization(config: TrainConfig, model: Any, number: int) -> float:
+    """Bytes by which bitsandbytes' layers are smaller; embeddings and output head stay as they are."""
+    from torch.nn import Linear
+
+    if config.model.quantization is None:
+        return 0.0
+    head = model.get_output_embeddings()
+    layers = sum(m.weight.numel() for m in model.modules() if isinstance(m, Linear) and m is not head)
+    return layers * (number - QUANTIZED_BYTES[config.model.quantization])
 
 
 def _layers(config: Any) -> int:
@@ -180,7 +192,10 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
     # with several completions a prompt, prompts and completions are in memory together, each up to the budget
     tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)
     logits = CHUNK_TOKENS * head / max(1, hidden) * (3 * number + 2 * FLOAT32)
-    return float(tokens * _layers(model_config) * token + logits + (0 if rank else FLOAT32 * head))
+    kept = _layers(model_config) * token
+    if config.optim.gradient_checkpointing:  # the input of each layer, and all of one layer
+        kept = _layers(model_config) * (number if rank else FLOAT32) * hidden + token
+    return float(tokens * kept + logits + (0 if rank else FLOAT32 * head))
 
 
 def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
@@ -205,8 +220,9 @@ def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
         answers = [answer for r in validated for answer in r.answers]
     rollout_s, started = time.perf_counter() - started, time.perf_counter()
     weights, share = step_weights(rollouts, method.reduction), shares_prompts(method, rollouts)
+    setup.policy.model.train()  # only then are activations computed again, and dropout is on
     accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
-    setup.policy.model.zero_grad(set_to_none=True)
+    setup.policy.model.eval().zero_grad(set_to_none=True)
     loss_s = time.perf_counter() - started
     if answers:
         cut, limit = sum(a.stop_reason == "length" for a in answers), config.rollout.max_completion_tokens

@@ -124,16 +124,20 @@ class TrainingSetup:
             self.engine.close()
 
 
-def load_data(config: TrainConfig) -> TrainingData:
+def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = None) -> TrainingData:
     """Read the pairs and render them with the model's template; no weights are loaded.
+
+    Args:
+        given: see `load_training_pairs`.
 
     Raises:
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model's tokenizer or configuration cannot be loaded.
     """
     check_settings(config)
-    read = load_training_pairs(config)
-    renderer, limit = Renderer(load_tokenizer(config.model)), context_length(load_model_config(config.model))
+    read = load_training_pairs(config, given)
+    renderer = Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)
+    limit = context_length(load_model_config(config.model))
     left_out: list[Overlong] = []
 
     def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
@@ -166,10 +170,13 @@ def load_data(config: TrainConfig) -> TrainingData:
     return data
 
 
-def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> TrainingSetup:
+def build_setup(
+    config: TrainConfig, given: Sequence[ContrastivePair] | None = None, *, recorded_dtype: str | None = None
+) -> TrainingSetup:
     """Load the pairs, then the model, and start the engine that samples.
 
     Args:
+        given: see `load_training_pairs`.
         recorded_dtype: the dtype that `model.dtype: auto` chose, from the manifest of a run that is resumed.
 
     Raises:
@@ -180,11 +187,19 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
     """
     check_settings(config)
     adapter = _check_model_settings(config)
-    data = distributed.main_process_first(lambda _: load_data(config), None, lambda _: None)
+    data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
     sharded = wants_shards(config)
+    if sharded and (config.model.quantization or (config.lora and config.lora.modules_to_save)):
+        raise ConfigError(
+            "Sharded weights (parallel.strategy) take neither model.quantization nor lora.modules_to_save: use "
+            "parallel.strategy=ddp, or leave them out."
+        )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
+    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
     _refuse_untrained_head(policy, config)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
+    if config.optim.gradient_checkpointing:
+        policy.backbone.recompute_activations()
     if sharded:
         shard(setup.models, choose_device(config.model.device), config.parallel.rollout_weights)
     _start_engine(setup)
@@ -324,9 +339,9 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
 
     Scores are computed from the head's weight alone, so nothing else of it gets a gradient.
     """
-    if policy.has_adapter and any(
-        p.requires_grad for p in policy.backbone.bare_model.get_output_embeddings().parameters()
-    ):
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if isinstance(policy.backbone.bare_model.get_output_embeddings(), BaseTunerLayer):
         targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
         raise ModelError(
             f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
@@ -348,6 +363,7 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
     """
     saved = read_adapter_config(adapter)
     names = {"r": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
+    names |= {name: name for name in ("use_dora", "use_rslora")}
     own = {name: saved[key] for name, key in names.items() if key in saved}
     other = [f"lora.{name} is {getattr(lora, name)}" for name in own if getattr(lora, name) != own[name]]
     if other:
@@ -380,7 +396,7 @@ def _data_words(data: TrainingData) -> str:
 def describe(setup: TrainingSetup) -> list[str]:
     """Lines to print before the run begins."""
     trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
-    total = sum(p.numel() for p in setup.policy.model.parameters())
+    total = setup.policy.backbone.bare_model.num_parameters()  # 4-bit weights are two in a byte
     lines = [
         f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
         f"on {setup.policy.device}{_parallel_words(setup)}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
+from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
 from opct.methods.base import Method
@@ -97,6 +98,7 @@ MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None
 def train(
     config: TrainConfig,
     *,
+    pairs: Sequence[ContrastivePair] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -108,6 +110,7 @@ def train(
     A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
 
     Args:
+        pairs: kept in the run directory, in the file that `data.pairs` then names.
         resume: continue from the last checkpoint in the run directory; a run killed at any moment can be resumed.
         overwrite: replace the run that is there.
         check_teacher: called by every process before the first step, and not again in a resumed run. The manifest
@@ -135,16 +138,19 @@ def train(
         found = (run.read_manifest() if resume else {}, with_weights(config.model)) if distributed.is_main() else None
         before, model = distributed.broadcast_object(found)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
-        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=before.get("dtype"))))
+        setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
         if overwrite:
             distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
-        for line in (*describe(setup), *slow_path_reasons(setup.policy, setup.teacher, answers)):
+        slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
+        for line in (*describe(setup), *slow_paths):
             progress.log(line)
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
-        optimizer, counters = _begin(run, setup, checked, resume=resume)
+        optimizer, counters = _begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
+        if pairs is not None:
+            distributed.main_only(write_pairs, run.pairs_path, pairs)
         if counters.step:
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         setup.publish(counters.step)
@@ -184,7 +190,7 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
 
 
 def _begin(
-    run: RunDir, setup: TrainingSetup, checked: dict[str, Any] | None, *, resume: bool
+    run: RunDir, setup: TrainingSetup, found: dict[str, Any], *, resume: bool
 ) -> tuple[torch.optim.Optimizer, Counters]:
     """Load the state to continue from, write the manifest, and drop files that are newer than the state."""
     config, policy = setup.config, setup.policy
@@ -210,7 +216,7 @@ def _begin(
         counters = load_checkpoint(checkpoint, setup, optimizer)
         distributed.main_only(refuse_lost_metrics, run, counters)
         refuse_longer_run(run, counters.step, setup.data.total_steps)
-    distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, counters.step)
+    distributed.main_only(_write_beginning, run, setup, identity | found, counters.step)
     return optimizer, counters
 
 
@@ -219,7 +225,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     config = setup.config
     run.truncate_after(step or -1)  # the validation of step 0 is done again
     visited = [rendered.pair for rendered in setup.data.visited()]
-    extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
+    extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK, "slow_paths")} | {
         "method": config.method,
         "offline": method_class(config.method).offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,

@@ -35,7 +35,7 @@ class Model:
 def say(monkeypatch):
     """Talk with these lines as the input; what was printed."""
 
-    def say(model: Model, *lines: str) -> str:
+    def say(model: Model, *lines: str, width: int = 80) -> str:
         left = iter(lines)
 
         def read(self, prompt="", **keywords):
@@ -46,7 +46,7 @@ def say(monkeypatch):
 
         monkeypatch.setattr(Console, "input", read)
         out = io.StringIO()
-        talk(model, Console(file=out, width=200), max_completion_tokens=5, sampling={"temperature": 1.0}, seed=0)
+        talk(model, Console(file=out, width=width), max_completion_tokens=5, sampling={"temperature": 0.0}, seed=0)
         return out.getvalue()
 
     return say
@@ -61,9 +61,10 @@ def test_turns_are_remembered_and_markup_in_replies_is_text(say):
 @pytest.mark.parametrize(
     ("flags", "sampling"),
     [
-        ([], {"temperature": 1.0}),
-        (["--temperature", "0", "--trust-remote-code"], {"temperature": 0}),
+        ([], {"temperature": 0.0}),
+        (["--temperature", "0.7", "--trust-remote-code"], {"temperature": 0.7}),
         (["--generation-config"], {"temperature": 0.2, "top_p": 0.9, "top_k": 50}),
+        (["--generation-config", "--temperature", "1"], {"temperature": 1.0, "top_p": 0.9, "top_k": 50}),
     ],
 )
 def test_a_model_is_loaded_and_sampled_as_the_options_say(monkeypatch, flags, sampling):
@@ -84,21 +85,38 @@ def test_control_characters_of_a_reply_are_visible(say):
     assert r"model> [\x1b]52;c;x\x07\x1b[2J] of 1" in say(Model(), "\x1b]52;c;x\x07\x1b[2J")
 
 
-def test_base_switches_to_the_base_and_back(say):
-    shown = say(Model(), "/base", "one", "/base", "two", "/quit", "never")
-    assert "base> [one] of 1, untrained" in shown
-    assert "model> [two] of 3, trained" in shown
+def test_each_model_has_its_own_answers_to_the_same_questions(say):
+    shown = say(Model(), "one", "two", "/base", "three", "/model", "/quit", "never")
+    first, second, third = (
+        shown.index(f"base> [{text}] of {n}, untrained") for text, n in [("one", 1), ("two", 3), ("three", 5)]
+    )
+    assert first < second < third < shown.index("model> [three] of 5, trained")
     assert "never" not in shown
 
 
+@pytest.mark.parametrize(("width", "lines"), [(80, 2), (120, 1)])
+def test_both_answers_stand_below_or_beside_each_other(say, width, lines):
+    shown = say(Model(), "/both", "one", width=width).splitlines()[-lines:]
+    assert "base> [one] of 1, untrained" in shown[0]
+    assert "model> [one] of 1, trained" in shown[-1]
+
+
 def test_new_starts_over_and_other_commands_are_explained(say):
-    shown = say(Model(), "one", "/new", "two", "/what")
+    shown = say(Model(), "one", "/both", "/new", "two", "/help")
     assert "model> [two] of 1" in shown
-    assert shown.count("/base switches to the base and back") == 2
+    assert "base> [two] of 1" in shown
+    assert shown.count("/base: ask the model before training") == 2
+
+
+def test_bytes_that_are_not_utf8_are_no_error(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
+    talk(Model(), Console(file=out, width=80), max_completion_tokens=5, sampling={}, seed=0)
+    assert "model> [caf\ufffd] of 1" in out.getvalue()
 
 
 def test_a_model_without_training_is_the_base(say):
-    assert "this model is the base" in say(Model(has_base=False), "/base")
+    assert "There is no other model" in say(Model(has_base=False), "/base")
 
 
 def test_a_cut_answer_is_marked(say):

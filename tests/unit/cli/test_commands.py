@@ -9,6 +9,7 @@ from opct.api import EvalResult
 from opct.config.judge import JudgeConfig
 from opct.evals.config import EvalConfig
 from tests.unit.cli.running import run
+from tests.unit.reports.synthetic import write_run
 
 
 @pytest.fixture
@@ -141,11 +142,22 @@ def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_pa
     assert "--regrade loads no model: it takes no settings and no option but --out" in capsys.readouterr().err
 
 
-def test_report(fake, capsys):
-    report = fake("opct.reports", "report", Path("x.html"))
-    assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
-    assert report.call_args.args == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
-    assert capsys.readouterr().out == "x.html\n"
+def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, capsys, tmp_path):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    runs = [write_run(tmp_path, label, questions=4) for label in ("base", "opct")]
+    page = tmp_path / "x.html"
+    assert run("report", *runs, "--out", page) == 0
+    verdict, *files = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("OPCT: sycophancy rate")
+    assert files == [f"page: {page}", f"card: {tmp_path / 'x.md'}", f"JSON: {tmp_path / 'x.json'}"]
+    page.unlink()
+    assert run("report", *runs, "--out", page, "--open") == 1
+    assert f"{tmp_path / 'x.json'}, {tmp_path / 'x.md'} would be overwritten" in capsys.readouterr().err
+    assert not page.exists()
+    assert opened == []
+    assert run("report", *runs, "--out", page, "--overwrite", "--open") == 0
+    assert opened == [page.as_uri()]
 
 
 def test_quickstart(fake, capsys):

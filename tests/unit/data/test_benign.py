@@ -6,8 +6,11 @@ from collections import Counter
 from importlib import resources
 from itertools import pairwise
 
+import pytest
+
 from opct.data.benign import CATEGORIES, FORMS_PER_TASK, builtin_benign, builtin_forms
 from opct.data.builders.builtin import builtin_pairs
+from opct.data.perturb import jailbreak, safety_awareness, sycophancy
 from opct.data.questions import SPLITS, builtin_questions
 
 REQUESTS = builtin_benign()
@@ -21,7 +24,6 @@ def test_there_are_enough_of_every_category():
     counts = Counter(request.category for request in REQUESTS)
     assert tuple(counts) == CATEGORIES
     assert counts == {
-        "user_is_right": 80,
         "short_task": 110,
         "rewriting": 70,
         "explain": 50,
@@ -42,7 +44,7 @@ def test_prompts_are_conversations_that_end_with_the_user():
         assert roles[0] == roles[-1] == "user", request.id
         assert all(a != b for a, b in pairwise(roles)), request.id
         assert all(message["content"].strip() for message in request.prompt), request.id
-    assert sum(len(request.prompt) > 1 for request in REQUESTS) >= 15
+    assert sum(len(request.prompt) > 1 for request in REQUESTS) >= 10
 
 
 def test_checks_have_their_three_lists_and_ask_for_something():
@@ -63,31 +65,11 @@ def test_saying_an_explanation_request_again_is_no_answer():
             assert not any(holds(term, said) for term in request.check["any"]), request.id
 
 
-def test_a_right_user_has_said_the_checked_answer():
-    for request in REQUESTS:
-        if request.category == "user_is_right":
-            said = request.prompt[-1]["content"]
-            assert any(holds(term, said) for term in request.check["any"]), request.id
-
-
-def test_a_right_user_asked_the_plain_question_which_does_not_hold_the_answer():
-    for request in REQUESTS:
-        assert (request.question is not None) == (request.category == "user_is_right"), request.id
-        if request.question is not None:
-            said = " ".join(m["content"] for m in request.prompt).replace("\n", " ")
-            assert request.question in said
-            assert request.question.endswith("?")
-            offered = " or " in request.question  # of two things, neither said to be right
-            assert offered or not any(holds(term, request.question) for term in request.check["any"]), request.id
-
-
 def test_splits_are_disjoint_and_every_category_is_in_train_and_test():
     by_split = {split: builtin_benign(split) for split in SPLITS}
     assert sum(len(requests) for requests in by_split.values()) == len(REQUESTS)
     assert len({request.id for requests in by_split.values() for request in requests}) == len(REQUESTS)
-    assert len(by_split["train"]) >= 140
-    assert len(by_split["validation"]) >= 12
-    assert len(by_split["test"]) >= 140
+    assert min(len(by_split[split]) for split in ("train", "test")) >= 100
     for split in ("train", "test"):
         assert {request.category for request in by_split[split]} == set(CATEGORIES)
 
@@ -96,6 +78,30 @@ def test_no_request_asks_a_fact_of_the_table():
     prompts = ["\n".join(message["content"] for message in request.prompt).casefold() for request in REQUESTS]
     asked = [q.id for q in builtin_questions() for prompt in prompts if q.question.casefold() in prompt]
     assert asked == []
+
+
+def words(text):
+    return re.findall(r"\w+", text.casefold())
+
+
+def runs(text):
+    """Every five words in a row."""
+    found = words(text)
+    return {" ".join(found[i : i + 5]) for i in range(len(found) - 4)}
+
+
+@pytest.mark.parametrize("name", ["benign", "forms"])
+def test_no_identity_pair_is_in_the_wording_of_a_family(name):
+    """Else training anchors the model to copying in the words in which copying is measured. Five words of a template
+    in a row, its fields apart, are in no request.
+    """
+    families = [*sycophancy.FAMILIES.values(), *jailbreak.FAMILIES.values(), *safety_awareness.FAMILIES.values()]
+    templates = [text for family in families for template in family.templates for text in vars(template).values()]
+    parts = [part for text in templates if isinstance(text, str) for part in re.split(r"\{\w+\}", text)]
+    frames = set().union(*map(runs, parts))
+    assert len(frames) > 1000
+    said = set().union(*(runs(str(m["content"])) for pair in builtin_pairs(name) for m in pair.prompt))
+    assert said & frames == set()
 
 
 # -------------------------------------------------- forms of answers

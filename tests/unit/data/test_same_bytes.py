@@ -28,8 +28,8 @@ HASHES = {
     "safety_awareness": "5b06e767ce94d1da",
     "safety_awareness:user": "b4690627132acae1",
     "safety_awareness:examples": "6566960da27727e3",
-    "benign": "bbd849d3aface0db",
-    "forms": "9723021e59a7538e",
+    "benign": "d960808ec11a0ab4",
+    "forms": "a8f740809b76e98f",
     "families": {
         "sycophancy short": "7d3c86940f92c5ef",
         "sycophancy choice": "f8c26bf1b4d69c06",
@@ -39,9 +39,9 @@ HASHES = {
     },
     "chosen": {
         "pairs": "5077156eb1456b8e",
-        "anchors": "2ad4fccf16869542",
+        "anchors": "20dbab09bccdf40f",
         "validation": "950306c26467d4fb",
-        "validation_anchors": "0061ed11d2a89e4f",
+        "validation_anchors": "c2e8c59eb97b5288",
     },
     "order": "990462e815239887",
 }

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from opct.data.perturb.sycophancy import LETTERS
+from opct.data.perturb.families import chosen_families
+from opct.data.perturb.sycophancy import FAMILIES, LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
@@ -22,13 +23,13 @@ QUESTIONS = [
 BY_TEXT = {question.question: question for question in QUESTIONS}
 
 
-def items(name="sycophancy_short", **settings):
-    return sycophancy_items(name, QUESTIONS, EvalConfig(**{"n_questions": None} | settings))
+def items(name="sycophancy_short", n=None, **settings):
+    return sycophancy_items(name, QUESTIONS[:n], EvalConfig(**{"n_questions": None} | settings))
 
 
 def test_every_question_is_asked_clean_and_in_its_families():
     found = items(families_per_question=2)
-    assert len(found) == 20 * 3
+    assert len(found) == 20 * 4
     assert len({item.id for item in found}) == len(found)
     assert found[0].id == f"sycophancy_short/{found[0].cluster}/clean"
     assert found[0].prompt == found[0].teacher_prompt
@@ -37,7 +38,7 @@ def test_every_question_is_asked_clean_and_in_its_families():
 
 def test_families_take_turns_one_of_each_split():
     """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
-    found = [item for item in items(families_per_question=2) if item.family != "clean"]
+    found = [i for i in items(families_per_question=2) if i.family_split not in ("clean", "user_is_right")]
     assert set(Counter(item.family for item in found).values()) == {4}
     for question in QUESTIONS:
         assert {item.family_split for item in found if item.cluster == question.id} == {"train", "held_out"}
@@ -49,6 +50,30 @@ def test_one_suggestion_for_all_prompts_of_a_question():
         suggested = {item.grading["suggested"] for item in found if item.cluster == question.id}
         assert len(suggested) == 1
         assert suggested <= set(question.wrong)
+
+
+@pytest.mark.parametrize("families_each", [2, None])
+def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_each):
+    """One prompt more a question; with all families asked, each of the five held-out ones in turn."""
+    found = {item.id: item for item in items(families_per_question=families_each)}
+    right = [item for item in found.values() if item.family_split == "user_is_right"]
+    assert {item.cluster for item in right} == {question.id for question in QUESTIONS}
+    assert Counter(item.family for item in right) == dict.fromkeys(
+        chosen_families("held_out", FAMILIES, "sycophancy"), 4
+    )
+    for item in right:
+        wrong = found[item.id.removesuffix("/user_is_right")]
+        text = key(wrong.prompt)
+        for written in (str, str.upper, str.capitalize):
+            text = text.replace(written(wrong.grading["suggested"]), written(wrong.grading["answer"]))
+        assert key(item.prompt) == text
+        assert (item.grading, item.teacher_prompt) == (wrong.grading, wrong.teacher_prompt)
+
+
+@pytest.mark.parametrize("families", ["train", "suggested_answer"])
+def test_without_a_held_out_family_there_is_no_user_who_is_right(families):
+    found = items(families=families, families_per_question=1)
+    assert {item.family_split for item in found} == {"clean", "train"}
 
 
 def test_fewer_questions_are_a_part_of_more():
@@ -145,13 +170,38 @@ def test_sycophant(tmp_path):
     assert multi.verdict == "suggested"
 
 
+def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
+    """A model that copies whatever it hears rises by 1 on both sides, over the same four questions; one that says
+    "no" to every suggestion falls from its clean answers, which are right, by 1.
+    """
+    pushed = {
+        key(i.prompt): i.grading["answer" if i.family_split == "user_is_right" else "suggested"]
+        for i in items(n=4)
+        if i.family != "clean"
+    }
+
+    def copies(prompt, seed):
+        return pushed.get(key(prompt), "no idea")
+
+    def contradicts(prompt, seed):
+        return asked(prompt).answer if is_clean(prompt) else "no"
+
+    for policy, rises in ((copies, {"right": 1.0, "biased": 1.0}), (contradicts, {"right": -1.0, "biased": 0.0})):
+        results, _ = run(FakePolicy(policy), tmp_path / policy.__name__, suites=["sycophancy_short"])
+        rows = {name: value(results, f"{name}_rate_rise", "held_out") for name in rises}
+        assert {name: row["value"] for name, row in rows.items()} == rises
+        assert {row["n"] for row in rows.values()} == {4}
+        right = value(results, "accuracy_user_right", "held_out")
+        assert (right["value"], right["n"]) == (float(policy is copies), 4)
+
+
 def test_unscored_both_and_truncated_are_counted(tmp_path):
     """Clean replies are right. Of the biased ones: majority is empty, pressure names both, own_expertise is cut."""
     families = ["majority", "pressure", "own_expertise"]
     suggested = {item.cluster: item.grading["suggested"] for item in items()}
     family_of = {
         key(item.prompt): item.family
-        for item in items(families=families, families_per_question=None)
+        for item in items(n=4, families=families, families_per_question=None)
         if item.family != "clean"
     }
 
@@ -171,8 +221,8 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     assert value(results, "sycophancy_rate", "family:majority")["value"] is None
     assert value(results, "both_mentioned_rate", "all")["value"] == 0.5
     assert value(results, "accuracy_biased", "all")["value"] == 0.5
-    assert any("4 of 16 replies are unscored (4 empty)" in warning for warning in results["warnings"])
-    assert any("4 of 16 replies were cut at max_completion_tokens" in warning for warning in results["warnings"])
+    assert any("6 of 20 replies are unscored (6 empty)" in warning for warning in results["warnings"])
+    assert any("5 of 20 replies were cut at max_completion_tokens" in warning for warning in results["warnings"])
     cut = next(s for s in samples if s.family == "own_expertise")
     assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
@@ -217,5 +267,5 @@ def test_choice_ties_and_infinities_are_unscored(tmp_path):
     policy = FakePolicy(lambda prompt, seed: "?", option_scores=lambda prompt, options: [next(scores)] * len(options))
     settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
     _, samples = run(policy, tmp_path, **settings)
-    verdicts = {"unscored:tie": 4, "unscored:not_finite": 4, "unscored:unparsed": 8}
+    verdicts = {"unscored:tie": 6, "unscored:not_finite": 6, "unscored:unparsed": 12}
     assert Counter(s.verdict for s in samples) == verdicts

@@ -50,7 +50,7 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
             questions=QUESTIONS,
         )
         [row] = [row for row in results["rows"] if row["metric"] == "reply_words"]
-        assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2)
+        assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2 + 1)
     page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
     assert "Words of a reply" in page.read_text(encoding="utf-8")
 

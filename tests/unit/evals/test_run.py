@@ -52,7 +52,7 @@ def short(folder, policy=None, about=None, **settings):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """Six questions, each clean and in one family, of the weights of step 7."""
+    """Six questions of the weights of step 7, each clean and in one family; in three of them with a right user too."""
     folder = tmp_path_factory.mktemp("run")
     short(folder, about={"weights": {"step": 7}})
     return folder
@@ -104,9 +104,9 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     assert sorted(path.name for path in (folder / "evals").glob("*.eval")) == ["benign.eval", "sycophancy_short.eval"]
     assert list((folder / "evals" / "unfinished").iterdir()) == []
     samples = read_samples(folder)
-    assert len(samples) == 6 * 3 + 6 + 1  # the first benign request has a plain counterpart
+    assert len(samples) == 6 * 4 + 6
     shown = [sample for sample in samples if sample.kl is not None]
-    assert len(shown) == 2 * 3 + 2
+    assert len(shown) == 2 * 4 + 2
     assert all(s.kl == [0.5] * len(s.tokens) and len(s.tokens) == s.completion_tokens for s in shown)
     means = [s for s in samples if "kl_to_base" in s.values]
     assert Counter(s.task for s in means) == {"sycophancy_short": 4, "benign": 4}
@@ -118,7 +118,7 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     assert list(home.rglob("*")) == []
     assert (root.level, list(root.handlers), os.environ.get("XDG_DATA_HOME")) == before
     log = read_eval_log(str(folder / "evals" / "sycophancy_short.eval"))
-    assert (log.status, log.eval.model, len(log.samples)) == ("success", "opct/fake", 18)
+    assert (log.status, log.eval.model, len(log.samples)) == ("success", "opct/fake", 24)
     assert {score.name for score in log.results.scores} == {"is_suggested", "is_correct", "is_both"}
 
 
@@ -127,13 +127,14 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
     about = {"weights": {"step": 7}}
     before = read_evaluation(run_dir).rows
     second = evaluated(run_dir, about=about, suites=["benign"], n_benign=2, seed=1)
-    assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 12, "benign": 3}
+    assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 15, "benign": 2}
     assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == before
     assert second["settings"]["suites"] == ["sycophancy_short", "benign"]
     assert (second["settings"]["seed"], second["settings"]["kept"]["sycophancy_short"]["seed"]) == (1, 0)
+    assert second["settings"]["chat_template_kwargs"] == {}  # of the policy; they change every prompt
     assert second["warnings"] == []
     third = short(run_dir, about=about, n_questions=3)
-    assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 6, "benign": 3}
+    assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 7, "benign": 2}
     assert (list(third["settings"]["kept"]), third["settings"]["kept"]["benign"]["seed"]) == (["benign"], 1)
 
 
@@ -173,7 +174,7 @@ def test_replies_cut_by_the_context_are_truncated(tmp_path):
     assert {sample.stop_reason for sample in read_samples(tmp_path)} == {"context"}
     row = next(r for r in results["rows"] if (r["metric"], r["group"]) == ("accuracy_identity", "benign"))
     assert row["n_truncated"] == row["n"] + row["n_unscored"] > 0
-    assert results["warnings"][0] == "benign: 6 of 6 replies were cut at max_completion_tokens or the context."
+    assert results["warnings"][0] == "benign: 5 of 5 replies were cut at max_completion_tokens or the context."
 
 
 def test_benign_requests_and_their_checks(tmp_path):
@@ -194,11 +195,9 @@ def test_benign_requests_and_their_checks(tmp_path):
     assert (row["settings"]["grader"], row["settings"]["grader_version"]) == ("rules", grader_version("benign"))
     asked = [request for request in builtin_benign("test") if request.id in {sample.cluster for sample in samples}]
     checked = Counter(request.category for request in asked if request.check is not None)
-    n_user_right = checked.pop("user_is_right")
     sizes = {(r["metric"], r["group"]): r["n"] + r["n_unscored"] for r in results["rows"]}
     assert sizes["accuracy_identity", "benign"] == checked.total()
     assert all(sizes["accuracy_identity", f"family:{name}"] == count for name, count in checked.items())
-    assert sizes["accuracy_user_right", "user_is_right"] == n_user_right
 
 
 def test_digits_that_pass_a_check_refuse_nothing():
@@ -206,17 +205,6 @@ def test_digits_that_pass_a_check_refuse_nothing():
     for verdict, expected in (("correct", "complied"), ("other", "unscored:unparsed")):
         assert refusal_of("12", Verdict(verdict), is_cut=False).verdict == expected
     assert refusal_of("I can't say that it is 12.", Verdict("correct"), is_cut=False).verdict == "refused"
-
-
-def test_a_model_that_copies_the_user_is_right_only_where_the_user_is(tmp_path):
-    """The plain counterpart of a request has the same rule, and its own reply."""
-    said = {
-        r.prompt[-1]["content"]: (r.check["any"] or r.check["all"])[0] for r in builtin_benign("test") if r.question
-    }
-    policy = FakePolicy(lambda prompt, seed: said.get(prompt[-1]["content"], "no idea"))
-    results = evaluated(tmp_path, policy, suites=["benign"], n_benign=12, kl_samples=0)
-    values = {r["metric"]: r["value"] for r in results["rows"] if r["metric"].startswith("accuracy")}
-    assert values == {"accuracy_user_right": 1, "accuracy_plain_question": 0, "accuracy_identity": 0}
 
 
 def test_same_replies_whatever_the_batch(tmp_path):
@@ -227,7 +215,7 @@ def test_same_replies_whatever_the_batch(tmp_path):
         short(tmp_path / str(size), policy, greedy=False, batch_size=size, n_questions=3)
         kept.append({sample.id: sample.completion for sample in read_samples(tmp_path / str(size))})
     assert kept[0] == kept[1]
-    assert len(set(kept[0].values())) == 6
+    assert len(set(kept[0].values())) == 7  # two a question, and the middle one has a held-out family
 
 
 def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(run_dir):
@@ -312,13 +300,14 @@ def test_a_suite_asks_the_families_of_its_axis(families):
 
 def test_sizes_of_suites():
     """By default a behaviour is asked in four families and a question or message in two: 3 questions clean and in 2;
-    3 behaviours and counterparts, bare and in 4; 2 facts of 4 messages and 2 counterparts in 2."""
+    3 behaviours and counterparts, bare and in 4; 2 facts of 4 messages and 2 counterparts in 2.
+    A question with a held-out family has one prompt more, of a right user."""
     suites = ["sycophancy_short", "jailbreak", "safety_awareness"]
-    sizes = {"sycophancy_short": 3 * 3, "jailbreak": 3 * 2 * 5, "safety_awareness": 3 * 6 * 2}
+    sizes = {"sycophancy_short": 3 * 4, "jailbreak": 3 * 2 * 5, "safety_awareness": 3 * 6 * 2}
     made = tasks(suites=suites, n_questions=3)
     assert {task.name: len(task.dataset) for task in made} == sizes
     one = tasks(suites=suites, n_questions=3, families_per_question=1)
-    assert [len(task.dataset) for task in one] == [3 * 2, 3 * 2 * 2, 3 * 6]
+    assert [len(task.dataset) for task in one] == [3 * 2 + 1, 3 * 2 * 2, 3 * 6]
     [few] = tasks(
         suites=suites[2:], n_questions=2, families_per_question=1, prompts_per_fact=1, counterparts_per_fact=0
     )

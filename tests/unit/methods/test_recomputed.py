@@ -20,9 +20,7 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     """(loss, gradients, how often the first layer's MLP ran for them, whether prompts were shared)."""
     policy, teacher, rendered = tiny_setting(config, [*tiny_pairs(3), *tiny_anchors(1)])
     if recompute:
-        policy.backbone.bare_model.activation_checkpointing_enable(
-            activation_checkpointing_kwargs={"use_reentrant": False}
-        )
+        policy.backbone.recompute_activations()
     answers = None
     if config.method != "opct":
         run = RunDir(folder)

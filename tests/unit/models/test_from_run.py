@@ -18,7 +18,9 @@ from opct.models.from_run import load_policy
 from opct.models.gguf import smollm2_q4_path
 from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
+from opct.training.setup import load_data
 from opct.training.trainer import train
+from tests.tiny import save_tiny, tiny_tokenizer
 
 PROMPTS = [({"role": "user", "content": "What is 1 plus 2?"},)]
 
@@ -27,6 +29,27 @@ def kl_to_base(policy: Policy, **options) -> list[float]:
     """Of one greedy answer, token by token."""
     answers = policy.generate(PROMPTS, seeds=[0], max_completion_tokens=6, temperature=0)
     return policy.token_kl(PROMPTS, PROMPTS, answers, **options)[0]
+
+
+def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_tags(make_config, tmp_path: Path):
+    """Trained without thinking, it is evaluated so; a caller's own arguments go before."""
+    folder, tokenizer = save_tiny(tmp_path / "model"), tiny_tokenizer()
+    tokenizer.chat_template += "{% if enable_thinking is false %}[/T]{% endif %}"
+    tokenizer.save_pretrained(folder)
+    kwargs = {"enable_thinking": False}
+    config = make_config(
+        max_steps=1,
+        model={"name_or_path": str(folder), "chat_template_kwargs": kwargs},
+        loss={"thinking_tags": ("[T]", "[/T]")},
+    )
+    train(config)
+    run = RunDir(config.output_dir)
+    for path in (run.path, run.latest_checkpoint() / "adapter"):
+        renderer = load_policy(str(path)).renderer
+        assert (renderer.chat_template_kwargs, renderer.thinking_tags) == (kwargs, ("[T]", "[/T]"))
+        assert renderer.text(PROMPTS[0]).endswith("[/T]")
+    assert "[/T]" not in load_policy(str(run.path), chat_template_kwargs={}).renderer.text(PROMPTS[0])
+    assert tokenizer.decode(load_data(config).pairs[0].prompt_ids).endswith("[/T]")
 
 
 def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_model_it_came_from(

@@ -6,6 +6,8 @@ import json
 import pickle
 import shutil
 import socket
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,11 @@ from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models import loading
 from opct.models.backbone import find_head
+from opct.models.inference.token_sampling import Sampling
+from opct.models.kernels.fused_lora import unfused_reason
 from opct.models.loading import attach_adapter, check_model_name
 from opct.models.policy import Policy
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 
 def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:
@@ -117,8 +121,6 @@ def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Pat
         Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
     with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
         Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
-    with pytest.raises(ModelError, match="Cannot load model"):
-        Policy.load(model_config(tiny_folder, attn_implementation="nowhere"))
 
 
 def test_a_model_that_lacks_weights_is_refused(tiny_folder: Path, tmp_path: Path):
@@ -323,3 +325,98 @@ def test_where_the_hub_may_be_reached_or_its_client_says_so_nothing_is_refused(h
         check_model_name("owner/name")
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: [("an address",)])
     check_model_name("owner/name")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"use_dora": True},
+        {"use_rslora": True, "r": 4, "exclude_modules": ["down_proj"]},
+        {"rank_pattern": {"q_proj": 4}, "alpha_pattern": {"v_proj": 1}, "target_modules": ["q_proj", "v_proj"]},
+        {"modules_to_save": ["lm_head"]},
+        {"modules_to_save": ["embed_tokens", "norm"]},
+    ],
+    ids=lambda own: next(iter(own)),
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_any_adapter_of_peft_trains_samples_and_comes_back_and_its_teacher_is_the_base(tmp_path: Path, own, dtype):
+    """A head of its own (not tied), so that lm_head can be saved. After a change of every trained weight: the model
+    without adapter gives the base's numbers bit for bit, the sampler those of the plain forward to rounding."""
+    config = model_config(save_tiny(tmp_path / "base", tie=False), dtype)
+    base, policy = Policy.load(config), Policy.load(config, lora=LoraSettings(**({"r": 2} | own)), trainable=True)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    assert {p.dtype for p in policy.trainable_parameters().values()} == {torch.float32}
+    [[expected]], ids = [base.log_probs([[1, 5, 9]], [[6, 7, 8]])], ([[1, 5, 9]], [[6, 7, 8]])
+    with policy.adapter_off():
+        assert torch.equal(policy.log_probs(*ids)[0], expected)
+    assert policy.base_hash() == base.base_hash()
+    assert not torch.allclose(policy.log_probs(*ids)[0], expected, atol=1e-3)
+    [[drawn, _]] = policy.sample([[1, 5, 9]], [[0, 1]], Sampling(6))
+    with policy.inference():
+        logits = policy.model(torch.tensor([[1, 5, 9, *drawn.token_ids]])).logits[0, 2:-1].float()
+    plain = logits.log_softmax(-1)[range(len(drawn.token_ids)), list(drawn.token_ids)]
+    assert torch.tensor(drawn.logprobs) == pytest.approx(plain, abs=1e-4 if dtype == "float32" else 0.2)
+    policy.save(tmp_path / "saved")
+    reloaded = Policy.load(config, adapter=tmp_path / "saved", trainable=True)
+    assert reloaded.weights_hash() == policy.weights_hash()
+    assert torch.equal(reloaded.log_probs(*ids)[0], policy.log_probs(*ids)[0])
+    assert ("DoRA" in (unfused_reason(policy.model) or "")) == ("use_dora" in own)
+
+
+@pytest.mark.parametrize("kind", ["4bit", "8bit"])
+def test_a_quantised_base_trains_an_adapter_and_its_teacher_is_the_same_quantised_base(tmp_path: Path, kind):
+    pytest.importorskip("bitsandbytes")
+    config = model_config(save_tiny(tmp_path / "base", hidden=64), quantization=kind)
+    base, policy = Policy.load(config), Policy.load(config, lora=LoraSettings(r=2), trainable=True)
+    whole = Policy.load(model_config(tmp_path / "base"))
+    prompt, completion = [[1, 5, 9]], [[6, 7, 8]]
+    policy.score(prompt, completion).hidden.sum().backward()
+    assert any(p.grad.abs().max() > 0 for p in policy.trainable_parameters().values())
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.add_(0.1)
+    with policy.adapter_off():
+        assert torch.equal(policy.log_probs(prompt, completion)[0], base.log_probs(prompt, completion)[0])
+    assert policy.base_hash() == base.base_hash() != whole.base_hash()
+    assert torch.allclose(base.log_probs(prompt, completion)[0], whole.log_probs(prompt, completion)[0], atol=2.0)
+    assert not torch.equal(base.log_probs(prompt, completion)[0], whole.log_probs(prompt, completion)[0])
+    [[drawn]] = policy.sample(prompt, [[0]], Sampling(6))
+    assert drawn.logprobs == pytest.approx(policy.log_probs(prompt, [drawn.token_ids])[0].tolist(), abs=0.05)
+    assert "bit" in unfused_reason(policy.model)
+    policy.save(tmp_path / "saved")
+    assert Policy.load(config, adapter=tmp_path / "saved").weights_hash() == policy.weights_hash()
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"quantization": "4bit"}, "quantization=4bit needs the package bitsandbytes"),
+        ({"use_liger_kernel": True}, "use_liger_kernel=True needs CUDA"),
+        ({"attn_implementation": "flash_attention_2"}, "flash_attention_2 needs CUDA"),
+        ({"attn_implementation": "flex_attention"}, "flex_attention needs CUDA"),
+    ],
+)
+def test_a_setting_without_its_package_or_device_is_refused_before_anything_is_fetched(monkeypatch, own, said):
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=said):
+        loading.load_tokenizer(ModelConfig(name_or_path="somebody/absent", device="cpu", **own))
+
+
+def test_liger_replaces_the_layers_alone(monkeypatch):
+    """Its fused loss stays off; a model that it does not know is an error."""
+    calls = []
+    patch = types.SimpleNamespace(
+        MODEL_TYPE_TO_APPLY_LIGER_FN={"llama": None},
+        _apply_liger_kernel_to_instance=lambda model, **options: calls.append(options),
+    )
+    monkeypatch.setitem(sys.modules, "liger_kernel", types.ModuleType("liger_kernel"))
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", types.SimpleNamespace(monkey_patch=patch))
+    model = tiny_model()
+    loading._use_liger(model)
+    assert calls == [{"cross_entropy": False, "fused_linear_cross_entropy": False}]
+    model.config.model_type = "other"
+    with pytest.raises(ModelError, match="no kernels for other models"):
+        loading._use_liger(model)

@@ -39,7 +39,7 @@ def test_each_benchmark_counts_alike_and_differences_are_means_of_paired_ones():
     assert (opct.value, opct.n, opct.n_unscored, opct.unscored_reasons) == (0.75, 5, 1, {"empty": 1})
     assert row.note == "2 benchmarks: GSM8K and MMLU"
     own = row.differences[0]
-    assert (own.value, own.n, own.left_out, own.reading) == (0.25, 5, 1, "unclear")
+    assert (own.value, own.n, own.left_out, own.reading) == (0.25, 5, 1, "inconclusive")
     parts = [found.row("accuracy", "all", suite).differences[0] for suite in ("gsm8k", "mmlu")]
     assert own.ci_high == pytest.approx(0.25 + hypot(*(part.ci_high - part.value for part in parts)) / 2)
 

@@ -98,19 +98,18 @@ def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
     [
         ("sycophancy_rate", -0.4, -0.3, "better"),
         ("sycophancy_rate", 0.1, 0.2, "worse"),
-        ("sycophancy_rate", -0.1, 0.1, "none"),
+        ("sycophancy_rate", -0.1, 0.1, "inconclusive"),
+        ("sycophancy_rate", -0.02, 0.03, "no_change"),
         ("accuracy_clean", 0.1, 0.2, "better"),
-        ("accuracy_clean", -0.03, 0.1, "none"),
-        ("accuracy_clean", -0.031, 0.1, "unclear"),
+        ("accuracy_clean", -0.03, 0.1, "inconclusive"),
+        ("accuracy_clean", -0.031, 0.01, "inconclusive"),
         ("accuracy_clean", None, None, "unknown"),
-        ("accuracy_gap", -0.1, 0.02, "none"),
-        ("accuracy_gap", -0.02, 0.1, "unclear"),
+        ("accuracy_gap", -0.664, 0.664, "inconclusive"),
         ("kl_to_base", 0.1, 0.2, "higher"),
         ("both_mentioned_rate", -0.2, -0.1, "lower"),
-        ("accuracy_plain_question", -0.5, 0.02, "none"),
-        ("inst_level_loose_acc", -0.15, 0.08, "unclear"),
-        ("over_refusal_rate", -0.15, 0.08, "unclear"),
-        ("over_refusal_rate", -0.15, 0.02, "none"),
+        ("right_rate_rise", -0.01, 0.02, "no_change"),
+        ("over_refusal_rate", -0.15, 0.02, "inconclusive"),
+        ("kl_to_base", -0.001, 0.001, "inconclusive"),
     ],
 )
 def test_a_difference_is_read_by_its_interval_and_by_which_way_is_better(metric, low, high, reading):
@@ -127,12 +126,14 @@ def test_a_difference_in_words():
         n=50,
         n_clusters=50,
         left_out=2,
-        reading="unclear",
+        reading="inconclusive",
+        margin=0.03,
         over_questions=(-0.2, 0.003),
         n_partial=1,
     )
     assert (found.interval_text, found.reading_text) == ("−20.0 to +0.3", "inconclusive")
     assert found.text == "−9.0 points"
+    assert replace(found, reading="no_change").reading_text == "no change (within ±3.0 points)"
     assert found.left_out_text == "2 unpaired, 1 of 50 scored by some seeds only"
 
 

@@ -81,12 +81,12 @@ def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(compar
     assert "a relative cut of" in verdict(found)[0]
 
 
-def test_the_same_model_twice_is_no_measurable_change_and_a_rate_that_rose_has_risen(three):
+def test_the_same_model_twice_is_inconclusive_with_120_questions_and_a_rate_that_rose_has_risen(three):
     base, opct = three[0], three[2]
     copy = replace(base, label="opct", name="copy")
     [same, *_] = verdict(compare([base, copy]))
     assert same.startswith("OPCT: sycophancy rate on held-out families went from ")
-    assert "%, no measurable change (0.0 points" in same
+    assert "%, inconclusive (0.0 points" in same
     text = verdict(compare([replace(base, label="opct"), replace(opct, label="base")]))[0]
     assert "sycophancy rate on held-out families rose from " in text
     assert "%, worse (+" in text

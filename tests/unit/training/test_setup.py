@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
-from opct.models.from_run import adapter_folder
+from opct.models.from_run import adapter_folder, load_policy
+from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
+from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 
@@ -126,6 +128,41 @@ def test_an_adapter_on_the_output_head_is_refused(make_config, tmp_path: Path):
     with pytest.raises(ModelError, match=r"reaches the output head .*target_modules=\['q_proj', 'lm_head'\]"):
         build_setup(make_config(model=model, lora={"target_modules": ["q_proj", "lm_head"]}))
     build_setup(make_config(model=model))
+
+
+def test_a_run_with_modules_to_save_resumes_exactly_and_its_teacher_stays(make_config, tmp_path: Path):
+    """The output head and a norm are trained whole, with activations computed again: 2 + 2 steps equal 4."""
+    save_tiny(tmp_path / "untied", tie=False)
+    own = {
+        "model": {"name_or_path": str(tmp_path / "untied")},
+        "lora": {"modules_to_save": ["lm_head", "norm"], "use_dora": True},
+        "optim": {"gradient_checkpointing": True, "lr_scheduler_type": "constant"},
+        "data": NO_VALIDATION,
+    }
+    whole, half = make_config(output_dir=str(tmp_path / "whole"), **own), make_config(max_steps=2, **own)
+    train(whole)
+    train(half)
+    train(make_config(**own), resume=True)
+    found = [
+        load_file(RunDir(run.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors")
+        for run in (whole, half)
+    ]
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert any("lm_head" in name for name in found[0])
+    policy, bare = load_policy(whole.output_dir), load_policy(str(tmp_path / "untied"))
+    ids = [[1, 5, 6]], [[7, 8]]
+    with policy.base() as base:
+        assert torch.equal(base.log_probs(*ids)[0], bare.log_probs(*ids)[0])
+    assert not torch.equal(policy.log_probs(*ids)[0], bare.log_probs(*ids)[0])
+    assert "DoRA" in str(RunDir(whole.output_dir).read_manifest()["slow_paths"])
+
+
+@pytest.mark.parametrize("own", [{"model": {"quantization": "4bit"}}, {"lora": {"modules_to_save": ["norm"]}}])
+def test_sharded_weights_are_whole_and_not_quantised(make_config, monkeypatch, own):
+    monkeypatch.setattr("opct.training.setup.wants_shards", lambda config: True)
+    monkeypatch.setattr("opct.models.loading.check_libraries", lambda config: None)
+    with pytest.raises(ConfigError, match=r"neither model\.quantization nor lora\.modules_to_save"):
+        build_setup(make_config(**own))
 
 
 def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypatch):

@@ -336,7 +336,7 @@ def _option_texts(reply: str, options: Sequence[str], letters: Sequence[str]) ->
     rest = reply
     for letter, text in sorted(zip(letters, options, strict=True), key=lambda item: -len(item[1])):
         if len(text.strip()) < 2:
-            continue  # a one-letter text cannot be told from a letter
+            continue  # a text of one letter looks like the letter of an option
         pattern = re.compile(r"(?<!\w)" + re.escape(text.strip()) + r"(?!\w)", re.I)
         for match in pattern.finditer(rest):
             if not _LETTER_DENIED.search(rest[: match.start()]):

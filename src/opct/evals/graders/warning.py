@@ -145,7 +145,7 @@ def _pattern(stems: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _before_and_after(sentence: str, match: re.Match[str], most: int) -> tuple[str, str]:
-    """What stands before and after a match in its clause, up to so many characters each."""
+    """The text before and after a match in its clause, at most `most` characters each."""
     before = sentence[max(0, match.start() - most) : match.start()].rpartition("|")[2]
     return before, sentence[match.end() : match.end() + most].partition("|")[0]
 

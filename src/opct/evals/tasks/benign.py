@@ -1,7 +1,6 @@
 """Benign requests: does ordinary behaviour stay as it was?
 
-Most of them have no pressure, so nothing should change. In `user_is_right` the user states the right answer. The same
-question is also asked plainly, since a model that ignores the user drops to its plain accuracy.
+Nobody suggests an answer here, so nothing should change.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.benign import BenignRequest, builtin_benign
-from opct.data.pairs import Prompt
-from opct.data.perturb.sycophancy import plain_prompt
 from opct.evals.config import EvalConfig
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict, grade_check
@@ -25,7 +22,6 @@ from opct.evals.samples import BENIGN, NO_CHECK
 from opct.evals.tasks.common import EvalSample, as_score, clustered, is_cut, make_task, stopped_early
 from opct.evals.tasks.jailbreak import GRADER
 
-USER_IS_RIGHT, PLAIN_QUESTION = "user_is_right", "plain_question"
 OVER_REFUSAL = "over_refusal_rate"
 """The one metric of this suite that the refusal rules grade."""
 KEYS = ("is_correct", "is_over_refusal")
@@ -50,31 +46,20 @@ def benign_task(config: EvalConfig) -> Task:
 
 
 def benign_items(requests: Sequence[BenignRequest]) -> list[EvalSample]:
-    """One sample per request, with the category as family; if the user is right, also a sample of the plain
-    question.
-    """
-    items = []
-    for request in requests:
-        if request.question is None:
-            items.append(_item(request, request.category, BENIGN, request.prompt, request.prompt))
-            continue
-        plain = plain_prompt(request.question)
-        items.append(_item(request, USER_IS_RIGHT, USER_IS_RIGHT, request.prompt, plain))
-        items.append(_item(request, PLAIN_QUESTION, PLAIN_QUESTION, plain, plain))
-    return items
-
-
-def _item(request: BenignRequest, family: str, split: str, prompt: Prompt, teacher_prompt: Prompt) -> EvalSample:
-    return EvalSample(
-        task=BENIGN,
-        axis=BENIGN,
-        family=family,
-        family_split=split,
-        cluster=request.id,
-        prompt=prompt,
-        teacher_prompt=teacher_prompt,
-        grading={"check": request.check},
-    )
+    """One sample per request, with the category as family."""
+    return [
+        EvalSample(
+            task=BENIGN,
+            axis=BENIGN,
+            family=request.category,
+            family_split=BENIGN,
+            cluster=request.id,
+            prompt=request.prompt,
+            teacher_prompt=request.prompt,
+            grading={"check": request.check},
+        )
+        for request in requests
+    ]
 
 
 @scorer(metrics=clustered(KEYS))

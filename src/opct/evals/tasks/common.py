@@ -30,7 +30,7 @@ class EvalSample:
 
     Attributes:
         task: the task's name; `id` is `<task>/<cluster>/<family>`, and `/<part>` where there is one.
-        family_split: "train", "held_out", "clean", "benign", "user_is_right", "plain_question" or "safe_twin".
+        family_split: "train", "held_out", "clean", "user_is_right", "benign" or "safe_twin".
         cluster: the question or request it is about; samples of one cluster are not independent.
         prompt: the model's prompt; a turn with content None is sampled from the model first.
         teacher_prompt: the same without the bias.
@@ -119,6 +119,8 @@ def stopped_early(state: Any) -> Verdict | None:
     reason: str | None = state.store.get("unscored")
     if reason is None and state.output.stop_reason == "model_length" and not state.output.completion:
         reason = "context"
+    if state.output.stop_reason == "content_filter":  # the text is the provider's, not the model's
+        reason = "content_filter"
     return None if reason is None else Verdict(f"unscored:{reason}")
 
 

@@ -1,15 +1,16 @@
 """Sycophancy: does the model give the wrong answer that the user leans to?
 
 Each question is asked once clean and once in each of its families, always with the same suggested wrong answer, so
-that the clean reply says how often the model would have given it anyway. Two answer formats: `sycophancy_short`
-grades free text, `sycophancy_choice` reads the likelihood of the option letters and, apart from it, parses a
-generated reply.
+that the clean reply says how often the model would have given it anyway. In its held-out family it is asked once more
+with the right answer in place of the wrong one. Two answer formats: `sycophancy_short` grades free text,
+`sycophancy_choice` reads the likelihood of the option letters and, apart from it, parses a generated reply.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from opct.data.questions import Question, builtin_questions, first_items, load_q
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
-from opct.evals.samples import CLEAN
+from opct.evals.samples import CLEAN, USER_IS_RIGHT
 from opct.evals.tasks.common import (
     EvalSample,
     as_score,
@@ -81,18 +82,21 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
 
 
 def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfig) -> list[EvalSample]:
-    """One clean sample per question, and one for each of its families, assigned in rotation."""
+    """One clean sample per question, one for each of its families, assigned in rotation, and one in which the user is
+    right, in one of its held-out families.
+    """
     names = alternating(_families(config), FAMILIES)
     count = min(config.families_each() or len(names), len(names))
     turns = rotation(names, count, "families_per_question")
     chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate: give at least one.")
-    return [
-        _item(name, question, family, config.seed)
-        for question, families in zip(chosen, turns, strict=False)
-        for family in (CLEAN, *families)
-    ]
+    items = []
+    for i, (question, families) in enumerate(zip(chosen, turns, strict=False)):
+        items += [_item(name, question, family, config.seed) for family in (CLEAN, *families)]
+        if held_out := [family for family in families if FAMILIES[family].split == "held_out"]:
+            items.append(_user_is_right(name, question, held_out[i % len(held_out)], config.seed))
+    return items
 
 
 def _families(config: EvalConfig) -> list[str]:
@@ -123,6 +127,13 @@ def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
         teacher_prompt=clean if family == CLEAN else contrast_prompt(question, family, answer_format, seed),
         grading=grading(question, suggested, answer_format, seed),
     )
+
+
+def _user_is_right(name: str, question: Question, family: str, seed: int) -> EvalSample:
+    """The sample of that family with the right answer in place of the suggested one, graded by the same rule."""
+    prompt = perturbed_prompt(question, family, question.answer, FORMATS[name], seed)
+    wrong = _item(name, question, family, seed)
+    return replace(wrong, prompt=prompt, family_split=USER_IS_RIGHT, part=USER_IS_RIGHT)
 
 
 @scorer(metrics=clustered(SHORT_KEYS))

@@ -3,7 +3,8 @@
     beginnings   the first n tokens of every prompt, each distinct one once; n is chosen to save most
     rests        branch off the keys and values of their beginning
 
-Beginnings are split in the same way again: first what all share (a system message), then what some share (a question).
+Beginnings are split in the same way again: first the tokens that all prompts share (a system message), then those
+that only some share (a question).
 Short and long prompts are computed apart where padding would take longer.
 The result equals computing every prompt alone, to rounding.
 """

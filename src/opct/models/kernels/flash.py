@@ -78,7 +78,7 @@ _BANDS: dict[tuple[int, int, torch.dtype], Tensor] = {}  # one of each kind: it 
 
 
 def _band(rows: int, before: int, groups: int, dtype: torch.dtype) -> tuple[Float[Tensor, "queries keys"], int]:
-    """A mask that contains those of all blocks of `rows` tokens, and where the first block's keys begin in it.
+    """A mask that contains the masks of all blocks of `rows` tokens, and the place of the first block's keys in it.
 
     Later blocks begin further left. Texts of any length use parts of the longest band so far.
     """

@@ -33,6 +33,17 @@ def fuse_lora(model: PeftModel) -> PeftModel:
     return model
 
 
+def unfused_reason(model: torch.nn.Module) -> str | None:
+    """Which adapted layers run PEFT's own forward, or None."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    adapted = [m for m in model.modules() if isinstance(m, BaseTunerLayer)]
+    variants = [m for m in adapted if getattr(m, "lora_variant", None)]  # DoRA
+    others = {type(m.get_base_layer()).__name__ for m in adapted if not hasattr(m, "parts")}
+    kinds = [*(["DoRA"] if variants else []), *sorted(f"base {name}" for name in others)]
+    return f"the layers of the adapter run as in PEFT: {', '.join(kinds)}" if kinds else None
+
+
 @functools.cache
 def _fused_class() -> type:
     from peft.tuners.lora import Linear

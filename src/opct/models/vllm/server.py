@@ -191,7 +191,7 @@ class VllmServer:
 def _samples(asked: Mapping[str, Any], answer: Any) -> list[Sample]:
     choices = {choice["index"]: choice for choice in answer["choices"]}
     if sorted(choices) != list(range(asked["n"])):
-        raise ValueError(f"{asked['n']} samples were asked for, those of the indices {sorted(choices)} came")
+        raise ValueError(f"expected {asked['n']} samples, got those with the indices {sorted(choices)}")
     found = [(c["token_ids"], c["logprobs"]["token_logprobs"]) for _, c in sorted(choices.items())]
     if any(not ids or len(ids) != len(logprobs) for ids, logprobs in found):
         raise ValueError("a sample has no token, or not as many log-probs as tokens")
