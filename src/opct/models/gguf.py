@@ -72,6 +72,18 @@ def hub_snapshot() -> Path | None:
     return Path(str(files[0])).parent if all(isinstance(file, str) for file in files) else None
 
 
+def cached_commit(name: str, revision: str | None) -> str | None:
+    """The commit of a hub model in the hub's cache; None if it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:  # it is a path
+        return None
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
 def _fetch_snapshot() -> None:
     from huggingface_hub import HfApi, constants, snapshot_download
 

@@ -24,6 +24,7 @@ from opct.models.backbone import full_tensor
 from opct.models.gguf import (
     HUB_ID,
     HUB_REVISION,
+    cached_commit,
     convert_gguf,
     default_weights,
     hub_snapshot,
@@ -32,7 +33,6 @@ from opct.models.gguf import (
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
-from opct.models.provenance import cached_commit
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.models.from_run import read_adapter_config
-from opct.models.gguf import WHEEL_SHA256
+from opct.models.gguf import WHEEL_SHA256, cached_commit
 from opct.runs.io import file_sha256
 
 Fingerprints = dict[str, dict[str, Any]]
@@ -81,15 +81,3 @@ def _fingerprints(files: Iterable[Path]) -> Fingerprints:
 def _hash_at(file: Path, size: int, mtime_ns: int) -> str:
     """SHA-256 of a file, read again only if its size or time changed."""
     return file_sha256(file)
-
-
-def cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a hub model in the hub's cache; None if it is not there."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-    except HFValidationError:  # it is a path
-        return None
-    return Path(found).parent.name if isinstance(found, str) else None
