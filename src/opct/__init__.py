@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opct.data.pairs import write_pairs as write_pairs
     from opct.models.policy import Policy as Policy
     from opct.reports import report as report
+    from opct.reports.listing import results as results
 
 _HOMES = {
     "ContrastivePair": "opct.data.pairs",
@@ -35,6 +36,7 @@ _HOMES = {
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",
     "report": "opct.reports",
+    "results": "opct.reports.listing",
     "run_attack": "opct.attack.run",
     "train": "opct.api",
     "write_pairs": "opct.data.pairs",

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, train
+from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, runs, train
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import echo
@@ -40,6 +40,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("attack")(attack.attack)
 app.command("experiment")(experiment.experiment)
 app.command("report")(report.report)
+app.command("runs")(runs.runs)
 app.command("chat")(chat.chat)
 app.command("env")(env.env)
 app.add_typer(data.app, name="data")

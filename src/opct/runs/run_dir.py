@@ -88,6 +88,17 @@ class RunDir:
         except RunError:
             return False
 
+    @property
+    def in_use(self) -> bool:
+        """True if a process works in the folder now; of another machine, if it has not ended in order."""
+        import psutil
+
+        try:
+            owner = read_json(self._owner_path)
+            return owner["host"] != platform.node() or psutil.pid_exists(owner["pid"])
+        except (RunError, KeyError):  # released, or just being written
+            return False
+
     @classmethod
     def open(cls, path: str | Path) -> RunDir:
         """Open an existing run for reading.
