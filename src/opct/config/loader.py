@@ -417,7 +417,8 @@ def _init(self: Section, **values: Any) -> None:
         raise _settings_error(list(_faults_of(type(self), error, Tree(values)))) from None
 
 
-Section.__init__ = _init  # type: ignore[method-assign]  # pydantic itself does not call it, for nested sections
+_init.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # so pydantic does not call it for nested sections
+Section.__init__ = _init  # type: ignore[method-assign]
 
 
 def _cross_place(tree: Tree, line: str) -> str:

@@ -32,9 +32,9 @@ def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig
 
 
 def test_resolve_model(monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(loading, "smollm2", lambda: Path("/cache/smol"))
+    monkeypatch.setattr(loading, "smollm2_q4", lambda: Path("/cache/smol"))
     monkeypatch.setattr(loading, "convert_gguf", lambda path: Path("/cache") / path.stem)
-    assert loading.resolve_model("smollm2-135m-instruct") == "/cache/smol"
+    assert loading.resolve_model("smollm2-135m-instruct-q4_1") == "/cache/smol"
     (tmp_path / "x.gguf").touch()
     assert loading.resolve_model(str(tmp_path / "x.gguf")) == "/cache/x"
     assert loading.resolve_model("owner/name") == "owner/name"
