@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import load_config
+from opct.config.schema import ModelConfig
 from opct.data.duplicates import read_trained_texts
 from opct.errors import EvaluationError, ModelError, RunError
 from opct.evals.run import About
-from opct.models.from_run import load_policy, read_adapter_config
+from opct.models.from_run import adapter_base, load_policy
+from opct.models.loading import with_weights
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Progress
 from opct.runs.io import file_sha256, read_json
@@ -79,7 +81,8 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
         return None
     folder = Path(target)
     is_adapter = (folder / "adapter_config.json").is_file()
-    model = read_adapter_config(folder).get("base_model_name_or_path") if is_adapter else str(target)
+    base = adapter_base(folder) if is_adapter else {"name_or_path": str(target)}
+    model = with_weights(ModelConfig.model_validate(base)).name_or_path
     # a second timing could choose the other dtype, and the earlier logs would then be of other weights
     return run.get("dtype") if isinstance(run, dict) and run.get("model") == model else None
 

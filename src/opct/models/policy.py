@@ -106,7 +106,7 @@ class Policy:
         seed: int = 0,
         recorded_dtype: str | None = None,
     ) -> Policy:
-        """Load a model by hub id, folder, GGUF file, or the embedded default.
+        """Load a model by hub id, folder, GGUF file, or the name of the default; an adapter then names its base.
 
         Args:
             config: a `ModelConfig`, or just the name.
@@ -122,13 +122,15 @@ class Policy:
         """
         if not isinstance(config, ModelConfig):
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
-        adapter = adapter or config.adapter
+        config, adapter = loading.with_weights(config), adapter or config.adapter
         tokenizer = loading.load_tokenizer(config)
         Renderer(tokenizer, config.chat_template_kwargs)  # refuse a template before the weights are loaded
         full = trainable and lora is None and adapter is None
         model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
+            own = model.peft_config[loading.TRAINED_ADAPTER]
+            own.base_model_name_or_path, own.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             loading.check_vocabulary(tokenizer, model)
             return cls(
@@ -416,7 +418,6 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the adapter alone; it names its base as `name` does, not by the place where this machine keeps it."""
-        self.model.peft_config[loading.TRAINED_ADAPTER].base_model_name_or_path = self.name
+        """Write the adapter alone."""
         # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
         self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)
