@@ -18,7 +18,7 @@ app = typer.Typer(
 def show(
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CONFIG.yaml] NAME=VALUE", help="A config file, then settings over it; both optional."),
+        typer.Argument(metavar="NAME=VALUE", help="Settings, after a config file if you have one."),
     ] = None,
     preset: Preset = None,
 ) -> None:
