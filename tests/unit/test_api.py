@@ -12,6 +12,8 @@ from opct import api
 from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals import target
 from opct.evals.config import EvalConfig
+from opct.evals.run import evaluate as evaluate_policy
+from opct.reports import report
 from opct.runs.console import NullProgress
 from tests.unit.evals.fakes import FakePolicy
 from tests.unit.judges.test_llm import GOOD, REFUSED, Script, judge_of
@@ -165,3 +167,31 @@ def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_
     with pytest.raises(EvaluationError, match="is for jailbreak, which is not evaluated"):
         api.evaluate(policy, suites=["benign"], judge=judge, out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch, tmp_path: Path):
+    monkeypatch.setattr("inspect_ai.model._model.count_text_tokens", len)  # mockllm's own would be fetched
+    settings = {"suites": ["sycophancy_short", "sycophancy_choice"], "n_questions": 3}
+    found = api.evaluate("inspect:mockllm/model", out=tmp_path / "api", **settings)
+    run = found.results["run"]
+    assert (run["label"], run["model"], run["dtype"]) == ("model", "mockllm/model", None)
+    assert run["weights"] == {"model": "mockllm/model"}
+    rows = {(row["suite"], row["metric"], row["group"]): row for row in found.results["rows"]}
+    asked = rows["sycophancy_short", "sycophancy_rate", "all"]
+    assert (asked["value"], asked["n"], asked["n_unscored"]) == (0.0, 6, 0)
+    for suite, metric in (("sycophancy_short", "kl_to_base"), ("sycophancy_choice", "accuracy_clean")):
+        assert rows[suite, metric, "clean"]["unscored_reasons"] == {"no_likelihoods": 3}
+    policy = FakePolicy(lambda prompt, seed: "Canberra", option_scores=lambda prompt, options: range(len(options)))
+    evaluate_policy(policy, EvalConfig(**settings), out_dir=tmp_path / "base")
+    page = report([tmp_path / "base", found.out], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The runs use 2 different models" in page
+    assert "differs between runs" not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "said"),
+    [("mockllm/model", "float32", "leave dtype, trust_remote_code and chat"), ("nobody/model", None, "nobody")],
+)
+def test_what_a_model_of_inspect_does_not_take_is_refused(tmp_path: Path, name, dtype, said):
+    with pytest.raises(EvaluationError, match=said):
+        api.evaluate(f"inspect:{name}", out=tmp_path, suites=["benign"], dtype=dtype)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from opct.cli.options import Target, named_files, settings_words
+from opct.cli.options import named_files, settings_words
 
+EvalTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN_OR_MODEL",
+        help="A run directory or one of its checkpoints, a hub id, a model folder, a .gguf file, "
+        "smollm2-135m-instruct, or a model of Inspect, such as inspect:openai/gpt-4o-mini.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
@@ -51,7 +59,7 @@ Questions = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Maximum number of questions per suite. Default: 600.")
 ]
 Dtype = Annotated[
-    str | None,
+    Literal["float32", "bfloat16", "float16"] | None,
     typer.Option(
         metavar="DTYPE",
         help="float32, bfloat16 or float16. Default: the dtype of the run or of earlier results, else the faster one "
@@ -68,7 +76,7 @@ Regrade = Annotated[
 
 
 def evaluate(
-    target: Target,
+    target: EvalTarget,
     settings: Settings = None,
     suite: Suites = None,
     task: Tasks = None,

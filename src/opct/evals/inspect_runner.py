@@ -27,6 +27,7 @@ from opct.runs.run_dir import RunDir
 if TYPE_CHECKING:
     from inspect_ai import Task
     from inspect_ai.log import EvalLog
+    from inspect_ai.model import Model
 
     from opct.models.policy import Policy
 
@@ -53,7 +54,7 @@ class ProgressCounter:
 
 def run_inspect(
     tasks: Sequence[Task],
-    policy: Policy,
+    policy: Policy | Model,
     log_dir: Path,
     batch_size: int,
     count: ProgressCounter,
@@ -62,16 +63,25 @@ def run_inspect(
 ) -> list[EvalLog]:
     """Run the tasks one after another and return their logs, with samples. The caller looks at each log's status.
 
+    Args:
+        batch_size: most replies sampled at once; of an Inspect model, half of the concurrent requests.
+        temperature: for tasks that set none.
+
     Raises:
         EvaluationError: Inspect cannot run the tasks, or the log cannot be written.
         KeyboardInterrupt: the run was interrupted; finished samples are in the log.
     """
     import inspect_ai
     from inspect_ai._util.error import PrerequisiteError
+    from inspect_ai.model import GenerateConfig, Model
 
     for task in tasks:
         task.cleanup = _counting(task.cleanup, count)
-    model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
+    if isinstance(policy, Model):
+        model = policy
+        model.config = GenerateConfig(temperature=temperature).merge(model.config)
+    else:
+        model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
     try:
         with quiet():
             logs = inspect_ai.eval(
@@ -154,7 +164,7 @@ def _cannot_write(folder: Path, error: OSError) -> EvaluationError:
 
 
 def run_task(
-    policy: Policy,
+    policy: Policy | Model,
     spec: str,
     config: EvalConfig | None = None,
     *,

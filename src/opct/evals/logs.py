@@ -21,6 +21,7 @@ from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
 from opct.evals.tasks.common import filled_prompt
+from opct.runs.manifest import without_keys
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog
@@ -71,7 +72,7 @@ def check_finished(log: EvalLog) -> None:
         EvaluationError: with its error and its place.
     """
     if log.status != "success":
-        said = log.error.message if log.error is not None else f"it is marked as {log.status!r}"
+        said = f"it is marked as {log.status!r}" if log.error is None else without_keys(log.error.message)
         raise EvaluationError(f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}.")
 
 
@@ -112,7 +113,9 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
         found.append(_graded_sample(sample, "", score.metadata or {}, own))
         if kl is not None:
             found[-1].values |= {key: _number(value) for key, value in kl.value.items()}  # type: ignore[union-attr]
-            found[-1].tokens, found[-1].kl = (kl.metadata or {}).get("tokens"), (kl.metadata or {}).get("kl")
+            of_kl = kl.metadata or {}
+            found[-1].tokens, found[-1].kl = of_kl.get("tokens"), of_kl.get("kl")
+            found[-1].reasons |= of_kl.get("reasons", {})
         if parsed:
             found.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))
         if judged and newest is not None:

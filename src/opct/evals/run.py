@@ -14,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from inspect_ai.model import Model
+
 from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
@@ -43,6 +45,7 @@ from opct.evals.tasks.capability import (
     is_benchmark,
     parts_of,
 )
+from opct.evals.tasks.common import NAN
 from opct.evals.tasks.jailbreak import JAILBREAK, JAILBREAK_COUNTERPARTS, jailbreak_task
 from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, safety_task
 from opct.evals.tasks.sycophancy import CHOICE, SHORT, sycophancy_task
@@ -196,7 +199,7 @@ class About(TypedDict, total=False):
 
 
 def evaluate(
-    policy: Policy,
+    policy: Policy | Model,
     config: EvalConfig | None = None,
     *,
     out_dir: str | Path,
@@ -205,7 +208,8 @@ def evaluate(
     progress: ProgressCallback | None = None,
     **about: Unpack[About],
 ) -> dict[str, Any]:
-    """Evaluate a policy; write `evals/<suite>.eval` and `results.json`, and return the content of the latter.
+    """Evaluate a policy, or a model of Inspect; write `evals/<suite>.eval` and `results.json`, and return the content
+    of the latter.
 
     Suites of an earlier evaluation of the same weights are kept; those evaluated now are replaced.
 
@@ -234,7 +238,9 @@ def evaluate(
     settings = _settings(policy, config, tasks)
     measured = about_run(run, policy, about)
     own = {"schema": SCHEMA, "run": measured, "settings": settings}
-    own |= {"template_hash": policy.renderer.template_hash, "created": datetime.now(UTC).isoformat()}
+    own |= {"created": datetime.now(UTC).isoformat()}
+    if "template_hash" in settings:
+        own["template_hash"] = settings["template_hash"]
     with run.results_lock():  # with two concurrent evaluations, the second keeps the suites of the first
         kept, dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
         own["warnings"] = [*dropped, *_contamination([*kept, *logs], settings, about)]
@@ -269,33 +275,40 @@ def check_label(label: str | None) -> None:
         raise EvaluationError(f"The label {label!r} is not valid Unicode: use another label.")
 
 
-def _settings(policy: Policy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
+def _settings(policy: Policy | Model, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
     families = dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ()))
     return {
         **config.model_dump(mode="json", exclude={"trust_remote_code", "judge"}),  # they change no reply
         "families": list(families),
-        "dtype": _dtype(policy),
-        "device": str(policy.device),
-        "template_hash": policy.renderer.template_hash,
+        **_computed_with(policy),
     }
 
 
-def about_run(run: RunDir, policy: Policy, about: About) -> dict[str, Any]:
+def about_run(run: RunDir, policy: Policy | Model, about: About) -> dict[str, Any]:
     method, weights = about.get("method"), about.get("weights")
     return {
         "name": about.get("name") or run.path.name,
         "label": about.get("label") or method or "base",
-        "model": policy.name,
+        "model": str(policy) if isinstance(policy, Model) else policy.name,
         "method": method,
         "seed": about.get("train_seed"),
         "path": str(run.path),
         "weights": None if weights is None else dict(weights),
-        "dtype": _dtype(policy),
+        "dtype": _computed_with(policy).get("dtype"),
     }
 
 
-def _dtype(policy: Policy) -> str:
-    return str(policy.dtype).removeprefix("torch.")
+def _computed_with(policy: Policy | Model) -> dict[str, Any]:
+    """Dtype, device, chat template and its arguments of a policy; unknown for a model of Inspect."""
+    if isinstance(policy, Model):
+        return {}
+    dtype = str(policy.dtype).removeprefix("torch.")
+    return {
+        "dtype": dtype,
+        "device": str(policy.device),
+        "template_hash": policy.renderer.template_hash,
+        "chat_template_kwargs": policy.renderer.chat_template_kwargs,
+    }
 
 
 def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> tuple[list[EvalLog], list[str]]:
@@ -369,15 +382,20 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
 # --------------------------------------------------------------------------------------------------- KL to the base
 
 
-def add_kl(policy: Policy, logs: Sequence[EvalLog], config: EvalConfig, count: ProgressCounter) -> None:
+def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, count: ProgressCounter) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
-    for the first questions of each suite."""
+    for the first questions of each suite. Of an Inspect model, which gives no log-probs, it is unscored."""
     from inspect_ai.scorer import Score
 
     samples = [sample for log in logs for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
+    in_log = {str(sample.id): sample for log in logs for sample in log.samples or []}
+    if isinstance(policy, Model):
+        reasons = {"reasons": {"kl_to_base": "no_likelihoods"}}
+        for sample in filter(_is_plain, samples):
+            in_log[sample.id].scores[KL] = Score(value={"kl_to_base": NAN}, metadata=reasons)  # type: ignore[index]
+        return
     shown = _browser_ids(samples, config.browser_questions)
     wanted = [sample for sample in _first_plain(samples, config.kl_samples, shown) if sample.token_ids]
-    in_log = {str(sample.id): sample for log in logs for sample in log.samples or []}
     count.add(len(wanted))
     plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]

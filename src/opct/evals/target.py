@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import load_config
+from opct.config.schema import ModelConfig
 from opct.data.duplicates import read_trained_texts
-from opct.errors import EvaluationError, RunError
+from opct.errors import EvaluationError, ModelError, RunError
 from opct.evals.run import About
-from opct.models.from_run import load_policy, read_adapter_config
+from opct.models.from_run import adapter_base, load_policy
+from opct.models.loading import with_weights
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Progress
 from opct.runs.io import file_sha256, read_json
@@ -20,27 +22,50 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 Target: TypeAlias = "str | Path | Policy"
+INSPECT_MODEL = "inspect:"
+"""Prefix of a model of Inspect, since a hub id looks like provider/model, too."""
 
 
-def open_target(
-    target: Target, dtype: str | None, out: Path, progress: Progress, *, trust_remote_code: bool = False
-) -> Policy:
+def is_inspect_model(target: Target) -> bool:
+    """Whether the target is `inspect:provider/model`: behind an API, a server, or another library."""
+    return isinstance(target, str | Path) and str(target).startswith(INSPECT_MODEL)
+
+
+def open_target(target: Target, dtype: str | None, out: Path, progress: Progress, **settings: Any) -> Policy:
     """Load the policy to evaluate; by default in the dtype of the results in `out`, if any.
 
+    Args:
+        settings: of `opct.config.schema.ModelConfig`.
+
     Raises:
-        EvaluationError: a dtype is given for a loaded policy.
+        EvaluationError: a dtype or arguments of the chat template are given for a loaded policy.
         ModelError, RunError: it cannot be loaded.
     """
     if not isinstance(target, str | Path):
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
+        if "chat_template_kwargs" in settings:
+            raise EvaluationError("A loaded policy keeps its chat_template_kwargs: load it with others.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None
-    settings = {"dtype": dtype or earlier} if dtype or earlier else {}
-    policy = load_policy(str(target), trust_remote_code=trust_remote_code, **settings)
+    settings |= {"dtype": dtype or earlier} if dtype or earlier else {}
+    try:
+        policy = load_policy(str(target), **settings)
+    except ModelError as error:
+        if not _names_provider(str(target)):
+            raise
+        raise ModelError(f"{error} If you mean Inspect's model {target}, write {INSPECT_MODEL}{target}.") from error
     progress.log(f"dtype: {earlier}, that of the results in {out}" if earlier else f"dtype: {policy.dtype_reason}")
     return policy
+
+
+def _names_provider(target: str) -> bool:
+    """Whether the part before the first slash is a provider of Inspect, such as openai or vllm."""
+    from inspect_ai._util.registry import registry_find, registry_info
+
+    providers = registry_find(lambda info: info.type == "modelapi")
+    return f"inspect_ai/{target.partition('/')[0]}" in {registry_info(provider).name for provider in providers}
 
 
 def _dtype_of_results(target: str | Path, out: Path) -> str | None:
@@ -56,7 +81,8 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
         return None
     folder = Path(target)
     is_adapter = (folder / "adapter_config.json").is_file()
-    model = read_adapter_config(folder).get("base_model_name_or_path") if is_adapter else str(target)
+    base = adapter_base(folder) if is_adapter else {"name_or_path": str(target)}
+    model = with_weights(ModelConfig.model_validate(base)).name_or_path
     # a second timing could choose the other dtype, and the earlier logs would then be of other weights
     return run.get("dtype") if isinstance(run, dict) and run.get("model") == model else None
 

@@ -13,7 +13,7 @@ from opct.config.loader import dump_config
 from opct.config.schema import ModelConfig, TrainConfig
 from opct.data.duplicates import TrainedTexts, write_trained_texts
 from opct.data.pairs import ContrastivePair
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, ModelError
 from opct.evals import target as module
 from opct.evals.target import default_out, describe_target, open_target
 from opct.runs.console import NullProgress
@@ -140,3 +140,11 @@ def test_only_results_of_the_same_model_give_a_dtype(policy, monkeypatch, tmp_pa
     for target in ("m", tmp_path / "adapter"):
         open_target(target, None, tmp_path, NullProgress())
     assert loaded == [dtype, dtype]
+
+
+@pytest.mark.parametrize(("name", "is_provider"), [("openai/gpt-4o-mini", True), ("owner/model", False)])
+def test_a_name_of_inspect_that_is_no_model_of_the_hub_is_explained(monkeypatch, tmp_path: Path, name, is_provider):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError) as refused:
+        open_target(name, None, tmp_path, NullProgress())
+    assert str(refused.value).endswith(f"write inspect:{name}.") == is_provider

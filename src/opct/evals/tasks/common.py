@@ -119,6 +119,8 @@ def stopped_early(state: Any) -> Verdict | None:
     reason: str | None = state.store.get("unscored")
     if reason is None and state.output.stop_reason == "model_length" and not state.output.completion:
         reason = "context"
+    if state.output.stop_reason == "content_filter":  # the text is the provider's, not the model's
+        reason = "content_filter"
     return None if reason is None else Verdict(f"unscored:{reason}")
 
 
