@@ -17,7 +17,21 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, runs, train
+from opct.cli import (
+    attack,
+    chat,
+    config,
+    data,
+    env,
+    evaluate,
+    experiment,
+    export,
+    judge,
+    quickstart,
+    report,
+    runs,
+    train,
+)
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import echo
@@ -41,6 +55,7 @@ app.command("attack")(attack.attack)
 app.command("experiment")(experiment.experiment)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
+app.command("export")(export.export)
 app.command("chat")(chat.chat)
 app.command("env")(env.env)
 app.add_typer(data.app, name="data")

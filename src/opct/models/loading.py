@@ -347,7 +347,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
 
     if adapter is not None:
-        with _quiet_peft(), LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"):
+        with quiet_peft(), LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"):
             loaded = PeftModel.from_pretrained(model, adapter, TRAINED_ADAPTER, is_trainable=True)
             if _widen_trained(loaded):  # they were rounded when they were read
                 set_peft_model_state_dict(loaded, load_peft_weights(str(adapter), device="cpu"), TRAINED_ADAPTER)
@@ -357,7 +357,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     torch.manual_seed(seed)  # the initial A matrices
     unfit = f"lora.target_modules={lora.target_modules!r} does not fit this model"
-    with _quiet_peft(), LibraryErrors(ModelError, unfit):
+    with quiet_peft(), LibraryErrors(ModelError, unfit):
         adapted = fuse_lora(get_peft_model(model, settings)).eval()
     _widen_trained(adapted)
     return adapted
@@ -383,7 +383,7 @@ def is_adapter_weight(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet_peft() -> Iterator[None]:
+def quiet_peft() -> Iterator[None]:
     """Context that hides a warning about PEFT's use of a deprecated attribute of transformers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
