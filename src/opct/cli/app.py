@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, runs, train
+from opct.cli import attack, chat, config, data, env, evaluate, experiment, init, judge, quickstart, report, runs, train
 from opct.cli.options import SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
@@ -36,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("quickstart", cls=SettingsCommand)(quickstart.quickstart)
+app.command("init")(init.init)
 app.command("train", cls=SettingsCommand)(train.train)
 app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
 app.command("attack", cls=SettingsCommand)(attack.attack)

@@ -22,6 +22,10 @@ Target = Annotated[
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG.yaml", help="Config file, such as configs/sycophancy.yaml.")
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Preset under the config file; `opct config presets` lists them."),
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 

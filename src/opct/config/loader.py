@@ -126,7 +126,7 @@ def load_config(
 def dump_config(settings: BaseModel) -> str:
     """Serialise settings as YAML; `load_settings` reads back equal settings."""
     values = settings.model_dump(mode="json")
-    return yaml.dump(values, Dumper=_CoreDumper, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(values, Dumper=CoreDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def read_yaml(path: Path) -> Any:
@@ -255,7 +255,7 @@ class _CoreLoader(yaml.SafeLoader):
     yaml_implicit_resolvers = _RESOLVERS
 
 
-class _CoreDumper(yaml.SafeDumper):
+class CoreDumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _RESOLVERS
 
 

@@ -352,8 +352,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     torch.manual_seed(seed)  # the initial A matrices
-    unfit = f"lora.target_modules={lora.target_modules!r} does not fit this model"
-    with _quiet_peft(), LibraryErrors(ModelError, unfit):
+    with _quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         adapted = fuse_lora(get_peft_model(model, settings)).eval()
     _widen_trained(adapted)
     return adapted
@@ -380,9 +379,11 @@ def is_adapter_weight(name: str) -> bool:
 
 @contextlib.contextmanager
 def _quiet_peft() -> Iterator[None]:
-    """Context that hides a warning about PEFT's use of a deprecated attribute of transformers."""
+    """Context in which names that match no module are errors, and PEFT's warnings about its own code are hidden."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        warnings.filterwarnings("error", message="The following .*_pattern keys|You have passed exclude_modules")
+        warnings.filterwarnings("ignore", message="The following .*_pattern keys.*gate_up_proj")  # fused experts
         yield
 
 

@@ -120,8 +120,9 @@ def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Pat
             Policy.load(model_config(tmp_path / folder))
     with pytest.raises(ModelError, match="Cannot load the adapter"):
         Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
-    with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
-        Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
+    for own in ({"target_modules": ["nowhere"]}, {"rank_pattern": {"nowhere": 2}}, {"exclude_modules": ["nowhere"]}):
+        with pytest.raises(ModelError, match=r"lora do not fit this model: .*nowhere"):
+            Policy.load(model_config(tiny_folder), lora=LoraSettings(**own))
 
 
 def test_a_model_that_lacks_weights_is_refused(tiny_folder: Path, tmp_path: Path):
