@@ -26,12 +26,14 @@ from opct.cli import (
     evaluate,
     experiment,
     export,
+    init,
     judge,
     quickstart,
     report,
     runs,
     train,
 )
+from opct.cli.options import SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import echo
@@ -48,11 +50,12 @@ app = typer.Typer(
     rich_markup_mode=None,  # its tables cut the names of options where they are narrow
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("quickstart")(quickstart.quickstart)
-app.command("train")(train.train)
-app.command("eval")(evaluate.evaluate)
-app.command("attack")(attack.attack)
-app.command("experiment")(experiment.experiment)
+app.command("quickstart", cls=SettingsCommand)(quickstart.quickstart)
+app.command("init")(init.init)
+app.command("train", cls=SettingsCommand)(train.train)
+app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
+app.command("attack", cls=SettingsCommand)(attack.attack)
+app.command("experiment", cls=SettingsCommand)(experiment.experiment)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
 app.command("export")(export.export)

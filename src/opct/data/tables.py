@@ -6,15 +6,19 @@ every fault of a file, and `refuse` reports them at once.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import re
+import socket
+import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -301,8 +305,38 @@ def _given_rows(rows: Any) -> list[Row]:
         raise DataError(f"Rows were expected, found a {type(rows).__name__} of {names}: give one split, or a list.")
     if hasattr(rows, "iterrows"):  # pandas: its JSON has lists for arrays, and null for NaN
         rows = parse_json(rows.to_json(orient="records", date_format="iso"))
-    objects = (asdict(row) if is_dataclass(row) else row for row in rows)
+    objects = (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows)
     return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects)]
+
+
+def hub_problem() -> str | None:
+    """Why the hub's host cannot be looked up; None if it can, or if a proxy looks it up."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies()):
+        return None
+    host = urlsplit(constants.ENDPOINT).hostname or ""
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError as error:
+        return f"{host} cannot be reached ({error.strerror})"
+    return None
+
+
+@contextlib.contextmanager
+def hub_or_cache() -> Iterator[None]:
+    """Context in which the hub's clients read their cache alone if the hub cannot be reached.
+
+    They would try five times for each file.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or hub_problem() is not None
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _dataset_rows(source: str, split: str, *, pinned: bool) -> Iterator[Row]:
@@ -322,7 +356,8 @@ def _dataset_rows(source: str, split: str, *, pinned: bool) -> Iterator[Row]:
         if is_on_hub:
             config, _, named = part.rpartition("/")
             split = named or split
-            data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
+            with hub_or_cache():
+                data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
         elif Path(source).is_dir():
             data = datasets.load_from_disk(source)
             data = data[split] if isinstance(data, datasets.DatasetDict) else data

@@ -7,18 +7,16 @@ import difflib
 import hashlib
 import importlib.util
 import logging
-import socket
 import time
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
 import torch
 
 from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfig
+from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
 from opct.models.backbone import full_tensor
 from opct.models.gguf import (
@@ -42,7 +40,7 @@ log = logging.getLogger(__name__)
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
-NAME_SIMILARITY = 0.7  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
+NAME_SIMILARITY = 0.6  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
 PROBED_SIZE = 2048  # hidden size of the timed product where the model's is not known
 CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest hidden size on a CPU; when to stop repeating the product
 PROBE_ADVANTAGE = 1.2  # bfloat16 is chosen if its matrix product is at least this many times faster
@@ -85,10 +83,15 @@ def check_model_name(name: str) -> None:
     """Reject a name that cannot be loaded, before anything is fetched.
 
     Raises:
-        ModelError: a path that does not exist, a typo in the name of the embedded model, or a hub id while the hub
-            cannot be reached.
+        ModelError: a path that does not exist or is no model, a typo in the name of the embedded model, or a hub id
+            while the hub cannot be reached.
     """
-    if name in (DEFAULT_MODEL, Q4_MODEL) or Path(name).exists():
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        inside = ", ".join(sorted(str(path.parent) for path in folder.glob("*/manifest.json")))
+        remedy = f"Name one of the runs in it: {inside}." if inside else "Name a run, or a folder with config.json."
+        raise ModelError(f"{name} is a folder with neither a model nor a run. {remedy}")
+    if name in (DEFAULT_MODEL, Q4_MODEL) or folder.exists():
         return
     if name.endswith(".gguf"):
         raise ModelError(f"No GGUF file at {name}: check the path.")
@@ -111,19 +114,12 @@ def _check_hub(name: str) -> None:
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    is_proxied = not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies())
     is_cached = (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")).is_dir()
-    if is_cached or is_proxied or constants.HF_HUB_OFFLINE:  # a proxy looks hosts up itself
-        return
-    host = urlsplit(constants.ENDPOINT).hostname or ""
-    try:
-        socket.getaddrinfo(host, 443)
-    except OSError as error:
+    if not is_cached and (problem := hub_problem()):
         raise ModelError(
-            f"There is no folder {name} here, no cached hub model has that name, and {host} cannot be reached "
-            f"({error.strerror}). Check the name, or the network. Without a network, use {DEFAULT_MODEL!r}, or a "
-            "folder with a model."
-        ) from error
+            f"There is no folder {name} here, no cached hub model has that name, and {problem}. Check the name, or the "
+            f"network. Without a network, use {DEFAULT_MODEL!r}, or a folder with a model."
+        )
 
 
 TRUST = (
@@ -356,8 +352,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     torch.manual_seed(seed)  # the initial A matrices
-    unfit = f"lora.target_modules={lora.target_modules!r} does not fit this model"
-    with quiet_peft(), LibraryErrors(ModelError, unfit):
+    with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         adapted = fuse_lora(get_peft_model(model, settings)).eval()
     _widen_trained(adapted)
     return adapted
@@ -384,9 +379,11 @@ def is_adapter_weight(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet_peft() -> Iterator[None]:
-    """Context that hides a warning about PEFT's use of a deprecated attribute of transformers."""
+    """Context in which names that match no module are errors, and PEFT's warnings about its own code are hidden."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        warnings.filterwarnings("error", message="The following .*_pattern keys|You have passed exclude_modules")
+        warnings.filterwarnings("ignore", message="The following .*_pattern keys.*gate_up_proj")  # fused experts
         yield
 
 

@@ -301,8 +301,7 @@ class Policy:
 
         def compute(rows: list[int], prefix: SharedPrefix | None) -> Tensor:
             scores = self._score_rows(prompt_ids, option_ids, rows, prefix)
-            with torch.autocast(self.device.type, enabled=False):
-                return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
+            return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
 
         share = no_prefix_sharing_reason(self.backbone) is None
         flat = iter(self._scored(prompt_ids, option_ids, compute, share=share))
