@@ -17,7 +17,22 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, init, judge, quickstart, report, runs, train
+from opct.cli import (
+    attack,
+    chat,
+    config,
+    data,
+    env,
+    evaluate,
+    experiment,
+    export,
+    init,
+    judge,
+    quickstart,
+    report,
+    runs,
+    train,
+)
 from opct.cli.options import App, SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
@@ -43,6 +58,7 @@ app.command("attack", cls=SettingsCommand)(attack.attack)
 app.command("experiment", cls=SettingsCommand)(experiment.experiment)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
+app.command("export")(export.export)
 app.command("chat")(chat.chat)
 app.command("env")(env.env)
 app.add_typer(data.app, name="data")

@@ -76,7 +76,7 @@ def attack(
     \b
     Examples:
       opct attack runs/mine --attacker transfer --n-behaviors 10
-      opct attack runs/mine rounds=3 judge.name=strongreject judge.model=openai/gpt-4o-mini
+      opct attack runs/mine --attacker refine rounds=3 max_queries=500
     """
     from rich.console import Console
 

@@ -37,7 +37,9 @@ Out = Annotated[Path, typer.Option(metavar="FILE", help="The pair file to write.
 Families = Annotated[
     str, typer.Option(metavar="NAMES", help="Families of perturbations: train, held_out, all, or names with commas.")
 ]
-WhichSplit = Annotated[Split, typer.Option(help="A source without splits is split by a hash.")]
+WhichSplit = Annotated[
+    Split, typer.Option(help="The part to make pairs of; a hash splits a file that names no splits.")
+]
 Columns = Annotated[
     list[str] | None,
     typer.Option(metavar="ROLE=NAME", help="The column of the prompt, question, answer, behavior, id ...; repeatable."),
