@@ -76,7 +76,7 @@ def attack(
     \b
     Examples:
       opct attack runs/mine --attacker transfer --n-behaviors 10
-      opct attack runs/mine --attacker refine rounds=3 max_queries=500
+      opct attack runs/mine --attacker refine rounds=3 budget.max_queries=500
     """
     from rich.console import Console
 
