@@ -246,13 +246,14 @@ def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
         progress.done()
 
 
-def stage_callback(progress: Progress, name: str) -> Callable[[int, int], None]:
-    """A callback of (done, total) that is a stage of a progress; a new stage when the total turns out larger."""
+def stage_callback(progress: Progress, name: str, then: str = "") -> Callable[[int, int], None]:
+    """A callback of (done, total) that is a stage of a progress; a new stage, named with `then`, when the total turns
+    out larger."""
     seen = {"done": 0, "total": -1}
 
     def call(done: int, total: int) -> None:
         if total != seen["total"]:
-            progress.stage(name, total)
+            progress.stage(name if seen["total"] < 0 else name + then, total)
             seen.update(done=0, total=total)
         progress.advance(done - seen["done"])
         seen["done"] = done

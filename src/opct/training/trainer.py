@@ -64,6 +64,7 @@ KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_fac
 TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
+LEGEND = "kl: to the teacher, in nats a token; loss: what is minimised; validation: the kl of held-out pairs"
 
 
 @dataclass
@@ -143,7 +144,7 @@ def train(
             distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
-        for line in (*describe(setup), *slow_paths):
+        for line in (*describe(setup), *slow_paths, LEGEND):
             progress.log(line)
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
