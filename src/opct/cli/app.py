@@ -20,7 +20,7 @@ import typer
 from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, train
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
-from opct.runs.console import echo
+from opct.runs.console import STDERR_HANDLER, echo
 from opct.runs.manifest import command_line, without_keys, without_secrets
 
 app = typer.Typer(
@@ -61,17 +61,10 @@ def root(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    log = logging.getLogger("opct")
-    if not any(isinstance(handler, StderrHandler) for handler in log.handlers):
-        log.addHandler(StderrHandler())
-        log.setLevel(logging.INFO)
-
-
-class StderrHandler(logging.Handler):
-    """Writes messages to the current `sys.stderr`, which progress bars replace while they run."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        echo(self.format(record), file=sys.stderr)
+    logging.captureWarnings(True)
+    for name in ("opct", "py.warnings"):
+        logging.getLogger(name).addHandler(STDERR_HANDLER)
+    logging.getLogger("opct").setLevel(logging.INFO)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
