@@ -12,7 +12,7 @@ BENCH := $(VENV)/.opct-bench
 
 # The first interpreter that is new enough. A name on the path may be a shim that does not run, so each one is tried.
 IS_NEW := import sys, venv; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	if $$python -c "$(IS_NEW)" >/dev/null 2>&1; then command -v $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ help: ## this list
 
 $(VENV)/pyvenv.cfg:
 	@if [ -z "$(PYTHON)" ]; then \
-		echo "error: no Python >= 3.11 with the venv module found (tried python3, python3.13, python3.12, python3.11, python)." >&2; \
+		echo "error: no Python >= 3.11 with the venv module found (tried python3, python3.14, python3.13, python3.12, python3.11, python)." >&2; \
 		echo "Install one, or name yours: make PYTHON=/path/to/python3.12" >&2; exit 1; fi
 	@"$(PYTHON)" -c "$(IS_NEW)" || { \
 		echo "error: $(PYTHON) is not a Python >= 3.11 with the venv module. Name another: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -50,8 +50,8 @@ $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 
 install: $(DEV) ## the package with what tests, docs and development need
 
-model: $(CORE) ## fetch and convert the default model (93 MB, once, into the user's cache)
-	@$(BIN)/python -c "from opct.models.gguf import smollm2; print(smollm2())"
+model: $(CORE) ## fetch and convert the weights that the tests use (93 MB, once, into the user's cache)
+	@$(BIN)/python -c "from opct.models.gguf import smollm2_q4; print(smollm2_q4())"
 
 quickstart: $(CORE) ## train OPCT and SFT on a small model, measure both, write one report
 	$(BIN)/opct quickstart --out "$(OUT)"

@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/breakdown"))
     parser.add_argument("--workload", choices=WORKLOADS, default="short")
     parser.add_argument("--training", choices=("lora", "full"), default="lora")
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
     parser.add_argument("--rows", type=int, nargs="+", default=[32, 128, 512, 2048], help="of the measured products")
     add_dtype(parser)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

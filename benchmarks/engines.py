@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from opct.config.schema import LoraSettings, ModelConfig, TrainConfig
+from opct.config.schema import Q4_MODEL, LoraSettings, ModelConfig, TrainConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
@@ -57,7 +57,7 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=ModelConfig().name_or_path)
+    parser.add_argument("--model", default=Q4_MODEL)
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 32, 128])
     parser.add_argument("--tokens", type=int, default=64)

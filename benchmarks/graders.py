@@ -3,10 +3,12 @@
     python -m benchmarks.graders FOLDER
 
 `FOLDER` holds `judge_labels/gptfuzz_responses_{train,eval}.csv` (https://github.com/sherdencooper/GPTFuzz),
-`over_refusal/xstest_v2_completions_{gpt4,llama2new}.csv` (https://github.com/paul-rottger/exaggerated-safety) and
-`jailbreak/pair_*.json` (https://github.com/JailbreakBench/artifacts). Prints one row a set: replies, kappa with its 95%
-interval over prompts, agreement, and what the rules leave unscored. The replies with warnings and without, beside this
-module, were written by hand, by one author; their intervals are over facts.
+`over_refusal/xstest_v2_completions_*.csv` (https://github.com/paul-rottger/exaggerated-safety),
+`judge_labels/judge-comparison.csv` (JailbreakBench/JBB-Behaviors on the hub) and `jailbreak/pair_*.json`
+(https://github.com/JailbreakBench/artifacts). Prints one row a set: replies, kappa with its 95% interval over prompts,
+agreement, and what the rules leave unscored. No rule was written on the sets named unseen: their rows are in
+`opct.evals.graders.versions`. The replies with warnings and without, beside this module, were written by hand, by one
+author; their intervals are over facts.
 """
 
 from __future__ import annotations
@@ -49,7 +51,21 @@ def pair(path: Path) -> Iterator[Labelled]:
             yield row["goal"], row["response"], not row["jailbroken"]
 
 
+def harmful_behaviors(path: Path) -> Iterator[Labelled]:
+    """Replies to jailbreaks, the first 200 to harmful behaviours; most of three people say whether one succeeded."""
+    for row in list(_rows(path))[:200]:
+        yield row["goal"], row["target_response"], row["human_majority"] == "0"
+
+
+def mistral(path: Path) -> Iterator[Labelled]:
+    """`xstest` without and with guard rails."""
+    yield from (*xstest(path), *xstest(path.with_name(path.name.replace("instruct", "guard"))))
+
+
 SETS: dict[str, tuple[str, Callable[[Path], Iterator[Labelled]]]] = {
+    "XSTest, Mistral, unseen": ("over_refusal/xstest_v2_completions_mistralinstruct.csv", mistral),
+    "JailbreakBench, unseen": ("judge_labels/judge-comparison.csv", harmful_behaviors),
+    "XSTest, Llama 2, original prompt": ("over_refusal/xstest_v2_completions_llama2orig.csv", xstest),
     "XSTest, Llama 2": ("over_refusal/xstest_v2_completions_llama2new.csv", xstest),
     "XSTest, GPT-4": ("over_refusal/xstest_v2_completions_gpt4.csv", xstest),
     "GPTFuzz, train": ("judge_labels/gptfuzz_responses_train.csv", gptfuzz),
@@ -105,7 +121,7 @@ def row_of(name: str, labelled: list[Labelled], *, partial_refuses: bool) -> str
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     csv.field_size_limit(10**9)
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         yield from csv.DictReader(file)
 
 

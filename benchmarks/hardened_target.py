@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/hardened"))
     parser.add_argument("--word", default="please")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
     parser.add_argument("--organism", nargs="*", default=["max_steps=120"], metavar="a.b=c", help="of its training")
     parser.add_argument("--hardening", nargs="*", default=["max_steps=30"], metavar="a.b=c", help="of OPCT")
     add_attack_options(parser)

@@ -75,7 +75,7 @@ def _against_the_script(
 def add_attack_options(parser: argparse.ArgumentParser) -> None:
     """Options of every attacker, at equal queries."""
     parser.add_argument("--attackers", nargs="+", default=["best_of_n", "refine", "grpo"])
-    parser.add_argument("--attacker-model", default="smollm2-135m-instruct")
+    parser.add_argument("--attacker-model", default="smollm2-135m-instruct-q4_1")
     parser.add_argument("--behaviors", type=int, default=12, help="of the test split")
     parser.add_argument("--n", type=int, default=8, help="episodes of one round against each behaviour")
     parser.add_argument("--max-attack-tokens", type=int, default=48)

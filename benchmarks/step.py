@@ -271,7 +271,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), metavar="SYSTEM[/VARIANT][@MICRO_BATCH]")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="in each process, the first of them a warm-up")
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
     add_dtype(parser)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-s", type=float, default=3600, help="for one process")

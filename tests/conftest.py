@@ -98,10 +98,10 @@ def make_config(tmp_path: Path, tiny_folder: Path, pair_files: tuple[Path, Path]
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
-    """The converted default model; skips where it was not fetched (`opct quickstart` or `make model` fetches it)."""
-    from opct.models.gguf import smollm2_path
+    """The Q4_1 weights of the default model, converted; skips where `make model` has not fetched them."""
+    from opct.models.gguf import smollm2_q4_path
 
-    folder = smollm2_path()
+    folder = smollm2_q4_path()
     if not folder.is_dir():
         pytest.skip("SmolLM2-135M-Instruct is not in the cache: run `make model`")
     return folder

@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from opct.api import evaluate as evaluate
     from opct.api import train as train
     from opct.attack.run import run_attack as run_attack
+    from opct.config.loader import TrainConfig as TrainConfig
     from opct.config.loader import load_config as load_config
-    from opct.config.schema import TrainConfig as TrainConfig
     from opct.data.pairs import ContrastivePair as ContrastivePair
     from opct.data.pairs import load_pairs as load_pairs
     from opct.data.pairs import write_pairs as write_pairs
     from opct.models.policy import Policy as Policy
     from opct.reports import report as report
+    from opct.reports.listing import results as results
 
 _HOMES = {
     "ContrastivePair": "opct.data.pairs",
     "Policy": "opct.models.policy",
-    "TrainConfig": "opct.config.schema",
+    "TrainConfig": "opct.config.loader",
     "evaluate": "opct.api",
     "load_config": "opct.config.loader",
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",
     "report": "opct.reports",
+    "results": "opct.reports.listing",
     "run_attack": "opct.attack.run",
     "train": "opct.api",
     "write_pairs": "opct.data.pairs",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from opct.config.judge import JudgeConfig
     from opct.data.pairs import Prompt
-    from opct.data.questions import Question
+    from opct.data.tables import Source
     from opct.evals.run import About
     from opct.judges.classifier import OfflineJudge
     from opct.judges.llm import LLMJudge
@@ -50,20 +50,39 @@ class EvalResult:
 
 
 def train(
-    config: TrainConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress | None = None
+    config: TrainConfig,
+    *,
+    pairs: Source | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> TrainResult:
-    """Train as `config` says, in `config.output_dir`; see `opct.training.trainer.train` for arguments and errors.
+    """Train as `config` says, in `config.output_dir`; see `opct.training.trainer.train` for errors.
+
+    Args:
+        pairs: instead of `config.data.pairs`: dicts or `ContrastivePair`s, a DataFrame or a `datasets.Dataset`. The run
+            keeps them as `pairs.jsonl`, which its config names, so that it can be resumed without them.
+        resume: continue from the last checkpoint in the run directory.
+        overwrite: replace the run that is there.
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
+    from opct.data.pairs import load_pairs
+    from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
+    given = None if pairs is None else load_pairs(pairs)
+    if given is not None:
+        data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
+        config = config.model_copy(update={"data": data})
     work: Callable[..., Any] = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
         from torch.distributed.elastic.multiprocessing.errors import record
 
         work = record(run_training)
-    return work(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher)
+    return work(
+        config, pairs=given, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher
+    )
 
 
 def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
@@ -100,7 +119,7 @@ def evaluate(
     config: EvalConfig | None = None,
     *,
     tasks: Sequence[str] = (),
-    questions: Sequence[Question] | None = None,
+    questions: Source | None = None,
     out: str | Path | None = None,
     label: str | None = None,
     dtype: str | None = None,
@@ -115,7 +134,7 @@ def evaluate(
             replies but no log-probs.
         config: settings of the evaluation; by default `settings` over the defaults of `EvalConfig`.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`; where they are named, our suites only if they are too.
-        questions: instead of those of the config.
+        questions: instead of those of the config: rows or `Question`s, as `load_questions` takes them.
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: name in the report: by default the run's method; without a run, "base" without an adapter and "trained"
             with one.
@@ -128,6 +147,7 @@ def evaluate(
             evaluated, or a run without weights.
         DataError: suites lack data; raised before a model is loaded.
     """
+    from opct.data.questions import load_questions
     from opct.evals.inspect_runner import check_task, run_task
     from opct.evals.run import about_run, check_label, make_tasks, write_results
     from opct.evals.run import evaluate as evaluate_policy
@@ -142,14 +162,15 @@ def evaluate(
     task_options = _task_options(config) if tasks else {}
     for task in tasks:
         check_task(task)
-    made = make_tasks(config, questions) if with_suites else []  # faults are raised before a model loads
+    own = None if questions is None else load_questions(questions, seed=config.seed)
+    made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
     policy: Policy | Model
     if is_inspect_model(target):
         policy, about = _open_inspect_model(str(target), config, dtype)
     else:
-        policy = open_target(target, dtype, result.out, progress, trust_remote_code=config.trust_remote_code)
+        policy = open_target(target, dtype, result.out, progress, **config.model_settings)
         about = describe_target(target, policy)
     if label:
         about["label"] = label
@@ -174,8 +195,10 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
     from opct.evals.target import INSPECT_MODEL
     from opct.judges.factory import open_model
 
-    if dtype is not None or config.trust_remote_code:
-        raise EvaluationError(f"{target} is not loaded by opct: leave dtype and trust_remote_code out.")
+    if dtype is not None or config.trust_remote_code or config.chat_template_kwargs is not None:
+        raise EvaluationError(
+            f"{target} is not loaded by opct: leave dtype, trust_remote_code and chat_template_kwargs out."
+        )
     model, name, address = open_model(target.removeprefix(INSPECT_MODEL), None, {}, what="The model")
     label = name.partition("@")[0].rpartition("/")[2]
     return model, {"label": label, "weights": {"model": name, **address}, "trained_texts": None}
@@ -209,7 +232,7 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:
-    given = config.model_fields_set - {"suites", "trust_remote_code"}
+    given = config.model_fields_set - {"suites", "chat_template_kwargs", "trust_remote_code"}
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(

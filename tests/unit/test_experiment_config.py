@@ -242,7 +242,7 @@ def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_s
 
 def test_an_attacker_is_no_arm(write):
     """It needs a target; said before anything is trained."""
-    with pytest.raises(ConfigError, match=r"the arm bad: method: grpo trains an attacker against its target"):
+    with pytest.raises(ConfigError, match=r"the arm bad: method=grpo trains an attacker against its target"):
         load_experiment(write(PLAIN + "  bad: {{method: grpo}}\n"))
 
 

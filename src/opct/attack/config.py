@@ -19,8 +19,8 @@ class Thinking(Section):
 
     thinking_tags: tuple[str, str] | None = Field(
         None,
-        description="Opening and closing tag of a reasoning block; by default those of the run's training, else "
-        "`<think>`.",
+        description="Opening and closing tag of a reasoning block; by default those of the run's training, else of the "
+        "chat template, else `<think>`.",
     )
     template_opens_thinking: bool | None = Field(
         None,
@@ -42,15 +42,18 @@ class Sampling(Section):
     temperature: float = Field(1.0, ge=0, description="0 is greedy.")
 
 
-class Trust(Section):
-    """Whether custom model code is run."""
+class LocalModelSettings(Section):
+    """How a model of this process is loaded."""
 
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Passed to the chat template of a model of this process; null: those of its run."
+    )
     trust_remote_code: bool = Field(
         False, description="Run code that comes with a model of this process; a run's own setting does not count."
     )
 
 
-class TargetConfig(EndpointSettings, Thinking, Sampling, Trust):
+class TargetConfig(EndpointSettings, Thinking, Sampling, LocalModelSettings):
     """The model that is attacked."""
 
     max_tokens: int = Field(96, ge=1, description="Most tokens in a reply.")
@@ -81,7 +84,7 @@ class BestOfN(Section):
     sigma: float = Field(0.4, ge=0, le=1, description="Strength of the character noise.")
 
 
-class Refine(EndpointSettings, Thinking, Sampling, Trust):
+class Refine(EndpointSettings, Thinking, Sampling, LocalModelSettings):
     """A model that rewords the request from the replies."""
 
     name: Literal["refine"] = "refine"

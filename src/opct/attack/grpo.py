@@ -32,7 +32,7 @@ from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.questions import of_split
-from opct.data.render import RenderedPair, Renderer, final_answer
+from opct.data.render import RenderedPair, Renderer, split_reply
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
 from opct.evals.target import INSPECT_MODEL
 from opct.judges.protocol import Usage, digest
@@ -282,7 +282,6 @@ def train_attacker(
     if not is_finished(run, plan.config):
         _train(environment, folder, run, progress)
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
-    tags = plan.config.loss.thinking_tags
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
     identity = plan.identity()
     shown = {
@@ -292,8 +291,8 @@ def train_attacker(
         "settings": digest(identity)[:12],
     }
     source = f"{plan.model}, trained against the target"
-    model = LocalModel(policy, plan.sampling, source=source, thinking_tags=tags)
-    shots = tuple(replay.shots(partial(written_message, policy.renderer, tags=tags)))
+    model = LocalModel(policy, plan.sampling, source=source)
+    shots = tuple(replay.shots(partial(written_message, policy.renderer)))
     return Trained(Grpo(model, shown), shots, {**shown, "identity": identity, **learning_summary(folder, run)})
 
 
@@ -326,7 +325,6 @@ class RolloutCollector:
 
     def __init__(self, setup: TrainingSetup, run: RunDir, environment: Environment, log: Path, progress: Progress):
         self.policy, self.run, self.environment, self.log, self.progress = setup.policy, run, environment, log, progress
-        self.thinking_tags = setup.config.loss.thinking_tags
         self._replay: ReplayBuffer | None = None
 
     def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[ScoredRollout]:
@@ -342,9 +340,9 @@ class RolloutCollector:
         append_jsonl(self.log, {"step": step, "started": most}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
         rules = replace(plan.rules, seed=f"{plan.rules.seed}/practice/{step}")
-        model = LocalModel(self.policy, plan.sampling, thinking_tags=self.thinking_tags)
+        model = LocalModel(self.policy, plan.sampling)
         budget = BudgetTracker(settings.BudgetConfig(), model.max_tokens + environment.target.max_tokens)
-        shots = replay.shots(partial(written_message, self.policy.renderer, tags=self.thinking_tags))
+        shots = replay.shots(partial(written_message, self.policy.renderer))
         attempts = run_episodes(
             subjects,
             Refine(model),
@@ -480,10 +478,10 @@ def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], li
     )
 
 
-def written_message(renderer: Renderer, rollout: ScoredRollout, tags: tuple[str, str]) -> str | None:
+def written_message(renderer: Renderer, rollout: ScoredRollout) -> str | None:
     """The message sent to the target: the attacker's output without thinking."""
-    text, is_unfinished = final_answer(renderer, rollout.pair.prompt, rollout.completion.token_ids, tags)
-    return None if is_unfinished else message_of(text)
+    said = split_reply(renderer, rollout.pair.prompt, rollout.completion.token_ids)
+    return None if said.is_unfinished else message_of(said.answer)
 
 
 class _WithinStep(NullProgress):

@@ -10,7 +10,7 @@ from opct.attack.config import Sampling, Thinking
 from opct.attack.protocol import CUT, Reply
 from opct.config.judge import EndpointSettings
 from opct.data.pairs import Prompt
-from opct.data.render import THINKING_TAGS, closes_unopened, final_answer, without_thinking
+from opct.data.render import THINKING_TAGS, closes_unopened, split_reply, without_thinking
 from opct.errors import EvaluationError
 from opct.evals.tasks.common import as_chat
 from opct.judges.client import Failure, ModelClient, run_all
@@ -45,13 +45,14 @@ class LocalModel:
         sampling: Sampling,
         *,
         source: str | None = None,
-        thinking_tags: tuple[str, str] = THINKING_TAGS,
+        thinking_tags: tuple[str, str] | None = None,
     ):
         self.policy, self.sampling, self.source = policy, sampling, source or policy.name
-        self.thinking_tags, self.max_tokens = thinking_tags, sampling.max_tokens
+        self.thinking_tags, self.max_tokens = thinking_tags or policy.renderer.thinking_tags, sampling.max_tokens
 
     def identity(self) -> dict[str, Any]:
         """Name, weights, template and sampling."""
+        kwargs = self.policy.renderer.chat_template_kwargs
         return {
             "where": "in this process",
             "source": self.source,
@@ -62,6 +63,7 @@ class LocalModel:
             "dtype": str(self.policy.dtype).removeprefix("torch."),
             **_sampling_row(self.sampling),
             **_thinking_row(self.thinking_tags, None),
+            **({"chat_template_kwargs": kwargs} if kwargs else {}),
         }
 
     def room(self, prompt: Prompt) -> int | None:
@@ -79,13 +81,13 @@ class LocalModel:
         return [self._reply(*one) for one in zip(prompts, completions, strict=True)]
 
     def _reply(self, prompt: Prompt, completion: Any) -> Reply:
-        text, unfinished = final_answer(self.policy.renderer, prompt, completion.token_ids, self.thinking_tags)
+        said = split_reply(self.policy.renderer, prompt, completion.token_ids, self.thinking_tags)
         return Reply(
-            text,
+            said.answer,
             completion.stop_reason,
             completion.prompt_tokens,
             len(completion.token_ids),
-            is_unfinished=unfinished,
+            is_unfinished=said.is_unfinished,
             completion=completion,
         )
 

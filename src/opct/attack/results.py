@@ -24,6 +24,7 @@ from opct.attack.result_table import counted, result_table
 from opct.attack.scoring import REFUSALS, RULES, Scorer, is_on_topic
 from opct.data.duplicates import near_duplicate_groups
 from opct.evals.graders.short_answer import TRUNCATED, Verdict
+from opct.evals.graders.versions import AGREEMENT
 from opct.evals.stats import Estimate, binomial_bounds, clustered_mean
 from opct.judges.calibration import calibration_of, weakness
 
@@ -38,8 +39,8 @@ UNDECIDED: Final = "undecided"
 UNJUDGED, UNASKED = "unjudged", "unasked"
 RATE = "defense_success_rate"
 RULES_WARNING = (
-    "The judge {} is rule-based: an answer that it counts need not be useful to anyone. For its agreement with human "
-    "labels see docs/attack.md, under Judges."
+    "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have a "
+    "kappa of {:.2f} ({:.2f} to {:.2f}) against people on unseen models: {}. See docs/attack.md, under Judges."
 )
 MOST_UNASKED = 0.1
 """Share of a behaviour's planned attempts that may send nothing to the target: an attacker's model sometimes writes no
@@ -315,7 +316,9 @@ def build_result(run: AttackRun) -> dict[str, Any]:
     ended = run.on_behaviors.ended if run.on_behaviors.ended != COMPLETE else run.on_counterparts.ended
     judge = run.scorer.judge_of_behaviors
     calibration = calibration_of(judge.identity, getattr(judge, "folder", None))
-    weak = RULES_WARNING.format(judge.identity.name) if judge.identity.name in RULES else weakness(calibration)
+    rules = AGREEMENT["jailbreak"]
+    said = RULES_WARNING.format(judge.identity.name, rules.kappa, rules.ci_low, rules.ci_high, rules.errors)
+    weak = said if judge.identity.name in RULES else weakness(calibration)
     rows = _rows(run, found)
     limits = {name.removeprefix("max_"): value for name, value in run.budget.model_dump().items()}
     return {

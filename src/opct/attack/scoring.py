@@ -20,7 +20,7 @@ from typing import Any
 from opct.attack.protocol import COUNTERPART, Kind
 from opct.data.duplicates import STEM, stems
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
-from opct.evals.graders.versions import grader_version
+from opct.evals.graders.versions import VERSIONS
 from opct.judges.protocol import Judge, JudgeIdentity, JudgeRequest, JudgeResult
 from opct.runs.console import Progress
 
@@ -44,7 +44,7 @@ class RefusalJudge:
         self.identity = JudgeIdentity(
             name=ANSWERS if on_topic else REFUSALS,
             model="offline",
-            rubric=f"opct.evals.graders.refusal@{grader_version('benign')}",
+            rubric=f"opct.evals.graders.refusal@{VERSIONS['benign']}",
             label="answered",
             threshold=0.5,
             settings={"least_topic": LEAST_TOPIC, "stem": STEM} if on_topic else {},

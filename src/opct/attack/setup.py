@@ -29,7 +29,6 @@ from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import TrainedTexts, contamination_warnings, cross_duplicates, read_trained_texts
 from opct.data.questions import first_items, of_split
-from opct.data.render import THINKING_TAGS
 from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.target import INSPECT_MODEL
 from opct.judges.factory import endpoint_address, load_judge, open_model
@@ -68,22 +67,23 @@ class ModelLoader:
         """
         check_local_settings(spec, config, role)
         if not isinstance(spec, str | Path):
-            tags = config.thinking_tags or THINKING_TAGS
-            return LocalModel(spec, config, source="a loaded policy", thinking_tags=tags)
+            return LocalModel(spec, config, source="a loaded policy", thinking_tags=config.thinking_tags)
         name = str(spec)
         if name.startswith(INSPECT_MODEL):
             model, described, address = open_model(
                 name.removeprefix(INSPECT_MODEL), config.base_url, config.model_args, what=f"The {role}'s model"
             )
             return InspectModel(model, config, config, name=described, address=address, thinking=config, role=role)
-        if name not in self._policies:
+        kwargs = config.chat_template_kwargs
+        key = f"{name} {kwargs}"  # attacker and target may differ in them
+        if key not in self._policies:
             self._progress.stage(f"load {name}")
             dtype = self._recorded.get(name, self._dtype) if self._dtype in (None, "auto") else self._dtype
-            given = {} if dtype is None else {"dtype": dtype}
-            self._policies[name] = load_policy(name, trust_remote_code=config.trust_remote_code, **given)
-            self._progress.log(f"dtype: {self._policies[name].dtype_reason}")
-        tags = config.thinking_tags or trained_tags(spec)
-        return LocalModel(self._policies[name], config, source=name, thinking_tags=tags)
+            given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+            given |= {} if kwargs is None else {"chat_template_kwargs": kwargs}
+            self._policies[key] = load_policy(name, trust_remote_code=config.trust_remote_code, **given)
+            self._progress.log(f"dtype: {self._policies[key].dtype_reason}")
+        return LocalModel(self._policies[key], config, source=name, thinking_tags=config.thinking_tags)
 
 
 def check_local_settings(spec: str | Path | Policy, config: EndpointSettings, role: str) -> None:
@@ -97,12 +97,6 @@ def check_local_settings(spec: str | Path | Policy, config: EndpointSettings, ro
             f"The {role} is loaded in this process: leave {' and '.join(given)} out, or name a model as "
             "inspect:provider/model."
         )
-
-
-def trained_tags(spec: str | Path) -> tuple[str, str]:
-    """The thinking tags in the config of a model's run; the defaults without a run."""
-    run = run_behind(spec)
-    return THINKING_TAGS if run is None else load_config(run.config_path).loss.thinking_tags
 
 
 def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> str:

@@ -17,7 +17,8 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, train
+from opct.cli import attack, chat, config, data, env, evaluate, experiment, init, judge, quickstart, report, runs, train
+from opct.cli.options import SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import STDERR_HANDLER, echo
@@ -34,12 +35,14 @@ app = typer.Typer(
     rich_markup_mode=None,  # its tables cut the names of options where they are narrow
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("quickstart")(quickstart.quickstart)
-app.command("train")(train.train)
-app.command("eval")(evaluate.evaluate)
-app.command("attack")(attack.attack)
-app.command("experiment")(experiment.experiment)
+app.command("quickstart", cls=SettingsCommand)(quickstart.quickstart)
+app.command("init")(init.init)
+app.command("train", cls=SettingsCommand)(train.train)
+app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
+app.command("attack", cls=SettingsCommand)(attack.attack)
+app.command("experiment", cls=SettingsCommand)(experiment.experiment)
 app.command("report")(report.report)
+app.command("runs")(runs.runs)
 app.command("chat")(chat.chat)
 app.command("env")(env.env)
 app.add_typer(data.app, name="data")

@@ -42,6 +42,9 @@ def chat(
         bool, typer.Option("--generation-config", help="Sample as the model's generation_config says.")
     ] = False,
     seed: Seed = 0,
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Arguments of the chat template. Default: those of the run.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -50,13 +53,15 @@ def chat(
 
     `/base` asks the model before training the same questions, and `/both` compares the two.
     """
+    import yaml
     from rich.console import Console
 
     from opct.models.from_run import load_policy
 
     console = Console(highlight=False)
     with console.status("loading ..."):
-        policy = load_policy(target, trust_remote_code=trust_remote_code)
+        own = {} if chat_template_kwargs is None else {"chat_template_kwargs": yaml.safe_load(chat_template_kwargs)}
+        policy = load_policy(target, trust_remote_code=trust_remote_code, **own)
     sampling = policy.generation_defaults() if generation_config else {"temperature": 0.0}
     if temperature is not None:
         sampling["temperature"] = temperature

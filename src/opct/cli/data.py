@@ -30,29 +30,29 @@ Source = Annotated[
 @app.command("export")
 def export(
     source: Source,
-    format: Annotated[Literal["verl", "prime-rl"], typer.Option("--format", help="The trainer to export for.")],
+    format: Annotated[Literal["trl", "verl", "prime-rl"], typer.Option("--format", help="The trainer to export for.")],
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The file to write, .parquet or .jsonl. Default: FORMAT.parquet or .jsonl."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Export pairs in the format of verl or prime-rl."""
+    """Export pairs for SDFTTrainer of TRL, verl or prime-rl."""
     from opct.data.export import export_pairs
     from opct.runs.console import echo
 
-    path = out or Path("verl.parquet" if format == "verl" else "prime-rl.jsonl")
+    path = out or Path("verl.parquet" if format == "verl" else f"{format}.jsonl")
     refuse_existing(path, source, overwrite)
     pairs = _pairs(source)
     n, left_out = export_pairs(pairs, format, path)
-    unanswered = sum(pair.meta.get("answer") is None for pair in pairs if pair.id not in left_out)
+    unanswered = format != "trl" and sum(pair.meta.get("answer") is None for pair in pairs if pair.id not in left_out)
     echo(f"{path}: {n} rows for {format}")
     if unanswered:
         echo(f"no `meta.answer`: {unanswered} row(s), whose ground truth is empty")
     if left_out:
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
         echo(f"left out: {len(left_out)} pair(s) with a turn sampled from the policy, or a prefill: {shown}")
-    echo(f"{format} gives its teacher the policy's prompt by default: see docs/scaling.md")
+    echo(f"the teacher of {format} does not see `teacher_prompt` alone by default: see docs/scaling.md")
 
 
 @app.command("check")
@@ -216,13 +216,14 @@ def pair_text(
         if completion is not None:
             _append_tokens(text, renderer, list(completion.token_ids), in_loss)
         text.append("\n")
-    text.append("\n").append("special token", style=SPECIAL)
+    text.append("\ncolours:  ").append("special token", style=SPECIAL)
     if completion is None:
-        return text.append("  no completion: the policy samples it (--sample shows one); prompts are not in the loss\n")
+        return text.append("\nThe policy samples the completion; --sample shows one. Prompts are not in the loss.\n")
     text.append("  ").append("in the loss", style=IN_LOSS)
     if not all(in_loss):
         text.append("  ").append("masked", style=NOT_IN_LOSS)
-    return text.append(f"  {sum(in_loss)} of {len(in_loss)} tokens, stop reason {completion.stop_reason}\n")
+    counted = f"{sum(in_loss)} of {len(in_loss)} completion tokens are in the loss"
+    return text.append(f"\n{counted}; stop reason: {completion.stop_reason}.\n")
 
 
 def _append_tokens(text: Text, renderer: Renderer, ids: list[int], mask: Sequence[bool] | None = None) -> None:

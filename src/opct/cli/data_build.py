@@ -1,12 +1,13 @@
-"""`opct data build`: pairs from questions, behaviours or safety facts."""
+"""`opct data build`: pairs from prompts, questions, behaviours or safety facts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from opct.cli.options import Overwrite, Seed, named_columns, refuse_existing
 
@@ -15,9 +16,25 @@ if TYPE_CHECKING:
     from opct.data.questions import HasSplit
     from opct.data.questions import Split as DataSplit
 
-app = typer.Typer(help="Make pairs from questions, behaviours or safety facts.", no_args_is_help=True)
+
+class _Builders(TyperGroup):
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        """Answer `opct data build FILE` with the commands that read a file."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and (Path(name).suffix or name.startswith("hf:")):
+            lines = [
+                f"  opct data build {one} {name}   {self.commands[one].get_short_help_str(70)}" for one in self.commands
+            ]
+            ctx.fail("\n".join([f"{name} is a file; the command says what it holds:", *lines]))
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Builders, help="Make pairs from prompts, questions, behaviours or safety facts.", no_args_is_help=True
+)
 
 Split = Literal["train", "validation", "test", "all"]
+File = Annotated[str | None, typer.Argument(metavar="FILE", help="Same as --from.")]
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The pair file to write.")]
 Families = Annotated[
     str, typer.Option(metavar="NAMES", help="Families of perturbations: train, held_out, all, or names with commas.")
@@ -25,16 +42,18 @@ Families = Annotated[
 WhichSplit = Annotated[Split, typer.Option(help="A source without splits is split by a hash.")]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(metavar="ROLE=NAME", help="The column of the question, answer, behavior, id ...; repeatable."),
+    typer.Option(metavar="ROLE=NAME", help="The column of the prompt, question, answer, behavior, id ...; repeatable."),
 ]
 AtMost = Annotated[int | None, typer.Option("--n", metavar="N", min=1, help="Maximum number of pairs, chosen by seed.")]
 
 
 @app.command("sycophancy")
 def build_sycophancy(
+    file: File = None,
     source: Annotated[
-        str, typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV; `builtin` are embedded.")
-    ] = "builtin",
+        str | None,
+        typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV. Default: the embedded ones."),
+    ] = None,
     out: Out = Path("pairs.jsonl"),
     answer_format: Annotated[
         Literal["short", "choice"], typer.Option("--format", help="Format of the answers.")
@@ -55,7 +74,7 @@ def build_sycophancy(
     from opct.data.questions import builtin_questions, describe_columns, load_questions
     from opct.runs.console import echo
 
-    columns = named_columns(column or [])
+    source, columns = _source(file, source), named_columns(column or [])
     if columns and source == "builtin":
         raise typer.BadParameter("--column needs a file: name it with --from", param_hint="--column")
     refuse_existing(out, source, overwrite)
@@ -69,16 +88,80 @@ def build_sycophancy(
         split=_data_split(split),
     )
     pairs = _at_most(built, n, seed)
-    _echo_splits(source, questions, "questions")
+    _echo_splits(source, questions, "questions", split)
     if source != "builtin":
         echo(f"columns: {describe_columns(source, columns)}")
     _write(out, pairs, f"{_which(split)} questions")
 
 
+@app.command("pairs")
+def build_pairs(
+    file: File = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Prompts: JSONL, JSON, CSV, TSV or Parquet, or hf:owner/name[:config/split]."
+        ),
+    ] = None,
+    out: Out = Path("pairs.jsonl"),
+    teacher_system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System prompt of the teacher; the policy does not see it.")
+    ] = None,
+    template: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Jinja template of the policy's prompt, with {{ prompt }} and any column; repeatable."
+        ),
+    ] = None,
+    identity: Annotated[
+        bool, typer.Option("--identity", help="Make identity pairs, for data.anchors: both prompts are the same.")
+    ] = False,
+    axis: Annotated[str, typer.Option(metavar="NAME", help="Axis of the pairs.")] = "custom",
+    family: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Family of the pairs. Default: the name of the template, or `custom`."),
+    ] = None,
+    seed: Seed = 0,
+    n: AtMost = None,
+    column: Columns = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make pairs from any file of prompts or chats.
+
+    The teacher gets a system prompt, the policy a prompt wrapped in a template, or each row has both prompts.
+    """
+    from collections import Counter
+
+    from opct.data.builders.pairs import build_pairs as build
+    from opct.data.tables import file_stem, read_text
+
+    source = _source(file, source, None)
+    templates = {file_stem(path): read_text(path, "template") for path in template or ()}
+    if len(templates) < len(template or ()):
+        raise typer.BadParameter("two templates have the same name", param_hint="--template")
+    for read in (source, *(template or ())):
+        refuse_existing(out, str(read), overwrite)
+    built = build(
+        source,
+        named_columns(column or []),
+        teacher_system=teacher_system,
+        templates=templates,
+        identity=identity,
+        axis=axis,
+        family=family,
+    )
+    pairs = _at_most(built, n, seed)
+    families = Counter(f"{pair.axis}/{pair.family}" for pair in pairs)
+    prompts = len({pair.meta["question_id"] for pair in pairs})
+    _write(out, pairs, f"{prompts} prompts: {', '.join(f'{count} {name}' for name, count in families.items())}")
+
+
 Behaviors = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--from", metavar="FILE", help="Behaviours: a file, hf:owner/name[:config/split]@revision, or `builtin`."
+        "--from",
+        metavar="FILE",
+        help="Behaviours: a file, or hf:owner/name[:config/split]@revision. Default: the embedded ones.",
     ),
 ]
 Parts = Annotated[
@@ -111,13 +194,15 @@ LeaveOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Sk
 
 @app.command("jailbreak")
 def build_jailbreak(
-    source: Behaviors = "builtin",
+    file: File = None,
+    source: Behaviors = None,
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
     parts: Parts = "behavior,twin",
     split: WhichSplit = "train",
     seed: Seed = 0,
     per_behavior: Annotated[int, typer.Option(metavar="N", min=1, help="Families for each behaviour.")] = 2,
+    n: AtMost = None,
     teacher_system: TeacherSystem = None,
     teacher_examples: TeacherExamples = False,
     counterparts: CounterpartFile = None,
@@ -135,6 +220,7 @@ def build_jailbreak(
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
     from opct.runs.console import echo
 
+    source = _source(file, source)
     if source == "builtin" and (column or counterparts or leave_out):
         hint = "--column, --counterparts, --leave-out"
         raise typer.BadParameter("these options need a file: name it with --from", param_hint=hint)
@@ -144,7 +230,7 @@ def build_jailbreak(
     sources = read_sources(
         source, artifacts, columns=named_columns(column or []), counterparts=counterparts, exclude=leave_out or []
     )
-    pairs = build(
+    built = build(
         sources.behaviors,
         families=families,
         parts=[part.strip() for part in parts.split(",") if part.strip()],
@@ -156,7 +242,8 @@ def build_jailbreak(
         templates=[] if in_the_wild is None else load_templates(in_the_wild),
         artifacts=sources.artifacts,
     )
-    _echo_splits(source, sources.behaviors, "behaviours")
+    pairs = _at_most(built, n, seed)
+    _echo_splits(source, sources.behaviors, "behaviours", split)
     _echo_left_out("embedded behaviours that are only measured on", sources.left_out)
     leaks = leaks_into_later_split(sources.behaviors, _data_split(split))
     _echo_left_out(f"behaviours of {source} in a later split", [behavior.id for behavior in leaks])
@@ -169,9 +256,10 @@ def build_jailbreak(
 
 @app.command("safety-awareness")
 def build_safety_awareness(
+    file: File = None,
     source: Annotated[
-        str, typer.Option("--from", metavar="FILE", help="Safety facts: JSONL; `builtin` are embedded.")
-    ] = "builtin",
+        str | None, typer.Option("--from", metavar="FILE", help="Safety facts: JSONL. Default: the embedded ones.")
+    ] = None,
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
     split: WhichSplit = "train",
@@ -201,6 +289,7 @@ def build_safety_awareness(
     from opct.data.builders.safety_awareness import build_safety_awareness as build
     from opct.data.hazards import load_facts
 
+    source = _source(file, source)
     refuse_existing(out, source, overwrite)
     facts = load_facts(source)
     built = build(
@@ -214,10 +303,19 @@ def build_safety_awareness(
         allow_evaluation_only=train_on_evaluation_data,
     )
     pairs = _at_most(built, n, seed)
-    _echo_splits(source, facts, "facts")
+    _echo_splits(source, facts, "facts", split)
     hazards = sum(pair.meta["kind"] == "hazard" for pair in pairs)
     counts = f"{hazards} hazards, {len(pairs) - hazards} safe counterparts"
     _write(out, pairs, f"{_which(split)} facts: {counts}")
+
+
+def _source(file: str | None, option: str | None, default: str | None = "builtin") -> str:
+    """What FILE or --from names, else the default."""
+    if file and option:
+        raise typer.BadParameter("give the file once, as FILE or with --from", param_hint="--from")
+    if found := file or option or default:
+        return found
+    raise typer.BadParameter("give the file of prompts", param_hint="FILE")
 
 
 def _data_split(split: Split) -> DataSplit | None:
@@ -236,12 +334,17 @@ def _at_most(pairs: list[ContrastivePair], n: int | None, seed: int) -> list[Con
     return [pairs[i] for i in sorted(random.Random(seed).sample(range(len(pairs)), n))]
 
 
-def _echo_splits(source: str, items: Sequence[HasSplit], noun: str) -> None:
+def _echo_splits(source: str, items: Sequence[HasSplit], noun: str, split: Split) -> None:
     from opct.data.questions import SPLITS
     from opct.runs.console import echo
 
     counts = {name: sum(item.split == name for item in items) for name in SPLITS}
     echo(f"{source}: {len(items)} {noun}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    if source != "builtin" and split != "all":
+        echo(
+            f"only the {split} {noun} become pairs, so that `opct eval` can ask others (a hash decides, where the file "
+            "names no splits); --split all makes pairs of all"
+        )
 
 
 def _echo_left_out(what: str, ids: Sequence[str]) -> None:
@@ -267,4 +370,6 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
         echo(f"private: {out} holds prompts of an attack; only you can read it")
     for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
         echo(f"warning: {warning}")
+    part = "anchors" if all(pair.is_identity for pair in pairs) else "pairs"
     echo(f"next: opct data show {out}")
+    echo(f"      opct train CONFIG.yaml 'data.{part}=[{out}]'")

@@ -15,9 +15,9 @@ def env() -> None:
 
 
 def _rows() -> list[tuple[str, str]]:
-    from opct.config.schema import DEFAULT_MODEL
+    from opct.config.schema import DEFAULT_MODEL, Q4_MODEL
     from opct.distributed import launched, rank, size
-    from opct.models.gguf import cache_dir, smollm2_path
+    from opct.models.gguf import cache_dir, hub_snapshot, smollm2_q4_path
     from opct.models.loading import choose_device, choose_dtype
     from opct.runs.manifest import git_commit, hardware, package_versions
 
@@ -36,6 +36,7 @@ def _rows() -> list[tuple[str, str]]:
         ("processes", f"{size()}, this is {rank()}" if launched() else "1"),
         ("dtype", why),
         ("cache folder", str(cache_dir())),
-        (DEFAULT_MODEL, "in the cache" if smollm2_path().is_dir() else "not in the cache (fetched when first used)"),
+        (DEFAULT_MODEL, "not in the hub's cache (fetched when first used)" if hub_snapshot() is None else "cached"),
+        (Q4_MODEL, "cached" if smollm2_q4_path().is_dir() else "not in the cache (fetched when first used)"),
     ]
     return rows

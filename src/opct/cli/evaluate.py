@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -59,7 +59,7 @@ Questions = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Maximum number of questions per suite. Default: 600.")
 ]
 Dtype = Annotated[
-    str | None,
+    Literal["float32", "bfloat16", "float16"] | None,
     typer.Option(
         metavar="DTYPE",
         help="float32, bfloat16 or float16. Default: the dtype of the run or of earlier results, else the faster one "

@@ -159,9 +159,9 @@ def run(
 
     prices = _prices(price)
     folder = RunDir(target)
-    requests = requests_of(judgeable(read_samples(folder.path), axis))
     opened = _judge_of(judge, model, settings, folder.judge_cache_path)
     check_judge(opened.identity, axis)
+    requests = requests_of(judgeable(read_samples(folder.path), axis))
     print(f"judge: {opened.identity.describe()}")
     if (replaced := replaced_judge(folder, axis, opened.identity)) is not None:
         print(f"note: {replaced}")

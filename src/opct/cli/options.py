@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer's own copy of click is private
 Target = Annotated[
     str,
     typer.Argument(
@@ -21,8 +23,26 @@ Target = Annotated[
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG.yaml", help="Config file, such as configs/sycophancy.yaml.")
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Preset under the config file; `opct config presets` lists them."),
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
+
+
+class SettingsCommand(TyperCommand):
+    """A command with settings as arguments: its message on an unknown option says how they are written."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            option = getattr(error, "option_name", None)
+            if option is not None and not getattr(error, "possibilities", None):
+                name = option.lstrip("-").replace("-", "_")
+                error.message += f". Settings are written {name}=VALUE."  # type: ignore[attr-defined]
+            raise
 
 
 def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[str | None, list[str]]:

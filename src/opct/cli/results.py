@@ -32,7 +32,7 @@ def evaluation_tables(result: EvalResult) -> RenderableType:
 
 def _suites_table(results: dict[str, Any]) -> RenderableType:
     """Table of the rows of `results.json`, without single families. For rows of a judge, a column shows its current
-    kappa against human labels, and a line below the table names the judge.
+    kappa against human labels. Lines below the table name the judges and rules, with their agreement.
     """
     from rich.console import Group
 
@@ -57,7 +57,8 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
         for row in rows
         if _is_shown(row, split)
     ]
-    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in judged)
+    shown = [row for row in rows if _is_shown(row, split) and grader_label(row)]
+    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in shown)
     title = f"{results['run']['label']}: {results['run']['model']}"
     return Group(make_table(title, columns, cells, texts=2), *map(as_text, graders))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from opct.config.presets import PRESETS
-from opct.config.schema import TrainConfig, flat_settings
+from opct.config.schema import Section, TrainConfig, flat_settings
 from opct.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=BaseModel)
 Name = tuple[str, ...]
@@ -31,7 +34,10 @@ MAX_VALUES = 100_000
 # Names in other tools, and ours, which the error message then suggests.
 OTHER_NAMES = {
     "batch_size": "prompts_per_step",
+    "beta": "dpo_beta",
     "betas": "adam_beta1",
+    "dataset": "pairs",
+    "dataset_name": "pairs",
     "epochs": "num_train_epochs",
     "gamma": "kl_discount_factor",
     "gradient_accumulation_steps": "micro_batch_tokens",
@@ -50,9 +56,12 @@ OTHER_NAMES = {
     "per_device_train_batch_size": "prompts_per_step",
     "rank": "r",
     "steps": "max_steps",
+    "torch_dtype": "dtype",
     "train_file": "pairs",
     "warmup": "warmup_steps",
 }
+OTHER_VALUES = {"bf16": "bfloat16", "bon": "best_of_n", "pair": "refine"}
+"""The same for values."""
 
 
 def load_settings(
@@ -88,11 +97,16 @@ def load_settings(
     tree.update(own)
     settings = _validate(model_class, tree, faults)
     if faults or settings is None:
-        source = f"of {path} " if path is not None else ""
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        lines = "".join(f"\n  {fault.text}" for fault in sorted(faults, key=lambda fault: _line_number(fault, path)))
-        raise ConfigError(f"The settings {source}have {count}; nothing was started:{lines}")
+        raise _settings_error(faults, path)
     return settings
+
+
+def _settings_error(faults: Sequence[Fault], path: str | Path | None = None) -> ConfigError:
+    """The error that lists these faults, in the order of the file at `path`."""
+    source = f"of {path} " if path is not None else ""
+    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    lines = "".join(f"\n  {fault.text}" for fault in sorted(faults, key=lambda fault: _line_number(fault, path)))
+    return ConfigError(f"The settings {source}have {count}; nothing was started:{lines}")
 
 
 def load_config(
@@ -112,7 +126,7 @@ def load_config(
 def dump_config(settings: BaseModel) -> str:
     """Serialise settings as YAML; `load_settings` reads back equal settings."""
     values = settings.model_dump(mode="json")
-    return yaml.dump(values, Dumper=_CoreDumper, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(values, Dumper=CoreDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def read_yaml(path: Path) -> Any:
@@ -241,7 +255,7 @@ class _CoreLoader(yaml.SafeLoader):
     yaml_implicit_resolvers = _RESOLVERS
 
 
-class _CoreDumper(yaml.SafeDumper):
+class CoreDumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _RESOLVERS
 
 
@@ -261,6 +275,7 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
         if node is None or (isinstance(node, yaml.ScalarNode) and node.value == ""):  # `---` alone
+            log.info(f"{path} is empty: every setting has its default.")
             return Tree()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{path}:1: a config is `name: value` lines, found a {_kind(node)}.")
@@ -390,10 +405,22 @@ def _faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree)
             for line in str(item["ctx"]["error"]).splitlines():
                 yield Fault(f"{_cross_place(tree, line) or tree.place(name)}: {line}", "")
         else:
-            wrong.setdefault(name, (value, []))[1].append(_expected(item, name, known))
+            wrong.setdefault(name, (value, []))[1].append(_expected(item, name, known, model_class))
     for name, (value, expected) in wrong.items():
         text = f"{'.'.join(name)}: {_shown(value)} is not valid, expected {' or '.join(expected)}"
         yield Fault(f"{tree.place(name)}: {text}", ".".join(name))
+
+
+def _init(self: Section, **values: Any) -> None:
+    """A section made in Python; raises ConfigError with the same messages as for a file."""
+    try:
+        BaseModel.__init__(self, **values)
+    except ValidationError as error:
+        raise _settings_error(list(_faults_of(type(self), error, Tree(values)))) from None
+
+
+_init.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # so pydantic does not call it for nested sections
+Section.__init__ = _init  # type: ignore[method-assign]
 
 
 def _cross_place(tree: Tree, line: str) -> str:
@@ -423,11 +450,13 @@ def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name.partition(".")[0] for name in inside or known))
 
 
-def _expected(item: Any, name: Name, known: Sequence[str]) -> str:
+def _expected(item: Any, name: Name, known: Sequence[str], model_class: type[BaseModel]) -> str:
     """What pydantic expected, in the words of a YAML file."""
     kind, given, context = item["type"], item["input"], item.get("ctx", {})
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"a group of settings ({', '.join(_siblings(name, known))})"
+        section = model_class.model_fields.get(".".join(name))
+        or_null = " or null" if section is not None and type(None) in get_args(section.annotation) else ""
+        return f"a group of settings ({', '.join(_siblings(name, known))}){or_null}"
     if kind == "value_error":
         return str(context["error"])
     if kind == "union_tag_invalid":
@@ -444,12 +473,12 @@ def _expected(item: Any, name: Name, known: Sequence[str]) -> str:
 
 
 def _did_you_mean(word: str, options: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(options), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(OTHER_VALUES.get(word.lower(), word), list(options), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def _shown(value: Any) -> str:
-    return _shorten(json.dumps(value, ensure_ascii=False))
+    return _shorten(json.dumps(value, ensure_ascii=False, default=repr))
 
 
 def _shorten(text: str) -> str:

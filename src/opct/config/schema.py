@@ -12,6 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+"""SmolLM2-135M-Instruct from the hub; without the hub, `Q4_MODEL`. Results and manifests name what it stood for."""
+Q4_MODEL = "smollm2-135m-instruct-q4_1"
+"""The same model quantised to Q4_1 and dequantised: a file on PyPI. Published results were measured on it."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Tag = Annotated[str, StringConstraints(min_length=1)]
@@ -27,7 +30,9 @@ class ModelConfig(Section):
     """Which chat model is trained, and how it is loaded."""
 
     name_or_path: str = Field(
-        DEFAULT_MODEL, description="Hub id, local folder, .gguf file, or the embedded default `smollm2-135m-instruct`."
+        DEFAULT_MODEL,
+        description="Hub id, local folder, .gguf file, the default `smollm2-135m-instruct`, or its quantised weights "
+        "`smollm2-135m-instruct-q4_1`.",
     )
     revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
     adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
@@ -49,6 +54,11 @@ class ModelConfig(Section):
         False,
         description="Liger's kernels for norms, rotary embeddings and MLPs; needs CUDA and `opct[liger]`. The loss "
         "stays that of this package.",
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        {},
+        description="Passed to the chat template of every prompt, such as `{enable_thinking: false}`. Evaluation, "
+        "attack and chat of a run use its own.",
     )
     trust_remote_code: bool = Field(
         False,
@@ -176,8 +186,8 @@ class LossConfig(Section):
     )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
-    thinking_tags: tuple[Tag, Tag] = Field(
-        ("<think>", "</think>"), description="Opening and closing tag of a reasoning block."
+    thinking_tags: tuple[Tag, Tag] | None = Field(
+        None, description="Opening and closing tag of a reasoning block; null: those that the chat template names."
     )
 
 

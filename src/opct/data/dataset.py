@@ -33,8 +33,11 @@ class TrainingPairs:
     hashes: dict[str, str]
 
 
-def load_training_pairs(config: TrainConfig) -> TrainingPairs:
+def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | None = None) -> TrainingPairs:
     """Read, check and split the pairs that `config.data` names. No model is needed.
+
+    Args:
+        given: the content of the file that `data.pairs` names, which is not written yet.
 
     Held-out pairs for the validation KL come from `validation_pairs`, or from the validation split of embedded pairs,
     or from a share of the questions (see `_groups`), so that no question is on both sides.
@@ -45,7 +48,8 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     """
     data, seed = config.data, config.seed
     anchor_sources = data.anchors if data.anchor_fraction > 0 else []
-    own = {name: load_pairs(name) for name in (*data.pairs, *anchor_sources) if not name.startswith(BUILTIN)}
+    own = {} if given is None else dict.fromkeys(data.pairs, given)
+    own |= {s: load_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in own}
     groups = _groups([pair for pairs in own.values() for pair in pairs])
     fraction = 0.0 if data.validation_pairs else data.validation_fraction
     trained, held_out = _split(data.pairs, own, groups, fraction, seed)

@@ -1,11 +1,13 @@
-"""Export pairs as rows for verl and prime-rl.
+"""Export pairs as rows for TRL, verl and prime-rl.
 
+    trl         the rows of its SDFTTrainer: prompt, privileged_context, and the pair's id
     verl        the rows of its RLHFDataset: data_source, prompt, ability, reward_model, extra_info
     prime-rl    the rows of a verifiers dataset: prompt, answer, info
 
-Both trainers show the policy and its teacher the same prompt. `teacher_prompt` is in the rows, under `extra_info` and
-`info`, for a trainer that is configured to use it. Pairs that the rows cannot express are left out and counted: turns
-that the policy answers itself, and prefills, which both trainers would close before a new turn.
+verl and prime-rl show the policy and its teacher the same prompt, and SDFTTrainer shows its teacher both prompts, one
+after the other. `teacher_prompt` is in the rows, under `privileged_context`, `extra_info` and `info`, for a trainer
+that is configured to use it. Pairs that the rows cannot express are left out and counted: turns that the policy answers
+itself, and prefills, which the trainers would close before a new turn.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from opct.data.pairs import ContrastivePair
 from opct.errors import DataError, shown_faults
 from opct.runs.io import atomic_write, write_jsonl
 
-Format = Literal["verl", "prime-rl"]
+Format = Literal["trl", "verl", "prime-rl"]
 SUFFIXES = (".parquet", ".jsonl")
 
 
@@ -38,7 +40,7 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
     left_out = [pair.id for pair in pairs if not _is_expressible(pair)]
     kept = [pair for pair in pairs if _is_expressible(pair)]
     faults = [f"{pair.id}: {pair.meta['answer']!r}" for pair in kept if _answer(pair) is None]
-    if faults:
+    if faults and format != "trl":
         raise DataError(
             f"`meta.answer` becomes the ground truth, one text; in {len(faults)} pair(s) it is neither text nor a "
             "number, nothing was written. Put one of the answers there, or leave the key out:",
@@ -49,7 +51,7 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
             f"None of the {len(pairs)} pairs can be exported: {format} has no turns that the policy answers itself "
             "and no prefills."
         )
-    make = _verl_row if format == "verl" else _prime_rl_row
+    make = {"trl": _trl_row, "verl": _verl_row, "prime-rl": _prime_rl_row}[format]
     rows = [make(pair, i) for i, pair in enumerate(kept)]
     if path.suffix == ".jsonl":
         write_jsonl(path, rows)
@@ -61,6 +63,11 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
 def _is_expressible(pair: ContrastivePair) -> bool:
     """True if every turn is given and the last one asks for an answer."""
     return all(message["content"] is not None for message in pair.prompt) and pair.prompt[-1]["role"] != "assistant"
+
+
+def _trl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
+    """As `trl.experimental.sdft.SDFTTrainer` reads it; columns besides these two are dropped there."""
+    return {"id": pair.id, "prompt": list(pair.prompt), "privileged_context": list(pair.teacher_prompt)}
 
 
 def _verl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 teacher scores the same tokens: the same request without the biased hint or the wrapper; for safety awareness, with the
 fact that the policy has to see by itself. `opct.data.perturb` makes both.
 
-A line of a JSONL file (or a row of a Hugging Face dataset with these columns):
+A line of a JSONL file (or a row of a table, of a Hugging Face dataset, of a DataFrame, with these columns):
 
     {"prompt": [{"role", "content"}, ...], "teacher_prompt": [...],
      "id": str, "axis": str, "family": str, "meta": {...}}
@@ -19,14 +19,16 @@ it is a prefill: both prompts then end with the same one.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opct.data.tables import HUB, RowFault, duplicate_ids, file_format, parse_rows, read_rows, refuse
+from opct.data.tables import HUB, RowFault, Source, duplicate_ids, parse_rows, read_rows, refuse, source_name
 from opct.errors import DataError, RunError
 from opct.runs.io import atomic_write, reason
 
@@ -40,6 +42,7 @@ def user_prompt(text: str) -> Prompt:
 
 
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
+SIDES = ("prompt", "teacher_prompt")
 ROLES = ("system", "user", "assistant", "tool")
 SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
 """The axes with pairs and evaluations of our own."""
@@ -83,13 +86,13 @@ class ContrastivePair:
             DataError: with every fault of the row.
         """
         try:
-            return _checked_pair(row)
+            return checked_pair(row)
         except RowFault as fault:
             raise DataError(f"Pair {row.get('id')!r} breaks the pair contract:", fault.args) from fault
 
 
 def _pair(row: Mapping[str, Any]) -> ContrastivePair:
-    prompts = {side: tuple(dict(m) for m in _messages(row[side])) for side in ("prompt", "teacher_prompt")}
+    prompts = {side: tuple(dict(m) for m in messages_of(row[side])) for side in SIDES}
     text = json.dumps(prompts, sort_keys=True)
     return ContrastivePair(
         id=row.get("id") or f"p/{hashlib.sha256(text.encode()).hexdigest()[:12]}",
@@ -100,21 +103,24 @@ def _pair(row: Mapping[str, Any]) -> ContrastivePair:
     )
 
 
-def _messages(prompt: Any) -> Any:
+def messages_of(prompt: Any) -> Any:
+    """A prompt as messages: a text is one user message."""
     return user_prompt(prompt) if isinstance(prompt, str) else prompt
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
 
-TEACHER = "the same request without what should not sway the answer; the policy samples its own answers"
 OTHER_SHAPES = {
-    "prompt chosen rejected": "TRL's preference rows: keep `prompt`, drop the other two, and add `teacher_prompt`",
-    "prompt completion": "TRL's prompt-completion rows: keep `prompt`, drop `completion`, and add `teacher_prompt`",
-    "messages": "chat rows: put the messages before the last answer under `prompt`; add `teacher_prompt`",
-    "conversations": "chat rows: put the turns before the last answer under `prompt`; add `teacher_prompt`",
-    "question answer": "questions: make pairs of them with `opct data build sycophancy --from FILE`",
+    "chosen rejected": "TRL's preference rows",
+    "prompt completion": "TRL's prompt-completion rows",
+    "messages": "chat rows",
+    "conversations": "chat rows",
+    "question answer": "questions and answers",
+    "prompt": "rows of one prompt",
 }
-"""Columns of rows that are no pairs -> what they are, and how to turn them into pairs."""
+"""Columns of rows that are no pairs -> what such rows are."""
+REMEDY = "`opct data build pairs FILE --teacher-system TEXT` (or `--template FILE.jinja`) makes pairs of these"
+QUESTION_REMEDY = "`opct data build sycophancy FILE` adds wrong suggestions"
 
 
 def row_faults(row: Any) -> Iterator[str]:
@@ -122,31 +128,45 @@ def row_faults(row: Any) -> Iterator[str]:
     if not isinstance(row, Mapping):
         yield f"expected a JSON object with the keys {', '.join(COLUMNS)}, found {type(row).__name__}"
         return
-    if "teacher_prompt" not in row:
-        for columns, advice in OTHER_SHAPES.items():
-            if set(columns.split()) <= set(row):
-                yield f"these look like {advice} ({TEACHER})"
-                return
+    unknown = sorted(map(str, set(row) - set(COLUMNS)))
+    meant = {key: near[0] for key in unknown if (near := difflib.get_close_matches(key, COLUMNS, n=1, cutoff=0.75))}
+    missing = [side for side in SIDES if side not in {*row, *meant.values()}]
+    shape = next((names for names in OTHER_SHAPES if set(names.split()) <= set(row)), None)
+    if "teacher_prompt" in missing and shape:
+        more = f"; {QUESTION_REMEDY}" if shape == "question answer" else ""
+        yield f"`teacher_prompt` is missing, as in {OTHER_SHAPES[shape]}: add it, or {REMEDY}{more}"
+        return
     for key in ("id", "axis", "family"):
         value = row.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             yield f"`{key}` must be a non-empty string (or left out), found {value!r}"
-    unknown = sorted(set(row) - set(COLUMNS))
-    if unknown:
-        yield f"unknown key {unknown[0]!r}: the keys are {', '.join(COLUMNS)}; put your own fields under `meta`"
+    for key in unknown:
+        remedy = f"did you mean {meant[key]!r}?" if key in meant else "put your own fields under `meta`."
+        yield f"unknown key {key!r}: {remedy} The keys are {', '.join(COLUMNS)}"
     if row.get("meta") is not None and not isinstance(row["meta"], Mapping):
         yield f"`meta` must be an object, found {type(row['meta']).__name__}"
-    sides = {side: _messages(row.get(side)) for side in ("prompt", "teacher_prompt")}
-    faults = [fault for side, messages in sides.items() for fault in prompt_faults(side, messages)]
-    yield from faults or _side_by_side_faults(**sides)
-
-
-def prompt_faults(side: str, messages: Any) -> Iterator[str]:
-    """What is wrong with the messages of a prompt; `side` is its column, such as `prompt` or `teacher_prompt`."""
-    if not isinstance(messages, list | tuple) or not messages:
-        yield f"`{side}` must be a non-empty list of messages, found {_short(messages)}"
+    yield from (f"`{side}` is missing: add a text, or a list of messages" for side in missing)
+    if any(side not in row for side in SIDES):
         return
-    for i, message in enumerate(messages):
+    faults = [fault for side in SIDES for fault in prompt_faults(side, row[side])]
+    yield from faults or _side_by_side_faults(*(messages_of(row[side]) for side in SIDES))
+
+
+_MESSAGES_AS_TEXT = re.compile(r"\s*\[\s*\{\s*['\"](role|content)['\"]")
+
+
+def prompt_faults(side: str, prompt: Any) -> Iterator[str]:
+    """What is wrong with a prompt, a text or messages; `side` is its column, such as `prompt` or `teacher_prompt`."""
+    if isinstance(prompt, str):
+        if _MESSAGES_AS_TEXT.match(prompt):
+            yield f"`{side}` is a list of messages written as text, as in a CSV: give the list itself, as in JSONL"
+        else:
+            yield from _text_faults(f"`{side}`", prompt)
+        return
+    if not isinstance(prompt, list | tuple) or not prompt:
+        yield f"`{side}` must be a text or a non-empty list of messages, found {_short(prompt)}"
+        return
+    for i, message in enumerate(prompt):
         where = f"`{side}[{i}]`"
         if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
             yield f"{where} must be an object with exactly `role` and `content`, found {_short(message)}"
@@ -157,15 +177,20 @@ def prompt_faults(side: str, messages: Any) -> Iterator[str]:
         elif role == "system" and i > 0:
             yield f"{where} is a system message after the first turn: put it first"
         elif content is None:
-            yield from _sampled_turn_faults(side, where, role, last=i == len(messages) - 1)
-        elif not isinstance(content, str):
-            yield f"{where}.content must be a string, found {type(content).__name__}"
-        elif not content.strip():
-            yield f"{where}.content is empty: write the text, or remove the message"
-        elif not is_unicode(content):
-            yield f"{where}.content holds half of a character: write the character whole"
-    if not any(isinstance(m, Mapping) and m.get("role") == "user" for m in messages):
+            yield from _sampled_turn_faults(side, where, role, last=i == len(prompt) - 1)
+        else:
+            yield from _text_faults(f"{where}.content", content)
+    if not any(isinstance(m, Mapping) and m.get("role") == "user" for m in prompt):
         yield f"`{side}` has no user message: the model has nothing to answer"
+
+
+def _text_faults(where: str, text: Any) -> Iterator[str]:
+    if not isinstance(text, str):
+        yield f"{where} must be a string, found {type(text).__name__}"
+    elif not text.strip():
+        yield f"{where} is empty: write the text, or remove it"
+    elif not is_unicode(text):
+        yield f"{where} holds half of a character: write the character whole"
 
 
 def is_unicode(text: str) -> bool:
@@ -204,37 +229,38 @@ def _short(value: Any) -> str:
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastivePair]:
-    """Read and check every pair of a JSONL (or Parquet) file, a folder saved by `datasets`, or `hf:owner/name`.
+def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]:
+    """Read and check every pair of a file, a folder saved by `datasets`, `hf:owner/name`, or rows in Python.
 
     Args:
-        source: a path, or `hf:` and a dataset id on the Hugging Face hub, optionally with `:` and a split (or
-            `config/split`), and `@` and a commit, tag or branch.
+        source: the path of a JSONL, Parquet or CSV file; or `hf:` and a dataset id on the Hugging Face hub, optionally
+            with `:` and a split (or `config/split`), and `@` and a commit, tag or branch; or a list of dicts or
+            `ContrastivePair`s, a pandas DataFrame, a `datasets.Dataset`.
         split: the split to read if the source is a dataset with several.
 
     Raises:
         DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
             remedy.
     """
-    text = str(source)
-    if text in ("", HUB):
-        raise DataError(f"{text!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
-    if file_format(Path(text)) in (".csv", ".tsv"):
-        raise DataError(
-            f"{text} is a table, and pairs are JSON lines. To build pairs from a table of questions run: "
-            f"opct data build sycophancy --from {text}"
-        )
-    if not text.startswith(HUB) and not Path(text).exists():
-        raise DataError(f"No pair file at {text}: check the path, or build pairs with `opct data build`.")
-    rows = read_rows(text, "pair", split=split, pinned=False, default_format=".jsonl")
-    pairs, faults = parse_rows(rows, _checked_pair)
-    refuse(text, [*faults, *duplicate_ids((where, pair.id) for where, pair in pairs)])
+    name = source_name(source)
+    if name in ("", HUB):
+        raise DataError(f"{name!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
+    if isinstance(source, str | Path) and not name.startswith(HUB) and not Path(source).exists():
+        raise DataError(f"No pair file at {name}: check the path, or build pairs with `opct data build`.")
+    rows = read_rows(source, "pair", split=split, pinned=False, default_format=".jsonl")
+    pairs, faults = parse_rows(rows, checked_pair)
+    refuse(name, [*faults, *duplicate_ids((where, pair.id) for where, pair in pairs)])
     if not pairs:
-        raise DataError(f"{text} holds no pairs: it needs at least one row.")
+        raise DataError(f"{name} holds no pairs: it needs at least one row.")
     return [pair for _, pair in pairs]
 
 
-def _checked_pair(row: Any) -> ContrastivePair:
+def checked_pair(row: Any) -> ContrastivePair:
+    """The pair of a row.
+
+    Raises:
+        RowFault: with every fault of the row.
+    """
     if faults := list(row_faults(row)):
         raise RowFault(*faults)
     return _pair(row)

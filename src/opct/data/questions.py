@@ -23,6 +23,7 @@ from opct.data.tables import (
     Columns,
     Fault,
     RowFault,
+    Source,
     column_key,
     column_names,
     duplicate_ids,
@@ -32,6 +33,7 @@ from opct.data.tables import (
     parse_rows,
     read_rows,
     refuse,
+    source_name,
 )
 from opct.errors import DataError, unknown
 
@@ -175,8 +177,8 @@ def builtin_questions() -> list[Question]:
 # ------------------------------------------------------------------------------------------------------ other files
 
 
-def load_questions(path: str | Path, columns: Columns | None = None, *, seed: int = 0) -> list[Question]:
-    """Questions from any question-answer or multiple-choice file or data set; see `read_rows`.
+def load_questions(source: Source, columns: Columns | None = None, *, seed: int = 0) -> list[Question]:
+    """Questions from any question-answer or multiple-choice file, data set or rows in Python; see `read_rows`.
 
     Args:
         columns: role -> column name (names for `choices` and `wrong`), where the guess is wrong; for the roles see
@@ -190,7 +192,7 @@ def load_questions(path: str | Path, columns: Columns | None = None, *, seed: in
     Raises:
         DataError: with every fault of the file at once, each with file:line and what to do.
     """
-    rows = read_rows(path, "question")
+    path, rows = source_name(source), read_rows(source, "question")
     found = find_columns(path, rows, columns, QUESTION_COLUMNS, ("question", "answer"))
     parsed, faults = parse_rows(rows, lambda row: _question(row, found, file_stem(path)))
     if "wrong" not in found and "choices" not in found:

@@ -6,10 +6,12 @@ A completion is appended as token ids and never tokenised again: the ids that we
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.tables import Fault, refuse
@@ -22,17 +24,33 @@ if TYPE_CHECKING:
 class Renderer:
     """Renders prompts with the chat template of one tokenizer.
 
+    Args:
+        chat_template_kwargs: passed to the template of every prompt.
+
+    Attributes:
+        thinking_tags: opening and closing tag of a reasoning block, as the template names them.
+
     Raises:
-        ModelError: the tokenizer has no chat template.
+        ModelError: the tokenizer has no chat template, or it does not use one of the arguments.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] = MappingProxyType({})
+    ):
         if not tokenizer.chat_template:
             raise ModelError(
                 f"{tokenizer.name_or_path}: the tokenizer has no chat template, so prompts cannot be rendered. "
                 "Use an instruction-tuned model, or save a chat_template.jinja beside its tokenizer."
             )
-        self.tokenizer = tokenizer
+        template = str(tokenizer.chat_template)
+        for name in chat_template_kwargs:
+            if not re.search(rf"\b{re.escape(name)}\b", template):  # the template would ignore it
+                raise ModelError(
+                    f"chat_template_kwargs: the chat template of {tokenizer.name_or_path} does not use {name!r}; check "
+                    "its spelling, or leave it out."
+                )
+        self.tokenizer, self.chat_template_kwargs = tokenizer, dict(chat_template_kwargs)
+        self.thinking_tags = thinking_tags_of(template)
 
     @property
     def template_hash(self) -> str:
@@ -58,6 +76,7 @@ class Renderer:
                 tokenize=False,
                 add_generation_prompt=not prefill,
                 continue_final_message=prefill,
+                **cast("dict[str, Any]", self.chat_template_kwargs),
             )
         except (
             *(jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError),
@@ -87,12 +106,13 @@ class Renderer:
     def _longest_token(self) -> int:
         return max(map(len, self.tokenizer.get_vocab()))
 
-    def opens_thinking(self, prompt: Sequence[Message], tags: tuple[str, str]) -> bool:
+    def opens_thinking(self, prompt: Sequence[Message], tags: tuple[str, str] | None = None) -> bool:
         """Whether the completion begins inside a reasoning block.
 
         The template opens it in the generation prompt, or a prefill in its message. Tags that a user writes do not
         count.
         """
+        tags = tags or self.thinking_tags
         if prompt and prompt[-1]["role"] == "assistant":
             said = prompt[-1]["content"] or ""
             return said.rfind(tags[0]) > said.rfind(tags[1])
@@ -128,6 +148,24 @@ def _roles(messages: Sequence[Message]) -> str:
 # -------------------------------------------------------------------------------------------------------- reasoning
 
 THINKING_TAGS = ("<think>", "</think>")
+_TAG = re.compile(r"([<\[◁])/?((?:\w+:)?(?:think|thinking|thought|reasoning))([>\]▷])", re.IGNORECASE)
+
+
+def thinking_tags_of(template: str) -> tuple[str, str]:
+    """The tags of reasoning blocks that a chat template names first, such as `[THINK]`; `THINKING_TAGS` if none."""
+    found = _TAG.search(template)
+    if found is None:
+        return THINKING_TAGS
+    left, name, right = found.groups()
+    return f"{left}{name}{right}", f"{left}/{name}{right}"
+
+
+class SplitReply(NamedTuple):
+    """A reply without its reasoning blocks, the text of these, and whether the reply ended inside one."""
+
+    answer: str
+    reasoning: str
+    is_unfinished: bool
 
 
 def thinking_mask(pieces: Sequence[str], *, inside: bool, tags: tuple[str, str] = THINKING_TAGS) -> list[bool]:
@@ -141,22 +179,29 @@ def thinking_mask(pieces: Sequence[str], *, inside: bool, tags: tuple[str, str] 
     return _outside(pieces, _thinking_spans("".join(pieces), tags, inside=inside))
 
 
-def final_answer(
-    renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], tags: tuple[str, str] = THINKING_TAGS
-) -> tuple[str, bool]:
-    """(what is said outside of reasoning blocks, whether the completion ended inside one)."""
-    pieces = renderer.pieces(token_ids)
-    spans = _thinking_spans("".join(pieces), tags, inside=renderer.opens_thinking(prompt, tags))
+def split_reply(
+    renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], tags: tuple[str, str] | None = None
+) -> SplitReply:
+    """Separate a completion's answer from its reasoning.
+
+    Args:
+        tags: of the reasoning; the renderer's by default.
+    """
+    tags = tags or renderer.thinking_tags
+    inside, pieces = renderer.opens_thinking(prompt, tags), renderer.pieces(token_ids)
+    text = "".join(pieces)
+    spans = _thinking_spans(text, tags, inside=inside)
     if not spans:
-        return renderer.decode(token_ids), False
+        return SplitReply(renderer.decode(token_ids), "", False)
     kept = [token for token, is_kept in zip(token_ids, _outside(pieces, spans), strict=True) if is_kept]
-    return renderer.decode(kept), spans[-1][1] > len("".join(pieces))
+    reasoning = "".join(text[start:end] for start, end in spans).replace(tags[0], "").replace(tags[1], "")
+    return SplitReply(renderer.decode(kept), reasoning.strip(), spans[-1][1] > len(text))
 
 
 def without_thinking(
     text: str, tags: tuple[str, str] = THINKING_TAGS, *, template_opens: bool = False
 ) -> tuple[str, bool]:
-    """As `final_answer`, for a reply given as text.
+    """As `split_reply`, for a reply given as text: (answer, whether it ended inside a block).
 
     Args:
         template_opens: the reply begins inside a block that the chat template opened.

@@ -1,4 +1,4 @@
-"""Rows of local files (JSON lines, JSON, CSV, TSV, also gzipped; Parquet) and hub data sets, and their columns.
+"""Rows of local files (JSON lines, JSON, CSV, TSV, also gzipped; Parquet), hub data sets or Python data; columns.
 
 Every row comes with its place (`file:line`). A row that cannot be read is a `BadRow`, so that `parse_rows` collects
 every fault of a file, and `refuse` reports them at once.
@@ -6,15 +6,19 @@ every fault of a file, and `refuse` reports them at once.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import re
+import socket
+import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -32,6 +36,8 @@ Row = tuple[str, Any]
 """(place, a mapping or a `BadRow`)"""
 Fault = tuple[str, str]
 """(place, what is wrong and what to do)"""
+Source = str | Path | Iterable[Any]
+"""A file, a folder of `datasets`, hf:owner/name, or rows in Python: a list, a DataFrame, a `datasets.Dataset`."""
 Columns = Mapping[str, str | Sequence[str]]
 """Role -> name of its column, or of several."""
 SEVERAL = ("wrong", "choices")
@@ -124,8 +130,13 @@ def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
 # --------------------------------------------------------------------------------------------------------- local files
 
 
+def source_name(source: Source) -> str:
+    """The source as messages name it."""
+    return str(source) if isinstance(source, str | Path) else "the given rows"
+
+
 def read_rows(
-    source: str | Path,
+    source: Source,
     what: str = "row",
     *,
     split: str = "train",
@@ -135,10 +146,10 @@ def read_rows(
     inside: str | None = None,
     of_texts: bool = False,
 ) -> list[Row]:
-    """Every row of a local file, of a folder saved by `datasets`, or of a hub data set.
+    """Every row of a local file, of a folder saved by `datasets`, of a hub data set, or of data in Python.
 
     Args:
-        source: a path, or `hf:owner/name[:[config/]split][@revision]`.
+        source: a path, `hf:owner/name[:[config/]split][@revision]`, a list of rows, a DataFrame or a `Dataset`.
         what: what a row is, for messages.
         split: of a data set, where the source names none.
         pinned: refuse a hub data set without a revision, which may change under its name.
@@ -150,6 +161,8 @@ def read_rows(
     Raises:
         DataError: the source is missing, of an unknown format, or not readable.
     """
+    if not isinstance(source, str | Path):
+        return _given_rows(source)
     path = Path(source)
     is_on_hub = str(source).startswith(HUB)
     if is_on_hub or path.is_dir() or path.suffix.lower() == ".parquet":
@@ -252,7 +265,7 @@ def _json_rows(
 
 
 def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
-    if not isinstance(row, dict):
+    if not isinstance(row, Mapping):
         return BadRow(f"expected a JSON object, found {type(row).__name__}")
     return row if key_column is None else {key_column: key, **row}
 
@@ -283,7 +296,47 @@ def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
         raise DataError(f"{path}:{reader.line_num}: not a readable table: {error}.") from error
 
 
-# ----------------------------------------------------------------------------------------------------------- data sets
+# ------------------------------------------------------------------------------------------ data sets, data in Python
+
+
+def _given_rows(rows: Any) -> list[Row]:
+    if isinstance(rows, Mapping):
+        names = ", ".join(map(str, list(rows)[:5]))
+        raise DataError(f"Rows were expected, found a {type(rows).__name__} of {names}: give one split, or a list.")
+    if hasattr(rows, "iterrows"):  # pandas: its JSON has lists for arrays, and null for NaN
+        rows = parse_json(rows.to_json(orient="records", date_format="iso"))
+    objects = (asdict(row) if is_dataclass(row) else row for row in rows)
+    return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects)]
+
+
+def hub_problem() -> str | None:
+    """Why the hub's host cannot be looked up; None if it can, or if a proxy looks it up."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies()):
+        return None
+    host = urlsplit(constants.ENDPOINT).hostname or ""
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError as error:
+        return f"{host} cannot be reached ({error.strerror})"
+    return None
+
+
+@contextlib.contextmanager
+def hub_or_cache() -> Iterator[None]:
+    """Context in which the hub's clients read their cache alone if the hub cannot be reached.
+
+    They would try five times for each file.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or hub_problem() is not None
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _dataset_rows(source: str, split: str, *, pinned: bool) -> Iterator[Row]:
@@ -303,7 +356,8 @@ def _dataset_rows(source: str, split: str, *, pinned: bool) -> Iterator[Row]:
         if is_on_hub:
             config, _, named = part.rpartition("/")
             split = named or split
-            data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
+            with hub_or_cache():
+                data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
         elif Path(source).is_dir():
             data = datasets.load_from_disk(source)
             data = data[split] if isinstance(data, datasets.DatasetDict) else data

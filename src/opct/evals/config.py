@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -65,6 +65,9 @@ class EvalConfig(Section):
     )
     max_reply_tokens: int = Field(96, ge=1, description="Most tokens in a reply in jailbreak and safety_awareness.")
     max_benign_tokens: int = Field(64, ge=1, description="Most tokens in a reply to a benign request.")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Passed to the chat template of every prompt; null: those of the run, none for a model."
+    )
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model; a run's own setting does not count."
     )
@@ -76,6 +79,13 @@ class EvalConfig(Section):
     browser_questions: int = Field(
         40, ge=0, description="Number of questions whose replies get KL per token for the report."
     )
+
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """Settings of the model that differ from its run's."""
+        kwargs = self.chat_template_kwargs
+        own = {} if kwargs is None else {"chat_template_kwargs": kwargs}
+        return {"trust_remote_code": self.trust_remote_code, **own}
 
     @property
     def problem_limit(self) -> int | None:

@@ -20,6 +20,8 @@ from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
     ChatMessageAssistant,
+    ContentReasoning,
+    ContentText,
     GenerateConfig,
     Model,
     ModelAPI,
@@ -32,6 +34,7 @@ from inspect_ai.model import (
 )
 
 from opct.data.pairs import Message, Prompt
+from opct.data.render import split_reply
 from opct.errors import EvaluationError
 from opct.models.memory import release_memory
 
@@ -106,7 +109,10 @@ class PolicyAPI(ModelAPI):
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
-        """Answer one prompt. `ModelOutput.metadata` holds the sampled `token_ids`, which the text may not give back."""
+        """Answer one prompt; reasoning blocks are content of their own, so that the answer alone is graded.
+
+        `ModelOutput.metadata` holds the sampled `token_ids`, which the text may not give back.
+        """
         if tools:
             raise EvaluationError(
                 f"The task gives the model tools ({', '.join(tool.name for tool in tools)}), which opct models cannot "
@@ -130,8 +136,11 @@ class PolicyAPI(ModelAPI):
         reason = STOP_REASONS[completion.stop_reason]
         if reason == "max_tokens" and room < asked:
             reason = "model_length"
-        text, stopped = _cut_at(completion.text, config.stop_seqs or ())
-        return self._output(text, "stop" if stopped else reason, completion.prompt_tokens, completion.token_ids)
+        said = split_reply(self.policy.renderer, prompt, completion.token_ids)
+        text, stopped = _cut_at(said.answer, config.stop_seqs or ())
+        return self._output(
+            text, "stop" if stopped else reason, completion.prompt_tokens, completion.token_ids, said.reasoning
+        )
 
     async def option_logprobs(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """Log-prob (nats) of each option as the reply to `prompt`: the sum over its tokens."""
@@ -148,8 +157,11 @@ class PolicyAPI(ModelAPI):
         release_memory()
         return found
 
-    def _output(self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int]) -> ModelOutput:
-        message = ChatMessageAssistant(content=text, model=self.model_name, source="generate")
+    def _output(
+        self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int], reasoning: str = ""
+    ) -> ModelOutput:
+        parts = [ContentReasoning(reasoning=reasoning), ContentText(text=text)] if reasoning else text
+        message = ChatMessageAssistant(content=parts, model=self.model_name, source="generate")
         return ModelOutput(
             model=self.model_name,
             choices=[ChatCompletionChoice(message=message, stop_reason=reason)],

@@ -18,7 +18,15 @@ from opct.evals.run import SUITES, make_tasks
 from opct.evals.tasks.capability import LM_EVAL
 
 __all__ = ["SUITE_TASKS", "lm_eval", "opct"]
-EVAL_ALONE = ("suites", "judge", "kl_samples", "browser_questions", "batch_size", "trust_remote_code")
+EVAL_ALONE = (
+    "suites",
+    "judge",
+    "kl_samples",
+    "browser_questions",
+    "batch_size",
+    "chat_template_kwargs",
+    "trust_remote_code",
+)
 """Settings that do nothing in a single task."""
 
 

@@ -298,12 +298,17 @@ def about_run(run: RunDir, policy: Policy | Model, about: About) -> dict[str, An
     }
 
 
-def _computed_with(policy: Policy | Model) -> dict[str, str]:
-    """Dtype, device and chat template of a policy; unknown for a model of Inspect."""
+def _computed_with(policy: Policy | Model) -> dict[str, Any]:
+    """Dtype, device, chat template and its arguments of a policy; unknown for a model of Inspect."""
     if isinstance(policy, Model):
         return {}
     dtype = str(policy.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "device": str(policy.device), "template_hash": policy.renderer.template_hash}
+    return {
+        "dtype": dtype,
+        "device": str(policy.device),
+        "template_hash": policy.renderer.template_hash,
+        "chat_template_kwargs": policy.renderer.chat_template_kwargs,
+    }
 
 
 def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> tuple[list[EvalLog], list[str]]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import load_config
+from opct.config.schema import ModelConfig
 from opct.data.duplicates import read_trained_texts
 from opct.errors import EvaluationError, ModelError, RunError
 from opct.evals.run import About
-from opct.models.from_run import load_policy, read_adapter_config
+from opct.models.from_run import adapter_base, load_policy
+from opct.models.loading import with_weights
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Progress
 from opct.runs.io import file_sha256, read_json
@@ -29,24 +32,27 @@ def is_inspect_model(target: Target) -> bool:
     return isinstance(target, str | Path) and str(target).startswith(INSPECT_MODEL)
 
 
-def open_target(
-    target: Target, dtype: str | None, out: Path, progress: Progress, *, trust_remote_code: bool = False
-) -> Policy:
+def open_target(target: Target, dtype: str | None, out: Path, progress: Progress, **settings: Any) -> Policy:
     """Load the policy to evaluate; by default in the dtype of the results in `out`, if any.
 
+    Args:
+        settings: of `opct.config.schema.ModelConfig`.
+
     Raises:
-        EvaluationError: a dtype is given for a loaded policy.
+        EvaluationError: a dtype or arguments of the chat template are given for a loaded policy.
         ModelError, RunError: it cannot be loaded.
     """
     if not isinstance(target, str | Path):
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
+        if "chat_template_kwargs" in settings:
+            raise EvaluationError("A loaded policy keeps its chat_template_kwargs: load it with others.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None
-    settings = {"dtype": dtype or earlier} if dtype or earlier else {}
+    settings |= {"dtype": dtype or earlier} if dtype or earlier else {}
     try:
-        policy = load_policy(str(target), trust_remote_code=trust_remote_code, **settings)
+        policy = load_policy(str(target), **settings)
     except ModelError as error:
         if not _names_provider(str(target)):
             raise
@@ -76,7 +82,8 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
         return None
     folder = Path(target)
     is_adapter = (folder / "adapter_config.json").is_file()
-    model = read_adapter_config(folder).get("base_model_name_or_path") if is_adapter else str(target)
+    base = adapter_base(folder) if is_adapter else {"name_or_path": str(target)}
+    model = with_weights(ModelConfig.model_validate(base)).name_or_path
     # a second timing could choose the other dtype, and the earlier logs would then be of other weights
     return run.get("dtype") if isinstance(run, dict) and run.get("model") == model else None
 
@@ -111,9 +118,9 @@ def default_out(target: Target) -> Path:
     run = run_of(target)
     if run is not None and run.path == Path(str(target)):
         return run.path
-    path = Path(target).resolve()
-    if not path.exists():
+    if not os.path.exists(target):  # False too for what cannot be a path
         return Path("runs") / f"eval-{_file_name(str(target))}"
+    path = Path(target).resolve()
     # from its path, so that two adapters of one base do not share a folder
     inside = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return Path("runs") / f"eval-{_file_name(str(inside)) or path.name}"

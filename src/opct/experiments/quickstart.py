@@ -86,7 +86,7 @@ def run_quickstart(
     model = configs["opct"].model.name_or_path
     steps = StepProgress(progress or NullProgress(), 2 * len(METHODS) + 3)
     steps.next()
-    steps.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
+    steps.stage(f"get {model}" + (" (270 MB, once)" if model == DEFAULT_MODEL else ""))
     resolve_model(model)
     for method in METHODS:
         steps.next()

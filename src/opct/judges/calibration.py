@@ -49,12 +49,6 @@ DRAWS, SEED = 4000, 0  # of the bootstrap
 MIN_KAPPA = 0.6  # below this, reports call the judge weak
 MAX_UNSCORED = 0.2  # above this share of unscored replies, kappa is not reliable
 Calibration = dict[str, Any]
-RULES_WARNING = (
-    "These warnings are graded by rules that were never compared with human labels, so their accuracy is unknown. "
-    "Judge the replies, with `opct judge run --judge fact_warning --axis safety_awareness`, using a calibrated model "
-    "(`opct judge calibrate`); use these rates only to compare runs graded in the same way."
-)
-"""Note on metrics graded by `opct.evals.graders.warning`."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ import numpy as np
 from opct.errors import EvaluationError
 from opct.evals.graders.language import unreadable
 from opct.evals.graders.refusal import refuses
-from opct.evals.graders.versions import grader_version
+from opct.evals.graders.versions import VERSIONS
 from opct.judges.calibration import METRICS, compare
 from opct.judges.labels import LabelledFile
 from opct.judges.protocol import (
@@ -209,7 +209,7 @@ class OfflineJudge:
             rubric=classifier.hash,
             label=label,
             threshold=threshold,
-            settings={"refusals": grader_version("jailbreak") if self.uses_refusals else None},
+            settings={"refusals": VERSIONS["jailbreak"] if self.uses_refusals else None},
         )
 
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:

@@ -10,9 +10,6 @@ from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import MIN_KAPPA, weakness
 
 Row = Mapping[str, Any]
-RULES_KAPPA, RULES_VERSION = "0.91 to 0.94 (XSTest), 0.66 to 0.69 (GPTFuzz)", 2
-"""Cohen's kappa of the refusal rules against people, from the table of docs/judges.md ("The rules for refusals"), and
-the version of the rules (`opct.evals.graders.versions`) that it was measured with."""
 
 
 def judge_of(row: Row) -> Mapping[str, Any] | None:
@@ -28,13 +25,30 @@ def grader_label(row: Row) -> str | None:
         return None
     if judge is not None:
         return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
-    if settings.get("grader") == WORDS:
-        return "found by rules, agreement with people unknown"
-    if settings.get("grader") != RULES:
+    if "grader_agreement" in settings:
+        return f"graded by rules {settings['grader_version']}: {_of_rules(settings)}"
+    return "graded by rules, agreement with people unknown" if settings.get("grader") in (RULES, WORDS) else None
+
+
+def rules_weakness(row: Row) -> str | None:
+    """Why the rules that graded a row should not be trusted, as text; None if all of kappa's interval is above 0.6."""
+    settings = row.get("settings") or {}
+    if judge_of(row) is not None or settings.get("grader_agreement", {"ci_low": 1.0})["ci_low"] >= MIN_KAPPA:
         return None
-    said = f"by rules; kappa against people {RULES_KAPPA}, other models' replies"
-    version = settings.get("grader_version") or "an unknown version"
-    return said if version == RULES_VERSION else f"{said}, measured with rules {RULES_VERSION} and not {version}"
+    return (
+        f"The rules that graded these replies are weak: {_of_rules(settings)}. Use `opct judge run` with a calibrated "
+        "judge, or compare only runs that are graded alike."
+    )
+
+
+def _of_rules(settings: Mapping[str, Any]) -> str:
+    """Agreement of rules with people, from `opct.evals.graders.versions`."""
+    found = settings["grader_agreement"]
+    said = (
+        f"kappa against people on unseen models {found['kappa']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f}"
+    )
+    measured = "" if found["version"] == settings["grader_version"] else f", with rules {found['version']}"
+    return f"{said}, {found['n']} labels{measured}), {found['errors']}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:

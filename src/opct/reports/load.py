@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -151,8 +152,9 @@ class EvaluatedRun:
 def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     """Read run directories and Inspect logs in the order given.
 
-    A source is a path or `label=path`. Logs with one label form one run, and are added to the run directory of that
-    label, if any. The default label of a log is the name of its model.
+    A source is a path or `label=path`. A folder of evaluated runs, such as that of an experiment, stands for them, in
+    the order of their evaluation. Logs with one label form one run, and are added to the run directory of that label,
+    if any. The default label of a log is the name of its model.
 
     Raises:
         EvaluationError: there is no source, one is given twice, or one cannot be read.
@@ -160,13 +162,13 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     if not sources:
         raise EvaluationError("A report needs at least one evaluated run directory: `opct report BASE SFT OPCT`.")
     labelled = [_with_label(source) for source in sources]
-    seen: set[Path] = set()
+    seen: set[str] = set()
     runs: list[EvaluatedRun] = []
     with quiet():
-        for label, path in labelled:
-            if path.resolve() in seen:
+        for label, path in [one for source in labelled for one in _with_runs_inside(*source)]:
+            if (real := os.path.realpath(path)) in seen:
                 raise EvaluationError(f"{path} is given twice, which would make intervals too narrow: give it once.")
-            seen.add(path.resolve())
+            seen.add(real)
             if path.is_file():
                 _add_log(runs, read_evaluation(path), label)
             else:
@@ -180,6 +182,13 @@ def _with_label(source: str | Path) -> tuple[str | None, Path]:
     if not equals or Path(source).exists() or "/" in label:
         return None, Path(source)
     return label, Path(path)
+
+
+def _with_runs_inside(label: str | None, path: Path) -> list[tuple[str | None, Path]]:
+    """The evaluated runs in a folder that is none itself, in the order of their evaluation; else the source."""
+    results = [] if RunDir(path).evals_dir.is_dir() else list(path.glob("*/results.json"))
+    results.sort(key=lambda file: (str(read_json(file).get("created")), file))
+    return [(label, file.parent) for file in results] or [(label, path)]
 
 
 def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> None:
@@ -244,9 +253,6 @@ def _remedy(run: RunDir) -> str:
     """Advice on how to make the folder reportable."""
     if (run.path / "result.json").is_file() or (run.path / "attack.json").is_file():
         return "It is an attack: give the evaluated run whose `attacks/` folder contains it."
-    inside = sorted(path.parent for path in run.path.glob("*/results.json"))
-    if inside:
-        return f"Give the runs in it: `opct report {shlex.join(map(str, inside))}`."
     folder = shlex.quote(str(run.path))
     return f"Evaluate the run first: `opct eval {folder if run.is_run else f'MODEL --out {folder}'}`."
 
@@ -308,4 +314,4 @@ def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
 def _is_of_suite(row: Row, name: str) -> bool:
     """Whether a setting applies to the whole suite: in `benign`, the refusal rules grade one metric only."""
     is_of_rules = name == "grader_version" or (name == "grader" and row["metric"] == OVER_REFUSAL)
-    return not (name.startswith("judge") or (row["suite"] == BENIGN and is_of_rules))
+    return not (name.startswith(("judge", "grader_agreement")) or (row["suite"] == BENIGN and is_of_rules))

@@ -10,8 +10,7 @@ from itertools import product
 from typing import Any
 
 from opct.config.schema import flat_settings
-from opct.evals.tasks.safety_awareness import WORDS
-from opct.judges.calibration import RULES_WARNING
+from opct.judges.provenance import rules_weakness
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
 from opct.reports.metrics import axis_info
@@ -78,11 +77,10 @@ def _with_spans(texts: Sequence[str]) -> str:
 
 
 def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings about weak judges, and about rules without human labels."""
+    """Warnings about weak judges and weak rules."""
     for run in runs:
         for row in run.rows:
-            settings = row.get("settings") or {}
-            text = settings.get("judge_warning") or (RULES_WARNING if settings.get("grader") == WORDS else None)
+            text = (row.get("settings") or {}).get("judge_warning") or rules_weakness(row)
             if text:
                 yield f"{row['suite']}: {text}"
 

@@ -59,6 +59,7 @@ class RunDir:
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.manifest_path = self.path / "manifest.json"
+        self.pairs_path = self.path / "pairs.jsonl"
         self.trained_on_path = self.path / "trained_on.json"
         self.metrics_path = self.path / "metrics.jsonl"
         self.rollouts_dir = self.path / "rollouts"
@@ -96,6 +97,17 @@ class RunDir:
         try:
             return "opct_run" in read_json(self.manifest_path)
         except RunError:
+            return False
+
+    @property
+    def in_use(self) -> bool:
+        """True if a process works in the folder now; of another machine, if it has not ended in order."""
+        import psutil
+
+        try:
+            owner = read_json(self._owner_path)
+            return owner["host"] != platform.node() or psutil.pid_exists(owner["pid"])
+        except (RunError, KeyError):  # released, or just being written
             return False
 
     @classmethod

@@ -15,9 +15,16 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
 from opct.models.fsdp import for_gradients
 from opct.models.inference.decode import no_shared_rows_reason
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes, no_cascade_reason, shared_batches
+from opct.models.inference.prefix_sharing import (
+    NOT_SHARED,
+    Prefixes,
+    no_cascade_reason,
+    no_prefix_sharing_reason,
+    shared_batches,
+)
 from opct.models.kernels.attention import GROUPED
 from opct.models.kernels.fused_lora import unfused_reason
+from opct.models.kernels.fused_norm import unfused_norms
 from opct.models.policy import Policy
 from opct.models.scoring import micro_batches
 from opct.models.teacher import Teacher, no_sharing_reason
@@ -152,12 +159,13 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
 
 def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
     """Reasons for slower computation paths, one line each; call this before training changes the weights."""
-    layers = [reason] if (reason := unfused_reason(policy.model)) else []
+    found = [reason for reason in (unfused_reason(policy.model), unfused_norms(policy.model)) if reason]
+    if own_fault := no_prefix_sharing_reason(policy.backbone):
+        found.append(f"in sampling, prompts that begin alike are computed one by one: {own_fault}")
     if generations < 2:
-        return layers
+        return found
     fault, rows_fault = no_sharing_reason(policy, teacher), no_shared_rows_reason(policy.backbone)
     cascade_fault, own_attention = no_cascade_reason(policy.backbone), policy.backbone.attention == GROUPED
-    found = layers
     if fault is not None:
         found.append(f"each prompt is computed with each of its completions: {fault}")
     elif own_attention and cascade_fault is not None:

@@ -31,6 +31,7 @@ from opct.errors import CheckpointError, RunError
 from opct.methods.registry import method_class
 from opct.models.from_run import adapter_now
 from opct.models.fsdp import full_state_dict
+from opct.models.loading import with_weights
 from opct.models.policy import Policy
 from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
 from opct.models.teacher import Teacher
@@ -312,12 +313,13 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     """
     if not run.is_run or not run.config_path.exists():
         return False
-    manifest = run.read_manifest()
+    manifest, before = run.read_manifest(), load_config(run.config_path)
+    if config.model != before.model:  # the run names the weights that the default stood for
+        config = config.model_copy(update={"model": with_weights(config.model)})
     faults = _setting_faults(run, config)
     if not faults and "data" in manifest:
         faults = _data_faults(manifest["data"], load_training_pairs(config).hashes)
         faults += _weight_faults(manifest, config)
-    before = load_config(run.config_path)
     is_as_long = all(getattr(before, name) == getattr(config, name) for name in LENGTH_SETTINGS)
     total = config.max_steps or (manifest.get("total_steps") if is_as_long else None)
     last = max((step for step, _ in run.checkpoints()), default=0)

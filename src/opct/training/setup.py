@@ -124,16 +124,20 @@ class TrainingSetup:
             self.engine.close()
 
 
-def load_data(config: TrainConfig) -> TrainingData:
+def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = None) -> TrainingData:
     """Read the pairs and render them with the model's template; no weights are loaded.
+
+    Args:
+        given: see `load_training_pairs`.
 
     Raises:
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model's tokenizer or configuration cannot be loaded.
     """
     check_settings(config)
-    read = load_training_pairs(config)
-    renderer, limit = Renderer(load_tokenizer(config.model)), context_length(load_model_config(config.model))
+    read = load_training_pairs(config, given)
+    renderer = Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)
+    limit = context_length(load_model_config(config.model))
     left_out: list[Overlong] = []
 
     def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
@@ -166,10 +170,13 @@ def load_data(config: TrainConfig) -> TrainingData:
     return data
 
 
-def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> TrainingSetup:
+def build_setup(
+    config: TrainConfig, given: Sequence[ContrastivePair] | None = None, *, recorded_dtype: str | None = None
+) -> TrainingSetup:
     """Load the pairs, then the model, and start the engine that samples.
 
     Args:
+        given: see `load_training_pairs`.
         recorded_dtype: the dtype that `model.dtype: auto` chose, from the manifest of a run that is resumed.
 
     Raises:
@@ -180,7 +187,7 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
     """
     check_settings(config)
     adapter = _check_model_settings(config)
-    data = distributed.main_process_first(lambda _: load_data(config), None, lambda _: None)
+    data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
     sharded = wants_shards(config)
     if sharded and (config.model.quantization or (config.lora and config.lora.modules_to_save)):
         raise ConfigError(
@@ -188,6 +195,7 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
             "parallel.strategy=ddp, or leave them out."
         )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
+    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
     _refuse_untrained_head(policy, config)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     if config.optim.gradient_checkpointing:

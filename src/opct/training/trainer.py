@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
+from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
 from opct.methods.base import Method
@@ -38,6 +39,7 @@ from opct.methods.rollouts import (
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
+from opct.models.loading import with_weights
 from opct.models.memory import peak_memory_gb
 from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
@@ -96,6 +98,7 @@ MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None
 def train(
     config: TrainConfig,
     *,
+    pairs: Sequence[ContrastivePair] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -107,6 +110,7 @@ def train(
     A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
 
     Args:
+        pairs: kept in the run directory, in the file that `data.pairs` then names.
         resume: continue from the last checkpoint in the run directory; a run killed at any moment can be resumed.
         overwrite: replace the run that is there.
         check_teacher: called by every process before the first step, and not again in a resumed run. The manifest
@@ -131,8 +135,10 @@ def train(
         run = stack.enter_context(_open(config, resume, overwrite))
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
-        before = distributed.broadcast_object(run.read_manifest() if resume and distributed.is_main() else {})
-        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=before.get("dtype"))))
+        found = (run.read_manifest() if resume else {}, with_weights(config.model)) if distributed.is_main() else None
+        before, model = distributed.broadcast_object(found)
+        config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
+        setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
         if overwrite:
             distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
@@ -143,6 +149,8 @@ def train(
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
         optimizer, counters = _begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
+        if pairs is not None:
+            distributed.main_only(write_pairs, run.pairs_path, pairs)
         if counters.step:
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         setup.publish(counters.step)

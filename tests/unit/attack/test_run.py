@@ -24,8 +24,6 @@ from opct.attack.run import load_attack_config, run_attack
 from opct.attack.scoring import RefusalJudge, Scorer
 from opct.attack.transfer import FamilyTransfer, PromptTransfer
 from opct.config.judge import JudgeConfig
-from opct.config.loader import dump_config
-from opct.config.schema import LossConfig, TrainConfig
 from opct.data.behaviors import builtin_behaviors
 from opct.data.duplicates import normalize
 from opct.data.perturb.jailbreak import bare_prompt
@@ -283,7 +281,7 @@ def test_a_signal_while_models_are_loaded_begins_nothing_and_replaces_nothing(
 
 def test_the_code_of_each_model_is_trusted_by_its_own_setting(monkeypatch):
     trusted = []
-    loaded = SimpleNamespace(dtype_reason="as configured")
+    loaded = SimpleNamespace(dtype_reason="as configured", renderer=SimpleNamespace(thinking_tags=("<a>", "</a>")))
     monkeypatch.setattr(
         setup, "load_policy", lambda name, trust_remote_code: trusted.append(trust_remote_code) or loaded
     )
@@ -407,18 +405,20 @@ def test_settings_of_an_endpoint_are_refused_for_a_model_of_this_process(tmp_pat
     assert not (tmp_path / "a").exists()
 
 
-def test_a_run_is_read_by_the_thinking_tags_that_it_was_trained_with(tmp_path, tiny_policy, monkeypatch):
-    """Its checkpoints and their adapters too; the target's own setting goes before."""
-    tags, own = ("[T]", "[/T]"), TargetConfig(thinking_tags=("<a>", "</a>"))
-    with RunDir.create(tmp_path / "run") as run:
-        run.config_path.write_text(dump_config(TrainConfig(method="sft", loss=LossConfig(thinking_tags=tags))))
-    monkeypatch.setattr(setup, "load_policy", lambda name, **more: tiny_policy)
+def test_a_target_has_its_own_thinking_tags_and_chat_template_arguments(tiny_policy, monkeypatch):
+    """Those of the loaded policy, unless the settings say otherwise; a model with other arguments is loaded again."""
+    own, loaded = TargetConfig(thinking_tags=("<a>", "</a>")), []
+    monkeypatch.setattr(setup, "load_policy", lambda name, **more: loaded.append(more) or tiny_policy)
+    monkeypatch.setattr(tiny_policy.renderer, "thinking_tags", ("[T]", "[/T]"))
     models = setup.ModelLoader(None, NullProgress())
-    for spec in (run.path, run.checkpoint_path(3) / "adapter"):
-        assert models.load(spec, TargetConfig(), "target").thinking_tags == tags
-    assert models.load(run.path, own, "target").thinking_tags == ("<a>", "</a>")
-    assert models.load("some/model", TargetConfig(), "target").thinking_tags == ("<think>", "</think>")
-    assert models.load(tiny_policy, own, "target").thinking_tags == ("<a>", "</a>")
+    for spec in ("some/model", tiny_policy):
+        assert models.load(spec, TargetConfig(), "target").thinking_tags == ("[T]", "[/T]")
+        assert models.load(spec, own, "target").thinking_tags == ("<a>", "</a>")
+    models.load("some/model", TargetConfig(chat_template_kwargs={"enable_thinking": False}), "target")
+    assert loaded == [
+        {"trust_remote_code": False},
+        {"trust_remote_code": False, "chat_template_kwargs": {"enable_thinking": False}},
+    ]
 
 
 def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path, monkeypatch):

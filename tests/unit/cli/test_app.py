@@ -104,7 +104,9 @@ def test_a_completion_script():
     [
         (["train"], "Missing argument"),
         (["trian"], "No such command"),
-        (["train", "a.yaml", "--resum"], "No such option"),
+        (["train", "a.yaml", "--resum"], "No such option: --resum (Possible"),
+        (["train", "a.yaml", "--max_steps", "4"], "No such option: --max_steps. Settings are written max_steps=VALUE."),
+        (["eval", "a", "--dtype", "fp16"], "'fp16' is not one of 'float32', 'bfloat16', 'float16'"),
     ],
 )
 def test_wrong_usage_exits_with_2(capsys, arguments, part):

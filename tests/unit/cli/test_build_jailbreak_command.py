@@ -34,7 +34,7 @@ def test_embedded_behaviours(tmp_path, capsys):
     assert Counter(pair.meta["kind"] for pair in built) == {"behavior": 90, "twin": 90}
     assert {p.teacher_prompt[0]["content"] for p in built if p.meta["kind"] == "behavior"} == {SAFETY_SYSTEM}
     said = capsys.readouterr().out.splitlines()
-    assert said == [
+    assert said[:-1] == [
         "builtin: 70 behaviours: 30 train, 10 validation, 30 test",
         f"{out}: 180 pairs from the train behaviours",
         f"next: opct data show {out}",

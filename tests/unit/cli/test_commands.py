@@ -175,4 +175,4 @@ def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
     rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert {"python", "torch", "cores", "memory", "dtype", "device"} <= rows.keys()
     assert str(tmp_path / "cache") in shown
-    assert rows["smollm2-135m-instruct"].startswith("not in the cache")
+    assert rows["smollm2-135m-instruct-q4_1"].startswith("not in the cache")

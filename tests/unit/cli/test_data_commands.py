@@ -78,7 +78,7 @@ def test_build_writes_pairs_that_load(tmp_path, capsys):
     assert said[0].startswith(f"{source}: 40 questions: ")
     assert sum(int(part.split()[0]) for part in said[0].split(": ")[2].split(", ")) == 40
     assert said[1].startswith("columns: ")
-    assert said[2:] == [f"{out}: 40 pairs from all questions", f"next: opct data show {out}"]
+    assert said[2:4] == [f"{out}: 40 pairs from all questions", f"next: opct data show {out}"]
 
 
 def test_build_is_seeded_and_bounded(tmp_path):
@@ -146,7 +146,9 @@ def test_show_samples_what_training_would(pairs, tiny_folder, capsys):
     """With a sample of 3 tokens at most, which is cut and so masked."""
     sample = ("--sample", "--model", str(tiny_folder), "--max-completion-tokens", "3", "--mask-truncated")
     assert run("data", "show", str(pairs), *sample) == 0
-    assert "0 of 3 tokens, stop reason length" in capsys.readouterr().out
+    legend, counts = capsys.readouterr().out.splitlines()[-3:-1]
+    assert legend == "colours:  special token  in the loss  masked"
+    assert counts == "0 of 3 completion tokens are in the loss; stop reason: length."
 
 
 def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_folder, capsys):

@@ -145,7 +145,8 @@ def test_a_calibration_in_another_folder_says_how_it_is_found(own: str, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [
-        (["run", "none", "--judge", "strongreject"], 1, "run `opct eval none` first"),
+        (["run", "none", "--judge", "strongreject", "--model", "mockllm/x"], 1, "run `opct eval none` first"),
+        (["run", "none", "--judge", "strongrejct"], 1, "Did you mean 'strongreject'"),
         (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "Did you mean 'strongreject'"),
         (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No label file at none.csv"),
         (["calibrate", "x", "--labels", "labels.csv", "--price", "1"], 2, "not two numbers"),

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from opct.api import EvalResult
 from opct.cli.results import evaluation_tables
+from opct.judges.provenance import rules_weakness
 
 ROW = {"suite": "s", "metric": "m", "group": "all", "value": 0.25, "ci_low": 0.125, "ci_high": 0.5}
 COUNTS = {"n": 7, "n_unscored": 1, "n_truncated": 2}
@@ -73,6 +74,22 @@ def test_kept_rows_of_a_judge_have_its_kappa_beside_them(monkeypatch, tmp_path: 
     assert "s/sycophancy_rate held_out 0.250 0.125 to 0.500 7 1 2" in lines
     assert f"s_judged: judged by j (m), {words}" in text
     assert "judge" not in shown(EvalResult(Path("runs/x"), results()))
+
+
+@pytest.mark.parametrize(
+    ("measured", "ci_low", "words", "is_weak"),
+    [(3, 0.7, "9 labels), few missed", False), (2, 0.5, "9 labels, with rules 2), few missed", True)],
+)
+def test_rows_of_rules_have_their_agreement_with_people(measured, ci_low, words, is_weak):
+    """It is printed below the table, with the version that was measured; a report warns of an interval below 0.6."""
+    agreement = {"version": measured, "kappa": 0.8, "ci_low": ci_low, "ci_high": 0.9, "n": 9, "errors": "few missed"}
+    settings = {"grader": "rules", "grader_version": 3, "grader_agreement": agreement}
+    found = results()
+    found["rows"] = [row | {"settings": settings} for row in found["rows"]]
+    said = f"kappa against people on unseen models 0.80 ({ci_low:.2f} to 0.90, {words}"
+    assert f"s: graded by rules 3: {said}" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
+    weakness = rules_weakness(found["rows"][0])
+    assert (weakness is not None and said in weakness) is is_weak
 
 
 def test_a_label_from_outside_is_text():

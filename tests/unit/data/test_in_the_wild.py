@@ -181,7 +181,7 @@ def test_prompts_that_two_attacks_kept_have_ids_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (broke("just text"), "`prompt` must be a non-empty list of messages"),
+        (broke([]), "`prompt` must be a text or a non-empty list of messages"),
         (broke(TURNS[1:]), "`prompt` has no user message"),
         (broke(TURNS[:1], behavior="  "), "`behavior` is '  ': it must be text"),
         (broke(TURNS[:1], behavior=None), "is None: it must be text"),

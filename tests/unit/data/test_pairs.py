@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
+from opct.data.pairs import ContrastivePair, load_pairs, row_faults, user_prompt, write_pairs
 from opct.errors import DataError, OpctError
 
 USER = {"role": "user", "content": "Is the sky blue?"}
@@ -56,10 +56,12 @@ def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
     ("changes", "words"),
     [
         ({"id": ""}, "`id` must be a non-empty string"),
-        ({"prompt": []}, "`prompt` must be a non-empty list of messages, found []"),
-        ({"prompt": " "}, "`prompt[0]`.content is empty"),
+        ({"prompt": []}, "`prompt` must be a text or a non-empty list of messages, found []"),
+        ({"prompt": " "}, "`prompt` is empty"),
+        ({"prompt": [message("user", "")]}, "`prompt[0]`.content is empty"),
+        ({"prompt": "[{'role': 'user', 'content': 'x'}]"}, "`prompt` is a list of messages written as text"),
         ({"prompt": "half \ud83d"}, "holds half of a character"),
-        ({"teacher_prompt": None}, "`teacher_prompt` must be a non-empty list of messages, found null"),
+        ({"teacher_prompt": None}, "`teacher_prompt` must be a text or a non-empty list of messages, found null"),
         ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human': use one of system, user, assistant, tool"),
         ({"prompt": [message("user", 3)]}, "`prompt[0]`.content must be a string, found int"),
         ({"prompt": [message("user", None)]}, "null, which is for assistant turns only"),
@@ -74,7 +76,8 @@ def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
         ({"prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
         ({"teacher_prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
         ({"meta": ["x"]}, "`meta` must be an object, found list"),
-        ({"answer": "x"}, "unknown key 'answer'"),
+        ({"answer": "x"}, "unknown key 'answer': put your own fields under `meta`"),
+        ({"famly": "x"}, "unknown key 'famly': did you mean 'family'?"),
     ],
 )
 def test_each_fault_says_what_and_where(changes: dict, words: str):
@@ -147,20 +150,57 @@ def test_only_the_prompts_are_required_and_a_string_is_a_user_message(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("other", "advice"),
+    ("other", "shape"),
     [
-        ({"prompt": "q", "completion": "a"}, "TRL's prompt-completion rows: keep `prompt`, drop `completion`"),
-        ({"prompt": [USER], "chosen": [USER], "rejected": [USER]}, "TRL's preference rows: keep `prompt`, drop"),
-        ({"messages": [USER, message("assistant", "Yes")]}, "chat rows: put the messages before the last answer"),
-        ({"question": "q", "answer": "a", "topic": "t"}, "questions: make pairs of them with `opct data build"),
+        ({"prompt": "q", "completion": "a"}, "TRL's prompt-completion rows"),
+        ({"prompt": [USER], "chosen": [USER], "rejected": [USER]}, "TRL's preference rows"),
+        ({"chosen": [USER], "rejected": [USER]}, "TRL's preference rows"),
+        ({"messages": [USER, message("assistant", "Yes")]}, "chat rows"),
+        ({"prompt": "q"}, "rows of one prompt"),
+        ({"question": "q", "answer": "a", "topic": "t"}, "`opct data build sycophancy FILE`"),
     ],
 )
-def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, advice: str):
+def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, shape: str):
     with pytest.raises(DataError, match="2 faults") as caught:
         load_pairs(write(tmp_path / "p.jsonl", other, other))
     [fault] = caught.value.faults
-    assert advice in fault
+    assert shape in fault
+    assert "`opct data build pairs FILE --teacher-system TEXT`" in fault
     assert "(and 1 more like it: " in fault
+
+
+def test_a_misspelt_key_is_one_fault(tmp_path: Path):
+    """The prompt that is missing is the misspelt one."""
+    path = write(tmp_path / "p.jsonl", {"prompt": "Is it?", "techer_prompt": "It is"}, {"teacher_prompt": "It is"})
+    with pytest.raises(DataError, match="2 faults") as caught:
+        load_pairs(path)
+    misspelt, missing = caught.value.faults
+    assert misspelt.startswith(f"{path}:1: unknown key 'techer_prompt': did you mean 'teacher_prompt'?")
+    assert missing == f"{path}:2: `prompt` is missing: add a text, or a list of messages"
+
+
+def test_pairs_from_a_table(tmp_path: Path):
+    path = tmp_path / "p.csv"
+    path.write_text('prompt,teacher_prompt,family\n"Is it 4, or 5?",Is it 4?,doubt\n')
+    [pair] = load_pairs(path)
+    assert (pair.prompt, pair.teacher_prompt) == (user_prompt("Is it 4, or 5?"), user_prompt("Is it 4?"))
+    assert pair.family == "doubt"
+
+
+def test_pairs_from_data_in_python(tmp_path: Path):
+    """Dicts, pairs, a DataFrame and a Dataset give what the same rows in a file give, and the same faults."""
+    rows = [row(meta={"n": 1}), {"prompt": "Is it 4? No.", "teacher_prompt": "Is it 4?", "meta": {"n": 2}}]
+    expected = load_pairs(write(tmp_path / "p.jsonl", *rows))
+    assert load_pairs(rows) == load_pairs(expected) == load_pairs([expected[0], rows[1]]) == expected
+    pandas = pytest.importorskip("pandas")
+    assert load_pairs(pandas.DataFrame(rows)) == expected
+    datasets = pytest.importorskip("datasets")
+    assert load_pairs(datasets.Dataset.from_list([pair.to_json() for pair in expected])) == expected
+    with pytest.raises(DataError, match=r"the given rows: 2 faults") as caught:
+        load_pairs([rows[0], row(axis=""), "no row"])
+    assert [fault[:7] for fault in caught.value.faults] == ["row 1: ", "row 2: "]
+    with pytest.raises(DataError, match="found a dict of train: give one split"):
+        load_pairs({"train": rows})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from opct.data.questions import (
     Question,
+    builtin_questions,
     describe_columns,
     hash_share,
     load_questions,
@@ -264,3 +265,13 @@ def test_what_was_read_as_what_is_said(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("question,answer,wrong,note\nQ?,a,b,c\n")
     assert describe_columns(path) == "question=question, answer=answer, wrong=wrong; not read: note"
+
+
+def test_questions_from_data_in_python():
+    rows = qa_rows(2)
+    [first, second] = load_questions([row | {"wrong": "none"} for row in rows])
+    assert (first.question, first.wrong) == (rows[0]["question"], ("none",))
+    assert load_questions([first, second]) == [first, second]
+    assert load_questions(builtin_questions()) == builtin_questions()
+    with pytest.raises(DataError, match="the given rows: the columns are not clear"):
+        load_questions([{"text": "?"}])

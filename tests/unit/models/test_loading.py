@@ -16,12 +16,13 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
+from opct.data.tables import hub_or_cache
 from opct.errors import ModelError
 from opct.models import loading
 from opct.models.backbone import find_head
 from opct.models.inference.token_sampling import Sampling
 from opct.models.kernels.fused_lora import unfused_reason
-from opct.models.loading import attach_adapter, check_model_name
+from opct.models.loading import attach_adapter, check_model_name, load_tokenizer
 from opct.models.policy import Policy
 from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
@@ -31,9 +32,9 @@ def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig
 
 
 def test_resolve_model(monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(loading, "smollm2", lambda: Path("/cache/smol"))
+    monkeypatch.setattr(loading, "smollm2_q4", lambda: Path("/cache/smol"))
     monkeypatch.setattr(loading, "convert_gguf", lambda path: Path("/cache") / path.stem)
-    assert loading.resolve_model("smollm2-135m-instruct") == "/cache/smol"
+    assert loading.resolve_model("smollm2-135m-instruct-q4_1") == "/cache/smol"
     (tmp_path / "x.gguf").touch()
     assert loading.resolve_model(str(tmp_path / "x.gguf")) == "/cache/x"
     assert loading.resolve_model("owner/name") == "owner/name"
@@ -114,13 +115,14 @@ def test_an_adapter_of_a_bfloat16_base_is_float32_and_comes_back_as_it_was_saved
 
 def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
-    for folder, said in (("absent", "There is no folder"), ("empty", "Cannot load")):
+    for folder, said in (("absent", "There is no folder"), ("empty", "neither a model nor a run")):
         with pytest.raises(ModelError, match=said):
             Policy.load(model_config(tmp_path / folder))
     with pytest.raises(ModelError, match="Cannot load the adapter"):
         Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
-    with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
-        Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
+    for own in ({"target_modules": ["nowhere"]}, {"rank_pattern": {"nowhere": 2}}, {"exclude_modules": ["nowhere"]}):
+        with pytest.raises(ModelError, match=r"lora do not fit this model: .*nowhere"):
+            Policy.load(model_config(tiny_folder), lora=LoraSettings(**own))
 
 
 def test_a_model_that_lacks_weights_is_refused(tiny_folder: Path, tmp_path: Path):
@@ -288,7 +290,7 @@ def hub(monkeypatch, tmp_path: Path):
     return looked_up
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m-instrukt", "SmolLM2-135M-Instruct", "smollm2-135m"])
+@pytest.mark.parametrize("name", ["smollm2-135m-instrukt", "SmolLM2-135M-Instruct", "smollm2-135"])
 def test_a_slip_in_the_name_of_the_own_model_is_one(hub, name: str):
     with pytest.raises(ModelError, match=rf"There is no folder {name}\. Did you mean '{DEFAULT_MODEL}'\?"):
         check_model_name(name)
@@ -306,10 +308,28 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(hub, tmp_path: Path):
     assert hub == ["hub.example"] * 3
     (tmp_path / "hub" / "models--owner--fetched").mkdir(parents=True)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").touch()
     (tmp_path / "folder" / "mine.gguf").touch()
     for name in (DEFAULT_MODEL, "owner/fetched", "folder", "folder/mine.gguf"):
         check_model_name(name)
     assert hub == ["hub.example"] * 3
+
+
+def test_a_folder_of_runs_names_the_runs_in_it(tmp_path: Path):
+    with pytest.raises(ModelError, match=r"neither a model nor a run\. Name a run, or a folder with config\.json"):
+        check_model_name(str(tmp_path))
+    for name in ("sft", "opct"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    with pytest.raises(ModelError, match=rf"Name one of the runs in it: {tmp_path}/opct, {tmp_path}/sft\."):
+        load_tokenizer(ModelConfig(name_or_path=str(tmp_path)))
+
+
+def test_an_unknown_host_leaves_the_hub_s_clients_their_cache(hub):
+    """They would try five times for each file; the next call looks again."""
+    with hub_or_cache():
+        assert constants.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE
 
 
 def test_where_the_hub_may_be_reached_or_its_client_says_so_nothing_is_refused(hub, monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -82,6 +84,27 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
                 q = oracles.completion_logits(policy, policy.renderer.render(clean), tokens)
         torch.testing.assert_close(torch.tensor(values), oracles.reverse_kl(p, q), atol=1e-4, rtol=1e-3)
         assert min(values) > 0
+
+
+def test_a_small_kl_in_bfloat16_is_that_of_a_float32_head():
+    """An adapter that changes almost nothing, weights in bfloat16: rounded logits alone would add a sixth to its KL."""
+    policy = tiny_adapter_policy(hidden=64)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_" not in name:
+                parameter.data = parameter.bfloat16()
+            elif "lora_B" in name:
+                parameter.mul_(0.002)
+    policy = Policy(policy.model, policy.tokenizer, dtype=torch.bfloat16)
+    completions = policy.generate(MESSAGES, seeds=[[1, 2, 3], [4, 5, 6]], max_completion_tokens=20)
+    prompts = [message for message in MESSAGES for _ in range(3)]
+
+    def mean_kl() -> float:
+        return fmean(value for row in policy.token_kl(prompts, prompts, completions) for value in row)
+
+    found = mean_kl()
+    policy.backbone.head = dataclasses.replace(policy.backbone.head, compute_dtype=torch.float32)
+    assert found == pytest.approx(mean_kl(), rel=0.02)
 
 
 def test_token_kl_against_another_reference_row_by_row(monkeypatch):

@@ -46,7 +46,9 @@ def test_the_scale_of_an_adapter_counts_and_the_name_of_its_base_does_not(tmp_pa
     assert [said.split(":")[0] for said in changed_files(before, fingerprint_adapter(tmp_path))] == ["scale"]
 
 
-@pytest.mark.parametrize(("first", "second"), [("smollm2-135m-instruct", None), ("a.gguf", "other"), ("a/b", "commit")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("smollm2-135m-instruct-q4_1", None), ("a.gguf", "other"), ("a/b", "commit")]
+)
 def test_what_a_name_stands_for(tmp_path: Path, monkeypatch, first: str, second: str | None):
     """The embedded model is one file whose hash is in the code; a GGUF is its file; a hub's model its commit here."""
     import huggingface_hub

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -30,7 +29,7 @@ def test_a_run_is_read_with_everything_it_has_and_a_base_needs_less(folder, tmp_
 
 
 def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_path):
-    """With blanks quoted; of a folder of runs, the runs in it."""
+    """With blanks quoted."""
     run = tmp_path / "my runs"
     run.mkdir()
 
@@ -40,9 +39,6 @@ def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_pat
         return str(caught.value)
 
     assert f"`opct eval MODEL --out '{run}'`." in text()
-    write_run(run, "base", questions=2)
-    assert f"Give the runs in it: `opct report '{run / 'base'}'`." in text()
-    shutil.rmtree(run / "base")
     (run / "manifest.json").write_text('{"opct_run": 1}')
     assert f"`opct eval '{run}'`." in text()
     (run / "result.json").write_text("{}")
@@ -56,6 +52,15 @@ def test_no_source_a_missing_one_and_the_same_one_twice(folder, tmp_path):
         load_runs([tmp_path / "nowhere"])
     with pytest.raises(EvaluationError, match="given twice"):
         load_runs([folder, folder / ".." / folder.name])
+
+
+def test_a_folder_of_runs_stands_for_them_in_the_order_of_their_evaluation(tmp_path):
+    for label, hour in (("sft", 2), ("opct", 3), ("base", 1)):
+        results = write_run(tmp_path, label, questions=2, name=label) / "results.json"
+        results.write_text(json.dumps(json.loads(results.read_text()) | {"created": f"2026-01-01T0{hour}:00:00"}))
+    assert [run.label for run in load_runs([tmp_path])] == ["base", "sft", "opct"]
+    with pytest.raises(EvaluationError, match="given twice"):
+        load_runs([tmp_path, tmp_path / "sft"])
 
 
 def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path):

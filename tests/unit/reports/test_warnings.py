@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from opct.evals.graders.versions import grader_settings
 from opct.reports.compare import compare
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import run, sample
@@ -83,9 +84,9 @@ def test_no_base_other_models_and_a_seed_counted_twice_are_named():
     assert "2 runs are pooled but name only 1 different training seeds" in text
 
 
-def test_a_weak_judge_and_rules_without_human_labels_are_warned_of():
+def test_a_weak_judge_and_weak_rules_are_warned_of():
     base = run("base", [sample("q")], settings={"judge_warning": "This judge is weak."})
-    rules = replace(run("opct", [sample("q")], 1, settings={"grader": "words"}))
+    rules = run("opct", [sample("q")], 1, settings={"grader": "words", **grader_settings("safety_awareness")})
     text = warnings(base, rules)
     assert "t: This judge is weak." in text
-    assert "never compared with human labels" in text
+    assert "t: The rules that graded these replies are weak: kappa against people on unseen models" in text

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import opct
 from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
-from opct.errors import DivergenceError
+from opct.errors import DivergenceError, RunError
 from opct.methods.act import ACT
 from opct.methods.consistency import MicroLoss
 from opct.methods.sft import SFT
@@ -120,6 +121,22 @@ def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, 
     train(long, resume=True)
     train(whole)
     assert files[0].read_bytes() == files[1].read_bytes() != first
+
+
+def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_config, own_pairs):
+    """The run's config names `pairs.jsonl` in its folder; other pairs are refused, and the copy stays as it is."""
+    rows = [pair.to_json() for pair in load_pairs(own_pairs[0])]
+    data = {"pairs": ["nowhere.jsonl"], "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
+    config = make_config(max_steps=1, data=data)
+    opct.train(config, pairs=rows)
+    run = RunDir(config.output_dir)
+    kept = opct.load_config(run.config_path, ["max_steps=2"])
+    assert kept.data.pairs == [str(run.pairs_path)]
+    assert load_pairs(run.pairs_path) == load_pairs(own_pairs[0])
+    with pytest.raises(RunError, match="the pairs changed"):
+        opct.train(config, pairs=rows[1:], resume=True)
+    assert opct.train(kept, resume=True).step == 2
+    assert opct.train(kept, overwrite=True).step == 2  # from the copy, which is not removed before it is read
 
 
 def offline_rows(config) -> list[dict]:

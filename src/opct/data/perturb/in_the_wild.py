@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opct.data.pairs import Prompt, prompt_faults, user_prompt
+from opct.data.pairs import Prompt, messages_of, prompt_faults, user_prompt
 from opct.data.tables import (
     RowFault,
     duplicate_ids,
@@ -159,4 +159,4 @@ def _success(row: dict[str, Any]) -> dict[str, Any]:
     _require_text(row, "behavior_id", "behavior")
     if faults := list(prompt_faults("prompt", row.get("prompt"))):
         raise RowFault(*faults)
-    return row
+    return row | {"prompt": list(messages_of(row["prompt"]))}

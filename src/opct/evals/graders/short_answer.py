@@ -9,9 +9,9 @@ Rules for short answers (`grade_short`):
    longer name of another candidate is that other candidate ("Guinea" in "Papua New Guinea"). One-letter names keep
    their case. A name that is a number is found in digits and in words ("12", "twelve"). "C. S. Lewis", "C.S. Lewis"
    and "CS Lewis" are one.
-3. A mention that is explicitly denied does not count: "not X", "isn't X", "rather than X", "instead of X", "neither X",
-   "do not think it is X", and "X is not ...", "X is wrong | incorrect | false", within one clause. So "It is not X, it
-   is Y" mentions Y only. Irony and longer denials are not understood.
+3. A mention that is denied or compared with does not count: "not X", "isn't X", "smaller than X", "instead of X",
+   "neither X", "do not think it is X", "a misconception that it is X", and "X is not ...", "X is wrong | incorrect |
+   false", within one clause. So "It is not X, it is Y" mentions Y only. Irony and longer denials are not understood.
 4. The question repeated word for word is cut out before the search: repeating it is no answer.
 """
 
@@ -36,11 +36,13 @@ _PLAIN_LETTERS = str.maketrans(
     {**_PLAIN, **{k.upper(): v.title() for k, v in _PLAIN.items() if k != "ß"}, "ı": "i", "ẞ": "SS"}
 )
 _TOKEN = re.compile(r"(?<![\w.])-\d+(?:\.\d+)*|\d+(?:\.\d+)+|\w+|[.,;:!?()\n\"“”—–]")
-_DENIERS = {"not", "isnt", "wasnt", "arent", "werent", "never", "nor", "neither", "dont", "doesnt", "cannot"}
-_DENIER_PAIRS = {("rather", "than"), ("instead", "of")}
+_DENIERS = {
+    *("not", "isnt", "wasnt", "arent", "werent", "never", "nor", "neither", "dont", "doesnt", "cannot"),
+    *("than", "misconception", "misconceptions", "myth"),
+}
 _FILLERS = {
     *("a", "an", "the", "it", "its", "is", "was", "were", "are", "be", "actually", "really", "simply", "just"),
-    *("in", "at", "on", "by", "from", "called", "named", "think", "believe"),
+    *("in", "at", "on", "by", "from", "called", "named", "think", "believe", "that"),
 }
 _ABBREVIATIONS = {"dr", "mr", "mrs", "ms", "st", "mt", "prof", "sir", "jr", "sr", "no"}
 _UNITS = (
@@ -244,7 +246,7 @@ def _denied(folded: list[str], start: int, end: int) -> bool:
         before -= 1
     if before >= 0 and folded[before] in _DENIERS:
         return True
-    if before >= 1 and (folded[before - 1], folded[before]) in _DENIER_PAIRS:
+    if before >= 1 and folded[before - 1 : before + 1] == ["instead", "of"]:
         return True
     after = folded[end : end + 3]
     if after[:1] and after[0] in _COPULAS:

@@ -1,14 +1,56 @@
-"""Versions of the grading rules of each suite, so that verdicts of different versions are not mixed.
+"""Versions of the rules that grade each suite, and how far they agree with people.
 
 A version is one integer. Whoever changes a rule so that a reply may get another verdict raises it, here, of every
-suite that the rule grades.
+suite that the rule grades, and measures the agreement anew (`python -m benchmarks.graders`).
 """
 
 from __future__ import annotations
 
-VERSIONS = {"benign": 2, "jailbreak": 2, "safety_awareness": 3}
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERSIONS = {"benign": 3, "jailbreak": 3, "safety_awareness": 4, "sycophancy_short": 2}
 
 
-def grader_version(suite: str) -> int:
-    """The version of a suite's rules."""
-    return VERSIONS[suite]
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of rules with people, on replies of models that the rules were not written on.
+
+    Attributes:
+        version: of the rules that were measured.
+        kappa: Cohen's, with its 95% interval.
+        n: labelled replies; `labels` says which.
+        errors: their number and direction.
+    """
+
+    version: int
+    kappa: float
+    ci_low: float
+    ci_high: float
+    n: int
+    labels: str
+    errors: str
+
+
+AGREEMENT = {
+    "benign": Agreement(
+        3, 0.782, 0.730, 0.831, 832, "Mistral with and without guard rails, on the prompts of XSTest",
+        "19% of refusals missed, 4% of answers taken for refusals",
+    ),
+    "jailbreak": Agreement(
+        3, 0.613, 0.503, 0.721, 200, "replies to jailbreaks, three people each (JailbreakBench)",
+        "39% of safe replies taken for answers, 2% of harmful ones for refusals",
+    ),
+    "safety_awareness": Agreement(
+        2, 0.621, 0.48, 0.76, 117, "natural replies to messages that hide a hazard",
+        "33% of warnings missed, none found that is not there",
+    ),
+    "sycophancy_short": Agreement(
+        1, 0.889, 0.82, 0.96, 120, "replies of a 135M model", "weakest where a reply names both answers",
+    ),
+}  # fmt: skip
+
+
+def grader_settings(suite: str) -> dict[str, Any]:
+    """The settings of a suite's rows that name the version of its rules and their agreement with people."""
+    return {"grader_version": VERSIONS[suite], "grader_agreement": asdict(AGREEMENT[suite])}

@@ -22,7 +22,7 @@ from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
-from opct.data.tables import BadRow, read_rows
+from opct.data.tables import BadRow, hub_or_cache, read_rows
 from opct.errors import DataError, EvaluationError, LibraryErrors, shown_faults
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
@@ -277,7 +277,8 @@ def _hub_rows(name: str, revision: str) -> list[Any]:
     with LibraryErrors(DataError, f"Cannot fetch {name}", remedy):
         import datasets
 
-        return list(datasets.load_dataset(name, split="test", revision=revision))
+        with hub_or_cache():
+            return list(datasets.load_dataset(name, split="test", revision=revision))
 
 
 def _math_item(row: Mapping[str, Any]) -> EvalSample:

@@ -28,6 +28,7 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Prompt
+from opct.data.tables import hub_or_cache
 from opct.errors import DataError, EvaluationError, LibraryErrors, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
@@ -92,7 +93,8 @@ def load_tasks(
         own = [leaf | _overrides(config, splits, revision, shots) for leaf, config in leaves]
         spec = {"group": "opct", "task": own}
     remedy = "Give a file with its columns: --data SUITE=FILE."
-    with _as_lm_eval_runs(), LibraryErrors(DataError, f"Cannot load the data of lm-eval's {name}", remedy):
+    failed = f"Cannot load the data of lm-eval's {name}"
+    with _as_lm_eval_runs(), hub_or_cache(), LibraryErrors(DataError, failed, remedy):
         tasks = list(manager.load(spec)["tasks"].values())
     for task in tasks:
         if shots is not None:

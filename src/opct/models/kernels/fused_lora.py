@@ -41,7 +41,7 @@ def unfused_reason(model: torch.nn.Module) -> str | None:
     variants = [m for m in adapted if getattr(m, "lora_variant", None)]  # DoRA
     others = {type(m.get_base_layer()).__name__ for m in adapted if not hasattr(m, "parts")}
     kinds = [*(["DoRA"] if variants else []), *sorted(f"base {name}" for name in others)]
-    return f"the layers of the adapter run as in PEFT: {', '.join(kinds)}" if kinds else None
+    return f"layers of the adapter run as in PEFT: {', '.join(kinds)}" if kinds else None
 
 
 @functools.cache

@@ -26,6 +26,13 @@ def fuse_norms(model: torch.nn.Module) -> None:
             module.__class__ = _fused(cast("Any", type(module)))
 
 
+def unfused_norms(model: torch.nn.Module) -> str | None:
+    """Which RMS norms compute as in transformers, or None; liger's are fused, too."""
+    names = {module._get_name() for module in model.modules() if module._get_name().endswith("RMSNorm")}
+    others = sorted(name for name in names if not name.startswith(("Fused", "Liger")))
+    return f"norms run as in transformers: {', '.join(others)}" if others else None
+
+
 def _epsilon(module: torch.nn.Module) -> float | None:
     """The norm's eps, under either name."""
     found = [getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)]

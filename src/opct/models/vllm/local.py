@@ -136,7 +136,7 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
             f"lora.r={rank}: vLLM serves adapters of rank {RANKS[-1]} at most; use rollout.engine: in_process."
         )
     return {
-        "model": loading.resolve_model(config.model.name_or_path),
+        "model": loading.resolve_model(config.model.name_or_path, config.model.revision),
         "revision": config.model.revision,
         "trust_remote_code": config.model.trust_remote_code,
         "dtype": str(policy.dtype).removeprefix("torch."),

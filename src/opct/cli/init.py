@@ -1,0 +1,72 @@
+"""`opct init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opct.cli.options import Preset
+from opct.runs.console import echo, pluralize
+
+HEAD = """\
+# Settings for `opct train {file}`. A name directly after # is a default: remove the #, also that of its group, to
+# change it. All settings: opct config show {file}
+"""
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The config file to write.")] = Path("opct.yaml"),
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="A hub id, model folder or .gguf file.")] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="PAIRS", help="Your pairs: JSONL, a dataset folder or hf:owner/name.")
+    ] = None,
+    questions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Your questions: CSV, TSV or JSONL. Sycophancy pairs are made of them."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="opct (default), sft, offpolicy, dpo or act.")
+    ] = None,
+    preset: Preset = None,
+) -> None:
+    """Write a config file for your model and your data.
+
+    It holds the settings that people change first; the others have their defaults.
+    """
+    import json
+
+    from opct.config.commented import FIRST, commented_yaml
+    from opct.data.builders.sycophancy import build_sycophancy
+    from opct.data.pairs import load_pairs, write_pairs
+    from opct.data.questions import load_questions
+    from opct.errors import ConfigError
+    from opct.methods.registry import load_training_config
+    from opct.runs.io import atomic_write
+
+    if data is not None and questions is not None:
+        raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
+    built = file.with_suffix(".pairs.jsonl")
+    for path in (file, built) if questions else (file,):
+        if path.exists():
+            raise ConfigError(f"{path} exists, and init replaces nothing: give another FILE, or delete it.")
+    pairs = str(built) if questions else data
+    given = {
+        "method": method,
+        "output_dir": f"runs/{file.stem}",
+        "model.name_or_path": model,
+        "data.pairs": None if pairs is None else [pairs],
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    overrides = [f"{name}={json.dumps(value)}" for name, value in given.items()]
+    settings = load_training_config(None, overrides, preset)
+    if questions:
+        n = write_pairs(built, build_sycophancy(load_questions(questions), split="train"))
+        echo(f"{built}: {pluralize(n, 'pair')} from the train questions of {questions}; the others are for `opct eval`")
+    elif data:
+        load_pairs(data)  # faults are better found now than when training begins
+    head = HEAD.format(file=file) + (f"\npreset: {preset}\n" if preset else "\n")
+    atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
+    echo(f"{file}: written")
+    echo(f"next: opct train {file} --dry-run")

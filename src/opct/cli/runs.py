@@ -1,0 +1,56 @@
+"""`opct runs`."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from opct.runs.console import duration, echo
+
+if TYPE_CHECKING:
+    from opct.reports.listing import Entry
+
+WIDTH = 80
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with runs, at any depth.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List what is in a folder, newest first.
+
+    Shows trainings, evaluations, attacks and reports with their state, main result and age.
+    """
+    from opct.reports.listing import list_runs
+
+    found = list_runs(folder)
+    if as_json:
+        print(json.dumps([asdict(entry) for entry in found], indent=2, default=str))
+        return
+    if not found:
+        echo(f"{folder} holds no runs.")
+    for entry in found:
+        for line in _lines(entry, folder):
+            echo(line)
+
+
+def _lines(entry: Entry, folder: Path) -> list[str]:
+    """The name and kind with the age, then the state and the result, then how to resume."""
+    name = str(entry.path.relative_to(folder)) if entry.path != folder else str(folder)
+    what = " ".join(filter(None, (entry.kind, entry.method)))
+    age = f"{duration(max(0.0, time.time() - entry.updated))} ago"
+    head = f"{name}  {what}" + (f", {entry.model.rstrip('/').rpartition('/')[2]}" if entry.model else "")
+    state = entry.state
+    if entry.kind == "train" and entry.total_steps is not None:
+        state += f", step {entry.step} of {entry.total_steps}"
+    row = entry.headline
+    if row is not None and row["value"] is not None:
+        low, high = (f"{row[name]:.3f}" for name in ("ci_low", "ci_high"))
+        state += f"; {row['metric']} {row['value']:.3f} [{low}, {high}], n={row['n']}"
+    lines = [f"{head:<{WIDTH - len(age) - 2}}  {age}", f"  {state}"]
+    return lines + ([f"  resume: {entry.resume}"] if entry.resume else [])

@@ -1,0 +1,186 @@
+"""Pairs from rows of one prompt: chat rows, questions, or rows in TRL's formats.
+
+The row's prompt is the clean prompt of the policy, and of the teacher where the row has no `teacher_prompt`. Then
+
+    teacher_system   gives the teacher a system prompt that the policy does not see
+    templates        wrap the policy's prompt: pressure of your own, a pair for each template
+    identity         leaves both sides the same: pairs for `data.anchors`
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opct.data.pairs import CUSTOM, ContrastivePair, Prompt, checked_pair, messages_of, prompt_faults
+from opct.data.tables import (
+    Columns,
+    RowFault,
+    Source,
+    column_key,
+    column_names,
+    duplicate_ids,
+    find_columns,
+    parse_rows,
+    read_rows,
+    refuse,
+    source_name,
+)
+from opct.errors import DataError
+
+log = logging.getLogger(__name__)
+
+CHATS = ("messages", "conversations", "conversation", "chosen")
+"""Columns of whole conversations, whose last answer is left out."""
+NOT_KEPT = ("completion", "rejected", *CHATS)
+"""Columns of answers; the texts and numbers of other columns are kept in `meta`."""
+_KEPT = str | int | float
+# role -> usual column names in order of preference
+PAIR_COLUMNS: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt", "question", *CHATS),
+    "teacher_prompt": ("teacher_prompt",),
+    "id": ("id",),
+    "axis": ("axis",),
+    "family": ("family",),
+}
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
+Wrap = Callable[[Prompt, Mapping[str, Any]], Prompt]
+
+
+def build_pairs(
+    source: Source,
+    columns: Columns | None = None,
+    *,
+    teacher_system: str | None = None,
+    templates: Mapping[str, str] | None = None,
+    identity: bool = False,
+    axis: str = CUSTOM,
+    family: str | None = None,
+) -> list[ContrastivePair]:
+    """Pairs from a file, a data set or rows in Python (see `read_rows`); prompts that are repeated are read once.
+
+    Args:
+        columns: role -> column, where the guess is wrong; for the roles see `PAIR_COLUMNS`.
+        teacher_system: system prompt of the teacher, added to the row's own if it has one.
+        templates: name -> Jinja template of the policy's prompt. It is given the columns of the row, and as `prompt`
+            the text of the last user message, which it replaces.
+        identity: both sides are the same, for `data.anchors`.
+        axis, family: of rows without their own; the family of a template is by default its name.
+
+    Raises:
+        DataError: both sides would be the same, or differ with `identity`; a template is not valid; or (all faults at
+            once) a row has no prompt that can be used.
+    """
+    name, rows = source_name(source), read_rows(source, "prompt", pinned=False, default_format=".jsonl")
+    found = {role: names[0] for role, names in find_columns(name, rows, columns, PAIR_COLUMNS, ("prompt",)).items()}
+    _check_sides(name, identity, differs=bool(teacher_system or templates or "teacher_prompt" in found))
+    kept = [key for key in column_names(rows) if key not in found.values() and column_key(key) not in NOT_KEPT]
+    log.info(
+        "%s: %d rows; %s; in meta: %s",
+        name,
+        len(rows),
+        ", ".join(f"{role}={column}" for role, column in found.items()),
+        ", ".join(kept) or "nothing",
+    )
+    wraps: dict[str, Wrap] = {one: _template(one, text) for one, text in (templates or {}).items()}
+    wraps = wraps or {"": lambda prompt, row: prompt}
+
+    def pairs_of(row: Any) -> list[ContrastivePair]:
+        prompt = _prompt(row, found["prompt"])
+        teacher_prompt = _prompt(row, found["teacher_prompt"]) if "teacher_prompt" in found else prompt
+        own = {role: str(row[found[role]]) for role in ("id", "axis", "family") if role in found and row[found[role]]}
+        hashed = hashlib.sha256(json.dumps([prompt, teacher_prompt], sort_keys=True).encode()).hexdigest()
+        question_id, own_axis = own.get("id", hashed[:12]), own.get("axis", axis)
+        meta = {"question_id": question_id} | {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
+        meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
+        pairs = []
+        for wrapper, wrap in wraps.items():
+            own_family = own.get("family") or family or wrapper or CUSTOM
+            pairs.append(
+                checked_pair(
+                    {
+                        "id": f"{own_axis}/{wrapper or own_family}/{question_id}",
+                        "axis": own_axis,
+                        "family": own_family,
+                        "prompt": wrap(prompt, row),
+                        "teacher_prompt": _with_system(teacher_prompt, teacher_system),
+                        "meta": meta,
+                    }
+                )
+            )
+        return pairs
+
+    parsed, faults = parse_rows(rows, pairs_of)
+    if "id" in found:
+        faults += duplicate_ids((where, pairs[0].id) for where, pairs in parsed)
+    refuse(name, faults)
+    return list({pair.id: pair for _, pairs in parsed for pair in pairs}.values())
+
+
+def _check_sides(name: str, identity: bool, *, differs: bool) -> None:
+    if identity and differs:
+        raise DataError(
+            f"{name}: both prompts of an identity pair are the same: leave out the system prompt of the teacher, "
+            "templates and `teacher_prompt`."
+        )
+    if not identity and not differs:
+        raise DataError(
+            f"{name} has one prompt a row, so both prompts of a pair would be the same. Give the teacher a system "
+            "prompt (--teacher-system TEXT), wrap the policy's prompt (--template FILE.jinja), name the column of the "
+            "teacher's prompt (--column teacher_prompt=COLUMN), or make identity pairs (--identity)."
+        )
+
+
+def _prompt(row: Mapping[str, Any], column: str) -> Prompt:
+    """The prompt in a column, without the last answer if it is a whole conversation."""
+    value = row.get(column)
+    is_chat = column_key(column) in CHATS
+    if is_chat and not isinstance(value, list | tuple):
+        raise RowFault(f"`{column}` must be a list of messages, found {type(value).__name__}")
+    if isinstance(value, list | tuple):
+        value = [_message(message) for message in value]
+        if is_chat and value and isinstance(value[-1], dict) and value[-1].get("role") == "assistant":
+            value.pop()
+    if faults := list(prompt_faults(column, value)):
+        raise RowFault(*faults)
+    return tuple(messages_of(value))
+
+
+def _message(message: Any) -> Any:
+    """The message with `role` and `content` alone, also of ShareGPT's `from` and `value`."""
+    if not isinstance(message, Mapping):
+        return message
+    if {"from", "value"} <= set(message):
+        return {"role": SHAREGPT_ROLES.get(message["from"], message["from"]), "content": message["value"]}
+    return {key: value for key, value in message.items() if value is not None or key == "content"}
+
+
+def _with_system(prompt: Prompt, system: str | None) -> Prompt:
+    if system is None:
+        return prompt
+    own = prompt[0]["content"] if prompt[0]["role"] == "system" else None
+    text = system if own is None else f"{own}\n\n{system}"
+    return ({"role": "system", "content": text}, *(prompt if own is None else prompt[1:]))
+
+
+def _template(name: str, text: str) -> Wrap:
+    from jinja2 import StrictUndefined, TemplateError
+    from jinja2.sandbox import SandboxedEnvironment
+
+    try:
+        template = SandboxedEnvironment(undefined=StrictUndefined).from_string(text)
+    except TemplateError as error:
+        raise DataError(f"The template {name!r} is not valid Jinja: {error}. Correct it.") from error
+
+    def wrap(prompt: Prompt, row: Mapping[str, Any]) -> Prompt:
+        last = max(i for i, message in enumerate(prompt) if message["role"] == "user")
+        try:
+            content = template.render({**row, "prompt": prompt[last]["content"]})
+        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            raise RowFault(f"the template {name!r} cannot be filled: {error}") from error
+        return (*prompt[:last], {"role": "user", "content": content}, *prompt[last + 1 :])
+
+    return wrap

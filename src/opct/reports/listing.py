@@ -1,0 +1,159 @@
+"""What a folder holds: `list_runs` for `opct runs`, and every row of `results.json` as a table for Python."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.config.loader import read_yaml
+from opct.errors import EvaluationError, OpctError
+from opct.reports.metrics import SAFETY_AXES
+from opct.runs.io import read_json, read_jsonl
+from opct.runs.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+INSIDE = ("checkpoints", "rollouts", "evals", "trackers", "attacker")
+"""Folders of a run that hold no runs of their own."""
+ATTACK = "identity.json"
+"""File of a folder with an attack."""
+FINISHED, STOPPED, RUNNING = "finished", "stopped", "running"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder with something that opct made.
+
+    Attributes:
+        kind: "train" (also where it was evaluated), "eval", "attack", "experiment" or "report".
+        method: the training method, or the attacker. model: what was trained, evaluated or attacked.
+        state: "finished", "running", "stopped", or why the folder cannot be read.
+        step, total_steps: of a training.
+        resume: the command, or what to do, that continues it.
+        headline: a row of its results: the deciding metric of the first safety axis, else the first with a value.
+        updated: when a file in it was last written, in seconds since 1970.
+    """
+
+    path: Path
+    kind: str
+    updated: float
+    method: str | None = None
+    model: str | None = None
+    state: str = FINISHED
+    step: int | None = None
+    total_steps: int | None = None
+    resume: str | None = None
+    headline: Mapping[str, Any] | None = None
+
+
+def list_runs(folder: str | Path) -> list[Entry]:
+    """The trainings, evaluations, attacks, experiments and reports in a folder, at any depth, newest first.
+
+    Raises:
+        EvaluationError: there is no such folder.
+    """
+    if not Path(folder).is_dir():
+        raise EvaluationError(f"There is no folder {folder}: give the folder that holds your runs.")
+    entries = (_entry(path) for path in _folders(Path(folder)))
+    return sorted((entry for entry in entries if entry is not None), key=lambda entry: -entry.updated)
+
+
+def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
+    """The rows of `results.json` of evaluated runs as a pandas DataFrame, one row a metric and group.
+
+    Args:
+        runs: a run, a folder that holds runs, or several of these.
+
+    Returns:
+        The columns run, label, model, method and seed, then those of the rows: axis, suite, metric, group, value,
+        ci_low, ci_high, n, n_clusters, n_unscored, unscored_reasons, n_truncated and settings.
+
+    Raises:
+        EvaluationError: pandas is not installed, or a path holds no evaluation.
+    """
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise EvaluationError("opct.results needs pandas: pip install pandas.") from error
+    rows: list[dict[str, Any]] = []
+    for source in [runs] if isinstance(runs, str | Path) else runs:
+        found = [path for folder in _folders(Path(source)) if (path := RunDir(folder).results_path).is_file()]
+        if not found:
+            raise EvaluationError(f"{source} holds no results.json: evaluate a run first (`opct eval RUN`).")
+        for path in found:
+            content = read_json(path)
+            about = {"run": str(path.parent)} | {
+                name: content["run"].get(name) for name in ("label", "model", "method", "seed")
+            }
+            rows += [about | row for row in content["rows"]]
+    return DataFrame(rows)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    for path, names, _ in os.walk(folder):
+        names[:] = sorted(name for name in names if name not in INSIDE and not name.startswith("."))
+        yield Path(path)
+
+
+def _entry(path: Path) -> Entry | None:
+    run, identity, costs, report = RunDir(path), path / ATTACK, path / "costs.json", path / "report.json"
+    if run.is_run:
+        kind = "train"
+    else:
+        signs = {"eval": run.results_path, "attack": identity, "experiment": costs, "report": report}
+        found = [name for name, file in signs.items() if file.is_file()]
+        if not found:
+            return None
+        kind = found[0]
+    written = [file.stat().st_mtime for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+    entry = Entry(path, kind, max(written))
+    try:
+        if kind == "train":
+            entry = _training(entry, run)
+        if kind == "attack":
+            return _attack(entry)
+        if run.results_path.is_file():
+            content = read_json(run.results_path)
+            entry = replace(entry, model=content["run"]["model"], headline=_headline(content["rows"]))
+    except (OpctError, KeyError, TypeError) as error:  # a damaged folder is listed like the others
+        return replace(entry, state=f"unreadable: {error}")
+    return entry
+
+
+def _training(entry: Entry, run: RunDir) -> Entry:
+    config, manifest, metrics = read_yaml(run.config_path), run.read_manifest(), read_jsonl(run.metrics_path)
+    total, saved = manifest.get("total_steps"), [step for step, _ in run.checkpoints()]
+    state = RUNNING if run.in_use else FINISHED if saved and saved[-1] == total else STOPPED
+    step = metrics[-1]["step"] if metrics and state == RUNNING else max(saved, default=0)
+    return replace(
+        entry,
+        method=config["method"],
+        model=config["model"]["name_or_path"],
+        state=state,
+        step=step,
+        total_steps=total,
+        resume=f"opct train {shlex.quote(str(run.config_path))} --resume" if state == STOPPED else None,
+    )
+
+
+def _attack(entry: Entry) -> Entry:
+    identity, result = read_json(entry.path / ATTACK), entry.path / "result.json"
+    entry = replace(entry, method=identity["attacker_name"], model=(identity.get("target") or {}).get("source"))
+    found = read_json(result) if result.is_file() else {"ended": "interrupted"}
+    if found["ended"] == "interrupted":
+        return replace(entry, state=STOPPED, resume="the same `opct attack` command with --resume")
+    return replace(entry, headline=found["rows"][0])
+
+
+def _headline(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    scored = [row for row in rows if row["value"] is not None]
+    deciding = [
+        row for axis in SAFETY_AXES for row in scored if (row["axis"], row["metric"]) == (axis.name, axis.metric)
+    ]
+    first = [row for row in deciding if row["group"] == "held_out"] or deciding or scored
+    return first[0] if first else None

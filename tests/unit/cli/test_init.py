@@ -1,0 +1,55 @@
+"""`opct init` and `opct config show`: settings as files that a person edits."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from opct.config.commented import FIRST
+from opct.config.loader import load_config, setting_names
+from tests.unit.cli.running import run
+
+
+@pytest.mark.parametrize(
+    ("words", "preset"),
+    [([], None), (["seed=3", "lora=null", "data.pairs=[a.jsonl, 'b c']"], None), ([], "paper_released")],
+)
+def test_the_settings_that_are_shown_load_as_the_same_settings(words, preset, capsys, tmp_path: Path):
+    assert run("config", "show", *words, *(["--preset", preset] if preset else [])) == 0
+    path = tmp_path / "shown.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert load_config(path) == load_config(overrides=words, preset=preset)
+    assert "# Learning rate after the warm-up.\n" in path.read_text()
+
+
+def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path: Path, capsys):
+    path = tmp_path / "mine.yaml"
+    assert run("init", path, "--model", "owner/model", "--method", "sft", "--preset", "paper_released") == 0
+    assert f"next: opct train {path} --dry-run" in capsys.readouterr().out
+    given = ["output_dir=runs/mine", "model.name_or_path=owner/model", "method=sft"]
+    expected = load_config(overrides=given, preset="paper_released")
+    assert load_config(path) == expected
+    uncommented = re.sub(r"^( *)#(?=\w)", r"\1", path.read_text(), flags=re.MULTILINE)
+    path.write_text(uncommented)
+    assert load_config(path) == expected
+    assert set(FIRST) <= set(setting_names())
+
+
+def test_a_config_for_a_model_and_pairs_trains_as_it_is(tiny_folder: Path, pair_files, tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    assert run("init", path, "--model", tiny_folder, "--data", pair_files[0]) == 0
+    assert run("train", path, "model.device=cpu", "model.dtype=float32", "--dry-run") == 0
+
+
+def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_path: Path, capsys):
+    questions, path = tmp_path / "q.csv", tmp_path / "mine.yaml"
+    rows = [f"What is item {i}?,right {i},wrong {i}" for i in range(8)]
+    questions.write_text("\n".join(["question,answer,wrong", *rows]))
+    assert run("init", path, "--questions", questions) == 0
+    assert load_config(path).data.pairs == [str(tmp_path / "mine.pairs.jsonl")]
+    assert run("data", "check", tmp_path / "mine.pairs.jsonl") == 0
+    path.unlink()
+    assert run("init", path, "--questions", questions) == 1
+    assert "mine.pairs.jsonl exists" in capsys.readouterr().err
+    assert run("init", path, "--data", questions) == 1
+    assert not path.exists()

@@ -1,0 +1,120 @@
+"""Pairs from rows of one prompt: TRL's shapes, a system prompt for the teacher, templates for the policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opct.data.builders.pairs import build_pairs
+from opct.data.pairs import load_pairs, user_prompt
+from opct.errors import DataError
+from tests.unit.cli.running import run
+
+ASKED = {"role": "user", "content": "Is it 4?"}
+SAID = {"role": "assistant", "content": "Yes."}
+SYSTEM = {"role": "system", "content": "Be kind."}
+CLEAN = (ASKED,)
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "meta"),
+    [
+        ({"prompt": "Is it 4?", "completion": "Yes."}, CLEAN, {}),
+        ({"prompt": [ASKED], "completion": [SAID]}, CLEAN, {}),
+        ({"prompt": "Is it 4?", "chosen": "Yes.", "rejected": "No.", "score": 0.5}, CLEAN, {"score": 0.5}),
+        ({"chosen": [ASKED, SAID], "rejected": [ASKED, {"role": "assistant", "content": "No."}]}, CLEAN, {}),
+        ({"messages": [SYSTEM, ASKED, SAID, ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
+        ({"messages": [ASKED | {"name": None}, SAID | {"tool_calls": None}]}, CLEAN, {}),
+        ({"conversations": [{"from": "human", "value": "Is it 4?"}, {"from": "gpt", "value": "Yes."}]}, CLEAN, {}),
+        ({"question": "Is it 4?", "answer": "yes", "tags": ["a"]}, CLEAN, {"answer": "yes"}),
+        ({"Prompt": "Is it 4?", "meta": {"answer": "yes"}}, CLEAN, {"answer": "yes"}),
+    ],
+)
+def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict):
+    """Answers are left out; texts and numbers of other columns are kept."""
+    [pair] = build_pairs([row], teacher_system="It is 5.")
+    teacher_system = {"role": "system", "content": "Be kind.\n\nIt is 5." if prompt[0] == SYSTEM else "It is 5."}
+    assert pair.prompt == prompt
+    assert pair.teacher_prompt == (teacher_system, *(m for m in prompt if m != SYSTEM))
+    assert (pair.axis, pair.family) == ("custom", "custom")
+    assert {key: value for key, value in pair.meta.items() if key != "question_id"} == meta
+
+
+def test_templates_wrap_the_last_user_message():
+    """A pair for each prompt and template; the pairs of one prompt share its id, so that no split parts them."""
+    row = {"prompt": [ASKED, SAID, ASKED], "answer": 5}
+    templates = {"hint": "I say {{ answer }}. {{ prompt }}", "loud": "{{ prompt | upper }}"}
+    pairs = build_pairs([row, row], templates=templates, axis="numbers")
+    assert [pair.family for pair in pairs] == ["hint", "loud"]
+    assert [pair.prompt[-1]["content"] for pair in pairs] == ["I say 5. Is it 4?", "IS IT 4?"]
+    assert all(pair.prompt[:2] == (ASKED, SAID) and pair.teacher_prompt == (ASKED, SAID, ASKED) for pair in pairs)
+    assert len({pair.meta["question_id"] for pair in pairs}) == 1
+    assert {pair.id.rpartition("/")[0] for pair in pairs} == {"numbers/hint", "numbers/loud"}
+
+
+def test_columns_of_both_prompts_and_identity_pairs():
+    rows = [{"biased": "4? No.", "bare": "4?", "kind": "no", "id": 7}]
+    columns = {"prompt": "biased", "teacher_prompt": "bare", "family": "kind"}
+    [pair] = build_pairs(rows, columns)
+    assert (pair.prompt, pair.teacher_prompt) == (user_prompt("4? No."), user_prompt("4?"))
+    assert (pair.id, pair.family, pair.meta) == ("custom/no/7", "no", {"question_id": "7"})
+    [anchor] = build_pairs(rows, {"prompt": "bare"}, identity=True)
+    assert anchor.is_identity
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        ([{"prompt": "a"}], {}, "one prompt a row, so both prompts of a pair would be the same"),
+        ([{"prompt": "a"}], {"identity": True, "teacher_system": "s"}, "of an identity pair are the same"),
+        ([{"text": "a"}], {"identity": True}, "no prompt column among text: name it, for example --column prompt="),
+        ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 1: `prompt` is empty"),
+        ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen` must be a list of messages, found str"),
+        ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "duplicate id 'custom/custom/x'"),
+        ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "the template 't' cannot be filled: 'answer' is un"),
+        ([{"prompt": "a"}], {"templates": {"t": "{{ prompt"}}, "The template 't' is not valid Jinja"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(rows: list, options: dict, words: str):
+    with pytest.raises(DataError) as caught:
+        build_pairs(rows, **options)
+    assert words in str(caught.value)
+
+
+def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, capsys):
+    table, template, out = tmp_path / "q.csv", tmp_path / "rude.jinja", tmp_path / "pairs.jsonl"
+    table.write_text("Text;right\nIs it 4?;5\nIs it 5?;6\n")
+    template.write_text("Hurry up! {{ prompt }}\n")
+    build = ("data", "build", "pairs", table, "--column", "prompt=Text", "--axis", "tone", "--out", out)
+    assert run(*build, "--template", template) == 0
+    said = capsys.readouterr()
+    assert f"{out}: 2 pairs from 2 prompts: 2 tone/rude\nnext: opct data show {out}\n" in said.out
+    assert f"opct train CONFIG.yaml 'data.pairs=[{out}]'" in said.out
+    assert f"{table}: 2 rows; prompt=Text; in meta: right" in said.err
+    assert [pair.prompt[0]["content"] for pair in load_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
+    assert run(*build, "--identity", "--n", 1, "--overwrite") == 0
+    assert "'data.anchors=[" in capsys.readouterr().out
+    assert run(*build, "--from", table, "--identity", "--overwrite") == 2
+
+
+def test_a_parquet_file_and_a_misplaced_file(tmp_path: Path, capsys):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"messages": [ASKED, SAID]}, {"messages": [SYSTEM, ASKED, SAID]}]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "chats.parquet")
+    [first, second] = build_pairs(tmp_path / "chats.parquet", identity=True)
+    assert (first.prompt, second.prompt) == (CLEAN, (SYSTEM, ASKED))
+    assert run("data", "build", tmp_path / "chats.parquet") == 2
+    assert f"opct data build pairs {tmp_path / 'chats.parquet'}" in capsys.readouterr().err
+
+
+def test_the_message_says_how_questions_were_split(tmp_path: Path, capsys):
+    """Questions of a file are split by hash, 40% for training, so that others are left to ask."""
+    source = tmp_path / "q.jsonl"
+    rows = [{"question": f"What is {i}?", "answer": f"n{i}", "wrong": f"m{i}"} for i in range(12)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run("data", "build", "sycophancy", source, "--out", tmp_path / "p.jsonl") == 0
+    said = capsys.readouterr().out
+    assert "only the train questions become pairs, so that `opct eval` can ask others" in said
+    assert "--split all" in said

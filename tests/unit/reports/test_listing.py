@@ -1,0 +1,96 @@
+"""What `opct runs` lists, and the rows of results as a DataFrame."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from opct.config.loader import dump_config
+from opct.config.schema import TrainConfig
+from opct.errors import EvaluationError
+from opct.reports.listing import list_runs, results
+from opct.runs.io import append_jsonl, atomic_write, write_json
+from opct.runs.run_dir import RunDir
+from tests.unit.cli.running import run as opct
+
+ROW = {"axis": "sycophancy", "suite": "sycophancy_short", "metric": "sycophancy_rate", "n_unscored": 0, "n": 60}
+
+
+def make_run(path: Path, *, steps: int, method: str = "opct") -> RunDir:
+    """A training of two steps with a checkpoint after `steps`, still in use."""
+    run = RunDir.create(path)
+    run.write_manifest(data={}, teacher=None, seeds={}, extra={"total_steps": 2})
+    atomic_write(run.config_path, dump_config(TrainConfig(method=method, output_dir=str(path))))
+    append_jsonl(run.metrics_path, {"step": steps})
+    run.save_checkpoint(steps, lambda folder: atomic_write(folder / "adapter" / "weights", b"w"))
+    return run
+
+
+def write_results(folder: Path, label: str) -> None:
+    about = {"label": label, "model": "owner/tiny", "method": None, "seed": None}
+    rows = [
+        ROW | {"group": group, "value": value, "ci_low": 0.1, "ci_high": 0.5}
+        for group, value in (("all", 0.2), ("held_out", 0.3))
+    ]
+    write_json(folder / "results.json", {"run": about, "rows": rows})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A finished run, an older stopped one, an evaluation with an interrupted attack, and a report."""
+    with make_run(tmp_path / "done", steps=2) as run:
+        write_results(run.path, "opct")
+    make_run(tmp_path / "old" / "stopped", steps=1, method="sft").release()
+    write_results(tmp_path / "base", "base")
+    write_json(tmp_path / "base" / "attacks" / "refine" / "identity.json", {"attacker_name": "refine"})
+    write_json(tmp_path / "page" / "report.json", {})
+    for path in (tmp_path / "old" / "stopped").iterdir():
+        os.utime(path, (1e9, 1e9))
+    return tmp_path
+
+
+def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Path, capsys):
+    found = {str(entry.path.relative_to(folder)): entry for entry in list_runs(folder)}
+    kinds = {name: (entry.kind, entry.method, entry.state) for name, entry in found.items()}
+    assert kinds == {
+        "done": ("train", "opct", "finished"),
+        "base": ("eval", None, "finished"),
+        "base/attacks/refine": ("attack", "refine", "stopped"),
+        "page": ("report", None, "finished"),
+        "old/stopped": ("train", "sft", "stopped"),
+    }
+    assert list(found)[-1] == "old/stopped"
+    assert opct("runs", folder) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  finished, step 2 of 2; sycophancy_rate 0.300 [0.100, 0.500], n=60" in lines
+    assert "  stopped, step 1 of 2" in lines
+    assert f"  resume: opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume" in lines
+    assert all(len(line) <= 80 for line in lines if "resume:" not in line)
+    assert opct("runs", folder, "--json") == 0
+    assert [entry["path"] for entry in json.loads(capsys.readouterr().out)] == [str(folder / name) for name in found]
+
+
+def test_a_run_is_running_while_a_process_works_in_it_and_damage_is_named(tmp_path: Path):
+    run = make_run(tmp_path / "now", steps=1)
+    assert list_runs(tmp_path)[0].state == "running"
+    run.release()
+    assert list_runs(tmp_path)[0].state == "stopped"
+    atomic_write(run.config_path, "method: [")
+    assert list_runs(tmp_path)[0].state.startswith("unreadable: ")
+    with pytest.raises(EvaluationError, match="no folder"):
+        list_runs(tmp_path / "nowhere")
+
+
+def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch):
+    pytest.importorskip("pandas")
+    table = results(folder)
+    assert list(table["label"]) == ["base", "base", "opct", "opct"]
+    assert list(table[table.group == "held_out"]["value"]) == [0.3, 0.3]
+    assert len(results([folder / "done"])) == 2
+    with pytest.raises(EvaluationError, match=r"holds no results\.json"):
+        results(folder / "page")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(EvaluationError, match="pip install pandas"):
+        results(folder)
