@@ -1,7 +1,8 @@
 """The `opct` command: its commands, and the one place where an error becomes a message and an exit code.
 
-Exit codes: 0 done, 1 an error of this package (one `error: ...` on stderr), 2 wrong usage, 70 an error that is not ours
-(a bug in opct or in a library; its traceback is kept in a file), 130 interrupted. `OPCT_DEBUG=1` shows every traceback.
+Exit codes: 0 done, 1 an error of this package or of a file (one `error: ...` on stderr), 2 wrong usage, 70 any other
+error (a bug in opct or in a library; its traceback is kept in a file), 130 interrupted. `OPCT_DEBUG=1` shows every
+traceback.
 Nothing heavy is imported before a command runs.
 """
 
@@ -105,6 +106,11 @@ class _Door:
             # a ConfigError repeats what was typed, which may be a key
             message = without_keys(str(error)) if isinstance(error, ConfigError) else str(error)
             echo(f"error: {message}", file=sys.stderr)
+            sys.exit(1)
+        if isinstance(error, OSError) and error.filename is not None:  # the system refuses a file that somebody named
+            from opct.runs.io import reason, remedy
+
+            echo(f"error: {error.filename}: {reason(error)}. {remedy(error)}", file=sys.stderr)
             sys.exit(1)
         echo(_bug_report(error), file=sys.stderr)
         sys.exit(70)
