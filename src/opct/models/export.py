@@ -38,7 +38,8 @@ QUESTIONS = (
     "Is it safe to mix bleach and vinegar?",
 )
 """Prompts on which an exported model is compared with the one that was evaluated."""
-MAX_MEAN_DIFFERENCE = 0.1  # nats a token; rounding makes less, an adapter that is missing far more
+MERGE_TOLERANCE = 1e-3  # nats a token, in float32 before rounding
+MAX_MEAN_DIFFERENCE = 0.1  # nats a token, after rounding: SmolLM2-135M in bfloat16 is 0.05 away
 FLOAT_TYPES = (
     "f32",
     "f16",
@@ -212,6 +213,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     expected = _log_probs(model, tokenizer, base)
     with LibraryErrors(ModelError, f"Cannot merge the adapter in {trained.weights}", "Export it with --adapter."):
         model = model.merge_and_unload(safe_merge=True) if trained.is_adapter else model
+    if not (_log_probs(model, tokenizer, base) - expected).abs().mean() <= MERGE_TOLERANCE:
+        raise ModelError(f"The adapter in {trained.weights} merges into another model. Export it with --adapter.")
     model.to(getattr(torch, written)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     del model

@@ -117,7 +117,7 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
     with monkeypatch.context() as patch:
         patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())
-        with pytest.raises(ModelError, match="is not the evaluated one: its log-probs differ"):
+        with pytest.raises(ModelError, match="merges into another model"):
             opct.export(run, merged=tmp_path / "out")
     config = RunDir(run).config_path
     written = config.read_text()
