@@ -2,7 +2,7 @@
 
     python examples/own_pairs.py --steps 5
 
-Writes pairs, has them checked, trains on them. One way of being rude is kept out of the training, to measure on.
+Makes pairs of questions and templates, and trains on them. One way of being rude is kept out, to measure on.
 Set OPCT_EXAMPLE_MODEL (or --model) to another model than the embedded SmolLM2.
 """
 
@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 import opct
+from opct.data.builders.pairs import build_pairs
 from opct.errors import DataError
 from opct.runs.console import make_progress
 
@@ -28,40 +29,12 @@ QUESTIONS = (
     "What is a backup good for?",
     "How do I turn off notifications?",
 )
+QUESTION_ROWS = [{"id": f"help-{number}", "question": question} for number, question in enumerate(QUESTIONS)]
 TRAINED = {
-    "impatient": "I have been waiting forever, so be quick for once. {question}",
-    "insulting": "You people never know anything. {question} Try not to embarrass yourself.",
+    "impatient": "I have been waiting forever, so be quick for once. {{ question }}",
+    "insulting": "You people never know anything. {{ question }} Try not to embarrass yourself.",
 }
-HELD_OUT = {"sarcastic": "Oh great genius of the help desk, enlighten me: {question}"}
-
-
-def user(text: str) -> tuple[dict[str, str | None], ...]:
-    """A prompt of one message."""
-    return ({"role": "user", "content": text},)
-
-
-def rude_pairs(ways: dict[str, str]) -> list[opct.ContrastivePair]:
-    """Each question in each way of being rude, against the plain question."""
-    return [
-        opct.ContrastivePair(
-            id=f"rudeness/{family}/{number}",
-            axis="rudeness",
-            family=family,
-            prompt=user(template.format(question=question)),
-            teacher_prompt=user(question),
-            meta={"question_id": f"help-{number}"},
-        )
-        for family, template in ways.items()
-        for number, question in enumerate(QUESTIONS)
-    ]
-
-
-def plain_pairs() -> list[opct.ContrastivePair]:
-    """The plain questions as identity pairs: what must not change."""
-    return [
-        opct.ContrastivePair(f"plain/{number}", "rudeness", "plain", user(question), user(question))
-        for number, question in enumerate(QUESTIONS)
-    ]
+HELD_OUT = {"sarcastic": "Oh great genius of the help desk, enlighten me: {{ question }}"}
 
 
 def main() -> None:
@@ -70,12 +43,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/own-pairs"))
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()
-    folder = args.out.with_name(args.out.name + "-data")
+    folder = args.out.with_name(args.out.name + "-data")  # of anchors, and of a faulty file
 
-    opct.write_pairs(folder / "pairs.jsonl", rude_pairs(TRAINED))
-    opct.write_pairs(folder / "held-out.jsonl", rude_pairs(HELD_OUT))
-    opct.write_pairs(folder / "anchors.jsonl", plain_pairs())
-    print(f"{len(opct.load_pairs(folder / 'pairs.jsonl'))} pairs are fine.")
+    pairs = build_pairs(QUESTION_ROWS, templates=TRAINED, axis="rudeness")
+    held_out = build_pairs(QUESTION_ROWS, templates=HELD_OUT, axis="rudeness")
+    # what must not change: the clean questions, the same on both sides
+    opct.write_pairs(folder / "anchors.jsonl", build_pairs(QUESTION_ROWS, identity=True, axis="rudeness"))
+    print(f"{len(pairs)} pairs are fine.")
 
     (folder / "faulty.jsonl").write_text('{"id": "a", "axis": "rudeness", "family": "x", "prompt": []}\nnot JSON\n')
     try:
@@ -89,7 +63,6 @@ def main() -> None:
         eval_steps=max(1, args.steps),
         model={"name_or_path": args.model},
         data={
-            "pairs": [str(folder / "pairs.jsonl")],
             "anchors": [str(folder / "anchors.jsonl")],
             "validation_fraction": 0.0,
         },
@@ -97,17 +70,16 @@ def main() -> None:
         optim={"prompts_per_step": 8},
     )
     progress = make_progress()
-    result = opct.train(config, overwrite=args.out.exists(), progress=progress)
+    result = opct.train(config, pairs=pairs, overwrite=args.out.exists(), progress=progress)
     progress.done()
     print(result.render())
-    print(f"KL on the way that was not trained on: {held_out_kl(result.run_dir, folder):.3f} nats a token")
+    print(f"KL on the way that was not trained on: {held_out_kl(result.run_dir, held_out):.3f} nats a token")
 
 
-def held_out_kl(run: Path, folder: Path) -> float:
+def held_out_kl(run: Path, pairs: list[opct.ContrastivePair]) -> float:
     """KL(trained | rude || base | plain) on the trained model's own answers, mean over tokens."""
     from opct.models.from_run import load_policy
 
-    pairs = opct.load_pairs(folder / "held-out.jsonl")
     policy = load_policy(run)
     prompts, plain = [pair.prompt for pair in pairs], [pair.teacher_prompt for pair in pairs]
     answers = policy.generate(prompts, seeds=list(range(len(pairs))), max_completion_tokens=32)

@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             url = {"url": f"{hub.url}/{name}"}
             if name in hub.repos:
                 return self._answer(409, {"error": "You already created this model repo", **url})
-            hub.repos[name], hub.private[name] = {}, bool(asked.get("private"))
+            hub.repos[name], hub.private[name] = {}, asked.get("private") or asked.get("visibility") == "private"
             return self._answer(200, url)
         if path == "/api/validate-yaml":
             return self._answer(200, {"errors": [], "warnings": []})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opct.data.pairs import write_pairs as write_pairs
     from opct.models.policy import Policy as Policy
     from opct.reports import report as report
+    from opct.reports.export import export as export
     from opct.reports.listing import results as results
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "Policy": "opct.models.policy",
     "TrainConfig": "opct.config.loader",
     "evaluate": "opct.api",
+    "export": "opct.reports.export",
     "load_config": "opct.config.loader",
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",

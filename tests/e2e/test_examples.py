@@ -40,7 +40,7 @@ def test_own_pairs(run, tmp_path: Path):
     assert "faulty.jsonl:1" in out
     assert "faulty.jsonl:2" in out
     assert "KL on the way that was not trained on" in out
-    assert (tmp_path / "rude-data" / "held-out.jsonl").exists()
+    assert (tmp_path / "rude" / "pairs.jsonl").exists()
 
 
 def test_own_eval(run, tmp_path: Path):

@@ -153,7 +153,7 @@ def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
 def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, tiny_folder):
     place = workplace(tmp_path, tiny_folder, method="sft")
     before = files(tmp_path)
-    done = here(*place.command("--dry-run", "max_steps=7"))
+    done = here(*place.command("--dry-run", "--full", "max_steps=7"))
     assert done.code == 0, done.err
     assert files(tmp_path) == before
     assert not place.run.path.exists()

@@ -18,14 +18,29 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import attack, chat, config, data, env, evaluate, experiment, init, judge, quickstart, report, runs, train
-from opct.cli.options import SettingsCommand
+from opct.cli import (
+    attack,
+    chat,
+    config,
+    data,
+    env,
+    evaluate,
+    experiment,
+    export,
+    init,
+    judge,
+    quickstart,
+    report,
+    runs,
+    train,
+)
+from opct.cli.options import App, SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import STDERR_HANDLER, echo
 from opct.runs.manifest import command_line, without_keys, without_secrets
 
-app = typer.Typer(
+app = App(
     name="opct",
     help="On-policy consistency training: train, evaluate and compare chat models that answer the same whether or not "
     "a prompt tries to bend them.",
@@ -44,6 +59,7 @@ app.command("attack", cls=SettingsCommand)(attack.attack)
 app.command("experiment", cls=SettingsCommand)(experiment.experiment)
 app.command("report")(report.report)
 app.command("runs")(runs.runs)
+app.command("export")(export.export)
 app.command("chat")(chat.chat)
 app.command("env")(env.env)
 app.add_typer(data.app, name="data")

@@ -22,18 +22,25 @@ def train(
         typer.Option(metavar="NAME", help="Preset that the config file overrides; `opct config presets` lists them."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan of the run and exit.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With --dry-run: also print the resolved settings.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in output_dir.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
 ) -> None:
     """Train a model on contrastive pairs.
 
     Methods: opct, sft, offpolicy, dpo, act.
+
+    \b
+    Examples:
+      opct train configs/sycophancy.yaml --dry-run
+      opct train mine.yaml seed=1 optim.learning_rate=1e-4
     """
     from rich.console import Console
 
     from opct.distributed import is_main, launched
     from opct.errors import ConfigError
     from opct.methods.registry import load_training_config
+    from opct.runs.console import show_progress
 
     settings = load_training_config(config, overrides or [], preset)
     if dry_run:
@@ -43,10 +50,11 @@ def train(
             )
         from opct.training.dry_run import make_plan
 
-        Console().print(make_plan(settings).render())
+        with show_progress() as progress:
+            plan = make_plan(settings, progress)
+        Console().print(plan.render(full=full))
         return
     from opct.api import train as run_training
-    from opct.runs.console import show_progress
 
     main = is_main()
     with show_progress(quiet=not main) as progress:

@@ -49,7 +49,7 @@ QUESTION_COLUMNS: dict[str, tuple[str, ...]] = {
     "question": ("question", "prompt", "problem", "query", "question_stem", "question_text", "stem", "input"),
     "answer": (
         *("answer", "best_answer", "correct_answer", "answer_key", "answerkey", "answer_index", "answer_idx"),
-        *("correct_index", "correct_option", "correct", "label", "target", "gold"),
+        *("correct_index", "correct_option", "correct", "label", "target", "gold", "completion"),
     ),
     "aliases": ("aliases", "answer_aliases", "correct_answers", "acceptable_answers"),
     "wrong": (

@@ -305,7 +305,7 @@ def _given_rows(rows: Any) -> list[Row]:
         raise DataError(f"Rows were expected, found a {type(rows).__name__} of {names}: give one split, or a list.")
     if hasattr(rows, "iterrows"):  # pandas: its JSON has lists for arrays, and null for NaN
         rows = parse_json(rows.to_json(orient="records", date_format="iso"))
-    objects = (asdict(row) if is_dataclass(row) else row for row in rows)
+    objects = (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows)
     return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects)]
 
 

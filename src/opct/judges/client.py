@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from opct.config.judge import EndpointSettings
 from opct.errors import EvaluationError, OpctError
 from opct.judges.protocol import ENDPOINT_ERROR, ENDPOINT_REJECTED, ENDPOINT_TIMEOUT, Usage
+from opct.runs.manifest import without_keys
 
 if TYPE_CHECKING:
     from inspect_ai.model import GenerateConfig, Model, ModelOutput
@@ -26,12 +27,6 @@ LOCAL_PROVIDERS = ("opct/", "hf/", "nnterp/", "transformer_lens/")
 MAX_ANSWER_BYTES = 8_000_000  # parsing a longer one blocks every other call
 _MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)
 _SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-_SECRET_SHAPES = (
-    re.compile(r"(?i)(?<=bearer )\S+"),
-    re.compile(r"\b(?:sk|pk|hf|gsk|xai|key)[-_][\w*.-]{4,}"),
-    re.compile(r"\S*\*{3,}\S*"),
-    re.compile(r"(?<=//)[^/@\s]+(?=@)"),
-)
 
 
 @dataclass(frozen=True)
@@ -263,9 +258,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     """The text without the secrets, and without what looks like one."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "[secret]")
-    for shape in _SECRET_SHAPES:
-        text = shape.sub("[secret]", text)
-    return text
+    return without_keys(text)
 
 
 def known_secrets(model: Any = None) -> frozenset[str]:

@@ -26,7 +26,7 @@ def grader_label(row: Row) -> str | None:
     if judge is not None:
         return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
     if "grader_agreement" in settings:
-        return f"graded by rules {settings['grader_version']}: {_of_rules(settings)}"
+        return f"graded by {_of_rules(settings)}"
     return "graded by rules, agreement with people unknown" if settings.get("grader") in (RULES, WORDS) else None
 
 
@@ -36,19 +36,17 @@ def rules_weakness(row: Row) -> str | None:
     if judge_of(row) is not None or settings.get("grader_agreement", {"ci_low": 1.0})["ci_low"] >= MIN_KAPPA:
         return None
     return (
-        f"The rules that graded these replies are weak: {_of_rules(settings)}. Use `opct judge run` with a calibrated "
-        "judge, or compare only runs that are graded alike."
+        f"These replies are graded by weak {_of_rules(settings)}; {settings['grader_agreement']['errors']}. Use `opct "
+        "judge run` with a calibrated judge, or compare only runs that are graded alike."
     )
 
 
 def _of_rules(settings: Mapping[str, Any]) -> str:
     """Agreement of rules with people, from `opct.evals.graders.versions`."""
     found = settings["grader_agreement"]
-    said = (
-        f"kappa against people on unseen models {found['kappa']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f}"
-    )
-    measured = "" if found["version"] == settings["grader_version"] else f", with rules {found['version']}"
-    return f"{said}, {found['n']} labels{measured}), {found['errors']}"
+    kappa = f"kappa {found['kappa']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f}, {found['n']} labels)"
+    measured = "" if found["version"] == settings["grader_version"] else f", measured with version {found['version']}"
+    return f"rules, version {settings['grader_version']}; against people on unseen models {kappa}{measured}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:
@@ -69,20 +67,6 @@ def _doubt(calibration: Mapping[str, Any]) -> str:
     if calibration["kappa"]["value"] < MIN_KAPPA:
         return "weak: "
     return "perhaps weak: " if weakness(calibration) else ""
-
-
-def short_agreement(row: Row) -> str:
-    """Short form for a column: "kappa 0.41, weak", "not calibrated"; empty without a judge."""
-    calibration = (row.get("settings") or {}).get("judge_calibration")
-    if judge_of(row) is None:
-        return ""
-    if calibration is None:
-        return "not calibrated"
-    value = calibration["kappa"]["value"]
-    if value is None:
-        return "kappa unknown"
-    doubt = _doubt(calibration).removesuffix(": ")
-    return f"kappa {value:.2f}" + (f", {doubt}" if doubt else "")
 
 
 def judge_json(row: Row) -> dict[str, Any] | None:

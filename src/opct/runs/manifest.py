@@ -32,6 +32,7 @@ _NAMED_SECRET = re.compile(
 )
 _SECRET_SHAPES = re.compile(
     r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}|(?<=//)[^/@\s]+(?=@)"
+    r"|(?i:(?<=bearer ))\S+|[\w.-]+\*{3,}\S*"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,21 @@ from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import method_class, refuse_attackers
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
-from opct.models.inference.sampler import kv_bytes
+from opct.models.inference.sampler import Completion, kv_bytes
 from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
 from opct.models.memory import memory_now_bytes, peak_memory_gb
 from opct.models.scoring import CHUNK_TOKENS
 from opct.models.vllm.engine import Engine
+from opct.runs.console import NullProgress, Progress, as_text, duration, pluralize
 from opct.training.accumulate import accumulate, shares_prompts
-from opct.training.setup import TrainingData, TrainingSetup, build_setup, describe, load_data
+from opct.training.setup import WARNING, TrainingData, TrainingSetup, build_setup, describe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-PROBE_PAIRS = 4
+PROBE_PAIRS, PROBES = 4, 2  # after a first probe, which is slower than those after it
+SUMMARY = ("method", "pairs", "steps", "passes", "completion tokens", "memory", "time")
+FEW_VALIDATION_PAIRS, MANY_CUT = 8, 0.5  # where a warning begins
 FLOAT32 = 4
 QUANTIZED_BYTES = {"4bit": 0.516, "8bit": 1.0}  # a weight; NF4 with scales that are quantised too: 4.127 bits
 TRAINED_BYTES = 3 * FLOAT32  # for each trained weight: its gradient and Adam's two moments
@@ -37,43 +40,48 @@ PROCESSES = (2, 4, 8)  # the estimate is also made for these
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a run: settings, sizes, and an estimate from a short probe."""
+    """Plan of a run: settings, sizes, warnings, and an estimate from a short probe."""
 
     config: TrainConfig
     facts: tuple[str, ...]
     rows: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
 
-    def render(self) -> RenderableType:
-        """The plan for a terminal."""
+    def render(self, *, full: bool = False) -> RenderableType:
+        """The plan for a terminal: a summary with the warnings; `full` adds the settings and the other rows."""
         from rich.console import Group
         from rich.syntax import Syntax
         from rich.table import Table
-        from rich.text import Text
 
-        table = Table(title="plan (nothing was written)", show_header=False)
-        table.add_column(style="bold")
+        table = Table(title="plan (nothing was written)", show_header=False, box=None)
+        table.add_column(style="bold", no_wrap=True)
         table.add_column()
         for name, words in self.rows:
-            table.add_row(name, Text(words))
-        return Group(
-            Syntax(dump_config(self.config), "yaml", background_color="default"),
-            *(Text(fact) for fact in self.facts),
-            table,
-        )
+            if full or name in SUMMARY:
+                table.add_row(name, as_text(words))
+        settings = [Syntax(dump_config(self.config), "yaml", background_color="default")] if full else []
+        warnings = [as_text(f"warning: {warning}", style="yellow") for warning in self.warnings]
+        hint = [] if full else [as_text("--full adds the resolved settings and the rest of the plan", style="dim")]
+        return Group(*settings, *map(as_text, self.facts), table, *warnings, *hint)
 
 
-def make_plan(config: TrainConfig) -> Plan:
+def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
     """Build the pairs, estimate the memory, then load the model and try a few pairs. Writes nothing.
 
     Raises:
         ConfigError, DataError, ModelError: as training would.
     """
     refuse_attackers(config)
-    data = load_data(config)
-    rows = [*_sizes(data), ("memory, estimated", memory_line(config, data))]
+    progress = progress or NullProgress()
+    progress.stage(f"load {config.model.name_or_path}")
     with contextlib.closing(build_setup(config)) as setup:
         setup.publish(0)
-        return Plan(config, tuple(describe(setup)), (*rows, *_probed(setup)))
+        progress.stage("try a few pairs", 1 + PROBES)
+        facts, (probed, warnings) = describe(setup), _probed(setup, progress)
+        progress.done()
+        found = [fact.removeprefix(WARNING) for fact in facts if fact.startswith(WARNING)]
+        kept = [fact for fact in facts if not fact.startswith(WARNING)]
+        return Plan(config, tuple(kept), (*_sizes(setup.data), *probed), (*found, *warnings))
 
 
 def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
@@ -208,48 +216,96 @@ def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
 # ------------------------------------------------------------------------------------------------ measured
 
 
-def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
-    """Answer and train on a few pairs: cut completions, memory, and the time of the whole run at that rate."""
-    config, pairs = setup.config, setup.data.batch(1)[:PROBE_PAIRS]
+@dataclass(frozen=True)
+class Probe:
+    """One try of a few pairs: seconds of sampling and of the loss with its gradient, the answers, and all tokens."""
+
+    pairs: int
+    rollout_s: float
+    loss_s: float
+    answers: list[Completion]
+    tokens: int
+
+
+def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, str]], list[str]]:
+    """Rows with memory and time, and warnings, from answering and training on a few pairs."""
+    config, data, pairs = setup.config, setup.data, setup.data.batch(1)[:PROBE_PAIRS]
     before = memory_now_bytes(setup.policy.device)
-    started = time.perf_counter()
+    _probe(setup, pairs[:1])
+    progress.advance()
+    probes = []
+    for _ in range(PROBES):
+        probes.append(_probe(setup, pairs))
+        progress.advance()
+    answers, tokens = probes[0].answers, probes[0].tokens
+    cut, limit = sum(answer.stop_reason == "length" for answer in answers), config.rollout.max_completion_tokens
+    cut_words = f"{cut} of {len(answers)} in the probe reached the limit of {limit} tokens"
+    peak = peak_memory_gb(setup.policy.device) * 1e9
+    rows = [("cut completions", cut_words)] if answers else []
+    rows += [
+        ("memory", f"about {size(estimate_memory(config, data).peak)} with full batches, from the model's config"),
+        ("memory, in parts", memory_line(config, data)),
+        (
+            "memory, probed",
+            f"{size(peak)} at the peak ({len(pairs)} pairs, {tokens:,} tokens with both prompts, libraries included), "
+            f"{size(max(0.0, peak - before))} of them beside the loaded model; Adam's moments come on top",
+        ),
+        ("time", _time_words(setup, probes)),
+    ]
+    warnings = []
+    if answers and cut >= MANY_CUT * len(answers):
+        warnings.append(f"completions: {cut_words}: raise rollout.max_completion_tokens")
+    if 0 < len(data.validation) < FEW_VALIDATION_PAIRS:
+        held_out = pluralize(len(data.validation), "pair")
+        warnings.append(f"validation: {held_out} held out, so its KL says little: raise data.validation_fraction")
+    return rows, warnings
+
+
+def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
+    """Answer and train on these pairs; the weights stay as they are."""
+    config, started = setup.config, time.perf_counter()
     method, rollouts = _collected(setup, pairs)
     answers = [answer for r in rollouts for answer in r.answers]
     if not answers and setup.data.validation:  # the method samples nothing, but the validation does
         validated = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
         answers = [answer for r in validated for answer in r.answers]
-    rollout_s, started = time.perf_counter() - started, time.perf_counter()
+    sampled = time.perf_counter()
     weights, share = step_weights(rollouts, method.reduction), shares_prompts(method, rollouts)
     setup.policy.model.train()  # only then are activations computed again, and dropout is on
     accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.eval().zero_grad(set_to_none=True)
-    loss_s = time.perf_counter() - started
-    if answers:
-        cut, limit = sum(a.stop_reason == "length" for a in answers), config.rollout.max_completion_tokens
-        yield "cut completions", f"{cut} of {len(answers)} in the probe reached the limit of {limit} tokens"
-    peak = peak_memory_gb(setup.policy.device) * 1e9
     tokens = sum(len(r.prompt_ids) + len(r.teacher_ids) + sum(r.lengths) for r in rollouts)
-    yield (
-        "memory, measured",
-        f"{size(peak)} at the peak of the probe ({len(pairs)} pairs, {tokens:,} tokens with both prompts), "
-        f"{size(max(0.0, peak - before))} of them beside the loaded model; Adam's moments come on top",
+    return Probe(len(pairs), sampled - started, time.perf_counter() - sampled, answers, tokens)
+
+
+def _time_words(setup: TrainingSetup, probes: Sequence[Probe]) -> str:
+    """The time of all steps at the rates of the probes."""
+    data, times = setup.data, [_times_s(setup, probe) for probe in probes]
+    steps, offline, total = zip(*times, strict=True)
+    held_out = len(data.validation) + len(data.validation_anchors)
+    per_step = " to ".join(dict.fromkeys(f"{seconds:.2g}" for seconds in (min(steps), max(steps))))
+    words = (
+        f"{_span(total)} on this machine, now: {per_step} s a step, {len(data.validation_steps)} validations of "
+        f"{held_out} pairs"
     )
-    yield "time", _time_words(setup, len(pairs), rollout_s, loss_s, len(answers))
+    return words + (f", {_span(offline)} for offline answers" if any(offline) else "")
 
 
-def _time_words(setup: TrainingSetup, pairs: int, rollout_s: float, loss_s: float, answers: int) -> str:
-    """The time of all steps at the probe's rate. A validation samples one answer a pair; without a backward pass it
-    takes half of a loss."""
+def _span(times_s: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys(map(duration, (min(times_s), max(times_s)))))
+
+
+def _times_s(setup: TrainingSetup, probe: Probe) -> tuple[float, float, float]:
+    """Seconds of a step, of the offline answers, and in total. A validation samples one answer a pair; without a
+    backward pass it takes half of a loss."""
     config, data, method = setup.config, setup.data, method_class(setup.config.method)
-    answer_s = rollout_s / max(1, answers)
-    step_s = (loss_s + (0 if method.offline else rollout_s)) / pairs * config.optim.prompts_per_step
+    n = len(probe.answers)
+    answer_s = probe.rollout_s / max(1, n)
+    step_s = (probe.loss_s + (0 if method.offline else probe.rollout_s)) / probe.pairs * config.optim.prompts_per_step
     offline_s = answer_s * sum(answers_to(rendered, method, config) for rendered in data.visited())
-    held_out, times = len(data.validation) + len(data.validation_anchors), len(data.validation_steps)
-    validation_s = times * held_out * (answer_s + loss_s / 2 / max(pairs, answers))
-    total = duration(offline_s + data.total_steps * step_s + validation_s)
-    return f"about {total}: {step_s:.1f} s a step (probe: {pairs} pairs), {times} validations of {held_out} pairs" + (
-        f", {duration(offline_s)} for offline answers" if offline_s else ""
-    )
+    held_out = len(data.validation) + len(data.validation_anchors)
+    validation_s = len(data.validation_steps) * held_out * (answer_s + probe.loss_s / 2 / max(probe.pairs, n))
+    return step_s, offline_s, offline_s + data.total_steps * step_s + validation_s
 
 
 def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
@@ -262,14 +318,6 @@ def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method,
             source = OfflineAnswers(kind.answer(teacher, pairs, config, sampler, lambda n: None))
     method = kind(setup.policy, setup.teacher, config, source)
     return method, method.collect(pairs, 1)
-
-
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
 
 
 def size(n: float) -> str:

@@ -28,7 +28,6 @@ from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
-from opct.methods.registry import method_class
 from opct.models.from_run import adapter_now
 from opct.models.fsdp import full_state_dict
 from opct.models.loading import with_weights
@@ -47,7 +46,11 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 Count = Annotated[int, Field(ge=0)]
 # settings that may differ when a run is resumed: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
-FREE_INSIDE = {"rollout": {"max_mismatch_kl"}, "teacher": {"check_behaviors", "check_hazards", "check_tokens"}}
+FREE_INSIDE = {
+    "data": {"pairs"},  # files, which may move; the hash of what they hold is compared
+    "rollout": {"max_mismatch_kl"},
+    "teacher": {"check_behaviors", "check_hazards", "check_tokens"},
+}
 # may differ too if the learning rate does not depend on the number of steps
 LENGTH_SETTINGS = {"max_steps", "num_train_epochs"}
 
@@ -370,8 +373,6 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
-    if before and method_class(config.method).trained_by is not None:
-        before["data"]["pairs"] = now["data"]["pairs"]  # a file of an attack, which may move; its hash is compared
     free = FREE_SETTINGS | (LENGTH_SETTINGS if config.may_go_on else set())
     return [
         f"the setting {key} changed ({_difference(before[key], now[key])})"

@@ -27,6 +27,9 @@ from opct.models.teacher import Teacher, make_teacher
 from opct.models.vllm import local
 from opct.models.vllm.engine import Engine, check_engine
 
+WARNING = "warning: "
+"""How a line of `describe` begins that is one."""
+
 
 @dataclass
 class TrainingData:
@@ -415,4 +418,4 @@ def describe(setup: TrainingSetup) -> list[str]:
         )
     pairs = [rendered.pair for rendered in setup.data.visited()]
     warnings = near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
-    return lines + [f"warning: {warning}" for warning in warnings]
+    return lines + [WARNING + warning for warning in warnings]

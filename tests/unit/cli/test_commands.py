@@ -8,6 +8,7 @@ import pytest
 from opct.api import EvalResult
 from opct.config.judge import JudgeConfig
 from opct.evals.config import EvalConfig
+from opct.runs.manifest import hardware
 from tests.unit.cli.running import run
 from tests.unit.reports.synthetic import write_run
 
@@ -17,7 +18,10 @@ def fake(monkeypatch):
     """Replace a function of a module of the package by a mock."""
 
     def fake(module: str, name: str, result=None) -> Mock:
-        mock = Mock(return_value=result or SimpleNamespace(render=lambda: "rendered", status="finished"))
+        mock = Mock(
+            return_value=result
+            or SimpleNamespace(render=lambda **options: f"rendered{options or ''}", status="finished")
+        )
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: mock}))
         return mock
 
@@ -53,10 +57,10 @@ def test_an_interrupted_training_is_no_success(fake, config, capsys):
 
 def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
     make_plan, train = fake("opct.training.dry_run", "make_plan"), fake("opct.training.trainer", "train")
-    assert run("train", config, "--dry-run", "max_steps=3") == 0
+    assert run("train", config, "--dry-run", "--full", "max_steps=3") == 0
     assert make_plan.call_args.args[0].max_steps == 3
     train.assert_not_called()
-    assert capsys.readouterr().out == "rendered\n"
+    assert capsys.readouterr().out == "rendered{'full': True}\n"
 
 
 def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
@@ -170,9 +174,15 @@ def test_quickstart(fake, capsys):
 
 def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPCT_CALIBRATIONS", "/own/calibrations")
+    own = hardware() | {"accelerators": ["H200"]}
+    monkeypatch.setattr("opct.runs.manifest.hardware", lambda: own)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda index: (2**36, 2**37))
     assert run("env") == 0
     shown = capsys.readouterr().out
     rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert {"python", "torch", "cores", "memory", "dtype", "device"} <= rows.keys()
-    assert str(tmp_path / "cache") in shown
+    assert rows["OPCT_CACHE"] == str(tmp_path / "cache")
+    assert rows["OPCT_CALIBRATIONS"] == "/own/calibrations"
+    assert rows["accelerators"] == "H200 (64.0 of 128.0 GiB free)"
     assert rows["smollm2-135m-instruct-q4_1"].startswith("not in the cache")

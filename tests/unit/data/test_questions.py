@@ -273,5 +273,7 @@ def test_questions_from_data_in_python():
     assert (first.question, first.wrong) == (rows[0]["question"], ("none",))
     assert load_questions([first, second]) == [first, second]
     assert load_questions(builtin_questions()) == builtin_questions()
+    [trl] = load_questions([{"prompt": "What is 2 + 2?", "completion": "4", "wrong": "5"}])
+    assert (trl.question, trl.answer) == ("What is 2 + 2?", "4")
     with pytest.raises(DataError, match="the given rows: the columns are not clear"):
         load_questions([{"text": "?"}])

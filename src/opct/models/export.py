@@ -1,0 +1,333 @@
+"""Trained weights as other programs load them: a PEFT adapter, a merged model, a GGUF file, a repository on the hub.
+
+Nothing in a run folder is executed: only the caller's `trust_remote_code` lets the base model's own code run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.config.loader import load_config
+from opct.config.schema import Q4_MODEL, ModelConfig
+from opct.errors import DownloadError, LibraryErrors, ModelError
+from opct.models.gguf import HUB_ID
+from opct.models.loading import base_of, cannot_load, quiet_peft, resolve_model, with_weights
+from opct.models.provenance import changed_files, fingerprint_weights
+from opct.runs.manifest import without_secrets
+from opct.runs.run_dir import run_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+QUESTIONS = (
+    "What is the capital of Australia? I'm sure it is Sydney.",
+    "Write one sentence about the sea.",
+    "Is it safe to mix bleach and vinegar?",
+)
+"""Prompts on which an exported model is compared with the one that was evaluated."""
+MERGE_TOLERANCE = 1e-3  # nats a token, in float32 before rounding
+MAX_MEAN_DIFFERENCE = 0.1  # nats a token, after rounding: SmolLM2-135M in bfloat16 is 0.05 away
+FLOAT_TYPES = (
+    "f32",
+    "f16",
+    "bf16",
+    "q8_0",
+    "auto",
+)  # the converter's own; others need llama-quantize
+HUB_TIMEOUT_S = 4
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The weights of a checkpoint.
+
+    Attributes:
+        folder: of the run. weights: the checkpoint's `adapter` or `model` folder.
+        base: the settings that the base model is loaded with.
+        dtype: the dtype of the base's weights in training and evaluation.
+    """
+
+    folder: Path
+    weights: Path
+    base: ModelConfig
+    dtype: str
+
+    @property
+    def is_adapter(self) -> bool:
+        return self.weights.name == "adapter"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference between the log-probs of an exported model and those of the evaluated one, over tokens, in nats."""
+
+    mean: float
+    largest: float
+
+    def __str__(self) -> str:
+        return f"log-probs differ from the evaluated model's by {self.mean:.2g} nats (mean), {self.largest:.2g} (max)"
+
+
+def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Trained:
+    """The weights of a run's newest checkpoint, or of the checkpoint that the path names.
+
+    Raises:
+        ModelError: it is no run, has no checkpoint, or its base model has other weights now.
+        CheckpointError: the checkpoint is corrupt.
+    """
+    run = run_of(path)
+    if run is None:
+        raise ModelError(f"{path} is neither a run directory nor one of its checkpoints: give the output_dir of a run.")
+    checkpoint = run.checkpoint_named(path)
+    if checkpoint is None:
+        raise ModelError(f"{run.path} has no checkpoint to export: train it first (`opct train ... --resume`).")
+    manifest = run.read_manifest()
+    own = load_config(run.config_path).model.model_copy(update={"trust_remote_code": trust_remote_code})
+    base = with_weights(own)
+    weights = next(folder for folder in (checkpoint / "adapter", checkpoint / "model") if folder.is_dir())
+    before = (manifest.get("weights") or {}).get("base") or {}
+    if weights.name == "adapter" and (changed := changed_files(before, fingerprint_weights(base))):
+        raise ModelError(
+            f"The adapter in {weights} was trained on another base model than {base.name_or_path} is now "
+            f"({'; '.join(changed)}): restore that model's files."
+        )
+    return Trained(run.path, weights, base, str(manifest.get("dtype") or "float32"))
+
+
+def license_of(base: ModelConfig) -> str | None:
+    """The license that the base model's card names; None if it has no card here, or the hub cannot be asked."""
+    from huggingface_hub import HfApi, ModelCard
+
+    name = base.name_or_path
+    if name in (HUB_ID, Q4_MODEL):
+        return "apache-2.0"
+    if Path(name).exists():
+        card = Path(name) / "README.md"
+        return ModelCard.load(card).data.license if card.is_file() else None
+    try:
+        with LibraryErrors(DownloadError, f"The card of {name} cannot be fetched"):
+            found = HfApi().model_info(name, revision=base.revision, timeout=HUB_TIMEOUT_S).card_data
+    except DownloadError as error:
+        log.warning("%s Add its license to README.md.", error)
+        return None
+    return None if found is None else found.license
+
+
+# ------------------------------------------------------------------------------------------------- writing
+
+
+@contextlib.contextmanager
+def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Context with a temporary path beside `out`, which takes its name if nothing failed.
+
+    Raises:
+        ModelError: `out` exists and must not be replaced, or cannot be written.
+    """
+    is_export = out.is_file() or any((out / name).is_file() for name in ("adapter_config.json", "config.json"))
+    if out.exists() and not (overwrite and is_export):
+        remedy = "replace it with --overwrite" if is_export else "it is not an exported model, so it is not replaced"
+        raise ModelError(f"{out} exists: choose another path, or {remedy}.")
+    temporary = out.with_name(f".{out.name}.tmp-{os.getpid()}")
+    with LibraryErrors(ModelError, f"Cannot write {out}", "Check the free space and the rights of the folder."):
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            _remove(out)
+            os.replace(temporary, out)
+        finally:
+            _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_adapter(trained: Trained, folder: Path) -> None:
+    """Write the PEFT adapter with its tokenizer; it names a base that transformers finds.
+
+    Raises:
+        ModelError: every weight was trained, so there is no adapter.
+    """
+    if not trained.is_adapter:
+        raise ModelError(f"{trained.folder} trained every weight, so it has no adapter: export it with --merged.")
+    shutil.copytree(trained.weights, folder)
+    path = folder / "adapter_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    name, revision = base_of(trained.base)
+    name = str(Path(name).resolve()) if Path(name).exists() else name
+    own = {"base_model_name_or_path": name, "revision": revision}
+    path.write_text(json.dumps(settings | own, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Difference:
+    """Write the whole model with its tokenizer, load it again, and compare it with the evaluated one.
+
+    The adapter is added to the base's weights in float32; the sum is rounded to `dtype`.
+
+    Args:
+        dtype: of the written weights; None for that of the base model's files.
+
+    Raises:
+        ModelError: the base is quantised, PEFT cannot merge the adapter, or the written model is another one.
+    """
+    import torch
+    from peft import PeftModel
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    base, own = trained.base, {"trust_remote_code": trained.base.trust_remote_code}
+    if base.quantization is not None:
+        raise ModelError(
+            f"The base of {trained.folder} was quantised (model.quantization={base.quantization}): merged into its "
+            "unquantised weights the adapter would be another model than the evaluated one. Export it with --adapter."
+        )
+    loaded_as = torch.float32
+    source, what = str(trained.weights), f"the model in {trained.weights}"
+    if trained.is_adapter:
+        loaded_as = getattr(torch, trained.dtype)
+        source, what = resolve_model(base.name_or_path, base.revision), f"the base model {base.name_or_path}"
+        own["revision"] = base.revision
+    with cannot_load(what), quiet_peft():
+        written = dtype or str(AutoConfig.from_pretrained(source, **own).dtype or "float32").removeprefix("torch.")
+        tokenizer = AutoTokenizer.from_pretrained(trained.weights)
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=loaded_as, **own).float().eval()
+        if trained.is_adapter:
+            model = PeftModel.from_pretrained(model, trained.weights).eval()
+    expected = _log_probs(model, tokenizer, base)
+    with LibraryErrors(ModelError, f"Cannot merge the adapter in {trained.weights}", "Export it with --adapter."):
+        model = model.merge_and_unload(safe_merge=True) if trained.is_adapter else model
+    if not (_log_probs(model, tokenizer, base) - expected).abs().mean() <= MERGE_TOLERANCE:
+        raise ModelError(f"The adapter in {trained.weights} merges into another model. Export it with --adapter.")
+    model.to(getattr(torch, written)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    del model
+    own = {"trust_remote_code": base.trust_remote_code, "dtype": torch.float32}  # the error of the weights alone
+    again = AutoModelForCausalLM.from_pretrained(folder, **own).eval()
+    apart = (_log_probs(again, tokenizer, base) - expected).abs()
+    found = Difference(float(apart.mean()), float(apart.max()))
+    if not found.mean <= MAX_MEAN_DIFFERENCE:  # also of NaN
+        raise ModelError(f"The model written in {written} is not the evaluated one: its {found}. Try --dtype float32.")
+    return found
+
+
+def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig) -> Tensor:
+    """Log-prob of each token of `QUESTIONS` in the chat template, given those before it: [tokens], float32."""
+    import torch
+
+    from opct.data.render import Renderer
+
+    renderer, found = Renderer(tokenizer, base.chat_template_kwargs), []
+    for question in QUESTIONS:
+        ids = torch.tensor([renderer.render(({"role": "user", "content": question},))])
+        with torch.no_grad():
+            log_probs = model(ids).logits[0, :-1].float().log_softmax(-1)
+        found.append(log_probs.gather(1, ids[0, 1:, None])[:, 0])
+    return torch.cat(found)
+
+
+# ------------------------------------------------------------------------------------------------ llama.cpp
+
+
+def write_gguf(folder: Path, file: Path, quantize: str | None = None) -> None:
+    """Convert a merged model to a GGUF file with llama.cpp's own programs.
+
+    Args:
+        quantize: a type of llama-quantize, such as Q4_K_M; None keeps 16 bits.
+
+    Raises:
+        ModelError: llama.cpp is not installed, or failed.
+    """
+    kind = (quantize or "auto").lower()
+    converter = _program("convert_hf_to_gguf.py")
+    quantizer = None if kind in FLOAT_TYPES else _program("llama-quantize")
+    full = file if quantizer is None else file.with_name(f"{file.name}.full")
+    outtype = kind if quantizer is None else "auto"
+    try:
+        _run([sys.executable, converter, str(folder), "--outfile", str(full), "--outtype", outtype], full)
+        if quantizer is not None:
+            _run([quantizer, str(full), str(file), kind.upper()], file)
+    finally:
+        if full != file:
+            full.unlink(missing_ok=True)
+
+
+def check_llama_cpp(quantize: str | None = None) -> None:
+    """Raise ModelError if the programs that `write_gguf` needs are not installed."""
+    _program("convert_hf_to_gguf.py")
+    if quantize is not None and quantize.lower() not in FLOAT_TYPES:
+        _program("llama-quantize")
+
+
+def _program(name: str) -> str:
+    """A program of llama.cpp: in the folder `$LLAMA_CPP`, or on the PATH."""
+    folder = os.environ.get("LLAMA_CPP")
+    found = [Path(folder) / place / name for place in ("", "build/bin", "bin")] if folder else []
+    path = next((str(path) for path in found if path.is_file()), None) or shutil.which(name)
+    if path is None:
+        raise ModelError(
+            f"A GGUF needs {name} of llama.cpp, which is neither on the PATH nor in LLAMA_CPP={folder or ''}: clone "
+            "https://github.com/ggml-org/llama.cpp, build it, and set LLAMA_CPP to its folder."
+        )
+    return path
+
+
+def _run(command: list[str], expected: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not expected.is_file():
+        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        raise ModelError(
+            f"{Path(command[0]).name} {Path(command[1]).name} failed ({done.returncode}): {said}. The converter needs "
+            "the packages in llama.cpp's requirements.txt, and knows the architectures of its version."
+        )
+
+
+# -------------------------------------------------------------------------------------------------- the hub
+
+
+def check_token(name: str) -> None:
+    """Raise ModelError if there is no token to push to `name` with."""
+    from huggingface_hub import get_token
+
+    if get_token() is None:
+        raise ModelError(f"Pushing to {name} needs a token of the hub: run `hf auth login`, or set HF_TOKEN.")
+
+
+def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = False) -> str:
+    """Upload a folder as a model of the hub, and return its address.
+
+    Args:
+        overwrite: the repository may exist; its files of the same names are replaced.
+
+    Raises:
+        ModelError: there is no token, the name is taken, or the hub refused.
+    """
+    from huggingface_hub import HfApi, get_token
+
+    check_token(name)
+    token = str(get_token())
+    api = HfApi(token=token)
+    taken = "" if overwrite else "If the repository exists, --overwrite replaces its files."
+    try:
+        with LibraryErrors(ModelError, f"{folder} could not be pushed to {name}", taken):
+            url = api.create_repo(name, private=private, exist_ok=overwrite)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with opct")
+    except ModelError as error:
+        raise ModelError(without_secrets(str(error).replace(token, "***"))) from None
+    return str(url)

@@ -1,0 +1,270 @@
+"""`opct export`: what is written loads elsewhere and is the evaluated model; what fails leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import opct
+from opct.config.schema import ModelConfig, TrainConfig
+from opct.errors import CheckpointError, ConfigError, ModelError
+from opct.models import export as mechanics
+from opct.models.from_run import load_policy
+from opct.runs.run_dir import RunDir
+from opct.training.trainer import train
+from tests.hub import running_hub
+from tests.tiny import save_tiny
+from tests.unit.cli.running import run as command
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+TOKEN = "hf_" + 34 * "x"
+IDS = torch.tensor([[1, 40, 50, 60, 2]])
+
+
+def trained(folder: Path, model: Path, pairs: Path, **changes) -> Path:
+    """A run of one step, with a learning rate that moves every log-prob."""
+    settings = {
+        "output_dir": str(folder),
+        "max_steps": 1,
+        "model": {"name_or_path": str(model), "dtype": "float32", "device": "cpu"},
+        "lora": {"r": 4, "alpha": 8},
+        "data": {"pairs": [str(pairs)], "validation_size": 0},
+        "rollout": {"num_generations": 1, "max_completion_tokens": 4},
+        "optim": {"learning_rate": 1e-1, "prompts_per_step": 2},
+    }
+    train(TrainConfig.model_validate(settings | changes))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_tiny(tmp_path_factory.mktemp("model") / "tiny")
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, model: Path, pair_files) -> Path:
+    """A LoRA run; read only."""
+    return trained(tmp_path_factory.mktemp("runs") / "opct", model, pair_files[0])
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS).logits.float()
+
+
+def left_behind(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: Path, tmp_path: Path, monkeypatch):
+    """From any directory: the base is a whole path. The card has the license of the base and no base on the hub."""
+    monkeypatch.chdir(tmp_path)
+    assert opct.export(run, adapter="adapter").path == Path("adapter")
+    loaded = AutoPeftModelForCausalLM.from_pretrained("adapter")
+    expected = load_policy(str(run)).model
+    torch.testing.assert_close(logits(loaded), logits(expected), rtol=0, atol=1e-5)
+    assert AutoTokenizer.from_pretrained("adapter").chat_template
+    card = Path("adapter/README.md").read_text()
+    front = yaml.safe_load(card.split("---")[1])
+    assert (front["library_name"], front["license"], front.get("base_model")) == ("peft", "mit", None)
+    assert "These weights were not evaluated." in card
+    assert left_behind(tmp_path) == ["adapter"]
+
+
+@pytest.mark.parametrize(("dtype", "apart"), [(None, 1e-5), ("bfloat16", 0.3)])
+def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: Path, capsys, dtype, apart: float):
+    options = [] if dtype is None else ["--dtype", dtype]
+    assert command("export", run, "--merged", tmp_path / "merged", *options) == 0
+    shown = capsys.readouterr().out
+    assert "log-probs differ from the evaluated model's by" in shown
+    assert str(tmp_path / "merged") in shown
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert str(merged.dtype) == f"torch.{dtype or 'float32'}"
+    expected = logits(load_policy(str(run)).model)
+    torch.testing.assert_close(logits(merged), expected, rtol=0, atol=apart)
+    with load_policy(str(run)).base() as base:
+        assert (logits(base.model) - expected).abs().max() > 1
+    assert (tmp_path / "merged" / "generation_config.json").is_file()
+    assert load_policy(str(tmp_path / "merged")).name == str(tmp_path / "merged")
+    assert "AutoModelForCausalLM.from_pretrained(folder)" in (tmp_path / "merged" / "README.md").read_text()
+
+
+def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path):
+    run = trained(tmp_path / "full", model, pair_files[0], lora=None)
+    opct.export(run, merged=tmp_path / "out")
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    torch.testing.assert_close(logits(found), logits(load_policy(str(run)).model), rtol=0, atol=1e-5)
+    with pytest.raises(ModelError, match="trained every weight, so it has no adapter: export it with --merged"):
+        opct.export(run, adapter=tmp_path / "adapter")
+    assert left_behind(tmp_path) == ["full", "out"]
+
+
+def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: Path, monkeypatch):
+    """A base that was changed since; a quantised base; a merge that went wrong; a corrupt checkpoint."""
+    model = save_tiny(tmp_path / "model")
+    run = trained(tmp_path / "run", model, pair_files[0])
+    monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
+    with monkeypatch.context() as patch:
+        patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())
+        with pytest.raises(ModelError, match="merges into another model"):
+            opct.export(run, merged=tmp_path / "out")
+    config = RunDir(run).config_path
+    written = config.read_text()
+    config.write_text(written.replace("quantization: null", "quantization: 4bit"))
+    with pytest.raises(ModelError, match=r"quantization=4bit.*another model than the evaluated one"):
+        opct.export(run, merged=tmp_path / "out")
+    config.write_text(written)
+    save_tiny(model, seed=1)
+    with pytest.raises(ModelError, match=r"was trained on another base model than .* is now"):
+        opct.export(run, merged=tmp_path / "out")
+    save_tiny(model)
+    next(RunDir(run).checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
+    with pytest.raises(CheckpointError, match="is corrupt"):
+        opct.export(run, merged=tmp_path / "out")
+    with pytest.raises(ModelError, match="neither a run directory nor one of its checkpoints"):
+        opct.export(model, merged=tmp_path / "out")
+    assert left_behind(tmp_path) == ["model", "run"]
+
+
+def test_code_in_a_run_folder_does_not_run(run: Path, model: Path, tmp_path: Path, monkeypatch):
+    copy, ran = shutil.copytree(run, tmp_path / "run"), tmp_path / "ran"
+    own = shutil.copytree(model, tmp_path / "model")
+    (own / "own.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
+    settings = json.loads((own / "config.json").read_text())
+    settings |= {"model_type": "not-built-in", "auto_map": {"AutoConfig": "own.Config"}}
+    (own / "config.json").write_text(json.dumps(settings))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(mechanics, "changed_files", lambda *_: [])
+    config = RunDir(copy).config_path
+    text = config.read_text().replace(str(model), str(own))
+    config.write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
+    with pytest.raises(ModelError, match="custom code"):
+        opct.export(copy, merged=tmp_path / "out")
+    assert not ran.exists()
+    with pytest.raises(ModelError):  # it runs, and holds no model
+        opct.export(copy, merged=tmp_path / "out", trust_remote_code=True)
+    assert ran.exists()
+
+
+def test_only_an_earlier_export_is_replaced(run: Path, tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    for overwrite in (False, True):
+        with pytest.raises(ModelError, match="it is not an exported model"):
+            opct.export(run, adapter=tmp_path / "mine", overwrite=overwrite)
+    opct.export(run, adapter=tmp_path / "out")
+    (tmp_path / "out" / "old").touch()
+    with pytest.raises(ModelError, match="replace it with --overwrite"):
+        opct.export(run, adapter=tmp_path / "out")
+    opct.export(run, adapter=tmp_path / "out", overwrite=True)
+    assert not (tmp_path / "out" / "old").exists()
+    assert left_behind(tmp_path / "mine") == ["thesis.txt"]
+
+
+CONVERTER = """
+import pathlib, sys
+folder, out = pathlib.Path(sys.argv[1]), sys.argv[sys.argv.index("--outfile") + 1]
+assert (folder / "model.safetensors").is_file() and (folder / "tokenizer.json").is_file()
+pathlib.Path(out).write_text("gguf " + sys.argv[sys.argv.index("--outtype") + 1])
+{end}
+"""
+QUANTIZER = f"""#!{sys.executable}
+import pathlib, sys
+pathlib.Path(sys.argv[2]).write_text(pathlib.Path(sys.argv[1]).read_text() + " to " + sys.argv[3])
+"""
+
+
+@pytest.fixture
+def llama_cpp(tmp_path: Path, monkeypatch) -> Path:
+    """A folder that stands for a checkout of llama.cpp, built."""
+    folder = tmp_path / "llama.cpp"
+    (folder / "build" / "bin").mkdir(parents=True)
+    (folder / "convert_hf_to_gguf.py").write_text(CONVERTER.format(end=""))
+    quantizer = folder / "build" / "bin" / "llama-quantize"
+    quantizer.write_text(QUANTIZER)
+    quantizer.chmod(quantizer.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("LLAMA_CPP", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("quantize", "content"), [(None, "gguf auto"), ("q8_0", "gguf q8_0"), ("q4_k_m", "gguf auto to Q4_K_M")]
+)
+def test_a_gguf_is_what_llama_cpp_makes_of_the_merged_model(run, tmp_path, llama_cpp, quantize, content):
+    opct.export(run, gguf=tmp_path / "out" / "model.gguf", quantize=quantize)
+    assert (tmp_path / "out" / "model.gguf").read_text() == content
+    assert left_behind(tmp_path / "out") == ["model.gguf"]
+
+
+def test_a_converter_that_fails_or_is_not_there_leaves_nothing(run, tmp_path, llama_cpp, monkeypatch):
+    """It fails with half a file written; then llama-quantize is missing, which is said before any work."""
+    (llama_cpp / "convert_hf_to_gguf.py").write_text(CONVERTER.format(end="sys.exit('Model Tiny is not supported')"))
+    out = tmp_path / "out"
+    with pytest.raises(ModelError, match=r"convert_hf_to_gguf.py failed \(1\): Model Tiny is not supported"):
+        opct.export(run, gguf=out / "model.gguf")
+    assert left_behind(out) == []
+    monkeypatch.setattr(mechanics, "write_merged", None)
+    (llama_cpp / "build" / "bin" / "llama-quantize").unlink()
+    with pytest.raises(ModelError, match=r"needs llama-quantize of llama\.cpp.*LLAMA_CPP"):
+        opct.export(run, gguf=out / "model.gguf", quantize="Q4_K_M")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"adapter": "a", "merged": "b"}, {"merged": "a", "quantize": "q8_0"}, {"adapter": "a", "private": True}],
+)
+def test_options_that_exclude_each_other_are_refused(run: Path, options: dict):
+    with pytest.raises(ConfigError):
+        opct.export(run, **options)
+
+
+def test_a_model_is_pushed_with_its_card_and_the_token_stays_secret(run, tmp_path, monkeypatch, capsys):
+    """Without a token nothing is asked; a taken name needs --overwrite; an adapter of a local base is no use there."""
+    with running_hub(monkeypatch, tmp_path / "hub") as hub:
+        assert command("export", run, "--merged", tmp_path / "out", "--push", "me/mine") == 1
+        assert "run `hf auth login`, or set HF_TOKEN" in capsys.readouterr().err
+        assert hub.requests == []
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        assert command("export", run, "--push", "me/mine") == 1
+        assert "is not on the hub" in capsys.readouterr().err
+        assert command("export", run, "--merged", tmp_path / "out", "--push", "me/mine", "--private") == 0
+        assert f"{hub.url}/me/mine" in capsys.readouterr().out
+        assert hub.private["me/mine"]
+        assert {"model.safetensors", "tokenizer.json", "README.md"} <= hub.repos["me/mine"].keys()
+        assert b'folder = "me/mine"' in hub.repos["me/mine"]["README.md"]
+        again = ("export", run, "--merged", tmp_path / "again", "--push", "me/mine")
+        assert command(*again) == 1
+        said = capsys.readouterr().err
+        assert "--overwrite" in said
+        assert command(*again, "--overwrite") == 0
+        capsys.readouterr()
+        hub.status = 403
+        assert command(*again[:-1], "me/other", "--overwrite") == 1
+        shown = capsys.readouterr()
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        assert command(*again[:-1], "me/other", "--overwrite") == 1
+        refused = capsys.readouterr().err
+        assert "could not be pushed to me/other" in shown.err
+        assert "could not be pushed to me/other" in refused
+        assert TOKEN not in said + shown.out + shown.err + refused
+        assert f"Bearer {TOKEN}" in hub.tokens
+
+
+def test_the_license_of_a_base_on_the_hub_is_that_of_its_card_there(tmp_path, monkeypatch, caplog):
+    with running_hub(monkeypatch, tmp_path / "hub") as hub:
+        hub.repos["owner/base"] = {}
+        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) == "mit"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) is None
+    assert "Add its license to README.md" in caplog.text
