@@ -16,6 +16,7 @@ Progress is three calls and an end:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -99,6 +100,17 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02d}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+class _StderrHandler(logging.Handler):
+    """Writes messages to the current `sys.stderr`, which progress bars replace while they run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        echo(self.format(record), file=sys.stderr)
+
+
+STDERR_HANDLER = _StderrHandler()
+"""The one handler of messages, also of libraries that quote files."""
 
 
 # ---------------------------------------------------------------------------------------------------------- progress

@@ -43,7 +43,7 @@ from opct.models.loading import with_weights
 from opct.models.memory import peak_memory_gb
 from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
-from opct.runs.io import atomic_write, read_jsonl, write_jsonl
+from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
@@ -312,7 +312,7 @@ class _Loop:
         """The cost of offline answers that is not logged yet, including answers sampled before a kill."""
         if not (self.method.offline and distributed.is_main()):
             return {}
-        rows = read_jsonl(self.run.metrics_path)
+        rows = self.run.read_metrics()
         new = {name: n - sum(row.get(name, 0) for row in rows) for name, n in offline_cost(self.run).items()}
         return new if any(n > 1e-6 for n in new.values()) else {}  # rounding of seconds
 
