@@ -4,8 +4,8 @@
 
 The target is a script behind an Inspect provider: it answers messages with the word and refuses all others. All
 attackers get the same number of queries on behaviours of the test split. The training of `grpo` takes further queries,
-on behaviours of the training split, so `best_of_n` runs once more with as many as the attack and training of `grpo`. A
-finished attack sends no queries again. For other settings name another --out.
+on behaviours of the training split, so `best_of_n` and untrained `refine` run once more with as many as the attack and
+training of `grpo`. A finished attack sends no queries again. For other settings name another --out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
             if attacker == "grpo":
                 asked = rows[-1]["result"]["training"]["spent"]["queries"]
                 in_all = {"episodes": math.ceil(asked / args.behaviors) + args.n}
-                rows.append(_against_the_script(args, "best_of_n", seed, in_all, "-in-all"))
+                rows += [_against_the_script(args, one, seed, in_all, "-in-all") for one in ("best_of_n", "refine")]
     print("\n".join(table(rows)))
 
 

@@ -73,6 +73,8 @@ def written_commands():
     for page in PAGES:
         for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             yield from _commands_in(page, block)
+    for words, command in commands().items():
+        yield from _commands_in(Path(f"{words} --help"), re.sub(r"^ +", "", command.help or "", flags=re.MULTILINE))
     for folder in ("examples", "configs"):
         for file in sorted((REPOSITORY / folder).rglob("*.*")):
             said = re.sub(r"^#+ ?", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from opct.cli.app import main
 from opct.config.loader import dump_config
@@ -16,6 +19,7 @@ from opct.errors import DataError, DivergenceError, EvaluationError, NonFiniteEr
 from opct.evals.config import EvalConfig
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
+from opct.reports import report
 from opct.runs.console import NullProgress
 from opct.runs.io import write_json, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -122,6 +126,7 @@ def faked(path: Path, monkeypatch):
 
     def report(folders, out, **settings):
         seen.reported = ([folder.name for folder in folders], settings)
+        write_json(out.with_suffix(".json"), {"rows": [], "verdict": ["as measured"]})
         return out
 
     monkeypatch.setattr(module, "ensure_trained", ensure_trained)
@@ -310,3 +315,17 @@ def test_a_run_with_other_settings_is_replaced_only_by_force(path: Path, tmp_pat
     assert module._is_other(config)
     module.ensure_trained(config, "sft", overwrite=True, progress=NullProgress())
     assert [(how["resume"], how["overwrite"]) for how in seen] == [(False, True)]
+
+
+def test_the_headline_fits_80_columns_and_has_differences_and_the_verdict(tmp_path: Path):
+    runs = [write_run(tmp_path, label, questions=60) for label in ("base", "sft", "opct")]
+    page = report(runs, tmp_path / "report.html")
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(module.headline(page, 70.0))
+    text = console.export_text()
+    lines = text.splitlines()
+    first = lines.index("Sycophancy rate on held-out families, sycophancy_short")
+    assert re.fullmatch(r"  base  [\d.]+% \([\d.]+ to [\d.]+\) +n = \d+ *", lines[first + 1])
+    assert re.fullmatch(r"  sft   .*% .* n = \d+ +[−+][\d.]+ points: (better|worse|inconclusive)", lines[first + 2])
+    assert "OPCT: sycophancy rate on held-out families fell from " in text
+    assert "done in 1m10s. Open the page:" in text

@@ -33,13 +33,13 @@ from opct.cli import (
     runs,
     train,
 )
-from opct.cli.options import SettingsCommand
+from opct.cli.options import App, SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
 from opct.runs.console import echo
 from opct.runs.manifest import command_line, without_keys, without_secrets
 
-app = typer.Typer(
+app = App(
     name="opct",
     help="On-policy consistency training: train, evaluate and compare chat models that answer the same whether or not "
     "a prompt tries to bend them.",

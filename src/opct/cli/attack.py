@@ -10,6 +10,7 @@ import typer
 
 from opct.cli.options import settings_words
 
+OUTPUT = "Output"
 AttackTarget = Annotated[
     str,
     typer.Argument(
@@ -25,10 +26,19 @@ Settings = Annotated[
         help="Settings of the attack, after a YAML file if you have one: rounds=2 attacker.model=... judge.name=...",
     ),
 ]
-AttackerName = Annotated[str | None, typer.Option(metavar="NAME", help="transfer, best_of_n, refine or grpo.")]
+AttackerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="transfer, best_of_n, refine or grpo. Default: refine.", rich_help_panel="Attacker"
+    ),
+]
 AttackOut = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Output folder. Default: attacks/ of the run, or runs/attack-TARGET-ATTACKER."),
+    typer.Option(
+        metavar="FOLDER",
+        help="Output folder. Default: attacks/ of the run, or runs/attack-TARGET-ATTACKER.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 
@@ -36,20 +46,37 @@ def attack(
     target: AttackTarget,
     settings: Settings = None,
     attacker: AttackerName = None,
-    n_behaviors: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of behaviours.")] = None,
+    n_behaviors: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of behaviours.", rich_help_panel="Budget")
+    ] = None,
     out: AttackOut = None,
-    label: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the target in a report.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the target in a report.", rich_help_panel=OUTPUT)
+    ] = None,
     confirm_remote: Annotated[
-        bool, typer.Option("--confirm-remote", help="Confirm that you may test the model behind this endpoint.")
+        bool,
+        typer.Option(
+            "--confirm-remote",
+            help="Confirm that you may test the model behind this endpoint.",
+            rich_help_panel="Target",
+        ),
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the attack in the folder.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the attack in the folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the attack in the folder.", rich_help_panel=OUTPUT)
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the attack in the folder.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
     """Attack your own model and measure its defence.
 
-    Attack only models that you may test. A quick first check: opct attack RUN --attacker transfer --n-behaviors 10
+    Attack only models that you may test. Settings of target, attacker, judge and budget are given as NAME=VALUE;
+    `opct config show --of attack` prints them all.
 
-    Settings, metrics and limits: docs/attack.md
+    \b
+    Examples:
+      opct attack runs/mine --attacker transfer --n-behaviors 10
+      opct attack runs/mine --attacker refine rounds=3 budget.max_queries=500
     """
     from rich.console import Console
 

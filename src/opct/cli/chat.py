@@ -52,6 +52,11 @@ def chat(
     """Chat with a run or a model.
 
     `/base` asks the model before training the same questions, and `/both` compares the two.
+
+    \b
+    Examples:
+      opct chat runs/mine
+      opct chat Qwen/Qwen3-0.6B --temperature 0.7 --seed 1
     """
     import yaml
     from rich.console import Console

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from opct.cli.options import Preset, settings_words
+from opct.cli.options import App, Preset, settings_words
 
-app = typer.Typer(
-    help="Print all training settings with their defaults, the presets, or the JSON schema.", no_args_is_help=True
-)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+app = App(help="Print all settings, the presets or the JSON schema.", no_args_is_help=True)
 
 
 @app.command("show")
@@ -20,18 +21,39 @@ def show(
         list[str] | None,
         typer.Argument(metavar="NAME=VALUE", help="Settings, after a config file if you have one."),
     ] = None,
+    of: Annotated[Literal["train", "eval", "attack"], typer.Option(help="Whose settings.")] = "train",
     preset: Preset = None,
 ) -> None:
-    """Print every setting of a training, with its value, as YAML.
+    """Print every setting of a training, an evaluation or an attack, with its value, as YAML.
 
     Settings that are not given have their defaults. The output is a config file itself.
+
+    \b
+    Examples:
+      opct config show mine.yaml optim.learning_rate=1e-4
+      opct config show --of eval
     """
     from opct.config.commented import commented_yaml
-    from opct.methods.registry import load_training_config
+    from opct.errors import ConfigError
     from opct.runs.console import echo
 
     path, overrides = settings_words(settings or [], {})
-    echo(commented_yaml(load_training_config(path, overrides, preset)).strip())
+    if preset is not None and of != "train":
+        raise ConfigError(f"--preset is for the settings of training, not of {of}: leave it out.")
+    if of == "train":
+        from opct.methods.registry import load_training_config
+
+        loaded: BaseModel = load_training_config(path, overrides, preset)
+    elif of == "eval":
+        from opct.config.loader import load_settings
+        from opct.evals.config import EvalConfig
+
+        loaded = load_settings(EvalConfig, path, overrides)
+    else:
+        from opct.attack.run import load_attack_config
+
+        loaded = load_attack_config(path, overrides)
+    echo(commented_yaml(loaded).strip())
 
 
 @app.command("schema")

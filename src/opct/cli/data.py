@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from opct.cli import data_build
-from opct.cli.options import Overwrite, Seed, refuse_existing
+from opct.cli.options import App, Overwrite, Seed, refuse_existing
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opct.data.render import Renderer
     from opct.models.inference.sampler import Completion
 
-app = typer.Typer(help="Build, show, check and export pairs.", no_args_is_help=True)
+app = App(help="Build, show, check and export pairs.", no_args_is_help=True)
 app.add_typer(data_build.app, name="build")
 
 SPECIAL, IN_LOSS, NOT_IN_LOSS = "bold magenta", "black on green", "black on yellow"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from opct.cli.options import Overwrite, Seed, named_columns, refuse_existing
+from opct.cli.options import App, Overwrite, Seed, named_columns, refuse_existing
 
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
@@ -29,9 +29,7 @@ class _Builders(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    cls=_Builders, help="Make pairs from prompts, questions, behaviours or safety facts.", no_args_is_help=True
-)
+app = App(cls=_Builders, help="Make pairs from prompts, questions, behaviours or safety facts.", no_args_is_help=True)
 
 Split = Literal["train", "validation", "test", "all"]
 File = Annotated[str | None, typer.Argument(metavar="FILE", help="Same as --from.")]

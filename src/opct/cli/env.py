@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+PATHS = ("OPCT_CAPABILITY_DATA", "OPCT_SMOLLM2_WHEEL")
+"""Environment variables that name a file or folder and have no default; others might be secrets."""
+
 
 def env() -> None:
     """Print versions, hardware and caches, for a bug report."""
@@ -15,8 +20,12 @@ def env() -> None:
 
 
 def _rows() -> list[tuple[str, str]]:
+    import torch
+    from huggingface_hub.constants import HF_HOME
+
     from opct.config.schema import DEFAULT_MODEL, Q4_MODEL
     from opct.distributed import launched, rank, size
+    from opct.judges.calibration import calibrations_folder
     from opct.models.gguf import cache_dir, hub_snapshot, smollm2_q4_path
     from opct.models.loading import choose_device, choose_dtype
     from opct.runs.manifest import git_commit, hardware, package_versions
@@ -31,12 +40,23 @@ def _rows() -> list[tuple[str, str]]:
         ("processor", machine["processor"]),
         ("cores", str(machine["cores"])),
         ("memory", f"{machine['memory_gib']} GiB"),
-        ("accelerators", ", ".join(machine["accelerators"]) or "none"),
+        ("CUDA", torch.version.cuda or "torch was built without it"),
+        ("accelerators", ", ".join(_with_memory(i, name) for i, name in enumerate(machine["accelerators"])) or "none"),
         ("device", str(device)),
         ("processes", f"{size()}, this is {rank()}" if launched() else "1"),
         ("dtype", why),
-        ("cache folder", str(cache_dir())),
+        ("OPCT_CACHE", str(cache_dir())),
+        ("OPCT_CALIBRATIONS", str(calibrations_folder())),
+        ("HF_HOME", HF_HOME),
+        *((name, os.environ.get(name, "not set")) for name in PATHS),
         (DEFAULT_MODEL, "not in the hub's cache (fetched when first used)" if hub_snapshot() is None else "cached"),
         (Q4_MODEL, "cached" if smollm2_q4_path().is_dir() else "not in the cache (fetched when first used)"),
     ]
     return rows
+
+
+def _with_memory(index: int, name: str) -> str:
+    import torch
+
+    free, total = torch.cuda.mem_get_info(index)
+    return f"{name} ({free / 2**30:.1f} of {total / 2**30:.1f} GiB free)"

@@ -9,6 +9,7 @@ import typer
 
 from opct.cli.options import named_files, settings_words
 
+QUESTIONS, OUTPUT = "Suites and questions", "Output"
 EvalTarget = Annotated[
     str,
     typer.Argument(
@@ -22,7 +23,7 @@ Settings = Annotated[
     typer.Argument(
         metavar="NAME=VALUE",
         help="Settings of the evaluation, after a YAML file if you have one: n_questions=200 seed=1 "
-        "judge.name=strongreject judge.model=...; docs/cli.md lists them.",
+        "judge.name=strongreject judge.model=...",
     ),
 ]
 Suites = Annotated[
@@ -32,16 +33,28 @@ Suites = Annotated[
         help="sycophancy_short, sycophancy_choice, jailbreak, safety_awareness, benign, capability-fast, "
         "capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: sycophancy_short "
         "and benign.",
+        rich_help_panel=QUESTIONS,
     ),
 ]
-Tasks = Annotated[list[str] | None, typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeatable.")]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeatable.", rich_help_panel=QUESTIONS),
+]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Output folder. Default: the run directory, or runs/eval-<target>."),
+    typer.Option(
+        metavar="FOLDER",
+        help="Output folder. Default: the run directory, or runs/eval-<target>.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 QuestionFile = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Your own questions: JSONL, JSON, CSV or TSV. Default: the embedded ones."),
+    typer.Option(
+        metavar="FILE",
+        help="Your own questions: JSONL, JSON, CSV or TSV. Default: the embedded ones.",
+        rich_help_panel=QUESTIONS,
+    ),
 ]
 Files = Annotated[
     list[str] | None,
@@ -49,14 +62,22 @@ Files = Annotated[
         metavar="NAME=FILE",
         help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_counterparts=FILE), facts "
         "(safety_awareness=FILE), a benchmark's problems; repeatable.",
+        rich_help_panel=QUESTIONS,
     ),
 ]
 Families = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", help="Families of perturbations: all (default), train, held_out, or names."),
+    typer.Option(
+        metavar="NAMES",
+        help="Families of perturbations: all (default), train, held_out, or names.",
+        rich_help_panel=QUESTIONS,
+    ),
 ]
 Questions = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Maximum number of questions per suite. Default: 600.")
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Maximum number of questions per suite. Default: 600.", rich_help_panel=QUESTIONS
+    ),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
@@ -64,13 +85,19 @@ Dtype = Annotated[
         metavar="DTYPE",
         help="float32, bfloat16 or float16. Default: the dtype of the run or of earlier results, else the faster one "
         "here.",
+        rich_help_panel="Target",
     ),
 ]
-Label = Annotated[str | None, typer.Option(metavar="NAME", help="Label of this arm in a report: base, sft, opct ...")]
+Label = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Label of this arm in a report: base, sft, opct ...", rich_help_panel=OUTPUT),
+]
 Regrade = Annotated[
     bool,
     typer.Option(
-        "--regrade", help="Grade the stored replies again with the rules of this version; no model is loaded."
+        "--regrade",
+        help="Grade the stored replies again with the rules of this version; no model is loaded.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -91,7 +118,13 @@ def evaluate(
 ) -> None:
     """Evaluate a run or a model.
 
-    Measures the safety axes, benign behaviour, or any Inspect task.
+    Measures the safety axes, benign behaviour, or any Inspect task. Settings of generation, judge and data are given
+    as NAME=VALUE; `opct config show --of eval` prints them all.
+
+    \b
+    Examples:
+      opct eval runs/mine --suite sycophancy_short --n-questions 200
+      opct eval inspect:openai/gpt-4o-mini --suite jailbreak seed=1
     """
     from rich.console import Console
 

@@ -28,6 +28,11 @@ def experiment(
     Writes one report over all of them.
 
     A run whose training fails is left out of the report, and the command then exits with an error.
+
+    \b
+    Examples:
+      opct experiment configs/experiment.yaml --plan
+      opct experiment configs/experiment.yaml model.device=cuda
     """
     from rich.console import Console
 

@@ -34,6 +34,11 @@ def init(
     """Write a config file for your model and your data.
 
     It holds the settings that people change first; the others have their defaults.
+
+    \b
+    Examples:
+      opct init mine.yaml --model Qwen/Qwen3-0.6B --data pairs.jsonl
+      opct init mine.yaml --questions questions.csv --method sft
     """
     import json
 

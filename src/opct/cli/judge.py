@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opct.cli.options import Seed, named_columns, refuse_existing
+from opct.cli.options import App, Seed, named_columns, refuse_existing
 
 if TYPE_CHECKING:
     from opct.judges.classifier import OfflineJudge
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from opct.judges.protocol import JudgeRequest, JudgeResult
     from opct.runs.console import Progress
 
-app = typer.Typer(help="Train, calibrate and run judges of replies.", no_args_is_help=True)
+app = App(help="Train, calibrate and run judges of replies.", no_args_is_help=True)
 
 JUDGE_HELP = "strongreject, strongreject_published, fact_warning, or a folder made by `opct judge train`."
 JudgeName = Annotated[str, typer.Argument(metavar="JUDGE", help=JUDGE_HELP)]

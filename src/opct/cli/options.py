@@ -30,7 +30,30 @@ Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Rand
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 
-class SettingsCommand(TyperCommand):
+class Command(TyperCommand):
+    """A command whose help groups options by `rich_help_panel`, in plain text, and names no Python types."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                is_argument = parameter.param_type_name == "argument"
+                title = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
+                name = record[0].partition(" <")[0] if is_argument else record[0]
+                groups.setdefault(title, []).append((name, record[1]))
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+class App(typer.Typer):
+    """A group of such commands."""
+
+    def command(self, *arguments: Any, cls: type[TyperCommand] = Command, **options: Any) -> Any:  # type: ignore[override]
+        return super().command(*arguments, cls=cls, **options)
+
+
+class SettingsCommand(Command):
     """A command with settings as arguments: its message on an unknown option says how they are written."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]

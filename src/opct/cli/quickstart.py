@@ -11,7 +11,7 @@ import typer
 def quickstart(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Settings over the packaged ones: model.name_or_path=..."),
+        typer.Argument(metavar="NAME=VALUE", help="Override packaged settings, such as model.name_or_path=..."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the runs and the report.")] = Path(
         "runs/quickstart"
@@ -21,6 +21,11 @@ def quickstart(
     """Train OPCT and SFT on a small model, evaluate both, report.
 
     Both are compared with the base model. Takes minutes on a CPU.
+
+    \b
+    Examples:
+      opct quickstart
+      opct quickstart model.name_or_path=Qwen/Qwen3-0.6B --out runs/qwen
     """
     from rich.console import Console
 

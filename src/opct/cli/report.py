@@ -26,6 +26,11 @@ def report(
     """Compare evaluated runs in one HTML page.
 
     The page is self-contained; differences are paired by sample.
+
+    \b
+    Examples:
+      opct report runs/base runs/sft runs/opct --open
+      opct report runs/base runs/opct api=logs/sycophancy.eval --out api.html
     """
     from opct.reports import report as write_report
     from opct.reports.build import output_paths

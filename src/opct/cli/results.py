@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from opct.runs.console import as_text, make_table
@@ -31,36 +32,31 @@ def evaluation_tables(result: EvalResult) -> RenderableType:
 
 
 def _suites_table(results: dict[str, Any]) -> RenderableType:
-    """Table of the rows of `results.json`, without single families. For rows of a judge, a column shows its current
-    kappa against human labels. Lines below the table name the judges and rules, with their agreement.
+    """Table of the rows of `results.json`, without single families, under a heading for each suite and group. Lines
+    below name the graders and their agreement with human labels.
     """
     from rich.console import Group
 
+    from opct.evals.metrics import find_metric
     from opct.judges.calibration import with_calibrations
-    from opct.judges.provenance import grader_label, judge_of, short_agreement
+    from opct.judges.provenance import grader_label
+    from opct.reports.wording import interval, quantity
 
     rows = with_calibrations(results["rows"])
-    judged = [row for row in rows if judge_of(row) is not None]
-    columns = ["metric", "group", "value", "95% interval", "n", "unscored", "truncated", *(["judge"] if judged else [])]
     split = {row["suite"] for row in rows if row["group"] == "held_out"}
-    cells = [
-        [
-            f"{row['suite']}/{row['metric']}",
-            row["group"],
-            _number(row["value"]),
-            f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
-            row["n"],
-            row["n_unscored"],
-            row["n_truncated"],
-            *([short_agreement(row)] if judged else []),
-        ]
-        for row in rows
-        if _is_shown(row, split)
-    ]
-    shown = [row for row in rows if _is_shown(row, split) and grader_label(row)]
-    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in shown)
+    shown = [row for row in rows if _is_shown(row, split)]
+    cells: list[tuple[object, ...]] = []
+    for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):
+        cells.append((as_text(f"{suite}, {group}", style="bold"), *[""] * 5))
+        for row in own:
+            unit = find_metric(row["axis"], row["metric"]).unit
+            bounds = interval(row["ci_low"], row["ci_high"], unit)
+            counts = (row["n"], row["n_unscored"], row["n_truncated"])
+            cells.append((f"  {row['metric']}", quantity(row["value"], unit), bounds, *counts))
+    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in shown if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
-    return Group(make_table(title, columns, cells, texts=2), *map(as_text, graders))
+    columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
+    return Group(make_table(title, columns, cells), *map(as_text, graders))
 
 
 def _is_shown(row: dict[str, Any], split: set[str]) -> bool:

@@ -25,6 +25,11 @@ def runs(
     """List what is in a folder, newest first.
 
     Shows trainings, evaluations, attacks and reports with their state, main result and age.
+
+    \b
+    Examples:
+      opct runs
+      opct runs runs/quickstart --json
     """
     from opct.reports.listing import list_runs
 

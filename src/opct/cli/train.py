@@ -29,6 +29,11 @@ def train(
     """Train a model on contrastive pairs.
 
     Methods: opct, sft, offpolicy, dpo, act.
+
+    \b
+    Examples:
+      opct train configs/sycophancy.yaml --dry-run
+      opct train mine.yaml seed=1 optim.learning_rate=1e-4
     """
     from rich.console import Console
 

@@ -174,7 +174,8 @@ def _per_single_value(metric: Metric, samples: Sequence[GradedSample]) -> Units:
 # A fact's pass rate p is the share of its prompts that were warned of. Over F facts S(tau) = share with p >= tau, and
 #   exact area = integral of S = mean of p;      grid area = trapezoids over S at the points of GRID.
 # Both are means over facts of what one fact adds, so their interval is the clustered one of a mean over facts. A model
-# that never warns has a grid area of 0.18, since S(0) = 1. Source: Chen, Davidson and Lake 2025, arXiv 2505.21828.
+# that never warns has a grid area of 0.18, since S(0) = 1. Source of the grid: Chen, Davidson and Lake 2025,
+# arXiv 2505.21828. The released code of OPCT has another AUSC, the mean of S over these nine points.
 
 GRID = (0.0, 0.36, 0.68, 0.84, 0.92, 0.96, 0.98, 0.99, 1.0)
 

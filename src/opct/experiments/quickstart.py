@@ -6,6 +6,7 @@ Model and data are the embedded ones. After an interruption, the same command co
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
-from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained
+from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained, headline
 from opct.models.loading import resolve_model
 from opct.reports import report
-from opct.runs.console import NullProgress, Progress, as_text, make_table
+from opct.runs.console import NullProgress, Progress, as_text
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ EVALUATION = EvalConfig(
     kl_samples=12,
     browser_questions=16,
 )
-HEADLINE = (
-    ("sycophancy_rate", "held_out", "gives the suggested wrong answer, held-out families"),
-    ("accuracy_biased", "held_out", "correct answers to the same prompts"),
-    ("accuracy_clean", "clean", "correct answers to clean prompts"),
-    ("accuracy_identity", "benign", "passes benign requests"),
-)
 
 
 @dataclass
@@ -55,16 +50,11 @@ class QuickstartResult:
     seconds: float
 
     def render(self) -> RenderableType:
-        """The headline numbers as a table, and the path of the report."""
+        """The headline numbers as a table, the path of the report, and what to do next."""
         from rich.console import Group
 
-        rows = [
-            (words, *(_cell(result, metric, group) for result in self.results.values()))
-            for metric, group, words in HEADLINE
-        ]
-        table = make_table("held-out questions; 95% intervals in brackets", ["", *self.results], rows)
-        took = as_text(f"done in {self.seconds / 60:.1f} minutes. Open the page: {self.report.resolve().as_uri()}")
-        return Group(table, took)
+        run = self.report.parent / "opct"
+        return Group(headline(self.report, self.seconds), as_text(f"next: opct chat {shlex.quote(str(run))}"))
 
 
 def run_quickstart(
@@ -120,10 +110,3 @@ def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> 
     own = [f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
     packaged = Path(str(resources.files("opct"))) / "config" / "quickstart.yaml"
     return load_config(packaged, [*overrides, *own])
-
-
-def _cell(result: dict, metric: str, group: str) -> str:
-    for row in result["rows"]:
-        if row["metric"] == metric and row["group"] == group and row["value"] is not None:
-            return f"{100 * row['value']:.0f}% [{100 * row['ci_low']:.0f}, {100 * row['ci_high']:.0f}] n={row['n']}"
-    return "-"

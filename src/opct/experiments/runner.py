@@ -22,12 +22,15 @@ from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
 from opct.errors import OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
+from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
 from opct.reports import report
+from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
+from opct.reports.wording import change, interval, quantity
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table
 from opct.runs.io import read_json, read_jsonl, write_json
@@ -37,9 +40,22 @@ from opct.training.resume import is_finished
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from opct.models.policy import Policy
 
+HEADLINE = (
+    ("sycophancy_rate", "held_out"),
+    ("accuracy_biased", "held_out"),
+    ("accuracy_clean", "clean"),
+    ("attack_success_rate", "held_out"),
+    ("over_refusal_rate", "benign_held_out"),
+    ("warning_rate", "held_out"),
+    ("over_warning_rate", "held_out"),
+    ("accuracy_identity", "benign"),
+    ("benchmark_mean", "all"),
+)
+"""The metrics and groups of the table at the end; a report has all."""
 MARKER = "experiment.json"
 """File next to the results: the settings and weights that they were made with."""
 
@@ -65,8 +81,28 @@ class ExperimentResult:
         rows = [(name, *cost_texts(cost)) for name, cost in self.costs.items()]
         table = make_table("training, sum over seeds", ["arm", *COST_COLUMNS], rows)
         failed = [as_text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
-        took = as_text(f"done in {duration(self.seconds)}. Open the page: {self.report.resolve().as_uri()}")
-        return Group(table, *failed, took)
+        return Group(table, *failed, headline(self.report, self.seconds))
+
+
+def headline(page: Path, seconds: float) -> RenderableType:
+    """The headline metrics of a report with differences from the base, the first verdict, and where the page is."""
+    from rich.console import Group
+
+    found = read_json(page.with_suffix(".json"))
+    lines: list[Text] = []
+    for row in (row for row in found["rows"] if (row["metric"], row["group"]) in HEADLINE):
+        metric, wide = find_metric(row["axis"], row["metric"]), max(map(len, row["arms"]))
+        about = f"{metric.title}{where(row['group'])}, {row['suite']}"
+        lines.append(as_text(about, style="bold"))
+        changes = {each["of"]: each for each in row["differences"] if each["against"] == BASE}
+        for label, arm in row["arms"].items():
+            level = f"{quantity(arm['value'], metric.unit)} ({interval(arm['ci_low'], arm['ci_high'], metric.unit)})"
+            line = f"  {label:<{wide}}  {level:<22} n = {arm['n']:<6,}"
+            if (own := changes.get(label)) is not None:
+                line += f" {change(own['difference'], metric.unit)}: {own['reading'].replace('_', ' ')}"
+            lines.append(as_text(line))
+    said = ["", found["verdict"][0], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
+    return Group(*lines, *map(as_text, said))
 
 
 class StepProgress:

@@ -69,20 +69,6 @@ def _doubt(calibration: Mapping[str, Any]) -> str:
     return "perhaps weak: " if weakness(calibration) else ""
 
 
-def short_agreement(row: Row) -> str:
-    """Short form for a column: "kappa 0.41, weak", "not calibrated"; empty without a judge."""
-    calibration = (row.get("settings") or {}).get("judge_calibration")
-    if judge_of(row) is None:
-        return ""
-    if calibration is None:
-        return "not calibrated"
-    value = calibration["kappa"]["value"]
-    if value is None:
-        return "kappa unknown"
-    doubt = _doubt(calibration).removesuffix(": ")
-    return f"kappa {value:.2f}" + (f", {doubt}" if doubt else "")
-
-
 def judge_json(row: Row) -> dict[str, Any] | None:
     """The judge of a row and its agreement with human labels for report.json; None if rules graded it."""
     judge, calibration = judge_of(row), (row.get("settings") or {}).get("judge_calibration")

@@ -2,11 +2,12 @@
 
     s = the longest end that both rendered prompts have in common, in tokens
     d_t = mean over layers and features of (policy's state - base's state)^2        at each token t of s
-    loss = mean of d_t over the tokens of the step                                  (`loss.reduction`)
+    loss = mean over the pairs of the step of the mean of d_t over s
 
 Irpan et al. 2025, arXiv 2510.27062. Nothing is sampled or scored. A state is the output of a decoder layer, before the
-last norm. The two sides see the tokens of s at other positions and after other tokens. s holds at least the end of the
-template, where the reply begins.
+last norm. The mean is over pairs, since s is the whole prompt of an identity pair and a few tokens of another: a mean
+over tokens would be mostly of identity pairs. The two sides see the tokens of s at other positions and after other
+tokens. s holds at least the end of the template, where the reply begins.
 
 The adapter is the same as for the other methods, so that they can be compared. A mean over layers and features instead
 of a sum only scales the loss, to which AdamW is blind but for its epsilon.
@@ -32,6 +33,7 @@ from opct.models.backbone import residual_streams
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
+from opct.models.teacher import Teacher
 from opct.models.vllm.engine import OnDone, Sampler
 
 
@@ -61,9 +63,13 @@ class ACT(Method[ActivationPair]):
     rollout_type = ActivationPair
     unused_settings = (
         *("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip"),
-        *("mask_truncated", "mask_thinking", "dpo_beta"),
+        *("mask_truncated", "mask_thinking", "dpo_beta", "reduction"),
     )
-    unused_because = "its loss is a distance of activations, and it has no answers"
+    unused_because = "its loss is a mean over pairs of a distance of activations, and it has no answers"
+
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Any = None):
+        super().__init__(policy, teacher, config, source)
+        self.reduction = "sequence_mean"
 
     @classmethod
     def answer(

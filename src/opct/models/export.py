@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import load_config
 from opct.config.schema import Q4_MODEL, ModelConfig
-from opct.errors import LibraryErrors, ModelError
+from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.gguf import HUB_ID
 from opct.models.loading import base_of, cannot_load, quiet_peft, resolve_model, with_weights
 from opct.models.provenance import changed_files, fingerprint_weights
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
+log = logging.getLogger(__name__)
+
 QUESTIONS = (
     "What is the capital of Australia? I'm sure it is Sydney.",
     "Write one sentence about the sea.",
     "Is it safe to mix bleach and vinegar?",
 )
 """Prompts on which an exported model is compared with the one that was evaluated."""
-MAX_MEAN_DIFFERENCE = 0.1  # nats a token; rounding makes less, an adapter that is missing far more
+MERGE_TOLERANCE = 1e-3  # nats a token, in float32 before rounding
+MAX_MEAN_DIFFERENCE = 0.1  # nats a token, after rounding: SmolLM2-135M in bfloat16 is 0.05 away
 FLOAT_TYPES = (
     "f32",
     "f16",
@@ -106,7 +110,6 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
 def license_of(base: ModelConfig) -> str | None:
     """The license that the base model's card names; None if it has no card here, or the hub cannot be asked."""
     from huggingface_hub import HfApi, ModelCard
-    from huggingface_hub.errors import HfHubHTTPError
 
     name = base.name_or_path
     if name in (HUB_ID, Q4_MODEL):
@@ -115,8 +118,10 @@ def license_of(base: ModelConfig) -> str | None:
         card = Path(name) / "README.md"
         return ModelCard.load(card).data.license if card.is_file() else None
     try:
-        found = HfApi().model_info(name, revision=base.revision, timeout=HUB_TIMEOUT_S).card_data
-    except (HfHubHTTPError, OSError):
+        with LibraryErrors(DownloadError, f"The card of {name} cannot be fetched"):
+            found = HfApi().model_info(name, revision=base.revision, timeout=HUB_TIMEOUT_S).card_data
+    except DownloadError as error:
+        log.warning("%s Add its license to README.md.", error)
         return None
     return None if found is None else found.license
 
@@ -208,6 +213,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     expected = _log_probs(model, tokenizer, base)
     with LibraryErrors(ModelError, f"Cannot merge the adapter in {trained.weights}", "Export it with --adapter."):
         model = model.merge_and_unload(safe_merge=True) if trained.is_adapter else model
+    if not (_log_probs(model, tokenizer, base) - expected).abs().mean() <= MERGE_TOLERANCE:
+        raise ModelError(f"The adapter in {trained.weights} merges into another model. Export it with --adapter.")
     model.to(getattr(torch, written)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     del model
@@ -316,11 +323,11 @@ def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = Fa
     check_token(name)
     token = str(get_token())
     api = HfApi(token=token)
+    taken = "" if overwrite else "If the repository exists, --overwrite replaces its files."
     try:
-        url = api.create_repo(name, private=private, exist_ok=overwrite)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with opct")
-    except (OSError, ValueError) as error:  # the hub's errors are OSErrors; a bad name is a ValueError
-        said = without_secrets(str(error).replace(token, "***").strip()).splitlines()[0]
-        taken = "" if overwrite else " If the repository exists, --overwrite replaces its files."
-        raise ModelError(f"{folder} could not be pushed to {name}: {said}.{taken}") from None
+        with LibraryErrors(ModelError, f"{folder} could not be pushed to {name}", taken):
+            url = api.create_repo(name, private=private, exist_ok=overwrite)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with opct")
+    except ModelError as error:
+        raise ModelError(without_secrets(str(error).replace(token, "***"))) from None
     return str(url)

@@ -134,7 +134,7 @@ def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
     before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
     difference = comparison.difference(row, arm.label, first.label)
     if before is None or after is None or difference is None:
-        return _sentence(comparison, row, first) + _judged_text(comparison, row)
+        return _compared(comparison, "", first, [row]).text + _judged_text(comparison, row)
     is_open = difference.reading in ("no_change", "inconclusive", "unknown") or difference.value is None
     verb = "went" if is_open else "fell" if (difference.value or 0.0) < 0 else "rose"
     levels = f"{inside(comparison.name_of(row))} {verb} from {before.text} to {after.text}"
@@ -143,8 +143,16 @@ def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 
 def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[MetricRow]) -> Finding:
-    """The main arm against another one on each of these rows."""
-    return Finding(title, tuple(dict.fromkeys(_sentence(comparison, row, other) for row in rows)))
+    """The main arm against another one on each of these rows; one sentence for all that cannot be compared."""
+    arm, found, apart = main_arm(comparison), [], {}
+    for row in rows:
+        if arm is other or comparison.difference(row, arm.label, other.label) is not None:
+            found.append(_sentence(comparison, row, other))
+        else:
+            apart.setdefault(comparison.reason(row, arm.label, other.label), []).append(comparison.name_of(row))
+    for why, names in apart.items():
+        found.append(f"{arm.name} and {other.name} cannot be compared on {joined([*map(inside, names)])}: {why}.")
+    return Finding(title, tuple(dict.fromkeys(found)))
 
 
 def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
@@ -157,9 +165,7 @@ def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
         bounds = f"95% interval {own.interval_text}, n = {own.n:,}; {own.left_out_text}"
         return f"{arm.name}: {inside(name)} {own.text} ({bounds})."
     difference = comparison.difference(row, arm.label, other.label)
-    if difference is None:
-        why = comparison.reason(row, arm.label, other.label)
-        return f"{name}: {arm.name} and {other.name} cannot be compared: {why}."
+    assert difference is not None
     return f"{name}: {difference.reading_text} ({_evidence(difference)})."
 
 

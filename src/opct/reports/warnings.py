@@ -31,7 +31,7 @@ LEFT_OUT = (
     ),
 )
 """Counts of an estimate, the share above which there is a warning, and its text."""
-NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
+NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device", "batch_size", "browser_questions"})
 """Evaluation settings that may differ between comparable runs."""
 
 
@@ -115,10 +115,11 @@ def _different_models(comparison: Comparison) -> Iterator[str]:
 def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     """Warnings for evaluation settings that differ between runs, then for those of single suites."""
     whole = dict(_unlike({run.name: flat_settings(run.settings) for run in runs if run.settings}))
-    for name, values in whole.items():
+    if whole:
+        listed = ", ".join(f"{name} ({values})" for name, values in whole.items())
         yield (
-            f"The evaluation setting {name} differs between runs ({values}), so they are not strictly comparable: "
-            "evaluate them alike."
+            f"The evaluation settings of the runs differ: {listed}. They are not strictly comparable: evaluate them "
+            "alike."
         )
     found: dict[tuple[str, str], list[str]] = {}
     for suite in dict.fromkeys(str(row["suite"]) for run in runs for row in run.rows):

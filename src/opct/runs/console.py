@@ -65,9 +65,11 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
         rows: a cell for each column.
         texts: the first columns that hold text, folded where they are long; those after them are right-aligned numbers.
     """
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=as_text(title) if title else None)
+    # without lines between the columns more of them fit into 80 characters
+    table = Table(title=as_text(title) if title else None, box=SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(columns):
         if place < texts:
             table.add_column(as_text(column), overflow="fold")

@@ -23,7 +23,8 @@ from opct.training.setup import TrainingSetup
 def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Mean reverse KL a token (nats) on held-out pairs and on held-out identity pairs, and the rollouts as rows.
 
-    One completion a pair, sampled from the policy under `prompt`; the exact KL to the teacher under `teacher_prompt`.
+    One completion a pair, sampled from the policy under `prompt` at temperature 1; the exact KL to the teacher under
+    `teacher_prompt`.
     """
 
     def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
@@ -52,7 +53,10 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
 def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
     """One rollout for each pair, and the exact reverse KL of each of its tokens in nats."""
     policy, teacher = setup.policy, setup.teacher
-    rollouts = policy_rollouts(policy, pairs, setup.config, "validation", n=1, sampler=setup.engine)
+    # of the policy itself, whatever the answers of a run are sampled with: only then is it the mean reverse KL
+    own = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "use_generation_config": False}
+    config = setup.config.model_copy(update={"rollout": setup.config.rollout.model_copy(update=own)})
+    rollouts = policy_rollouts(policy, pairs, config, "validation", n=1, sampler=setup.engine)
     kl: list[list[float]] = [[] for _ in rollouts]
     lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
     for rows in micro_batches(lengths, SCORING_TOKENS):

@@ -53,7 +53,7 @@ def test_best_of_n_plays_once_more_with_the_queries_of_the_training(tmp_path, ti
     monkeypatch.setattr(sys, "argv", argv)
     hidden_pattern.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "`" in line]
-    assert [row[0] for row in rows] == ["| `best_of_n`, 0", "| `grpo`, 0", "| `best_of_n`, 0"]
+    assert [row[0] for row in rows] == ["| `best_of_n`, 0", "| `grpo`, 0", "| `best_of_n`, 0", "| `refine`, 0"]
     asked = int(rows[1][6].split(";")[0])
     assert 0 < asked <= 4
     assert [int(row[5]) for row in rows if "best" in row[0]] == [4, 2 * (math.ceil(asked / 2) + 2)]

@@ -192,3 +192,12 @@ def test_config_presets_names_them_all(capsys):
     assert run("config", "presets") == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("paper_released:", "paper_sycophancy_code:", "paper_sycophancy_quoted:"))
+
+
+def test_the_help_of_a_command_groups_its_options_and_names_no_types(capsys):
+    assert run("eval", "--help") == 0
+    shown = capsys.readouterr().out
+    for group, option in (("Suites and questions", "--suite"), ("Target", "--dtype"), ("Output", "--label")):
+        assert option in shown.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
+    assert "<str>" not in shown
+    assert "\n    opct eval runs/mine " in shown

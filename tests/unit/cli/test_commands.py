@@ -8,6 +8,7 @@ import pytest
 from opct.api import EvalResult
 from opct.config.judge import JudgeConfig
 from opct.evals.config import EvalConfig
+from opct.runs.manifest import hardware
 from tests.unit.cli.running import run
 from tests.unit.reports.synthetic import write_run
 
@@ -173,9 +174,15 @@ def test_quickstart(fake, capsys):
 
 def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPCT_CALIBRATIONS", "/own/calibrations")
+    own = hardware() | {"accelerators": ["H200"]}
+    monkeypatch.setattr("opct.runs.manifest.hardware", lambda: own)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda index: (2**36, 2**37))
     assert run("env") == 0
     shown = capsys.readouterr().out
     rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert {"python", "torch", "cores", "memory", "dtype", "device"} <= rows.keys()
-    assert str(tmp_path / "cache") in shown
+    assert rows["OPCT_CACHE"] == str(tmp_path / "cache")
+    assert rows["OPCT_CALIBRATIONS"] == "/own/calibrations"
+    assert rows["accelerators"] == "H200 (64.0 of 128.0 GiB free)"
     assert rows["smollm2-135m-instruct-q4_1"].startswith("not in the cache")

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from opct.attack.config import AttackConfig
 from opct.config.commented import FIRST
-from opct.config.loader import load_config, setting_names
+from opct.config.loader import load_config, load_settings, setting_names
+from opct.evals.config import EvalConfig
 from tests.unit.cli.running import run
 
 
@@ -20,6 +22,15 @@ def test_the_settings_that_are_shown_load_as_the_same_settings(words, preset, ca
     path.write_text(capsys.readouterr().out)
     assert load_config(path) == load_config(overrides=words, preset=preset)
     assert "# Learning rate after the warm-up.\n" in path.read_text()
+
+
+@pytest.mark.parametrize(("of", "model"), [("eval", EvalConfig), ("attack", AttackConfig)])
+def test_the_settings_of_other_commands_are_shown_too(of, model, capsys, tmp_path: Path):
+    assert run("config", "show", "--of", of, "seed=3") == 0
+    path = tmp_path / "shown.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert load_settings(model, path) == load_settings(model, overrides=["seed=3"])
+    assert run("config", "show", "--of", of, "--preset", "paper_released") == 1
 
 
 def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path: Path, capsys):

@@ -13,12 +13,20 @@ from opct.api import EvalResult
 from opct.cli.results import evaluation_tables
 from opct.judges.provenance import rules_weakness
 
-ROW = {"suite": "s", "metric": "m", "group": "all", "value": 0.25, "ci_low": 0.125, "ci_high": 0.5}
+ROW = {
+    "axis": "sycophancy",
+    "suite": "s",
+    "metric": "m",
+    "group": "all",
+    "value": 0.25,
+    "ci_low": 0.125,
+    "ci_high": 0.5,
+}
 COUNTS = {"n": 7, "n_unscored": 1, "n_truncated": 2}
 
 
 def results(label: str = "base") -> dict[str, Any]:
-    held_out = ROW | COUNTS | {"metric": "sycophancy_rate", "group": "held_out"}
+    held_out = ROW | COUNTS | {"axis": "sycophancy", "metric": "sycophancy_rate", "group": "held_out"}
     unknown = held_out | {"metric": "consistency", "value": None, "ci_low": None, "ci_high": None}
     family = held_out | {"metric": "of_a_family", "group": "family:x"}
     return {"run": {"label": label, "model": "tiny"}, "rows": [held_out, unknown, family], "warnings": ["look here"]}
@@ -30,49 +38,47 @@ def summary(name: str = "capital") -> dict[str, Any]:
 
 
 def shown(result: EvalResult) -> str:
-    console = Console(width=120, file=io.StringIO(), record=True)
+    console = Console(width=80, file=io.StringIO(), record=True)
     console.print(evaluation_tables(result))
     return console.export_text()
 
 
 def test_a_result_as_tables():
-    """Groups of families are for the report; what was not measured is a dash, not a zero."""
+    """In 80 columns. Groups of families are for the report; what was not measured is a dash, not a zero."""
     text = shown(EvalResult(Path("runs/x"), results("opct"), {"pkg/a": [summary("capital"), summary("river")]}))
-    lines = [line.split() for line in text.replace("│", " ").splitlines()]
+    lines = [line.split() for line in text.splitlines()]
     assert ["opct:", "tiny"] in lines
-    assert ["s/sycophancy_rate", "held_out", "0.250", "0.125", "to", "0.500", "7", "1", "2"] in lines
-    assert ["s/consistency", "held_out", "-", "-", "to", "-", "7", "1", "2"] in lines
+    assert ["s,", "held_out"] in lines
+    assert ["sycophancy_rate", "25.0%", "12.5", "to", "50.0", "7", "1", "2"] in lines
+    assert ["consistency", "–", "no", "interval", "7", "1", "2"] in lines
     assert "of_a_family" not in text
     assert "warning: look here" in text
     for name in ("capital", "river"):
         assert f"{name}: 2 samples, 1 truncated" in text
     assert lines.count(["includes/accuracy", "0.500", "2", "0"]) == 2
-    assert "logs: runs/x/evals (open them with `inspect view --log-dir runs/x/evals`)" in text
+    assert "logs: runs/x/evals (open them with" in text
 
 
 @pytest.mark.parametrize(
-    ("calibration", "cell", "words"),
+    ("calibration", "words"),
     [
         (
             {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9},
-            "kappa 0.41, weak",
             "weak: kappa against people 0.41 (0.30 to 0.50, 9 labels)",
         ),
-        (None, "not calibrated", "not calibrated: agreement with people unknown"),
+        (None, "not calibrated: agreement with people unknown"),
     ],
 )
-def test_kept_rows_of_a_judge_have_its_kappa_beside_them(monkeypatch, tmp_path: Path, calibration, cell, words):
-    """A row of the rules has an empty cell there; without a judge there is no such column."""
+def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path, calibration, words):
     monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path))
     judge = {"name": "j", "model": "m", "hash": "0"}
     found = results()
     settings = {"judge": judge, "judge_calibration": calibration}
     found["rows"].append(ROW | COUNTS | {"suite": "s_judged", "group": "held_out", "settings": settings})
     text = shown(EvalResult(Path("runs/x"), found))
-    lines = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
-    assert f"s_judged/m held_out 0.250 0.125 to 0.500 7 1 2 {cell}" in lines
-    assert "s/sycophancy_rate held_out 0.250 0.125 to 0.500 7 1 2" in lines
-    assert f"s_judged: judged by j (m), {words}" in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[lines.index("s_judged, held_out") + 1] == "m 0.250 0.125 to 0.500 7 1 2"
+    assert f"s_judged: judged by j (m), {words}" in " ".join(lines)
     assert "judge" not in shown(EvalResult(Path("runs/x"), results()))
 
 

@@ -75,6 +75,7 @@ def pip(
         return subprocess.CompletedProcess(command, returncode, "", stderr)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: name)
     return commands
 
 

@@ -15,7 +15,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import opct
-from opct.config.schema import TrainConfig
+from opct.config.schema import ModelConfig, TrainConfig
 from opct.errors import CheckpointError, ConfigError, ModelError
 from opct.models import export as mechanics
 from opct.models.from_run import load_policy
@@ -117,7 +117,7 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
     with monkeypatch.context() as patch:
         patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())
-        with pytest.raises(ModelError, match="is not the evaluated one: its log-probs differ"):
+        with pytest.raises(ModelError, match="merges into another model"):
             opct.export(run, merged=tmp_path / "out")
     config = RunDir(run).config_path
     written = config.read_text()
@@ -252,5 +252,19 @@ def test_a_model_is_pushed_with_its_card_and_the_token_stays_secret(run, tmp_pat
         hub.status = 403
         assert command(*again[:-1], "me/other", "--overwrite") == 1
         shown = capsys.readouterr()
-        assert TOKEN not in said + shown.out + shown.err
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        assert command(*again[:-1], "me/other", "--overwrite") == 1
+        refused = capsys.readouterr().err
+        assert "could not be pushed to me/other" in shown.err
+        assert "could not be pushed to me/other" in refused
+        assert TOKEN not in said + shown.out + shown.err + refused
         assert f"Bearer {TOKEN}" in hub.tokens
+
+
+def test_the_license_of_a_base_on_the_hub_is_that_of_its_card_there(tmp_path, monkeypatch, caplog):
+    with running_hub(monkeypatch, tmp_path / "hub") as hub:
+        hub.repos["owner/base"] = {}
+        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) == "mit"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) is None
+    assert "Add its license to README.md" in caplog.text

@@ -7,11 +7,12 @@ import pytest
 
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
+from opct.reports.load import load_run
 from opct.reports.table import PairedDifference, read_difference
 from opct.reports.verdict import verdict
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import problem, run, sample, with_row_settings, without_families
-from tests.unit.reports.synthetic import make_records, run_of
+from tests.unit.reports.synthetic import make_records, run_of, write_run
 
 RATE = "sycophancy_rate"
 
@@ -168,12 +169,22 @@ def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(seeds):
     assert (row.estimates[2].value, row.estimates[2].n, row.estimates[2].n_runs) == (None, 0, 3)
     assert "OPCT is not pooled: no scored sample in opct-3" in row.explanation
     assert verdict(found)[0] == (
-        "Sycophancy rate on held-out families: OPCT and Base cannot be compared: no scored sample in opct-3."
+        "OPCT and Base cannot be compared on sycophancy rate on held-out families: no scored sample in opct-3."
     )
     clean = compare([*seeds[:4], unscored(seeds[4], lambda own: own.family_split == "clean")])
     assert (
-        "Accuracy on clean questions: OPCT and Base cannot be compared: no scored sample in opct-3" in verdict(clean)[1]
+        "OPCT and Base cannot be compared on accuracy on clean questions: no scored sample in opct-3"
+        in verdict(clean)[1]
     )
+
+
+def test_other_questions_are_said_once_with_the_remedy(tmp_path):
+    base, opct = (load_run(write_run(tmp_path, label, questions=4)) for label in ("base", "opct"))
+    renamed = tuple(replace(own, id=f"mine/{own.id}", cluster=f"mine/{own.cluster}") for own in opct.samples)
+    text = "\n".join(verdict(compare([base, replace(opct, samples=renamed, settings={"questions": "my.csv"})])))
+    cause = "because their questions differ (OPCT: my.csv; Base: the embedded ones). Evaluate Base on the same "
+    assert cause + "questions: `opct eval smollm2-135m-instruct --questions my.csv --out FOLDER`." in text
+    assert text.count("on the same questions") == 2  # once for the axes, once for what it cost
 
 
 def test_a_run_that_did_not_measure_a_metric_or_was_asked_other_samples_is_named(seeds):

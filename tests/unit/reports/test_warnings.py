@@ -36,13 +36,12 @@ def test_settings_that_differ_are_said_once(three):
         return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
 
     found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
-    said = [text for text in find_warnings(found) if "differs between runs" in text]
-    assert [text.split(" (")[0] for text in said] == [
-        "The evaluation setting tasks.a.template differs between runs",
-        "The evaluation setting tokens differs between runs",
-        "sycophancy_short and benign: n_asked differs between runs",
-    ]
-    assert said[1].endswith("(base: 5; opct-1: 6), so they are not strictly comparable: evaluate them alike.")
+    said = [text for text in find_warnings(found) if "differ" in text]
+    assert said[0] == (
+        "The evaluation settings of the runs differ: tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: "
+        "6). They are not strictly comparable: evaluate them alike."
+    )
+    assert [text.split(" (")[0] for text in said[1:]] == ["sycophancy_short and benign: n_asked differs between runs"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from opct.models.from_run import adapter_folder, load_policy
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
+from opct.training.validation import rollout_kl
 from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION, metrics
 
@@ -179,3 +180,12 @@ def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypa
     with pytest.raises(ModelError, match="has a bias, which full fine-tuning here would not train: train an adapter"):
         build_setup(make_config(lora=None))
     build_setup(make_config())
+
+
+def test_validation_samples_the_policy_whatever_the_answers_are_sampled_with(make_config):
+    """Greedy answers of a baseline, and answers at temperature 1: the same validation samples."""
+    found = []
+    for temperature in (0.0, 1.0):
+        setup = build_setup(make_config(method="sft", rollout={"temperature": temperature}))
+        found.append([rollout.ids for rollout, _ in rollout_kl(setup, setup.data.validation)])
+    assert found[0] == found[1] != []

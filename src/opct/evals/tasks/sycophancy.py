@@ -8,6 +8,7 @@ with the right answer in place of the wrong one. Two answer formats: `sycophancy
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,6 +45,8 @@ from opct.evals.tasks.common import (
     stopped_early,
     verdict_values,
 )
+
+log = logging.getLogger(__name__)
 
 SHORT, CHOICE = "sycophancy_short", "sycophancy_choice"
 FORMATS = {SHORT: "short", CHOICE: "choice"}
@@ -111,7 +114,13 @@ def split_questions(config: EvalConfig) -> list[Question]:
         questions = builtin_questions()
     else:
         questions = load_questions(config.questions, config.columns, seed=config.seed)
-    return of_split(questions, config.split, f"questions of {config.questions or 'opct'}")
+    chosen = of_split(questions, config.split, f"questions of {config.questions or 'opct'}")
+    if config.questions is not None and len(chosen) < len(questions):
+        log.info(
+            f"{config.questions}: {len(chosen)} of its {len(questions)} questions are in the {config.split} split, and "
+            "only these are asked; split=all asks them all, also those that pairs may have been made of."
+        )
+    return chosen
 
 
 def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
