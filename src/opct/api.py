@@ -175,7 +175,7 @@ def evaluate(
     if label:
         about["label"] = label
     if made:
-        bar = stage_callback(progress, f"evaluate {about['label']}")
+        bar = stage_callback(progress, f"evaluate {about['label']}", " and its KL to the base")
         result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=bar, **about)
     for task in tasks:
         bar, weights = stage_callback(progress, task), about_run(RunDir(result.out), policy, about)

@@ -27,6 +27,8 @@ from types import TracebackType
 
 SHOWN_FAULTS = 50
 """Number of faults of one file that are listed; the others are counted."""
+LONGEST_REASON = 400
+"""Characters of a library's message: some quote the file that they read."""
 
 
 class OpctError(Exception):
@@ -44,7 +46,7 @@ class LibraryErrors:
 
     Args:
         kind: the error type to raise.
-        what: what went wrong; the first line of the library's message follows.
+        what: what went wrong; the library's message follows on the same line.
         remedy: what to do.
     """
 
@@ -57,7 +59,7 @@ class LibraryErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, OpctError):
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            said = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
             raise self._kind(f"{self._what}: {said.rstrip('.')}. {self._remedy}".rstrip()) from error
 
 

@@ -115,10 +115,10 @@ def test_progress_has_a_stage_for_each_part(calls, policy, tmp_path: Path):
 def test_a_stage_begins_again_when_the_total_grows():
     """2 of 3, then 3 of 5: a second stage of five that stands at three."""
     progress = Stages()
-    bar = api.stage_callback(progress, "x")
+    bar = api.stage_callback(progress, "x", " and y")
     for done, total in ((2, 3), (3, 5), (5, 5)):
         bar(done, total)
-    assert progress.told == [("x", 3), (2,), ("x", 5), (3,), (2,)]
+    assert progress.told == [("x", 3), (2,), ("x and y", 5), (3,), (2,)]
 
 
 @pytest.fixture

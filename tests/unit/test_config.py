@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path):
     latin.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
     for path, why in (
         (tmp_path / "none.yaml", "No such file or directory"),
-        (tmp_path, "directory"),
+        (tmp_path, "it is not a regular file"),
         (large, f"settings have at most {MAX_BYTES:,}"),
         (latin, "can't decode byte 0xe9"),
     ):

@@ -511,7 +511,7 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     rows = read_jsonl(folder.steps_path)
     played = [row for row in rows if "started" not in row]
     curve = {row["step"]: row for row in played}
-    steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
+    steps = [row for row in run.read_metrics() if "time/step_s" in row]
     counts = ("behaviors", "jailbroken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
     n_cut_short = sum("started" in row for row in rows) - len(played)
     again = [row for row in played if row is not curve[row["step"]]]

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opct.attack.config import BudgetConfig
 from opct.attack.loop import COMPLETE, AttackUsage, EpisodesResult
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 SCHEMA, KIND = 2, "opct_attack"
 SHARE_TO_WARN = 0.05
-JAILBROKEN, DEFENDED, UNDECIDED = "jailbroken", "defended", "undecided"
+JAILBROKEN: Final = "jailbroken"
+DEFENDED: Final = "defended"
+UNDECIDED: Final = "undecided"
 UNJUDGED, UNASKED = "unjudged", "unasked"
 RATE = "defense_success_rate"
 RULES_WARNING = (
@@ -54,7 +56,7 @@ class Outcome:
     """Outcome of one behaviour.
 
     Attributes:
-        status: "jailbroken", "defended" or "undecided"; `reason` says why it is undecided.
+        status: `reason` says why it is undecided.
         queries: prompts about it that were sent to the target.
         first_jailbreak: number of the first query that jailbroke it, counted by round, then episode.
         first_unjudged: of the first that has no score.
@@ -65,7 +67,7 @@ class Outcome:
     id: str
     category: str
     behavior: str
-    status: str
+    status: Literal["jailbroken", "defended", "undecided"]
     reason: str | None
     queries: int
     first_jailbreak: int | None

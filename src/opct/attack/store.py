@@ -20,17 +20,18 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter
 
 from opct.attack.loop import AttackUsage, Journal
 from opct.attack.protocol import BEHAVIOR, Attempt, Kind, Subject
 from opct.config.schema import flat_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import OtherAttackError, RunError
-from opct.judges.protocol import Usage
 from opct.runs.io import (
     PRIVATE_MODE,
     append_jsonl,
@@ -50,6 +51,26 @@ WARNING = (
     "this file, and delete it when it is no longer needed."
 )
 RESTART = "Restore it, or restart the attack with --overwrite."
+
+
+@dataclass(frozen=True)
+class _Started:
+    started: NonNegativeInt
+
+
+@dataclass(frozen=True)
+class _Finished:
+    finished: NonNegativeInt
+    seconds: FiniteFloat
+
+
+@dataclass(frozen=True)
+class _Header:
+    opct_warning: str
+
+
+_ROWS = TypeAdapter[Attempt | _Started | _Finished | _Header](Attempt | _Started | _Finished | _Header)
+"""A row of attempts.jsonl."""
 
 
 class AttackDir(Journal):
@@ -194,17 +215,18 @@ class AttackDir(Journal):
     def _read(self) -> None:
         if not self.attempts_path.is_file():
             raise RunError(f"{self.attempts_path} is missing. {RESTART}")
-        rows, unfinished, seconds = read_jsonl(self.attempts_path), list[dict[str, Any]](), 0.0
+        rows, unfinished, seconds = read_jsonl(self.attempts_path, _ROWS, hint=RESTART), list[Attempt](), 0.0
         for row in rows:
-            if "started" in row:
-                self._n_started += row["started"]
-            elif "finished" in row:
-                self._attempts += map(_attempt, unfinished)
-                unfinished, seconds = [], row["seconds"]
-            elif "behavior_id" in row:
+            if isinstance(row, Attempt):
                 unfinished.append(row)
+            elif isinstance(row, _Started):
+                self._n_started += row.started
+            elif isinstance(row, _Finished):
+                self._attempts += unfinished
+                unfinished, seconds = [], row.seconds
         if unfinished:
-            write_jsonl(self.attempts_path, rows[: -len(unfinished)], mode=PRIVATE_MODE)  # they are the last rows
+            whole = read_jsonl(self.attempts_path)[: -len(unfinished)]  # they are the last rows
+            write_jsonl(self.attempts_path, whole, mode=PRIVATE_MODE)
         self.spent = AttackUsage().plus(self._attempts, seconds)
 
     # -- journal
@@ -254,8 +276,3 @@ def _short(value: Any) -> str:
 def _row(one: Attempt) -> dict[str, Any]:
     names = [field.name for field in fields(one) if field.name not in ("judge_usage", "written")]
     return {**{name: getattr(one, name) for name in names}, "judge_usage": asdict(one.judge_usage)}
-
-
-def _attempt(row: Mapping[str, Any]) -> Attempt:
-    prompt = None if row["prompt"] is None else tuple(row["prompt"])
-    return Attempt(**{**row, "prompt": prompt, "judge_usage": Usage(**row["judge_usage"])})

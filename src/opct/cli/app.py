@@ -1,7 +1,8 @@
 """The `opct` command: its commands, and the one place where an error becomes a message and an exit code.
 
-Exit codes: 0 done, 1 an error of this package (one `error: ...` on stderr), 2 wrong usage, 70 an error that is not ours
-(a bug in opct or in a library; its traceback is kept in a file), 130 interrupted. `OPCT_DEBUG=1` shows every traceback.
+Exit codes: 0 done, 1 an error of this package or of a file (one `error: ...` on stderr), 2 wrong usage, 70 any other
+error (a bug in opct or in a library; its traceback is kept in a file), 130 interrupted. `OPCT_DEBUG=1` shows every
+traceback.
 Nothing heavy is imported before a command runs.
 """
 
@@ -36,7 +37,7 @@ from opct.cli import (
 from opct.cli.options import App, SettingsCommand
 from opct.distributed import leave
 from opct.errors import ConfigError, OpctError
-from opct.runs.console import echo
+from opct.runs.console import STDERR_HANDLER, echo
 from opct.runs.manifest import command_line, without_keys, without_secrets
 
 app = App(
@@ -80,17 +81,10 @@ def root(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    log = logging.getLogger("opct")
-    if not any(isinstance(handler, StderrHandler) for handler in log.handlers):
-        log.addHandler(StderrHandler())
-        log.setLevel(logging.INFO)
-
-
-class StderrHandler(logging.Handler):
-    """Writes messages to the current `sys.stderr`, which progress bars replace while they run."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        echo(self.format(record), file=sys.stderr)
+    logging.captureWarnings(True)
+    for name in ("opct", "py.warnings"):
+        logging.getLogger(name).addHandler(STDERR_HANDLER)
+    logging.getLogger("opct").setLevel(logging.INFO)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -128,6 +122,11 @@ class _Door:
             # a ConfigError repeats what was typed, which may be a key
             message = without_keys(str(error)) if isinstance(error, ConfigError) else str(error)
             echo(f"error: {message}", file=sys.stderr)
+            sys.exit(1)
+        if isinstance(error, OSError) and error.filename is not None:  # the system refuses a file that somebody named
+            from opct.runs.io import reason, remedy
+
+            echo(f"error: {error.filename}: {reason(error)}. {remedy(error)}", file=sys.stderr)
             sys.exit(1)
         echo(_bug_report(error), file=sys.stderr)
         sys.exit(70)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,7 +83,7 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
     """
     from opct.errors import DataError
 
-    read, written = Path(source).resolve(), out.resolve()
+    read, written = (Path(os.path.realpath(path)) for path in (source, out))
     same = written == read or (read.exists() and written.exists() and written.samefile(read))
     if same or (read.is_dir() and written.exists() and written.is_relative_to(read)):
         raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")

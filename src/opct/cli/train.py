@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from opct.cli.options import ConfigFile
-from opct.runs.console import echo
+from opct.runs.console import as_text, echo
 
 
 def train(
@@ -60,7 +60,7 @@ def train(
     with show_progress(quiet=not main) as progress:
         result = run_training(settings, resume=resume, overwrite=overwrite, progress=progress)
     if main:
-        Console().print(result.render())
+        Console().print(as_text(result.render()))
     if result.status == "interrupted":
         if main:
             echo("interrupted; everything is saved, continue with --resume", file=sys.stderr)

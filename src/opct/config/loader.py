@@ -264,10 +264,12 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")
+        if not path.is_file():  # a pipe or a device may never end
+            raise ValueError("it is not a regular file")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: also text that is not UTF-8, and a NUL in the path
         why = getattr(error, "strerror", None) or error
-        is_other = isinstance(error, FileNotFoundError | IsADirectoryError | UnicodeDecodeError)
+        is_other = isinstance(error, UnicodeDecodeError) or not path.is_file()
         remedy = " Give the path of a UTF-8 text file." if is_other else ""
         raise ConfigError(f"Cannot read the config file {path}: {why}.{remedy}") from error
     try:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from opct.config.schema import ModelConfig
 from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair
 from opct.data.questions import SPLITS, Split
-from opct.runs.io import parse_json, write_json
+from opct.runs.io import parse_json, read_bytes, write_json
 from opct.runs.run_dir import RunDir, run_behind
 
 THRESHOLD = 0.45
@@ -311,7 +311,7 @@ def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: Mo
 def read_trained_texts(run: RunDir) -> TrainedTexts | None:
     """Read the file of `write_trained_texts`; None (unknown) if it is missing or unreadable."""
     try:
-        kept = parse_json(run.trained_on_path.read_bytes(), dict[str, bool | tuple[str, ...]])
+        kept = parse_json(read_bytes(run.trained_on_path), dict[str, bool | tuple[str, ...]])
     except (OSError, ValueError):
         return None
     if not all(isinstance(kept.get(kind), tuple) for kind in KINDS):

@@ -198,18 +198,18 @@ def read_text(path: Path, what: str) -> str:
     Raises:
         DataError: the file is missing, not readable, not a whole gzip file, or not UTF-8.
     """
-    if not path.is_file():
-        raise DataError(f"No {what} file at {path}: check the path.")
     try:
-        data = path.read_bytes()
+        data = io.read_bytes(path)
         return (gzip.decompress(data) if path.suffix.lower() == ".gz" else data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         fault = f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
         raise DataError(fault) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}): fetch it again, or unpack it.") from error
-    except OSError as error:
-        raise DataError(f"Cannot read {path}: {io.reason(error)}. Give yourself the right to read it.") from error
+    except FileNotFoundError as error:
+        raise DataError(f"No {what} file at {path}: check the path.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"Cannot read {path}: {io.reason(error)}. Check its rights, or give another file.") from error
 
 
 def parse_json(text: str, model: Any = Any) -> Any:

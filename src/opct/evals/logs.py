@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
@@ -31,6 +33,9 @@ KL, JUDGE = "kl", "judge:"
 """Names of scores in our logs: the KL to the base, and the prefix of judge scores."""
 OPCT = "opct"
 """Metadata key of a log for the evaluation's run, config, warnings and judges."""
+
+
+_SAMPLE = TypeAdapter(GradedSample)
 
 
 def log_paths(path: str | Path) -> list[Path]:
@@ -131,7 +136,7 @@ def _graded_sample(
     sample: LogSample, ending: str, graded: Mapping[str, Any], values: dict[str, float | None]
 ) -> GradedSample:
     asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
-    return GradedSample(
+    fields = dict(
         id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]) + epoch,
         task=asked["task"] + ending,
         axis=asked["axis"],
@@ -147,6 +152,7 @@ def _graded_sample(
         answer_key=graded.get("answer_key"),
         **_reply(sample),
     )
+    return _SAMPLE.validate_python(fields)
 
 
 def _reply(sample: LogSample) -> dict[str, Any]:
@@ -308,6 +314,11 @@ def read_evaluation(path: str | Path) -> Evaluation:
         EvaluationError: there is no log, or one cannot be read, did not finish, or lacks samples.
     """
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
+    with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
+        return _evaluation(path, logs)
+
+
+def _evaluation(path: str | Path, logs: Sequence[EvalLog]) -> Evaluation:
     newest = max(logs, key=_created)
     about = (newest.eval.metadata or {}).get(OPCT, {})
     left_out: list[str] = []

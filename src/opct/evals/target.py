@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -117,9 +118,9 @@ def default_out(target: Target) -> Path:
     run = run_of(target)
     if run is not None and run.path == Path(str(target)):
         return run.path
-    path = Path(target).resolve()
-    if not path.exists():
+    if not os.path.exists(target):  # False too for what cannot be a path
         return Path("runs") / f"eval-{_file_name(str(target))}"
+    path = Path(target).resolve()
     # from its path, so that two adapters of one base do not share a folder
     inside = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return Path("runs") / f"eval-{_file_name(str(inside)) or path.name}"

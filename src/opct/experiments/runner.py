@@ -33,7 +33,7 @@ from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.reports.wording import change, interval, quantity
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table
-from opct.runs.io import read_json, read_jsonl, write_json
+from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
 from opct.training.resume import is_finished
@@ -433,6 +433,4 @@ def _base_config(experiment: Experiment) -> TrainConfig:
 def _usage(config: TrainConfig) -> Usage:
     run = RunDir(config.output_dir)
     manifest = run.read_manifest() if run.is_run else {}
-    return usage_of(
-        read_jsonl(run.metrics_path), manifest.get("offline"), earlier_usage(manifest, config.model.adapter)
-    )
+    return usage_of(run.read_metrics(), manifest.get("offline"), earlier_usage(manifest, config.model.adapter))

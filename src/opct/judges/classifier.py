@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ from opct.judges.protocol import (
     unreadable_reply,
 )
 from opct.runs.console import NullProgress, Progress
-from opct.runs.io import atomic_write, reason, write_json
+from opct.runs.io import atomic_write, parse_json, read_bytes, reason, write_json
 
 SCHEMA = 4
 JUDGE_FILE, WEIGHTS_FILE = "judge.json", "weights.npz"
@@ -164,8 +163,8 @@ class ReplyClassifier:
                 f"{folder} is not a judge: {JUDGE_FILE} is missing. Make one with `opct judge train`."
             )
         try:
-            card = json.loads(path.read_text(encoding="utf-8"))
-            whole = io.BytesIO(path.with_name(WEIGHTS_FILE).read_bytes())  # numpy leaves a damaged file open
+            card = parse_json(read_bytes(path))
+            whole = io.BytesIO(read_bytes(path.with_name(WEIGHTS_FILE)))  # numpy leaves a damaged file open
             with np.load(whole, allow_pickle=False) as arrays:
                 idf = {view: arrays[f"idf_{view}"] for view in VIEWS}
                 weights = arrays["weights"]

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator
 
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
@@ -89,6 +91,17 @@ class CostEstimate:
         return f"{line}; about {most:.2f} at most, without retries"
 
 
+def _with_id(row: Any) -> Any:
+    return {**row, "id": ""} if isinstance(row, dict) else row
+
+
+@dataclass(frozen=True)
+class _CacheRow:
+    judge: str
+    request: str
+    result: Annotated[JudgeResult, BeforeValidator(_with_id)]
+
+
 class ResultCache:
     """Cache of results in a JSON-lines file, appended one by one; without a path, only in memory.
 
@@ -101,27 +114,21 @@ class ResultCache:
 
     def __init__(self, path: str | Path | None):
         self.path = None if path is None else Path(path)
-        self._rows: dict[tuple[str, str], dict[str, Any]] = {}
-        for number, row in enumerate(read_jsonl(self.path) if self.path is not None else [], start=1):
-            if not {"judge", "request", "result"} <= set(row):
-                raise EvaluationError(
-                    f"{self.path}: line {number} is not a judge result: use another file, or delete it."
-                )
-            self._rows[row["judge"], row["request"]] = row["result"]
+        stored = [] if self.path is None else read_jsonl(self.path, _CacheRow, error=EvaluationError)
+        self._results = {(row.judge, row.request): row.result for row in stored}
 
     def get(self, identity: JudgeIdentity, request: JudgeRequest) -> JudgeResult | None:
         """The cached result of this text, with the verdict by the current threshold."""
-        row = self._rows.get((identity.answer_hash, request.hash))
-        if row is None:
+        found = self._results.get((identity.answer_hash, request.hash))
+        if found is None:
             return None
-        kept = {"usage": Usage(**row["usage"]), "failed_attempts": tuple(row["failed_attempts"]), "is_cached": True}
-        found = JudgeResult(**{**row, **kept, "id": request.id})
-        return found if found.score is None else replace(found, verdict=identity.verdict(found.score))
+        verdict = found.verdict if found.score is None else identity.verdict(found.score)
+        return replace(found, id=request.id, verdict=verdict, is_cached=True)
 
     def put(self, identity: JudgeIdentity, request: JudgeRequest, result: JudgeResult) -> None:
         """Store a result; it is in the file when this returns."""
         row = {name: value for name, value in asdict(result).items() if name not in ("id", "is_cached")}
-        self._rows[identity.answer_hash, request.hash] = row
+        self._results[identity.answer_hash, request.hash] = result
         if self.path is not None:
             append_jsonl(self.path, {"judge": identity.answer_hash, "request": request.hash, "result": row})
 

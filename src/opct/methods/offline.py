@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 from opct.models.vllm.engine import OnDone, Sampler
-from opct.runs.io import read_jsonl, write_json, write_jsonl
+from opct.runs.io import read_json, read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 
 
@@ -102,7 +101,8 @@ class _Counting:
 def offline_cost(run: RunDir) -> dict[str, float]:
     """The cost of all offline answers of the run, as metrics: `time/offline_s` and `rollout/offline_tokens`."""
     path = run.offline_cost_path
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    hint = "Delete it; the report then has no cost of these answers."
+    return read_json(path, dict[str, float], hint=hint) if path.exists() else {}
 
 
 def _add_cost(run: RunDir, seconds: float, tokens: int) -> None:

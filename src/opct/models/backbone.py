@@ -37,6 +37,11 @@ class Backbone:
     ):
         self.model: Any = model
         self.has_adapter = hasattr(model, "peft_config")
+        if self.has_adapter and next(_adapted_layers(model), None) is None:
+            raise ModelError(
+                f"The adapter is of type {cast('Any', model).peft_type.value}, which changes no layer and so cannot be "
+                "switched off: use an adapter such as LoRA."
+            )
         self.bare_model: Any = cast("Any", model).get_base_model() if self.has_adapter else model
         weight = self.bare_model.get_output_embeddings().weight
         self.device, self.dtype = weight.device, dtype or weight.dtype
@@ -83,10 +88,8 @@ class Backbone:
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:
         """The model without its adapter."""
-        from peft.tuners.tuners_utils import BaseTunerLayer
-
         is_off = self._adapter_is_off or not self.has_adapter
-        if is_off or next(m for m in self.model.modules() if isinstance(m, BaseTunerLayer)).disable_adapters:
+        if is_off or next(_adapted_layers(self.model)).disable_adapters:
             yield  # off already, perhaps by PEFT's own `disable_adapter`: it must not come back on too early
             return
         tuner = self.model.base_model  # PEFT's `disable_adapter` asks every weight for its state first: 2 ms a call
@@ -134,6 +137,12 @@ class Backbone:
         if not found:
             raise ModelError(f"{type(self.bare_model).__name__} does not say what its layers are, {otherwise}.")
         return found
+
+
+def _adapted_layers(model: Any) -> Iterator[Any]:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return (module for module in model.modules() if isinstance(module, BaseTunerLayer))
 
 
 def find_head(model: Any, compute_dtype: torch.dtype) -> Head:

@@ -7,7 +7,9 @@ llama.cpp. The wheel is data: nothing of it is imported.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import logging
 import os
 import re
@@ -220,8 +222,11 @@ def _convert(gguf: Path, target: Path, dtype: str) -> Path:
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
-    with LibraryErrors(ModelError, f"{gguf} cannot be read as a GGUF of a supported architecture"):
+    transformers_logging.disable_progress_bar()
+    failed = f"{gguf} cannot be read as a GGUF of a supported architecture"
+    with LibraryErrors(ModelError, failed), contextlib.redirect_stderr(io.StringIO()):  # a bar that has no switch
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = loaded.config

@@ -31,6 +31,7 @@ from opct.models.gguf import (
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
+from opct.runs.console import STDERR_HANDLER
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -243,7 +244,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     with cannot_load(f"the tokenizer of {config.name_or_path!r}"):
-        return AutoTokenizer.from_pretrained(**_source(config))
+        tokenizer = AutoTokenizer.from_pretrained(**_source(config))
+        tokenizer("a")  # some faults of its files show only in use
+        return tokenizer
 
 
 def load_model_config(config: ModelConfig) -> PreTrainedConfig:
@@ -279,6 +282,8 @@ def load_base(
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+    transformers_logging.disable_default_handler()  # it prints the names in a file as they are
+    transformers_logging.add_handler(STDERR_HANDLER)
     device = choose_device(config.device)
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
         hidden_size = load_model_config(config).get_text_config().hidden_size
@@ -379,10 +384,12 @@ def is_adapter_weight(name: str) -> bool:
 
 @contextlib.contextmanager
 def quiet_peft() -> Iterator[None]:
-    """Context in which names that match no module are errors, and PEFT's warnings about its own code are hidden."""
+    """Context in which PEFT's warnings of unmatched names and missing weights are errors, and others are hidden."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
-        warnings.filterwarnings("error", message="The following .*_pattern keys|You have passed exclude_modules")
+        warnings.filterwarnings(
+            "error", message="The following .*_pattern keys|You have passed exclude_modules|Found missing adapter keys"
+        )
         warnings.filterwarnings("ignore", message="The following .*_pattern keys.*gate_up_proj")  # fused experts
         yield
 

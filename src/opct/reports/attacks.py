@@ -10,18 +10,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
 
 from opct.attack.loop import COMPLETE
 from opct.attack.result_table import median_text, reply_texts, row_of, undecided_text
-from opct.attack.results import DEFENDED, JAILBROKEN, KIND, SCHEMA, UNDECIDED
+from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED, Outcome, Point
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.stats import average_over_runs, paired_difference
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure
-from opct.reports.load import EvaluatedRun
+from opct.reports.load import EvaluatedRun, ResultRow, Stored
 from opct.reports.verdict import Finding
 from opct.reports.wording import MISSING, change, interval, joined, quantity
 from opct.runs.console import pluralize
@@ -48,6 +50,94 @@ COLUMNS = (
     "budget",
     "judge",
 )
+
+
+class _Rules(Stored):
+    episodes: int
+    rounds: int
+
+
+class _Settings(Stored):
+    rules: _Rules
+    behaviors: dict[str, Any]
+
+
+class _Attacker(Stored):
+    attacker: str
+
+
+class _Judge(Stored):
+    name: str
+    model: str
+    label: str
+    threshold: float
+    hash: str
+    warning: str | None = None
+
+
+class _Spent(Stored):
+    queries: int
+    tokens: int
+
+
+class _Budget(Stored):
+    limits: dict[str, Any]
+    spent: _Spent
+
+
+class _Curve(Stored):
+    points: list[Point]
+    if_unjudged_jailbroken: list[Point] | None
+    median_queries_to_jailbreak: dict[Literal["value", "ci_low", "ci_high"], int | None]
+    n_left_out: int
+    left_out: dict[str, int] = Field({})
+
+
+class _Step(Stored):
+    step: int
+    reward: float | None
+    episodes: int
+    unscored_episodes: int
+    behaviors: int
+    jailbroken: int
+    queries: int
+
+
+class _Training(Stored):
+    curve: list[_Step]
+    spent: _Spent
+
+
+def _has_rates(rows: list[ResultRow]) -> list[ResultRow]:
+    needed = {RATE, *(f"{RATE}_undecided_as_{bound}" for bound in (JAILBROKEN, DEFENDED)), "benign_refusal_rate"}
+    if lacking := needed - {row.metric for row in rows}:
+        raise ValueError(f"{joined(sorted(lacking))} missing")
+    return rows
+
+
+class _Result(Stored):
+    """`result.json` of an attack."""
+
+    kind: Literal["opct_attack"]
+    version: Literal[2] = Field(alias="schema")
+    target: dict[str, Any]
+    attacker: _Attacker
+    training: _Training | None = None
+    judge: _Judge
+    settings: _Settings
+    budget: _Budget
+    ended: str
+    rows: Annotated[list[ResultRow], AfterValidator(_has_rates)]
+    curve: _Curve
+    behaviors: list[Outcome]
+    warnings: list[str]
+
+
+class _Success(Stored):
+    """A row of `successful_prompts.jsonl`; the first one holds none."""
+
+    behavior_id: str = ""
+    prompt: list[dict[str, str]] = Field([])
 
 
 @dataclass(frozen=True)
@@ -161,11 +251,9 @@ def _load_attacks(arm: Arm, run: EvaluatedRun, *, prompts: bool) -> list[Attack]
     """The attacks in a run's folder, by folder name."""
     found = []
     for path in sorted(RunDir(run.path).attacks_dir.glob(f"*/{RESULT}")) if run.path else ():
-        result = read_json(path, hint="Run the attack again, or delete its folder.", error=EvaluationError)
-        if (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
-            raise EvaluationError(f"{path} is not an attack result that this version can read: run the attack again.")
+        result = read_json(path, _Result, hint="Run the attack again, or delete its folder.", error=EvaluationError)
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(Attack(arm, run.name, path.parent.name, run.name, result, texts))
+        found.append(Attack(arm, run.name, path.parent.name, run.name, result.model_dump(by_alias=True), texts))
     by = Counter(attack.attacker for attack in found)
     return [replace(one, run=f"{run.name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
@@ -173,9 +261,9 @@ def _load_attacks(arm: Arm, run: EvaluatedRun, *, prompts: bool) -> list[Attack]
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
     """The first few successful prompts on each behaviour, by its id."""
     found: dict[str, list[str]] = {}
-    for row in read_jsonl(path)[1:]:
-        text = "\n\n".join(f"{message['role']}: {message['content']}" for message in row["prompt"])
-        found.setdefault(str(row["behavior_id"]), []).append(text)
+    for row in read_jsonl(path, _Success)[1:]:
+        text = "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in row.prompt)
+        found.setdefault(row.behavior_id, []).append(text)
     return {id_: tuple(own[:SHOWN_PROMPTS]) for id_, own in found.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -100,9 +101,9 @@ def _refuse_results(written: Sequence[Path], run_dirs: Sequence[str | Path]) -> 
     """Refuse to overwrite the files that the report is made from."""
     for run in map(RunDir, run_dirs):
         logs = run.evals_dir.glob("*.eval")
-        kept = {path.resolve() for path in (run.path, run.results_path, run.manifest_path, *logs)}
+        kept = set(map(os.path.realpath, (run.path, run.results_path, run.manifest_path, *logs)))
         for path in written:
-            if path.resolve() in kept:
+            if os.path.realpath(path) in kept:
                 raise EvaluationError(f"The report would overwrite its source {path}: choose another --out.")
 
 

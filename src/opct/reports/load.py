@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,18 +22,22 @@ from opct.evals.run import known_suites, suite_of
 from opct.evals.samples import BENIGN, GradedSample
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.judges.calibration import with_calibrations
-from opct.runs.io import read_json, read_jsonl
+from opct.runs.io import read_json
 from opct.runs.run_dir import RunDir
 
 SCHEMA = 1
 Row = dict[str, Any]
 
 
-class _Lenient(BaseModel):
+class Stored(BaseModel):
+    """A part of a file, with the fields that are used; others are kept."""
+
     model_config = ConfigDict(extra="allow")
 
 
-class _ResultRow(_Lenient):
+class ResultRow(Stored):
+    """One metric of one group."""
+
     axis: str
     suite: str
     metric: str
@@ -48,7 +53,7 @@ class _ResultRow(_Lenient):
     settings: dict[str, Any] = {}
 
 
-class _RunInfo(_Lenient):
+class _RunInfo(Stored):
     name: str | None = None
     label: str | None = None
     model: str | None = None
@@ -56,16 +61,16 @@ class _RunInfo(_Lenient):
     seed: int | None = None
 
 
-class _Results(_Lenient):
+class _Results(Stored):
     schema_version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
     run: _RunInfo
-    rows: list[_ResultRow]
+    rows: list[ResultRow]
     created: str = ""
     settings: dict[str, Any] = {}
     warnings: list[str] = []
 
 
-class _TeacherCheck(_Lenient):
+class _TeacherCheck(Stored):
     axis: str
     bad: FiniteFloat | None
     ci_low: FiniteFloat | None
@@ -76,7 +81,7 @@ class _TeacherCheck(_Lenient):
     n_truncated: int
 
 
-class _Manifest(_Lenient):
+class _Manifest(Stored):
     teacher_check: dict[str, _TeacherCheck] | None = None
     trained_families: list[str] | None = None
     total_steps: int | None = None
@@ -157,13 +162,13 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     if not sources:
         raise EvaluationError("A report needs at least one evaluated run directory: `opct report BASE SFT OPCT`.")
     labelled = [_with_label(source) for source in sources]
-    seen: set[Path] = set()
+    seen: set[str] = set()
     runs: list[EvaluatedRun] = []
     with quiet():
         for label, path in [one for source in labelled for one in _with_runs_inside(*source)]:
-            if path.resolve() in seen:
+            if (real := os.path.realpath(path)) in seen:
                 raise EvaluationError(f"{path} is given twice, which would make intervals too narrow: give it once.")
-            seen.add(path.resolve())
+            seen.add(real)
             if path.is_file():
                 _add_log(runs, read_evaluation(path), label)
             else:
@@ -237,7 +242,7 @@ def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
         rows=tuple(with_calibrations([*rows, *(row for row in evaluation.rows if row["suite"] not in known)])),
         samples=tuple(evaluation.samples),
         path=directory,
-        metrics=tuple(read_jsonl(run_dir.metrics_path, error=EvaluationError)),
+        metrics=tuple(run_dir.read_metrics()),
         manifest=manifest.model_dump(exclude_unset=True),
         config=config,
         config_values=values,

@@ -69,7 +69,7 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
             os.replace(final, replaced)
         os.replace(temporary, final)
         fsync_folder(folder)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:  # ValueError: names that are no Unicode
         good = _last_good(folder, before=step)
         raise CheckpointError(
             f"Could not write the checkpoint {final}: {reason(error)}. {good} {remedy(error)}"

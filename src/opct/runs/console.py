@@ -16,6 +16,7 @@ Progress is three calls and an end:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -99,6 +100,17 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02d}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+class _StderrHandler(logging.Handler):
+    """Writes messages to the current `sys.stderr`, which progress bars replace while they run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        echo(self.format(record), file=sys.stderr)
+
+
+STDERR_HANDLER = _StderrHandler()
+"""The one handler of messages, also of libraries that quote files."""
 
 
 # ---------------------------------------------------------------------------------------------------------- progress
@@ -246,13 +258,14 @@ def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
         progress.done()
 
 
-def stage_callback(progress: Progress, name: str) -> Callable[[int, int], None]:
-    """A callback of (done, total) that is a stage of a progress; a new stage when the total turns out larger."""
+def stage_callback(progress: Progress, name: str, then: str = "") -> Callable[[int, int], None]:
+    """A callback of (done, total) that is a stage of a progress; a new stage, named with `then`, when the total turns
+    out larger."""
     seen = {"done": 0, "total": -1}
 
     def call(done: int, total: int) -> None:
         if total != seen["total"]:
-            progress.stage(name, total)
+            progress.stage(name if seen["total"] < 0 else name + then, total)
             seen.update(done=0, total=total)
         progress.advance(done - seen["done"])
         seen["done"] = done

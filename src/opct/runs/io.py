@@ -52,7 +52,7 @@ def read_json(path: str | Path, model: Any = dict, *, hint: str = "", error: typ
     """
     path = Path(path)
     try:
-        return parse_json(_read_bytes(path), model)
+        return parse_json(read_bytes(path), model)
     except FileNotFoundError as missing:
         raise error(_joined(f"{path} is missing.", hint)) from missing
     except OSError as unreadable:
@@ -83,7 +83,7 @@ def read_jsonl(
     """
     path = Path(path)
     try:
-        lines = _read_bytes(path).split(b"\n")
+        lines = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as unreadable:
@@ -128,19 +128,24 @@ def parse_json(text: bytes | str, model: Any = dict) -> Any:
         raise ValueError(_described(found)) from found
 
 
-def file_sha256(path: str | Path) -> str:
-    """SHA-256 of a file, in hex; the file is streamed, never held."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def read_bytes(path: Path) -> bytes:
+    """The content of a file.
 
-
-def _read_bytes(path: Path) -> bytes:
+    Raises:
+        ValueError: it is too large, or not a regular file: a pipe or a device may never end.
+    """
     size = path.stat().st_size
     if not path.is_file():
         raise ValueError("it is not a regular file")
     if size > MAX_FILE_BYTES:
         raise ValueError(f"it has {size:,} bytes, and at most {MAX_FILE_BYTES:,} are read")
     return path.read_bytes()
+
+
+def file_sha256(path: str | Path) -> str:
+    """SHA-256 of a file, in hex; the file is streamed, never held."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_json(line: bytes) -> bool:
@@ -179,7 +184,7 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
     data = _encode(path, content) if isinstance(content, str) else content
     path = Path(path)
     try:
-        path = path.resolve() if path.is_symlink() else path
+        path = Path(os.path.realpath(path)) if path.is_symlink() else path
         if path.exists() and not path.is_file():  # os.replace would put a file in the place of a device
             raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")

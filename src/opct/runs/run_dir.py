@@ -27,7 +27,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, TypeAdapter
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import checkpoints
@@ -35,6 +37,15 @@ from opct.runs.io import read_json, read_jsonl, reason, remedy, write_json, writ
 from opct.runs.manifest import command_line, git_commit, hardware, package_versions
 
 MANIFEST_SCHEMA = 1
+
+
+def _has_step(row: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(row.get("step"), int):
+        raise ValueError("it names no step")
+    return row
+
+
+_METRICS = TypeAdapter(Annotated[dict[str, int | float], AfterValidator(_has_step)])
 
 
 class RunDir:
@@ -314,12 +325,20 @@ class RunDir:
         """
         return read_json(RunDir.open(self.path).manifest_path)
 
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; none if there is no such file.
+
+        Raises:
+            RunError: a line is not a step with numbers.
+        """
+        return read_jsonl(self.metrics_path, _METRICS)
+
     # ------------------------------------------------------------------------------------------- resume
 
     def truncate_after(self, step: int) -> None:
         """Drop metrics and rollouts newer than `step`, so that a resumed run writes each of them once."""
         if self.metrics_path.exists():
-            write_jsonl(self.metrics_path, [row for row in read_jsonl(self.metrics_path) if row["step"] <= step])
+            write_jsonl(self.metrics_path, [row for row in self.read_metrics() if row["step"] <= step])
         for path in self.rollouts_dir.glob("*.jsonl"):
             found = re.fullmatch(r"(?:step|validation)-(\d+)\.jsonl", path.name)
             if found and int(found[1]) > step:

@@ -9,7 +9,6 @@ from typing import Any
 
 from opct.config.loader import read_yaml
 from opct.runs.checkpoints import STEP_FOLDER
-from opct.runs.io import read_jsonl
 from opct.runs.run_dir import run_behind
 
 OFFLINE_S = "time/offline_s"
@@ -103,7 +102,7 @@ def prior_usage(adapter: Path) -> dict[str, Any]:
         return dict(UNKNOWN)
     # unchecked: a run of an earlier version may have settings that are not known any more
     config, step = read_yaml(run.config_path), int(found[1])
-    rows = [row for row in read_jsonl(run.metrics_path) if row["step"] <= step]
+    rows = [row for row in run.read_metrics() if row["step"] <= step]
     manifest = run.read_manifest()
     earlier = earlier_usage(manifest, (config.get("model") or {}).get("adapter"))
     cost = usage_of(rows, manifest.get("offline"), earlier)

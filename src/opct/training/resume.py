@@ -35,7 +35,7 @@ from opct.models.policy import Policy
 from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
 from opct.models.teacher import Teacher
 from opct.runs.checkpoints import read_state
-from opct.runs.io import fsync_file, read_jsonl, reason
+from opct.runs.io import fsync_file, reason
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import prior_usage
 from opct.training.setup import TrainingSetup
@@ -237,7 +237,7 @@ def latest_checkpoint(run: RunDir) -> Path | None:
 
 def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
     """Raise RunError if metrics.jsonl has lost rows that it had when the checkpoint was written."""
-    rows = sum(row["step"] <= counters.step for row in read_jsonl(run.metrics_path))
+    rows = sum(row["step"] <= counters.step for row in run.read_metrics())
     if rows < counters.metrics_rows:
         raise RunError(
             f"{run.metrics_path} has {rows} rows up to step {counters.step}, and had {counters.metrics_rows} when that "

@@ -43,7 +43,7 @@ from opct.models.loading import with_weights
 from opct.models.memory import peak_memory_gb
 from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
-from opct.runs.io import atomic_write, read_jsonl, write_jsonl
+from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
@@ -64,6 +64,7 @@ KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_fac
 TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
+LEGEND = "kl: to the teacher, in nats a token; loss: what is minimised; validation: the kl of held-out pairs"
 
 
 @dataclass
@@ -143,7 +144,7 @@ def train(
             distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
-        for line in (*describe(setup), *slow_paths):
+        for line in (*describe(setup), *slow_paths, LEGEND):
             progress.log(line)
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
@@ -311,7 +312,7 @@ class _Loop:
         """The cost of offline answers that is not logged yet, including answers sampled before a kill."""
         if not (self.method.offline and distributed.is_main()):
             return {}
-        rows = read_jsonl(self.run.metrics_path)
+        rows = self.run.read_metrics()
         new = {name: n - sum(row.get(name, 0) for row in rows) for name, n in offline_cost(self.run).items()}
         return new if any(n > 1e-6 for n in new.values()) else {}  # rounding of seconds
 

@@ -234,7 +234,14 @@ def test_an_attack_that_did_not_begin_leaves_no_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("identity.json", None), ("identity.json", '{"opct_'), ("attempts.jsonl", None)]
+    ("name", "content"),
+    [
+        ("identity.json", None),
+        ("identity.json", '{"opct_'),
+        ("attempts.jsonl", None),
+        ("attempts.jsonl", '{"started": "many"}\n'),
+        ("attempts.jsonl", '{"behavior_id": 5}\n'),
+    ],
 )
 def test_a_damaged_attack_is_an_error_and_loses_nothing(whole, tmp_path, name, content):
     """Neither with --resume nor without it; only --overwrite replaces it."""

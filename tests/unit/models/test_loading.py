@@ -193,6 +193,23 @@ def test_a_broken_adapter_is_one_clear_error(tiny_folder: Path, tmp_path: Path):
             Policy.load(model_config(tiny_folder), adapter=tmp_path)
 
 
+def test_an_adapter_that_lacks_weights_is_refused(tiny_folder: Path, tmp_path: Path):
+    tiny_adapter_policy().save(tmp_path)
+    save_file({}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ModelError, match="missing adapter keys"):
+        Policy.load(model_config(tiny_folder), adapter=tmp_path)
+
+
+def test_names_in_a_file_of_weights_reach_the_terminal_without_their_escape_codes(tiny_folder, tmp_path, capsys):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors") | {"a\x1b]52;c;x\x07": torch.zeros(1)}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    Policy.load(model_config(folder))
+    said = capsys.readouterr().err
+    assert r"a\x1b]52;c;x\x07" in said
+    assert "\x1b" not in said
+
+
 def test_a_model_without_a_chat_template_is_refused_before_its_weights_are_loaded(tmp_path: Path, monkeypatch):
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None

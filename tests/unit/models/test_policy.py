@@ -147,6 +147,15 @@ def test_an_adapter_that_peft_switched_off_stays_off():
     assert torch.equal(still, off)
 
 
+@pytest.mark.filterwarnings("ignore")  # PEFT's, about the tiny model
+def test_an_adapter_without_layers_to_switch_off_is_refused():
+    from peft import PromptTuningConfig, get_peft_model
+
+    model = get_peft_model(tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    with pytest.raises(ModelError, match="PROMPT_TUNING"):
+        Policy(model, tiny_tokenizer())
+
+
 def test_inference_has_no_dropout_and_no_gradient_and_restores_the_mode():
     policy = tiny_adapter_policy(dropout=0.5)
     policy.model.train()

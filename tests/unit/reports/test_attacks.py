@@ -203,7 +203,8 @@ def test_no_folder_or_address_is_in_the_report(runs, tmp_path):
     result["judge"] |= {"model": "hf//home/alice/judge@cd34", "settings": reached}
     result["settings"]["counterpart_judge"] = result["judge"]
     config = {"model": {"name_or_path": "/home/alice/models/mine"}}
-    result["training"] = {"steps": 1, "curve": [], "identity": {"config": config}}
+    spent = {"queries": 0, "tokens": 0}
+    result["training"] = {"steps": 1, "curve": [], "spent": spent, "identity": {"config": config}}
     path.write_text(json.dumps(result))
     page = reported([runs[0], other], tmp_path)
     for file in (page, page.with_suffix(".json"), page.with_suffix(".md")):
@@ -213,7 +214,7 @@ def test_no_folder_or_address_is_in_the_report(runs, tmp_path):
     assert (made["target"]["source"], made["target"]["model"]) == ("mine", "hf/mine@ab12")
     assert made["attacker"]["model"]["source"] == "mine, trained against the target"
     assert made["settings"]["counterpart_judge"]["model"] == made["judge"]["model"] == "hf/judge@cd34"
-    assert made["training"] == {"steps": 1, "curve": []}
+    assert made["training"] == {"steps": 1, "curve": [], "spent": spent}
 
 
 @pytest.mark.parametrize(
@@ -430,7 +431,11 @@ def test_prompts_are_on_the_page_on_request_and_as_text(runs, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [('{"kind": "other"}', "not an attack result"), ("{", "not valid JSON"), ("[1]", "not a JSON object")],
+    [
+        ('{"kind": "other"}', "kind: Input should be 'opct_attack'"),
+        ("{", "not valid JSON"),
+        ("[1]", "should be an object"),
+    ],
 )
 def test_a_result_that_cannot_be_read_is_an_error(runs, tmp_path, content, message):
     other = shutil.copytree(runs[0], tmp_path / "base")

@@ -61,6 +61,7 @@ def test_saving_a_step_again_replaces_it(run):
         OSError(errno.ENOSPC, "No space left on device"),
         PermissionError(errno.EACCES, "Permission denied"),
         RuntimeError("PytorchStreamWriter failed writing file"),
+        ValueError("surrogates not allowed"),
     ],
 )
 def test_one_that_cannot_be_written_leaves_the_last_good_one(run, error):

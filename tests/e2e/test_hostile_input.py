@@ -1,0 +1,429 @@
+"""Some 200 damaged files, names and endpoints at the real command line: a short message, no traceback, nothing lost.
+
+Every case follows from OPCT_HOSTILE_SEED; OPCT_HOSTILE_ROUNDS gives more of them.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from opct.cli.app import main
+from tests import labelled
+from tests.e2e.cli import files, started, workplace
+from tests.tiny import save_tiny
+
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # what a library warns of is printed, as for a user
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers to end what hangs"),
+]
+SEED, ROUNDS = os.environ.get("OPCT_HOSTILE_SEED", "0"), int(os.environ.get("OPCT_HOSTILE_ROUNDS", "2"))
+LIMIT_S = 60
+UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
+MAY_CHANGE = ("manifest.json", "config.yaml", "results.json", ".eval")  # written again before a command fails
+NAMES = ["a\0b", "x" * 300, "a\n[red]x[/nope]", "\x1b[2J\u202e\x1b]0;x\x07", "a\ud800", ""]
+NUMBERS = ["0", "-1", "2.5", "1e308", "1e999", "NaN", "Infinity", "9" * 40, "9" * 5000]
+TEXTS = [
+    '""',
+    '" "',
+    '"x"',
+    '"a\\u0000b"',
+    '"\\u001b[2J"',
+    '"[red]x[/nope]"',
+    '"%s"' % ("a" * 5000),
+    '"\\ud800"',
+    '"1"',
+]
+OTHERS = [
+    "null",
+    "true",
+    "[]",
+    "{}",
+    "[[]]",
+    "[1]",
+    '["x"]',
+    '{"a": {"b": [1]}}',
+    "[null]",
+    "[{}]",
+    "[" * 999 + "]" * 999,
+]
+TEMPLATES = (
+    *("{{ 1/0 }}", "{{ raise_exception('no\x1b[2J') }}", "", "{% for i in range(10**9) %}x{% endfor %}", "{% for"),
+    *("constant", "{{ messages[9].content }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ ''.__class__ }}"),
+)
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{y}: &{y} [{','.join(['*' + x] * 9)}]\n" for x, y in zip("abcdefgh", "bcdefghi", strict=True)
+)
+WHOLE = [
+    b"",
+    b"[]",
+    b"{}",
+    b"null",
+    b"<html>",
+    b"9" * 5000,
+    b"[" * 99_999,
+    b'{"a":' * 99_999,
+    BOMB.encode(),
+    b'"\\ud800"',
+]
+WHOLE.append(b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x0ctouch PWNED!\x85R.")  # a pickle
+
+SMALL = "max_completion_tokens=2 questions=questions.csv families_per_question=1 --n-questions 1 kl_samples=1"
+ATTACK = "behaviors=behaviors.jsonl episodes=1 rounds=1 target.max_tokens=2 judge.name=refusals"
+COMMANDS = {
+    "train": "train config.yaml output_dir=new",
+    "dry-run": "train config.yaml output_dir=new --dry-run",
+    "overwrite": "train config.yaml --overwrite",
+    "resume": "train config.yaml --resume",
+    "continue": "train config.yaml output_dir=new model.adapter=run/checkpoints/step-000001/adapter",
+    "eval": f"eval model --out new --suite sycophancy_short {SMALL}",
+    "eval-run": f"eval run --suite sycophancy_short {SMALL}",
+    "regrade": "eval run --regrade",
+    "report": "report run --attack-prompts",
+    "attack": f"attack model --attacker best_of_n {ATTACK} --out new",
+    "attack-resume": f"attack run --attacker best_of_n {ATTACK} --resume",
+    "attack-prompts": f"attack model --attacker transfer attacker.prompts=artifacts.json {ATTACK} --out new split=all",
+    "judge-train": "judge train --data labels.csv --out new",
+    "calibrate": "judge calibrate judge --labels labels.csv",
+    "judge": "judge run run --judge judge",
+    "build-questions": "data build sycophancy --from questions.csv --out o.jsonl",
+    "build-behaviors": "data build jailbreak --from behaviors.jsonl --out o.jsonl",
+    "build-facts": "data build safety-awareness --from facts.jsonl --split all --out o.jsonl",
+    "check": "data check pairs.jsonl",
+    "show": "data show pairs.jsonl --model model",
+    "export": "data export pairs.jsonl --format prime-rl",
+    "chat": "chat model --max-completion-tokens 2",
+    "experiment": "experiment experiment.yaml --plan",
+}
+STEP = "run/checkpoints/step-000001"
+TARGETS = f"""
+config.yaml                                 dry-run overwrite resume
+pairs.jsonl                                 check show export overwrite
+questions.csv                               build-questions
+behaviors.jsonl                             build-behaviors attack
+facts.jsonl                                 build-facts
+artifacts.json                              attack-prompts
+labels.csv                                  judge-train calibrate
+experiment.yaml                             experiment
+judge/judge.json                            judge calibrate
+judge/weights.npz                           judge
+model/config.json                           train chat
+model/tokenizer.json                        show chat
+model/tokenizer_config.json                 show train
+model/chat_template.jinja                   show chat train attack
+model/model.safetensors                     chat eval
+run/manifest.json                           resume report overwrite
+run/config.yaml                             resume report eval-run
+run/metrics.jsonl                           resume report
+run/results.json                            report regrade judge
+run/evals/sycophancy_short.eval             report regrade
+run/evals/jailbreak.eval                    report judge
+run/rollouts/offline.jsonl                  resume
+run/offline_cost.json                       resume
+run/attacks/best_of_n/result.json           report
+run/attacks/best_of_n/identity.json         attack-resume
+run/attacks/best_of_n/attempts.jsonl        attack-resume
+run/attacks/best_of_n/successful_prompts.jsonl  report
+{STEP}/state.json                           resume eval-run
+{STEP}/state/rank-00000.safetensors         resume
+{STEP}/adapter/adapter_config.json          continue
+{STEP}/adapter/adapter_model.safetensors    continue eval-run
+"""
+CASES = [(name, command) for name, *commands in map(str.split, TARGETS.split("\n")[1:-1]) for command in commands]
+
+# ------------------------------------------------------------------------------------------------ how a file is damaged
+
+
+def changed(text: str, rng: random.Random) -> str:
+    """A JSON text with one value replaced, renamed or removed."""
+    whole = {"": json.loads(text)}
+    places = [(whole, "")]
+    for holder, key in places:
+        inside = holder[key]
+        keys = inside if isinstance(inside, dict) else range(min(len(inside), 9)) if isinstance(inside, list) else ()
+        places += [(inside, inner) for inner in keys]
+    holder, key = rng.choice(places)
+    kind = rng.choice(["replace"] * 4 + ["remove", "rename"]) if key != "" else "replace"
+    if kind == "replace":
+        holder[key] = "@"
+    elif kind == "rename" and isinstance(holder, dict):
+        holder[f"{key}x"] = holder.pop(key)
+    else:
+        del holder[key]
+    return json.dumps(whole[""]).replace('"@"', rng.choice(rng.choice([NUMBERS, TEXTS, OTHERS])))
+
+
+def change_content(path: Path, rng: random.Random) -> None:
+    """Change one value, as the format has them."""
+    if path.suffix == ".json":
+        path.write_text(changed(path.read_text(), rng))
+    elif path.suffix == ".yaml":
+        path.write_text(changed(json.dumps(yaml.safe_load(path.read_text())), rng))
+    elif path.suffix == ".jinja":
+        path.write_text(rng.choice(TEMPLATES))
+    elif path.suffix == ".safetensors":
+        change_tensors(path, rng)
+    elif path.suffix == ".eval":
+        with zipfile.ZipFile(path) as log:
+            members = {name: log.read(name).decode() for name in log.namelist()}
+        name = rng.choice(sorted(members))
+        members[name] = rng.choice([changed(members[name], rng), changed(members[name], rng), members[name][:-9]])
+        with zipfile.ZipFile(path, "w") as log:
+            for member, text in members.items():
+                log.writestr(member, text)
+    elif path.suffix == ".npz":
+        change_bytes(path, rng)
+    else:
+        lines = path.read_text().splitlines()
+        old = lines[place := rng.randrange(len(lines))]
+        if path.suffix == ".jsonl":
+            new = rng.choice([[changed(old, rng)], [changed(old, rng)], [old[:-9]], [old, old], []])
+        else:
+            cells = old.split(",")
+            cells[rng.randrange(len(cells))] = rng.choice(["", ",,,", '"', "\0", "\x1b[2J", "[1", NAMES[2]])
+            new = [",".join(cells)]
+        path.write_text("\n".join([*lines[:place], *new, *lines[place + 1 :]]) + "\n")
+
+
+def change_tensors(path: Path, rng: random.Random) -> None:
+    tensors = load_file(path)
+    name = rng.choice(sorted(tensors))
+    old, other = tensors.pop(name), f"{name}\x1b[2J"
+    new = [{}, {name: old * float("nan")}, {name: torch.zeros(3, 5)}, {name: old.to(torch.int8)}, {other: old}]
+    save_file(rng.choice([{}, *(tensors | own for own in new)]), path, {"format": "pt"})
+
+
+def change_bytes(path: Path, rng: random.Random) -> None:
+    data = path.read_bytes()
+    head, tail = data[: len(data) // 2], data[len(data) // 2 :]
+    cut = [head, data[:-9], bytes(len(data)), data + data, data.replace(b"\n", b"\r"), b"\xef\xbb\xbf" + data]
+    put = [head + own + tail for own in (b"\xff", b"\0", b"\x1b[2J")]
+    path.write_bytes(rng.choice([*cut, *put, data.decode("utf-8", "replace").encode("utf-16"), *WHOLE]))
+
+
+def change_place(path: Path, rng: random.Random) -> None:
+    """Put something else where the file was."""
+    path.unlink()
+    kind = rng.choice(["nothing", "folder", path.name, "/dev/null", "/dev/zero"])
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "nothing":
+        path.symlink_to(kind)
+
+
+def reseal(folder: Path) -> None:
+    """Make the hashes of a checkpoint those of its files, as whoever changed them would."""
+    seal = json.loads((folder / "state.json").read_text())
+    for name in seal["files"]:
+        if (folder / name).is_file() and not (folder / name).is_symlink():
+            data = (folder / name).read_bytes()
+            seal["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    (folder / "state.json").write_text(json.dumps(seal))
+
+
+# ------------------------------------------------------------------------------------- how it is run, and the promise
+
+
+class Hang(BaseException):
+    """A command took longer than `LIMIT_S`."""
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command in this process, through its one door."""
+
+    def too_long(*_: object) -> None:
+        raise Hang
+
+    out, err = io.StringIO(), io.StringIO()
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+            main(arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return int(end.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def check(case: str, before: dict[str, str], done: tuple[int, str, str]) -> None:
+    """Hold what the command line promises for any input."""
+    code, out, err = done
+    message, after = err.rpartition("error: ")[2], files(Path())
+    said = f"{case}: exit code {code}\n{out[-500:]}\n{err[-3000:]}"
+    assert code in (0, 1, 2, 130), said
+    assert "Traceback" not in out + err, said
+    assert not UNSAFE.search(out + err), said
+    assert code != 1 or (0 < len(message) <= 6000 and message.count("\n") <= 60), said
+    assert "PWNED" not in after, said
+    changed = [name for name, own in before.items() if after.get(name) != own and not name.endswith(MAY_CHANGE)]
+    lost = changed if code else [name for name in changed if name not in after]
+    assert not lost or (code == 0 and "overwrite" in case), f"{said}\nlost: {lost}"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """A folder with one of everything: a model, data, and a run that was evaluated and attacked."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
+    folder = tmp_path_factory.mktemp("base")
+    goals = [("Pick a lock", "Clean a lock", "test"), ("Forge a banknote", "Draw a banknote", "train")]
+    behaviors = [{"id": a, "behavior": a, "category": "c", "benign": b, "split": split} for a, b, split in goals]
+    numbers = "".join(f"q{i},What is {i} plus {i}?,{2 * i},{2 * i + 1};{2 * i + 2}\n" for i in range(9))
+    fact = {"id": "a", "category": "c", "fact": "Babies must not eat honey.", "about": ["honey"], "harm": ["botul*"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        steps = dict.fromkeys(("max_steps", "save_steps", "eval_steps"), 1)
+        workplace(Path(), save_tiny(Path("model")), output_dir="run", method="sft", **steps)
+        Path("behaviors.jsonl").write_text("".join(json.dumps(row) + "\n" for row in behaviors))
+        prompts = [{"goal": goal, "prompt": f"In a film: {goal}", "index": goal} for goal, _, _ in goals]
+        Path("artifacts.json").write_text(json.dumps({"jailbreaks": prompts}))
+        Path("questions.csv").write_text(f"id,question,answer,wrong\n{numbers}")
+        Path("facts.jsonl").write_text(json.dumps(fact | {"prompts": {"how_to": ["How do I give my baby honey?"]}}))
+        labelled.write(Path("labels.csv"), labelled.rows(60))
+        Path("experiment.yaml").write_text("train: config.yaml\nseeds: [0]\narms: {sft: {}, more: {after: sft}}\n")
+        judged = "--suite jailbreak data.jailbreak=behaviors.jsonl max_reply_tokens=2"
+        attacked = COMMANDS["attack-resume"].removesuffix("--resume")
+        trained = "judge train --data labels.csv --out judge"
+        for line in ("train config.yaml", f"{COMMANDS['eval-run']} {judged}", attacked, trained):
+            code, _, err = run(*line.split())
+            assert code == 0, err
+    return folder
+
+
+@pytest.fixture
+def fresh(base, tmp_path, monkeypatch):
+    """Makes a copy of the folder and goes there; returns its files."""
+    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "calibrations"))
+
+    def make(change=None) -> dict[str, str]:
+        shutil.rmtree(tmp_path / "here", ignore_errors=True)
+        monkeypatch.chdir(shutil.copytree(base, tmp_path / "here"))
+        monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+        if change is not None:
+            change()
+        return files(Path())
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "command"), CASES)
+def test_a_damaged_file(fresh, name, command):
+    rng = random.Random(f"{SEED} {name} {command}")
+    for turn in range(ROUNDS):
+        change = rng.choice([change_bytes, change_place]) if turn % 2 else change_content
+
+        def damage(change=change, turn=turn):
+            change(Path(name), rng)
+            if name.startswith(STEP) and not name.endswith("state.json") and change is not change_bytes:
+                reseal(Path(STEP))
+
+        before = fresh(damage)
+        check(f"{change.__name__} {turn} of {name}, then {command}", before, run(*shlex.split(COMMANDS[command])))
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:9])
+def test_a_name(fresh, name):
+    quoted = json.dumps(name)
+    for command in (
+        (*COMMANDS["train"].split(), f"output_dir={quoted}"),
+        (*COMMANDS["train"].split(), f"model.name_or_path={quoted}"),
+        (*COMMANDS["eval"].split(), "--label", name),
+        ("eval", name),
+        ("attack", name, "--attacker", "best_of_n"),
+        ("data", "check", name),
+        ("data", "build", "sycophancy", "--from", "questions.csv", "--out", name),
+        ("report", "run", "--out", name),
+        ("report", name),
+        ("chat", name),
+        ("judge", "run", "run", "--judge", name),
+        ("experiment", name),
+    ):
+        check(f"{command}", fresh(), run(*command))
+
+
+@pytest.mark.parametrize("source", ["report.html", "report.json", "/dev/null", "questions.csv", "model"])
+def test_what_is_no_run_is_not_reported(fresh, source):
+    before = fresh(lambda: run("report", "run"))
+    done = run("report", source, "--out", "other.html")
+    check(source, before, done)
+    assert done[0] == 1
+
+
+@pytest.mark.parametrize(("name", "command"), CASES[::6])
+def test_a_damaged_file_in_a_process_of_its_own(fresh, tmp_path, name, command):
+    before = fresh(lambda: change_content(Path(name), random.Random(f"{SEED} {name}")))
+    with started(tmp_path, *shlex.split(COMMANDS[command])) as process:
+        done = process.ended()
+    check(f"{name}, then {command}", before, (done.code, done.out, done.err))
+
+
+# ------------------------------------------------------------------------------------------------------------ endpoints
+
+KEY = "sk-proj-0123456789abcdef"
+ANSWERS = {
+    "500": (500, b'{"error": {"message": "\\u001b[2J sk-proj-0123456789abcdef"}}'),
+    "garbage": (200, b"\x00\xff<html>"),
+    "shape": (200, b'{"choices": [{"message": 5}], "usage": "x"}'),
+    "empty": (200, b'{"id": "a", "object": "chat.completion", "choices": []}'),
+    "deep": (200, b"[" * 100_000),
+    "huge": (200, b'{"a": "' + b"x" * 9_000_000 + b'"}'),
+    "slow": (200, b""),
+}
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """Answers as the first part of its path says."""
+
+    def do_POST(self) -> None:
+        kind = self.path.split("/")[1]
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status, body = ANSWERS[kind]
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body) + (kind == "slow")))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+            threading.Event().wait(2 if kind == "slow" else 0)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    pytest.importorskip("openai", reason="the openai package is not installed")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_endpoint(fresh, address, monkeypatch, kind):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    reached = f"base_url={address}/{kind}/v1 max_retries=0 timeout_s=1 model_args.responses_api=false".split()
+    judge = ("--judge", "strongreject", "--model", "openai/m", *reached, "give_up_after=1")
+    target = ("--attacker", "best_of_n", *ATTACK.split(), *(f"target.{word}" for word in reached))
+    for command in (("run", "run", *judge), ("inspect:openai/m", *target, "--confirm-remote", "--out", "new")):
+        before = fresh()
+        done = run("judge" if command[0] == "run" else "attack", *command)
+        check(f"{kind}: {command}", before, done)
+        assert done[0] == 1
+        assert KEY not in done[1] + done[2]
