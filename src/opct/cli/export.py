@@ -43,7 +43,7 @@ def export(
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the base model.")
     ] = False,
 ) -> None:
-    """Export weights for transformers, vLLM, llama.cpp or the hub."""
+    """Export trained weights for other programs."""
     from opct.reports.export import export as export_weights
 
     done = export_weights(

@@ -192,7 +192,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    base, own = trained.base, {"trust_remote_code": trained.base.trust_remote_code}
+    base = trained.base
+    own: dict[str, Any] = {"trust_remote_code": base.trust_remote_code}
     if base.quantization is not None:
         raise ModelError(
             f"The base of {trained.folder} was quantised (model.quantization={base.quantization}): merged into its "

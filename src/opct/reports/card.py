@@ -129,7 +129,7 @@ def _front_matter(comparison: Comparison, arm: Arm, exported: Exported | None, *
         base_model_relation=("adapter" if has_adapter else "finetune") if on_hub else None,
         library_name="peft" if has_adapter else "transformers",
         pipeline_tag="text-generation",
-        license=exported and exported.license,
+        license=None if exported is None else exported.license,
         datasets=list(exported.datasets) or None if exported is not None else None,
         tags=[tag for tag in tags if tag != "base"],
         model_name=title(comparison) if results else None,

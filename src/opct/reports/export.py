@@ -108,11 +108,13 @@ def export(
             with tempfile.TemporaryDirectory(prefix=".opct-export-", dir=temporary.parent) as folder:
                 difference = write(Path(folder) / "model")
                 weights.write_gguf(Path(folder) / "model", temporary, quantize)
-    url = weights.push(targets[0], push, private=private, overwrite=overwrite) if push else None
-    return ExportResult(targets[0], url, difference)
+    pushed = weights.push(targets[0], push, private=private, overwrite=overwrite) if push else None
+    return ExportResult(targets[0], pushed, difference)
 
 
-def _card(trained: weights.Trained, kind, place: str, difference: weights.Difference | None) -> str:
+def _card(
+    trained: weights.Trained, kind: Literal["adapter", "finetune"], place: str, difference: weights.Difference | None
+) -> str:
     """The model card of the exported weights, with the run's own evaluation."""
     from opct.reports.card import Exported, model_card_text
     from opct.reports.compare import compare
@@ -122,8 +124,8 @@ def _card(trained: weights.Trained, kind, place: str, difference: weights.Differ
     if any(RunDir(trained.folder).evals_dir.glob("*.eval")):
         run = load_run(trained.folder)
     else:
-        about = {"method": config.method, "seed": config.seed, "config_values": flat_settings(config.model_dump())}
-        run = EvaluatedRun(trained.folder.name, config.method, config.model.name_or_path, **about)
+        name, values = config.model.name_or_path, flat_settings(config.model_dump())
+        run = EvaluatedRun(trained.folder.name, config.method, name, config.method, config.seed, config_values=values)
     stamp = {
         "created": datetime.now(UTC).replace(microsecond=0).isoformat(),
         "version": package_versions()["opct"] or "unknown",

@@ -136,7 +136,8 @@ def train(
         run = stack.enter_context(_open(config, resume, overwrite))
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
-        found = (run.read_manifest() if resume else {}, with_weights(config.model)) if distributed.is_main() else None
+        is_main = distributed.is_main()
+        found = (run.read_manifest() if resume else {}, with_weights(config.model)) if is_main else ({}, config.model)
         before, model = distributed.broadcast_object(found)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
