@@ -114,8 +114,10 @@ def talk(
             case "/quit":
                 return
             case "/new":
-                for kept in (questions, *histories.values(), *shown.values()):
-                    kept.clear()
+                questions.clear()
+                for name in (MODEL, BASE):
+                    histories[name].clear()
+                    shown[name].clear()
             case "/base" | "/both" if not policy.has_base:
                 console.print(NO_BASE, markup=False, style="dim")
             case "/model" | "/base" | "/both":

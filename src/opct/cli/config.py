@@ -24,9 +24,10 @@ def show(
     of: Annotated[Literal["train", "eval", "attack"], typer.Option(help="Whose settings.")] = "train",
     preset: Preset = None,
 ) -> None:
-    """Print every setting of a training, an evaluation or an attack, with its value, as YAML.
+    """Print every setting with its value, as YAML.
 
-    Settings that are not given have their defaults. The output is a config file itself.
+    The settings are those of a training, an evaluation or an attack; those that are not given have their defaults. The
+    output is a config file itself.
 
     \b
     Examples:
