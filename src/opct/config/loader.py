@@ -420,7 +420,7 @@ def _init(self: Section, **values: Any) -> None:
 
 
 _init.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # so pydantic does not call it for nested sections
-Section.__init__ = _init  # type: ignore[method-assign]
+Section.__init__ = _init  # type: ignore[method-assign, assignment]
 
 
 def _cross_place(tree: Tree, line: str) -> str:

@@ -144,7 +144,7 @@ def _training(entry: Entry, run: RunDir) -> Entry:
 def _attack(entry: Entry) -> Entry:
     identity, result = read_json(entry.path / ATTACK), entry.path / "result.json"
     entry = replace(entry, method=identity["attacker_name"], model=(identity.get("target") or {}).get("source"))
-    found = read_json(result) if result.is_file() else {"ended": "interrupted"}
+    found: dict[str, Any] = read_json(result) if result.is_file() else {"ended": "interrupted"}
     if found["ended"] == "interrupted":
         return replace(entry, state=STOPPED, resume="the same `opct attack` command with --resume")
     return replace(entry, headline=found["rows"][0])

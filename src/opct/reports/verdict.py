@@ -144,7 +144,8 @@ def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[MetricRow]) -> Finding:
     """The main arm against another one on each of these rows; one sentence for all that cannot be compared."""
-    arm, found, apart = main_arm(comparison), [], {}
+    arm, found = main_arm(comparison), list[str]()
+    apart: dict[str, list[str]] = {}
     for row in rows:
         if arm is other or comparison.difference(row, arm.label, other.label) is not None:
             found.append(_sentence(comparison, row, other))

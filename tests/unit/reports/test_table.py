@@ -183,7 +183,7 @@ def test_other_questions_are_said_once_with_the_remedy(tmp_path):
     renamed = tuple(replace(own, id=f"mine/{own.id}", cluster=f"mine/{own.cluster}") for own in opct.samples)
     text = "\n".join(verdict(compare([base, replace(opct, samples=renamed, settings={"questions": "my.csv"})])))
     cause = "because their questions differ (OPCT: my.csv; Base: the embedded ones). Evaluate Base on the same "
-    assert cause + "questions: `opct eval smollm2-135m-instruct --questions my.csv --out FOLDER`." in text
+    assert cause + f"questions: `opct eval {base.model} --questions my.csv --out FOLDER`." in text
     assert text.count("on the same questions") == 2  # once for the axes, once for what it cost
 
 
