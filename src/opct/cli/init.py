@@ -16,6 +16,12 @@ HEAD = """\
 """
 
 
+NEXT = """\
+next: opct train {file} --dry-run
+      opct train {file}
+      opct eval {model} --out runs/base{asked}
+      opct eval {run}{asked}
+      opct report runs/base {run}"""
 FEWEST_STEPS = 20
 
 
@@ -84,10 +90,4 @@ def init(
     atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
     echo(f"{file}: written")
     asked = f" --questions {questions}" if questions else ""
-    echo(
-        f"next: opct train {file} --dry-run\n"
-        f"      opct train {file}\n"
-        f"      opct eval {settings.model.name_or_path} --out runs/base{asked}\n"
-        f"      opct eval {settings.output_dir}{asked}\n"
-        f"      opct report runs/base {settings.output_dir}"
-    )
+    echo(NEXT.format(file=file, model=settings.model.name_or_path, run=settings.output_dir, asked=asked))
