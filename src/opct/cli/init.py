@@ -11,8 +11,8 @@ from opct.cli.options import Preset
 from opct.runs.console import echo, pluralize
 
 HEAD = """\
-# Settings for `opct train {file}`. A name directly after # is a default: remove the #, also that of its group, to
-# change it. All settings: opct config show {file}
+# Settings for `opct train {file}`. A name directly after # is a default. To change a setting, remove the # before
+# it and before its group. All settings: opct config show {file}
 """
 
 
