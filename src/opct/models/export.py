@@ -124,7 +124,7 @@ def license_of(base: ModelConfig) -> str | None:
 
 
 @contextlib.contextmanager
-def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Iterator[Path]:
     """Context with a temporary path beside `out`, which takes its name if nothing failed.
 
     Raises:
@@ -133,6 +133,7 @@ def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
     out = out.resolve()
     card = out / "README.md"
     is_export = out.suffix == ".gguf" if out.is_file() else card.is_file() and b" by opct " in card.read_bytes()
+    is_export = is_export and out != Path(base.name_or_path).resolve()
     if out.exists() and not (overwrite and is_export):
         remedy = "replace it with --overwrite" if is_export else "it is not an exported model, so it is not replaced"
         raise ModelError(f"{out} exists: choose another path, or {remedy}.")

@@ -77,8 +77,6 @@ def export(
     is_adapter = adapter is not None or (merged is None and gguf is None and trained.is_adapter)
     if dtype is not None and is_adapter:
         raise ConfigError("An adapter is exported in its own dtype: leave --dtype out, or use --merged.")
-    if targets and targets[0].exists() and targets[0].resolve() == Path(trained.base.name_or_path).resolve():
-        raise ModelError(f"{targets[0]} is the base model of {trained.folder}: choose another path.")
     if gguf is not None:
         weights.check_llama_cpp(quantize)
     if push and is_adapter and Path(weights.base_of(trained.base)[0]).exists():
@@ -104,7 +102,7 @@ def export(
             difference = write(Path(folder) / "model")
             url = weights.push(Path(folder) / "model", str(push), private=private, overwrite=overwrite)
         return ExportResult(None, url, difference)
-    with weights.replacing(targets[0], overwrite=overwrite) as temporary:
+    with weights.replacing(targets[0], trained.base, overwrite=overwrite) as temporary:
         if gguf is None:
             difference = write(temporary)
         else:

@@ -181,11 +181,14 @@ def test_only_an_earlier_export_is_replaced(run: Path, model: Path, tmp_path: Pa
     """Not another model, not the run's own base; the earlier one stays if the new one cannot take its name."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
+    own = (model / "README.md").read_text()
+    (model / "README.md").write_text(own + "Made by opct 0.1\n")
+    with pytest.raises(ModelError, match="so it is not replaced"):
+        opct.export(run, merged=model, overwrite=True)
+    (model / "README.md").write_text(own)
     for overwrite, path in ((False, "mine"), (True, "mine"), (True, shutil.copytree(model, tmp_path / "other"))):
         with pytest.raises(ModelError, match="it is not an exported model"):
             opct.export(run, adapter=tmp_path / path, overwrite=overwrite)
-    with pytest.raises(ModelError, match="is the base model of"):
-        opct.export(run, merged=model, overwrite=True)
     opct.export(run, adapter=tmp_path / "out")
     (tmp_path / "out" / "old").touch()
     with pytest.raises(ModelError, match="replace it with --overwrite"):
