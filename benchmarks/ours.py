@@ -72,9 +72,9 @@ def written(workload: Workload, model: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def prepare_forced(config: TrainConfig, **options: Any) -> TrainingSetup:
+def prepare_forced(*arguments: Any, **options: Any) -> TrainingSetup:
     """As `prepare`, with a policy that stops at the limit alone."""
-    setup = build_setup(config, **options)
+    setup = build_setup(*arguments, **options)
     setup.policy.backbone.stop_ids = frozenset({NO_TOKEN})
     return setup
 

@@ -94,8 +94,8 @@ def watched(config, look) -> list:
 
     watch = Watch()
 
-    def remember(config, **options):
-        watch.setup = build_setup(config, **options)
+    def remember(*arguments, **options):
+        watch.setup = build_setup(*arguments, **options)
         return watch.setup
 
     with pytest.MonkeyPatch.context() as patch:

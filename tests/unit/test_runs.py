@@ -30,6 +30,7 @@ def test_the_layout(tmp_path):
     paths = {
         run.config_path: "config.yaml",
         run.manifest_path: "manifest.json",
+        run.pairs_path: "pairs.jsonl",
         run.trained_on_path: "trained_on.json",
         run.metrics_path: "metrics.jsonl",
         run.rollouts_path(1): "rollouts/step-000001.jsonl",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.runs.console import make_table, pluralize, value_cells
+from opct.runs.console import make_table, pluralize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,11 +79,16 @@ def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
         f"judge: {judge['name']} ({judge['model']}), {judge['label']} from a score of {judge['threshold']:g}",
     ]
     return Group(
-        make_table(title, columns, [(row["metric"], *value_cells(row), *_counts(row)) for row in result["rows"]]),
+        make_table(title, columns, [(row["metric"], *_percent(row), *_counts(row)) for row in result["rows"]]),
         *map(Text, lines),
         *(Text(f"warning: {warning}", style="yellow") for warning in warnings),
         Text(f"kept: {out} ({private} private)"),
     )
+
+
+def _percent(row: Mapping[str, Any]) -> tuple[str, str]:
+    value, low, high = (row[name] for name in ("value", "ci_low", "ci_high"))
+    return "-" if value is None else f"{value:.1%}", "-" if low is None else f"{100 * low:.1f} to {high:.1%}"
 
 
 def _counts(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -31,6 +31,10 @@ SIDE_BY_SIDE = 100  # columns of a terminal that two answers fit into
 
 def chat(
     target: Target,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="Settings of the model: dtype, device, chat_template_kwargs, ..."),
+    ] = None,
     max_completion_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="Maximum number of tokens in an answer.")
     ] = 256,
@@ -42,9 +46,6 @@ def chat(
         bool, typer.Option("--generation-config", help="Sample as the model's generation_config says.")
     ] = False,
     seed: Seed = 0,
-    chat_template_kwargs: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Arguments of the chat template. Default: those of the run.")
-    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -56,17 +57,18 @@ def chat(
     \b
     Examples:
       opct chat runs/mine
-      opct chat Qwen/Qwen3-0.6B --temperature 0.7 --seed 1
+      opct chat Qwen/Qwen3-0.6B chat_template_kwargs.enable_thinking=false --temperature 0.7
     """
-    import yaml
     from rich.console import Console
 
+    from opct.config.loader import load_settings
+    from opct.config.schema import ModelConfig
     from opct.models.from_run import load_policy
 
     console = Console(highlight=False)
     with console.status("loading ..."):
-        own = {} if chat_template_kwargs is None else {"chat_template_kwargs": yaml.safe_load(chat_template_kwargs)}
-        policy = load_policy(target, trust_remote_code=trust_remote_code, **own)
+        own = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
+        policy = load_policy(target, **{"trust_remote_code": trust_remote_code} | own)
     sampling = policy.generation_defaults() if generation_config else {"temperature": 0.0}
     if temperature is not None:
         sampling["temperature"] = temperature

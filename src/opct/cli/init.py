@@ -11,9 +11,18 @@ from opct.cli.options import Preset
 from opct.runs.console import echo, pluralize
 
 HEAD = """\
-# Settings for `opct train {file}`. A name directly after # is a default: remove the #, also that of its group, to
-# change it. All settings: opct config show {file}
+# Settings for `opct train {file}`. Defaults are comments: to change one, remove the # before it and before its group.
+# All settings: opct config show {file}
 """
+
+
+NEXT = """\
+next: opct train {file} --dry-run
+      opct train {file}
+      opct eval {model} --out runs/base{asked}
+      opct eval {run}{asked}
+      opct report runs/base {run}"""
+FEWEST_STEPS = 20
 
 
 def init(
@@ -52,7 +61,7 @@ def init(
 
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
-    built = file.with_suffix(".pairs.jsonl")
+    n_pairs, built = 0, file.with_suffix(".pairs.jsonl")
     for path in (file, built) if questions else (file,):
         if path.exists():
             raise ConfigError(f"{path} exists, and init replaces nothing: give another FILE, or delete it.")
@@ -67,11 +76,18 @@ def init(
     overrides = [f"{name}={json.dumps(value)}" for name, value in given.items()]
     settings = load_training_config(None, overrides, preset)
     if questions:
-        n = write_pairs(built, build_sycophancy(load_questions(questions), split="train"))
-        echo(f"{built}: {pluralize(n, 'pair')} from the train questions of {questions}; the others are for `opct eval`")
+        n_pairs = write_pairs(built, build_sycophancy(load_questions(questions), split="train"))
+        echo(
+            f"{built}: {pluralize(n_pairs, 'pair')} from the train questions of {questions}; the others are for "
+            "`opct eval`"
+        )
     elif data:
-        load_pairs(data)  # faults are better found now than when training begins
+        n_pairs = len(load_pairs(data))  # faults are better found now than when training begins
+    if settings.max_steps is None and 0 < n_pairs < FEWEST_STEPS * settings.optim.prompts_per_step:
+        given["max_steps"] = FEWEST_STEPS  # one epoch of so few pairs would change next to nothing
+        settings = settings.model_copy(update={"max_steps": FEWEST_STEPS})
     head = HEAD.format(file=file) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
     echo(f"{file}: written")
-    echo(f"next: opct train {file} --dry-run")
+    asked = f" --questions {questions}" if questions else ""
+    echo(NEXT.format(file=file, model=settings.model.name_or_path, run=settings.output_dir, asked=asked))

@@ -46,6 +46,9 @@ def runs(
 
 def _lines(entry: Entry, folder: Path) -> list[str]:
     """The name and kind with the age, then the state and the result, then how to resume."""
+    from opct.evals.metrics import find_metric
+    from opct.reports.wording import interval, quantity
+
     name = str(entry.path.relative_to(folder)) if entry.path != folder else str(folder)
     what = " ".join(filter(None, (entry.kind, entry.method)))
     age = f"{duration(max(0.0, time.time() - entry.updated))} ago"
@@ -55,7 +58,8 @@ def _lines(entry: Entry, folder: Path) -> list[str]:
         state += f", step {entry.step} of {entry.total_steps}"
     row = entry.headline
     if row is not None and row["value"] is not None:
-        low, high = (f"{row[name]:.3f}" for name in ("ci_low", "ci_high"))
-        state += f"; {row['metric']} {row['value']:.3f} [{low}, {high}], n={row['n']}"
+        unit = "rate" if entry.kind == "attack" else find_metric(row["axis"], row["metric"]).unit
+        bounds = interval(row["ci_low"], row["ci_high"], unit)
+        state += f"; {row['metric']} {quantity(row['value'], unit)} ({bounds}), n={row['n']}"
     lines = [f"{head:<{WIDTH - len(age) - 2}}  {age}", f"  {state}"]
     return lines + ([f"  resume: {entry.resume}"] if entry.resume else [])

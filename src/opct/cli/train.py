@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import ConfigFile
+from opct.cli.options import ConfigFile, Preset
 from opct.runs.console import as_text, echo
 
 
@@ -17,10 +17,7 @@ def train(
         list[str] | None,
         typer.Argument(metavar="NAME=VALUE", help="Settings over the file: optim.learning_rate=1e-4 seed=1 lora=null."),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Preset that the config file overrides; `opct config presets` lists them."),
-    ] = None,
+    preset: Preset = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan of the run and exit.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --dry-run: also print the resolved settings.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in output_dir.")] = False,

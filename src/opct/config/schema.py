@@ -81,7 +81,7 @@ class LoraSettings(Section):
     )
     rank_pattern: dict[str, int] = Field({}, description="As in PEFT: other ranks by module name.")
     alpha_pattern: dict[str, int] = Field({}, description="As in PEFT: other alphas by module name.")
-    use_rslora: bool = Field(False, description="As in PEFT: multiply by alpha / sqrt(r) instead.")
+    use_rslora: bool = Field(False, description="As in PEFT: scale by alpha / sqrt(r) and not by alpha / r.")
     use_dora: bool = Field(False, description="As in PEFT: weight-decomposed LoRA; slower.")
 
 

@@ -145,6 +145,11 @@ def row_faults(row: Any) -> Iterator[str]:
         yield f"unknown key {key!r}: {remedy} The keys are {', '.join(COLUMNS)}"
     if row.get("meta") is not None and not isinstance(row["meta"], Mapping):
         yield f"`meta` must be an object, found {type(row['meta']).__name__}"
+    elif row.get("meta"):
+        try:
+            json.dumps(dict(row["meta"]), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            yield f"`meta` must hold JSON values: {error}"
     yield from (f"`{side}` is missing: add a text, or a list of messages" for side in missing)
     if any(side not in row for side in SIDES):
         return

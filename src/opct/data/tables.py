@@ -304,7 +304,10 @@ def _given_rows(rows: Any) -> list[Row]:
         names = ", ".join(map(str, list(rows)[:5]))
         raise DataError(f"Rows were expected, found a {type(rows).__name__} of {names}: give one split, or a list.")
     if hasattr(rows, "iterrows"):  # pandas: its JSON has lists for arrays, and null for NaN
-        rows = parse_json(rows.to_json(orient="records", date_format="iso"))
+        try:
+            rows = parse_json(rows.to_json(orient="records", date_format="iso", double_precision=15))
+        except ValueError as error:
+            raise DataError(f"The DataFrame cannot be read as rows: {error} Rename or convert its columns.") from error
     objects = (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows)
     return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects)]
 

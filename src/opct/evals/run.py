@@ -186,6 +186,7 @@ class About(TypedDict, total=False):
     weights: identifies the weights, for example by step and hashes of a checkpoint.
     trained_families, trained_questions, trained_texts: training data; evaluating on it gives a warning. None: texts are
         unknown. Missing: there was no training.
+    warnings: what else to say beside the results.
     """
 
     label: str
@@ -196,6 +197,7 @@ class About(TypedDict, total=False):
     trained_families: Sequence[str]
     trained_questions: Sequence[str]
     trained_texts: TrainedTexts | None
+    warnings: Sequence[str]
 
 
 def evaluate(
@@ -243,7 +245,7 @@ def evaluate(
         own["template_hash"] = settings["template_hash"]
     with run.results_lock():  # with two concurrent evaluations, the second keeps the suites of the first
         kept, dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
-        own["warnings"] = [*dropped, *_contamination([*kept, *logs], settings, about)]
+        own["warnings"] = [*dropped, *about.get("warnings", ()), *_contamination([*kept, *logs], settings, about)]
         for log in logs:
             keep_log(log, run.evals_dir, own)
         return write_results(run)

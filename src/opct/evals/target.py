@@ -108,6 +108,12 @@ def describe_target(target: Target, policy: Policy) -> About:
     if checkpoint is not None:
         step = int(checkpoint.name.removeprefix("step-"))
         found["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
+    last, total = max((step for step, _ in run.checkpoints()), default=0), run.read_manifest().get("total_steps", 0)
+    if last < total:
+        found["warnings"] = [
+            f"The training of {run.path} stopped after step {last} of {total}: resume it (`opct train "
+            f"{run.config_path} --resume`), then evaluate again."
+        ]
     return found
 
 

@@ -333,7 +333,7 @@ def render(calibration: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from opct.runs.console import make_table, value_cells
+    from opct.runs.console import make_table
 
     title = f"{calibration['judge']['name']} against the labels of {calibration['data']['file']}"
     label, counts = calibration["judge"]["label"], calibration["confusion"]
@@ -342,8 +342,13 @@ def render(calibration: Mapping[str, Any]) -> RenderableType:
     line = f"{calibration['n']} replies in {calibration['n_clusters']} clusters; unscored: {calibration['n_unscored']}"
     weak = weakness(calibration)
     return Group(
-        make_table(title, ("metric", "value", "95% interval"), [(n, *value_cells(calibration[n])) for n in METRICS]),
+        make_table(title, ("metric", "value", "95% interval"), [(n, *_cells(calibration[n])) for n in METRICS]),
         make_table(f"people (rows) and judge (columns): {label}", ("", "judge: yes", "judge: no"), confusion),
         Text(line + (f" ({reasons})" if reasons else "")),
         *([Text(f"warning: {weak}", style="yellow")] if weak else []),
     )
+
+
+def _cells(measure: Mapping[str, Any]) -> tuple[str, str]:
+    value, low, high = (measure[name] for name in ("value", "ci_low", "ci_high"))
+    return "-" if value is None else f"{value:.3f}", "-" if low is None else f"{low:.3f} to {high:.3f}"

@@ -216,7 +216,7 @@ def check_libraries(config: ModelConfig) -> None:
         if value == "None" or str(getattr(config, name)) != value:
             continue
         if on_cuda and choose_device(config.device).type != "cuda":
-            raise ModelError(f"model.{setting} needs CUDA, which model.device={config.device} has not: leave it out.")
+            raise ModelError(f"model.{setting} needs CUDA; model.device is {config.device}: leave it out.")
         if not any(map(importlib.util.find_spec, packages)):
             raise ModelError(f"model.{setting} needs the package {packages[0]}: {install}.")
 

@@ -91,7 +91,7 @@ class Projection:
         rounds = other is not None and head.rounds
         self._adds = rounds and other is not None and other.weight is head.weight and other.bias is head.bias
         if rounds and not self._adds:
-            head, other = (dataclasses.replace(h, compute_dtype=torch.float32) for h in (head, other) if h is not None)
+            head, other = (dataclasses.replace(h.cast(), compute_dtype=torch.float32) for h in (head, other) if h)
         self.head, self.teacher_head = head.cast(), None if other is None else other.cast()
         self._policy, self._teacher = policy, teacher
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 INSIDE = ("checkpoints", "rollouts", "evals", "trackers", "attacker")
-"""Folders of a run that hold no runs of their own."""
+"""Folders of a run, an evaluation or an attack that hold no runs of their own."""
 ATTACK = "identity.json"
 """File of a folder with an attack."""
 FINISHED, STOPPED, RUNNING = "finished", "stopped", "running"
@@ -95,8 +95,9 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    for path, names, _ in os.walk(folder):
-        names[:] = sorted(name for name in names if name not in INSIDE and not name.startswith("."))
+    for path, names, files in os.walk(folder):
+        own = INSIDE if RunDir(path).is_run or {"results.json", ATTACK} & set(files) else ()
+        names[:] = sorted(name for name in names if name not in own and not name.startswith("."))
         yield Path(path)
 
 
@@ -120,7 +121,7 @@ def _entry(path: Path) -> Entry | None:
         if run.results_path.is_file():
             content = read_json(run.results_path)
             entry = replace(entry, model=content["run"]["model"], headline=_headline(content["rows"]))
-    except (OpctError, KeyError, TypeError) as error:  # a damaged folder is listed like the others
+    except (OpctError, LookupError, TypeError, AttributeError) as error:  # a damaged folder is listed like the others
         return replace(entry, state=f"unreadable: {error}")
     return entry
 

@@ -186,7 +186,10 @@ def _with_label(source: str | Path) -> tuple[str | None, Path]:
 
 def _with_runs_inside(label: str | None, path: Path) -> list[tuple[str | None, Path]]:
     """The evaluated runs in a folder that is none itself, in the order of their evaluation; else the source."""
-    results = [] if RunDir(path).evals_dir.is_dir() else list(path.glob("*/results.json"))
+    run = RunDir(path)
+    results = [] if run.is_run or run.evals_dir.is_dir() else list(path.glob("*/results.json"))
+    if label is not None and len(results) > 1:
+        raise EvaluationError(f"{path} holds {len(results)} runs, so {label!r} would name them all: label each run.")
     results.sort(key=lambda file: (str(read_json(file).get("created")), file))
     return [(label, file.parent) for file in results] or [(label, path)]
 

@@ -138,9 +138,8 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
     for name in sorted(names):
         found: dict[str, tuple[object, list[str]]] = {}
         for run, each in settings.items():
-            if name in each:  # a model behind an API has no dtype and no known template
-                value = each[name]
-                found.setdefault(setting_key(name, value), (value, []))[1].append(run)
+            value = each.get(name)
+            found.setdefault(setting_key(name, value), (value, []))[1].append(run)
         if len(found) > 1:
             yield name, "; ".join(f"{', '.join(own)}: {_short(value)}" for value, own in found.values())
 

@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -79,12 +79,6 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     for row in rows:
         table.add_row(*map(as_text, row))
     return table
-
-
-def value_cells(measure: Mapping[str, Any]) -> tuple[str, str]:
-    """The cells of a value and its interval; "-" for what is None."""
-    value, low, high = (measure[name] for name in ("value", "ci_low", "ci_high"))
-    return "-" if value is None else f"{value:.3f}", "-" if low is None else f"{low:.3f} to {high:.3f}"
 
 
 def pluralize(amount: int, noun: str, plural: str | None = None) -> str:

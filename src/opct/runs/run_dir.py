@@ -2,6 +2,7 @@
 
     RUN/config.yaml       the resolved settings
     RUN/manifest.json     versions, hashes, hardware, command
+    RUN/pairs.jsonl       pairs that were given in Python
     RUN/trained_on.json   behaviours and facts in the training pairs, which an evaluation looks for
     RUN/metrics.jsonl     one line a step
     RUN/offline_cost.json tokens and seconds of the answers in rollouts/offline.jsonl
@@ -205,6 +206,7 @@ class RunDir:
         """Every path that a run writes to, except manifest and lock."""
         return (
             self.config_path,
+            self.pairs_path,
             self.trained_on_path,
             self.metrics_path,
             self.offline_cost_path,

@@ -28,7 +28,7 @@ from opct.models.vllm import local
 from opct.models.vllm.engine import Engine, check_engine
 
 WARNING = "warning: "
-"""How a line of `describe` begins that is one."""
+"""Prefix of the warnings in `describe`."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
-from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
 from opct.methods.base import Method
@@ -142,6 +142,8 @@ def train(
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
         if overwrite:
+            if pairs is None and run.pairs_path.resolve() in (Path(path).resolve() for path in config.data.pairs):
+                pairs = load_pairs(run.pairs_path)  # `clear` removes it, and the new run names it
             distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)

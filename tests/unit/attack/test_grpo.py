@@ -722,6 +722,6 @@ def test_the_method_by_itself_is_for_attacks_and_replaces_no_run(make_config):
     with RunDir.create(config.output_dir) as run:
         run.checkpoint_path(1).mkdir(parents=True)
     for refused in (lambda: api.train(config, overwrite=True), lambda: make_plan(config)):
-        with pytest.raises(ConfigError, match="use `opct attack`"):
+        with pytest.raises(ConfigError, match="use `opct attack RUN --attacker grpo`"):
             refused()
     assert run.checkpoint_path(1).is_dir()

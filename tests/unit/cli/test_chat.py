@@ -81,6 +81,24 @@ def test_a_model_is_loaded_and_sampled_as_the_options_say(monkeypatch, flags, sa
     assert trusted == ["--trust-remote-code" in flags]
 
 
+@pytest.mark.parametrize(
+    ("word", "given", "code"),
+    [
+        ("chat_template_kwargs.enable_thinking=false", {"chat_template_kwargs": {"enable_thinking": False}}, 0),
+        ("device=cpu", {"device": "cpu"}, 0),
+        ("chat_template_kwargs={a: [", None, 1),
+    ],
+)
+def test_settings_of_the_model_override_those_of_the_run(monkeypatch, word, given, code):
+    loaded = []
+    monkeypatch.setattr("opct.models.from_run.load_policy", lambda _, **own: loaded.append(own) or Model())
+    monkeypatch.setattr(Console, "input", lambda *_, **keywords: "/quit")
+    with pytest.raises(SystemExit) as exit:
+        main(["chat", "runs/x", word])
+    assert exit.value.code == code
+    assert loaded == ([] if given is None else [{"trust_remote_code": False} | given])
+
+
 def test_control_characters_of_a_reply_are_visible(say):
     assert r"model> [\x1b]52;c;x\x07\x1b[2J] of 1" in say(Model(), "\x1b]52;c;x\x07\x1b[2J")
 

@@ -57,7 +57,9 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
     rows = [f"What is item {i}?,right {i},wrong {i}" for i in range(8)]
     questions.write_text("\n".join(["question,answer,wrong", *rows]))
     assert run("init", path, "--questions", questions) == 0
-    assert load_config(path).data.pairs == [str(tmp_path / "mine.pairs.jsonl")]
+    config = load_config(path)
+    assert (config.data.pairs, config.max_steps) == ([str(tmp_path / "mine.pairs.jsonl")], 20)
+    assert f"opct eval runs/mine --questions {questions}" in capsys.readouterr().out
     assert run("data", "check", tmp_path / "mine.pairs.jsonl") == 0
     path.unlink()
     assert run("init", path, "--questions", questions) == 1

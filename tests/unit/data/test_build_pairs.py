@@ -54,6 +54,20 @@ def test_templates_wrap_the_last_user_message():
     assert {pair.id.rpartition("/")[0] for pair in pairs} == {"numbers/hint", "numbers/loud"}
 
 
+def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_are_counted(caplog):
+    rows = [{"prompt": "4?", "hint": hint} for hint in ("yes", "no", "no")]
+    pairs = build_pairs(rows, templates={"hint": "{{ prompt }} {{ hint }}"})
+    assert [pair.prompt[-1]["content"] for pair in pairs] == ["4? yes", "4? no"]
+    assert len({pair.meta["question_id"] for pair in pairs}) == 1
+    assert "repeated pairs dropped: 1" in caplog.text
+
+
+def test_a_row_may_leave_out_its_id_and_its_axis():
+    rows = [{"prompt": "a", "id": 0, "axis": "x"}, {"prompt": "b"}]
+    first, second = build_pairs(rows, teacher_system="It is 5.")
+    assert (first.id, first.axis, second.axis) == ("x/custom/0", "x", "custom")
+
+
 def test_columns_of_both_prompts_and_identity_pairs():
     rows = [{"biased": "4? No.", "bare": "4?", "kind": "no", "id": 7}]
     columns = {"prompt": "biased", "teacher_prompt": "bare", "family": "kind"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,12 @@ def test_pairs_from_data_in_python(tmp_path: Path):
     with pytest.raises(DataError, match=r"the given rows: 2 faults") as caught:
         load_pairs([rows[0], row(axis=""), "no row"])
     assert [fault[:7] for fault in caught.value.faults] == ["row 1: ", "row 2: "]
+    [pair] = load_pairs(pandas.DataFrame([row(meta={"x": 0.123456789012345})]))
+    assert pair.meta == {"x": 0.123456789012345}
+    with pytest.raises(DataError, match="must be unique"):
+        load_pairs(pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"]))
+    with pytest.raises(DataError, match=r"row 0: `meta` must hold JSON values: .*date"):
+        load_pairs([row(meta={"day": date(2026, 1, 1)})])
     with pytest.raises(DataError, match="found a dict of train: give one split"):
         load_pairs({"train": rows})
 

@@ -64,6 +64,12 @@ def test_a_run_is_described_by_its_config_its_checkpoint_and_what_it_was_trained
     assert default_out(trained.path) == trained.path
 
 
+def test_a_training_that_stopped_early_is_a_warning(policy, trained):
+    write_json(trained.manifest_path, trained.read_manifest() | {"total_steps": 9})
+    [warning] = describe_target(str(trained.path), policy)["warnings"]
+    assert "stopped after step 7 of 9" in warning
+
+
 def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(policy, trained, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with RunDir.create(trained.path, resume=True) as run:

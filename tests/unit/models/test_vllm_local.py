@@ -230,7 +230,7 @@ def test_scores_are_those_of_every_token_but_the_first(engine, vllm):
 def test_what_goes_wrong_in_vllm_is_one_line(engine, vllm):
     """What fails in vLLM's process comes as an error of its own, or as a bare Exception."""
     vllm.fails = DeadError("the core died\nsee above")
-    with pytest.raises(EngineError, match=r"^vLLM stopped: the core died\. .* --resume\.$"):
+    with pytest.raises(EngineError, match=r"^vLLM stopped: the core died see above\. .* --resume\.$"):
         engine.sample([[1]], [range(1, 2)], Sampling(2), None, lambda n: None)
     engine.load_adapter("v1", Path("/adapters/v1"))
     vllm.lora_answer = Exception("rank 32 > 16")

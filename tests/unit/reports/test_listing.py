@@ -64,7 +64,7 @@ def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Pat
     assert list(found)[-1] == "old/stopped"
     assert opct("runs", folder) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  finished, step 2 of 2; sycophancy_rate 0.300 [0.100, 0.500], n=60" in lines
+    assert "  finished, step 2 of 2; sycophancy_rate 30.0% (10.0 to 50.0), n=60" in lines
     assert "  stopped, step 1 of 2" in lines
     assert f"  resume: opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume" in lines
     assert all(len(line) <= 80 for line in lines if "resume:" not in line)
@@ -81,6 +81,22 @@ def test_a_run_is_running_while_a_process_works_in_it_and_damage_is_named(tmp_pa
     assert list_runs(tmp_path)[0].state.startswith("unreadable: ")
     with pytest.raises(EvaluationError, match="no folder"):
         list_runs(tmp_path / "nowhere")
+
+
+def test_a_value_without_an_interval_and_runs_in_a_folder_named_evals_are_listed(tmp_path: Path, capsys):
+    row = ROW | {"group": "held_out", "value": 0.3, "ci_low": None, "ci_high": None}
+    write_json(tmp_path / "evals" / "base" / "results.json", {"run": {"model": "tiny"}, "rows": [row]})
+    assert opct("runs", tmp_path) == 0
+    assert "sycophancy_rate 30.0% (no interval), n=60" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("result.json", {"ended": "complete", "rows": []}), ("identity.json", {"target": ["a"]})]
+)
+def test_a_damaged_attack_is_listed_as_unreadable(tmp_path: Path, name: str, content: dict):
+    write_json(tmp_path / "identity.json", {"attacker_name": "refine"})
+    write_json(tmp_path / name, {"attacker_name": "refine"} | content)
+    assert list_runs(tmp_path)[0].state.startswith("unreadable: ")
 
 
 def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch):

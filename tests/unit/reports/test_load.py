@@ -61,6 +61,11 @@ def test_a_folder_of_runs_stands_for_them_in_the_order_of_their_evaluation(tmp_p
     assert [run.label for run in load_runs([tmp_path])] == ["base", "sft", "opct"]
     with pytest.raises(EvaluationError, match="given twice"):
         load_runs([tmp_path, tmp_path / "sft"])
+    with pytest.raises(EvaluationError, match="holds 3 runs"):
+        load_runs([f"mine={tmp_path}"])
+    (tmp_path / "manifest.json").write_text('{"opct_run": 1}')  # a run that was not evaluated
+    with pytest.raises(EvaluationError, match="holds no evaluation"):
+        load_runs([tmp_path])
 
 
 def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path):

@@ -144,7 +144,7 @@ def budget_warnings(sft, opct, manifests):
     ("sft", "opct", "manifests", "expected"),
     [
         (SHARED, SHARED | {"method": "opct", "optim.learning_rate": 1}, {}, None),
-        (SHARED, SHARED | {"lora.r": 4}, {}, 'budgets or pairs: lora (SFT: null; OPCT: {"r": 4}). '),
+        (SHARED, SHARED | {"lora.r": 4}, {}, 'budgets or pairs: lora (SFT: null; OPCT: {"alpha": 32, '),
         (
             SHARED,
             SHARED | {"data.anchors": ["c"]},

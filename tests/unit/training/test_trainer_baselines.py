@@ -139,6 +139,9 @@ def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_con
     kept = opct.load_config(moved.config_path, ["max_steps=2", *paths])
     assert opct.train(kept, resume=True).step == 2
     assert opct.train(kept, overwrite=True).step == 2  # from the copy, which is not removed before it is read
+    assert load_pairs(moved.pairs_path) == load_pairs(own_pairs[0])
+    opct.train(opct.load_config(moved.config_path, [f"data.pairs=[{own_pairs[0]}]"]), overwrite=True)
+    assert not moved.pairs_path.exists()
 
 
 def offline_rows(config) -> list[dict]:

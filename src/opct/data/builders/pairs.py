@@ -91,21 +91,23 @@ def build_pairs(
     def pairs_of(row: Any) -> list[ContrastivePair]:
         prompt = _prompt(row, found["prompt"])
         teacher_prompt = _prompt(row, found["teacher_prompt"]) if "teacher_prompt" in found else prompt
-        own = {role: str(row[found[role]]) for role in ("id", "axis", "family") if role in found and row[found[role]]}
-        hashed = hashlib.sha256(json.dumps([prompt, teacher_prompt], sort_keys=True).encode()).hexdigest()
-        question_id, own_axis = own.get("id", hashed[:12]), own.get("axis", axis)
+        values = {role: row.get(found.get(role)) for role in ("id", "axis", "family")}
+        own = {role: str(value) for role, value in values.items() if value not in (None, "")}
+        question_id, own_axis = own.get("id") or _hash(prompt, teacher_prompt), own.get("axis", axis)
         meta = {"question_id": question_id} | {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
         meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
         pairs = []
         for wrapper, wrap in wraps.items():
             own_family = own.get("family") or family or wrapper or CUSTOM
+            wrapped = wrap(prompt, row)
+            pair_id = own.get("id") or _hash(wrapped, teacher_prompt)
             pairs.append(
                 checked_pair(
                     {
-                        "id": f"{own_axis}/{wrapper or own_family}/{question_id}",
+                        "id": f"{own_axis}/{wrapper or own_family}/{pair_id}",
                         "axis": own_axis,
                         "family": own_family,
-                        "prompt": wrap(prompt, row),
+                        "prompt": wrapped,
                         "teacher_prompt": _with_system(teacher_prompt, teacher_system),
                         "meta": meta,
                     }
@@ -117,7 +119,15 @@ def build_pairs(
     if "id" in found:
         faults += duplicate_ids((where, pairs[0].id) for where, pairs in parsed)
     refuse(name, faults)
-    return list({pair.id: pair for _, pairs in parsed for pair in pairs}.values())
+    pairs = [pair for _, own in parsed for pair in own]
+    unique = {pair.id: pair for pair in pairs}
+    if n_repeated := len(pairs) - len(unique):
+        log.warning("%s: repeated pairs dropped: %d", name, n_repeated)
+    return list(unique.values())
+
+
+def _hash(*prompts: Prompt) -> str:
+    return hashlib.sha256(json.dumps(prompts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _check_sides(name: str, identity: bool, *, differs: bool) -> None:
