@@ -484,3 +484,9 @@ def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):
 def test_a_quantised_base_is_frozen_and_sampled_from_here(write, own: str, said: str):
     with pytest.raises(ConfigError, match=said):
         load_config(write(f"model: {{quantization: 4bit}}\n{own}\n"))
+
+
+@pytest.mark.parametrize("own", ["use_dora: true", "modules_to_save: [norm]"])
+def test_an_adapter_that_vllm_cannot_serve_is_refused(write, own: str):
+    with pytest.raises(ConfigError, match=rf"lora\.{own.split(':')[0]} with rollout\.engine=vllm"):
+        load_config(write(f"lora: {{{own}}}\nrollout: {{engine: vllm}}\n"))

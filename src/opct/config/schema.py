@@ -368,6 +368,12 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
             f"model.quantization={config.model.quantization} with rollout.engine={engine}: the engine would sample "
             "from the weights before quantisation; use rollout.engine: in_process"
         )
+    for name in ("use_dora", "modules_to_save"):
+        if engine != "in_process" and config.lora is not None and getattr(config.lora, name):
+            yield (
+                f"lora.{name} with rollout.engine={engine}: vLLM serves LoRA weights alone; leave it out, or use "
+                "rollout.engine: in_process"
+            )
     for name in ("server_url", "adapter_dir"):
         is_set = getattr(config.vllm, name) is not None
         if engine == "vllm_server" and not is_set:

@@ -23,8 +23,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
         path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
             `model.name_or_path` may be.
         settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; they override the run's settings,
-            and the run's `trust_remote_code` is ignored. The thinking tags and `chat_template_kwargs` of a run are its
-            adapters' too.
+            and the run's `trust_remote_code` is ignored. The thinking tags, `chat_template_kwargs` and `quantization`
+            of a run are its adapters' too.
 
     Raises:
         ConfigError: a setting is not one of a model.
@@ -44,8 +44,9 @@ def _load(path: str, settings: dict[str, Any]) -> Policy:
         return _of_run(run, run.checkpoint_named(path), settings)
     if (folder / "adapter_config.json").is_file():
         behind = run_behind(path)
-        kwargs = {} if behind is None else load_config(behind.config_path).model.chat_template_kwargs
-        own = {**adapter_base(folder), "adapter": path, "chat_template_kwargs": kwargs}
+        trained = ModelConfig() if behind is None else load_config(behind.config_path).model
+        kept = trained.model_dump(include={"chat_template_kwargs", "quantization"})
+        own = {**adapter_base(folder), "adapter": path, **kept}
         return Policy.load(load_settings(ModelConfig, base={**own, **settings}))
     return Policy.load(load_settings(ModelConfig, base={"name_or_path": path, **settings}))
 

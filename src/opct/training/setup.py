@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from opct import distributed
 from opct.config.schema import LoraSettings, TrainConfig
@@ -358,19 +359,24 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
 
 
 def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
-    """Check that `lora` matches the adapter to continue, which keeps its own rank, scale and dropout.
+    """Check that `lora` matches the adapter to continue, which keeps its own settings; its modules are in its weights.
 
     Raises:
         ConfigError: they differ.
         ModelError: the adapter's settings cannot be read.
     """
     saved = read_adapter_config(adapter)
-    names = {"r": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
-    names |= {name: name for name in ("use_dora", "use_rslora")}
+    names = {name: name for name in LoraSettings.model_fields if name != "target_modules"}
+    names |= {"alpha": "lora_alpha", "dropout": "lora_dropout"}
     own = {name: saved[key] for name, key in names.items() if key in saved}
-    other = [f"lora.{name} is {getattr(lora, name)}" for name in own if getattr(lora, name) != own[name]]
+
+    def plain(value: Any) -> Any:  # PEFT writes a set in any order, and null for what is empty
+        return sorted(value) if isinstance(value, list) else value or None
+
+    given = {name: getattr(lora, name) for name in own}
+    other = [f"lora.{name} is {given[name]}" for name in own if plain(given[name]) != plain(own[name])]
     if other:
-        settings = ", ".join(f"{name}: {value}" for name, value in own.items())
+        settings = ", ".join(f"{name}: {value}" for name, value in own.items() if value or name in ("r", "alpha"))
         raise ConfigError(
             f"{', and '.join(other)}, which the adapter at {adapter} does not have: set lora: {{{settings}}}, or leave "
             "model.adapter out."

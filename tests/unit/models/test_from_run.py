@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -50,6 +51,16 @@ def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_t
         assert renderer.text(PROMPTS[0]).endswith("[/T]")
     assert "[/T]" not in load_policy(str(run.path), chat_template_kwargs={}).renderer.text(PROMPTS[0])
     assert tokenizer.decode(load_data(config).pairs[0].prompt_ids).endswith("[/T]")
+
+
+@pytest.mark.parametrize(("given", "loaded"), [({}, "4bit"), ({"quantization": "8bit"}, "8bit")])
+def test_the_adapter_of_a_quantised_run_is_loaded_on_the_quantised_base(run, tmp_path, monkeypatch, given, loaded):
+    copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
+    copy.config_path.write_text(copy.config_path.read_text().replace("quantization: null", "quantization: 4bit"))
+    configs = []
+    monkeypatch.setattr(Policy, "load", lambda config, **_: configs.append(config) or SimpleNamespace())
+    load_policy(str(copy.checkpoint_path(2) / "adapter"), **given)
+    assert [config.quantization for config in configs] == [loaded]
 
 
 def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_model_it_came_from(

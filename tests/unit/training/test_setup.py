@@ -61,8 +61,14 @@ def test_adapter_folders(make_config, tmp_path: Path):
 def test_settings_that_the_adapter_to_continue_from_does_not_have_are_refused(make_config, tmp_path: Path):
     tiny_adapter_policy().save(tmp_path / "adapter")
     adapter = {"adapter": str(tmp_path / "adapter")}
-    with pytest.raises(ConfigError, match=r"lora\.r is 64, and lora\.dropout is 0\.5, .* set lora: \{r: 4, alpha: 8,"):
+    with pytest.raises(ConfigError, match=r"lora\.r is 64, and lora\.dropout is 0\.5, .* set lora: \{r: 4, alpha: 8\}"):
         build_setup(make_config(model=adapter, lora={"r": 64, "dropout": 0.5}))
+    for name, value in (
+        *(("modules_to_save", ["norm"]), ("exclude_modules", ["q_proj"])),
+        *(("rank_pattern", {"q_proj": 2}), ("alpha_pattern", {"q_proj": 2})),
+    ):
+        with pytest.raises(ConfigError, match=rf"lora\.{name} is .*, which the adapter at"):
+            build_setup(make_config(model=adapter, lora={"r": 4, "alpha": 8, name: value}))
 
 
 def test_an_adapter_to_continue_from_whose_settings_cannot_be_read_is_named(make_config, tmp_path: Path):
