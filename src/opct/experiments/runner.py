@@ -260,7 +260,8 @@ def ensure_evaluated(
         return read_json(RunDir(folder).results_path)
     if label == BASE:
         progress.stage(f"load {config.model.name_or_path}")
-    found = evaluate(_target(label, folder, config), settings, out=folder, label=label, progress=progress).results
+    target = _target(label, folder, config, settings.chat_template_kwargs)
+    found = evaluate(target, settings, out=folder, label=label, progress=progress).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
@@ -304,7 +305,7 @@ def ensure_attacked(
         progress.log(f"{label}: attacked already by {attacker} in {kept.path}")
         return
     progress.stage(f"attack {label} with {attacker}")
-    target = _target(label, folder, config)
+    target = _target(label, folder, config, settings.get("target", {}).get("chat_template_kwargs"))
     own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
     try:
         found = run_attack(target, own, out=kept.path, resume=kept.is_attack, progress=progress)
@@ -321,13 +322,21 @@ def ensure_attacked(
         write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
 
 
-def _target(label: str, folder: Path, config: TrainConfig) -> Policy | Path:
-    """The target to evaluate: the run's folder, or the base in the dtype of the runs."""
+def _target(label: str, folder: Path, config: TrainConfig, chat_template_kwargs: Any) -> Policy | Path:
+    """The target to evaluate: the run's folder, or the base in the dtype and with the thinking tags of the runs.
+
+    Args:
+        chat_template_kwargs: of the base; None for those of the runs.
+    """
     from opct.models.policy import Policy
 
     if label != BASE:
         return folder
-    return Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=config.model.dtype)
+    own = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
+    model = config.model.model_copy(update={"adapter": None, **own})
+    policy = Policy.load(model, recorded_dtype=config.model.dtype)
+    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
+    return policy
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,6 +346,7 @@ def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str
         "label": label,
         "settings": dict(settings),
         "model": config.model.model_dump(),
+        **({"thinking_tags": list(tags)} if (tags := config.loss.thinking_tags) else {}),
         "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
     }
 
