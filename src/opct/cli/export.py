@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from opct.runs.console import echo
-
-
-class Dtype(StrEnum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 def export(
@@ -34,7 +27,8 @@ def export(
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     dtype: Annotated[
-        Dtype | None, typer.Option(metavar="DTYPE", help="Of the merged weights. Default: that of the base model.")
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(metavar="DTYPE", help="Of the merged weights. Default: that of the base model."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier export, or files of the repository.")
@@ -54,7 +48,7 @@ def export(
         quantize=quantize,
         push=push,
         private=private,
-        dtype=None if dtype is None else dtype.value,
+        dtype=dtype,
         overwrite=overwrite,
         trust_remote_code=trust_remote_code,
     )

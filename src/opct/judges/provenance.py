@@ -33,11 +33,17 @@ def grader_label(row: Row) -> str | None:
 def rules_weakness(row: Row) -> str | None:
     """Why the rules that graded a row should not be trusted, as text; None if all of kappa's interval is above 0.6."""
     settings = row.get("settings") or {}
-    if judge_of(row) is not None or settings.get("grader_agreement", {"ci_low": 1.0})["ci_low"] >= MIN_KAPPA:
+    found = settings.get("grader_agreement")
+    is_strong = found["ci_low"] >= MIN_KAPPA if found else settings.get("grader") not in (RULES, WORDS)
+    if judge_of(row) is not None or is_strong:
         return None
+    rules = "rules; their agreement with people is unknown"
+    if found:
+        errors = f"; {found['errors']}" if found["version"] == settings["grader_version"] else ""
+        rules = f"weak {_of_rules(settings)}{errors}"
     return (
-        f"These replies are graded by weak {_of_rules(settings)}; {settings['grader_agreement']['errors']}. Use `opct "
-        "judge run` with a calibrated judge, or compare only runs that are graded alike."
+        f"These replies are graded by {rules}. Use `opct judge run` with a calibrated judge, or compare only runs that "
+        "are graded alike."
     )
 
 

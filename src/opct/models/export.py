@@ -40,13 +40,7 @@ QUESTIONS = (
 """Prompts on which an exported model is compared with the one that was evaluated."""
 MERGE_TOLERANCE = 1e-3  # nats a token, in float32 before rounding
 MAX_MEAN_DIFFERENCE = 0.1  # nats a token, after rounding: SmolLM2-135M in bfloat16 is 0.05 away
-FLOAT_TYPES = (
-    "f32",
-    "f16",
-    "bf16",
-    "q8_0",
-    "auto",
-)  # the converter's own; others need llama-quantize
+FLOAT_TYPES = ("f32", "f16", "bf16", "q8_0", "auto")  # the converter's own; others need llama-quantize
 HUB_TIMEOUT_S = 4
 
 
@@ -130,25 +124,32 @@ def license_of(base: ModelConfig) -> str | None:
 
 
 @contextlib.contextmanager
-def replacing(out: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Iterator[Path]:
     """Context with a temporary path beside `out`, which takes its name if nothing failed.
 
     Raises:
         ModelError: `out` exists and must not be replaced, or cannot be written.
     """
-    is_export = out.is_file() or any((out / name).is_file() for name in ("adapter_config.json", "config.json"))
+    out = out.resolve()
+    card = out / "README.md"
+    is_export = out.suffix == ".gguf" if out.is_file() else card.is_file() and b" by opct " in card.read_bytes()
+    is_export = is_export and out != Path(base.name_or_path).resolve()
     if out.exists() and not (overwrite and is_export):
         remedy = "replace it with --overwrite" if is_export else "it is not an exported model, so it is not replaced"
         raise ModelError(f"{out} exists: choose another path, or {remedy}.")
-    temporary = out.with_name(f".{out.name}.tmp-{os.getpid()}")
+    temporary, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("tmp", "old"))
     with LibraryErrors(ModelError, f"Cannot write {out}", "Check the free space and the rights of the folder."):
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
-            _remove(out)
+            if out.exists():
+                os.replace(out, old)
             os.replace(temporary, out)
         finally:
+            if old.exists() and not out.exists():
+                os.replace(old, out)
             _remove(temporary)
+            _remove(old)
 
 
 def _remove(path: Path) -> None:
@@ -193,7 +194,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
 
     transformers_logging.disable_progress_bar()
     base = trained.base
-    own: dict[str, Any] = {"trust_remote_code": base.trust_remote_code}
+    trust = base.trust_remote_code and trained.is_adapter  # a fully trained model is a folder of the run
+    own: dict[str, Any] = {"trust_remote_code": trust}
     if base.quantization is not None:
         raise ModelError(
             f"The base of {trained.folder} was quantised (model.quantization={base.quantization}): merged into its "
@@ -219,7 +221,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     model.to(getattr(torch, written)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     del model
-    own = {"trust_remote_code": base.trust_remote_code, "dtype": torch.float32}  # the error of the weights alone
+    own = {"trust_remote_code": trust, "dtype": torch.float32}  # the error of the weights alone
     again = AutoModelForCausalLM.from_pretrained(folder, **own).eval()
     apart = (_log_probs(again, tokenizer, base) - expected).abs()
     found = Difference(float(apart.mean()), float(apart.max()))

@@ -14,7 +14,8 @@ from opct.config.loader import load_config
 from opct.config.schema import flat_settings
 from opct.errors import ConfigError, ModelError
 from opct.models import export as weights
-from opct.runs.io import atomic_write
+from opct.runs.checkpoints import weight_hashes
+from opct.runs.io import atomic_write, read_json
 from opct.runs.manifest import package_versions
 from opct.runs.run_dir import RunDir
 
@@ -92,7 +93,7 @@ def export(
             weights.write_adapter(trained, folder)
         else:
             difference = weights.write_merged(trained, folder, dtype)
-        place = push or f"path/to/{targets[0].name}"
+        place = push or f"path/to/{targets[0].resolve().name}"
         atomic_write(folder / "README.md", _card(trained, "adapter" if is_adapter else "finetune", place, difference))
         return difference
 
@@ -101,7 +102,7 @@ def export(
             difference = write(Path(folder) / "model")
             url = weights.push(Path(folder) / "model", str(push), private=private, overwrite=overwrite)
         return ExportResult(None, url, difference)
-    with weights.replacing(targets[0], overwrite=overwrite) as temporary:
+    with weights.replacing(targets[0], trained.base, overwrite=overwrite) as temporary:
         if gguf is None:
             difference = write(temporary)
         else:
@@ -115,13 +116,16 @@ def export(
 def _card(
     trained: weights.Trained, kind: Literal["adapter", "finetune"], place: str, difference: weights.Difference | None
 ) -> str:
-    """The model card of the exported weights, with the run's own evaluation."""
+    """The model card of the exported weights, with the run's evaluation if it is of these weights."""
     from opct.reports.card import Exported, model_card_text
     from opct.reports.compare import compare
     from opct.reports.load import EvaluatedRun, load_run
 
-    config = load_config(RunDir(trained.folder).config_path)
-    if any(RunDir(trained.folder).evals_dir.glob("*.eval")):
+    folder = RunDir(trained.folder)
+    config = load_config(folder.config_path)
+    results = read_json(folder.results_path) if folder.results_path.is_file() else {}
+    evaluated = (results.get("run", {}).get("weights") or {}).get("sha256")
+    if evaluated == weight_hashes(trained.weights.parent):
         run = load_run(trained.folder)
     else:
         name, values = config.model.name_or_path, flat_settings(config.model_dump())

@@ -84,7 +84,11 @@ def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("measured", "ci_low", "words", "is_weak"),
-    [(3, 0.7, "9 labels)", False), (2, 0.5, "9 labels), measured with version 2", True)],
+    [
+        (3, 0.7, "9 labels)", False),
+        (3, 0.5, "9 labels); few missed", True),
+        (2, 0.5, "9 labels), measured with version 2", True),  # the errors of another version are not named
+    ],
 )
 def test_rows_of_rules_have_their_agreement_with_people(measured, ci_low, words, is_weak):
     """It is printed below the table, with the version that was measured; a report warns of an interval below 0.6."""
@@ -93,9 +97,14 @@ def test_rows_of_rules_have_their_agreement_with_people(measured, ci_low, words,
     found = results()
     found["rows"] = [row | {"settings": settings} for row in found["rows"]]
     said = f"rules, version 3; against people on unseen models kappa 0.80 ({ci_low:.2f} to 0.90, {words}"
-    assert f"s: graded by {said}" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
+    assert f"s: graded by {said.partition('; few')[0]}" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
     weakness = rules_weakness(found["rows"][0])
-    assert (weakness is not None and f"{said}; few missed" in weakness) is is_weak
+    assert (weakness is not None and f"{said}." in weakness) is is_weak
+
+
+@pytest.mark.parametrize(("grader", "words"), [("rules", "agreement with people is unknown"), ("inspect", "None")])
+def test_rules_without_a_recorded_agreement_get_a_warning(grader, words):
+    assert words in str(rules_weakness({"settings": {"grader": grader}}))
 
 
 def test_a_label_from_outside_is_text():

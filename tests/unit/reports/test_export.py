@@ -12,11 +12,12 @@ import pytest
 import torch
 import yaml
 from peft import AutoPeftModelForCausalLM
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import opct
 from opct.config.schema import ModelConfig, TrainConfig
 from opct.errors import CheckpointError, ConfigError, ModelError
+from opct.evals.config import EvalConfig
 from opct.models import export as mechanics
 from opct.models.from_run import load_policy
 from opct.runs.run_dir import RunDir
@@ -100,14 +101,33 @@ def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: P
     assert "AutoModelForCausalLM.from_pretrained(folder)" in (tmp_path / "merged" / "README.md").read_text()
 
 
-def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path):
+def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path, monkeypatch):
+    """Code in the run folder does not run, whoever trusts the base."""
     run = trained(tmp_path / "full", model, pair_files[0], lora=None)
-    opct.export(run, merged=tmp_path / "out")
+    trusted, load = [], AutoConfig.from_pretrained
+    with monkeypatch.context() as patch:
+        spy = lambda *a, **k: trusted.append(k.get("trust_remote_code")) or load(*a, **k)  # noqa: E731
+        patch.setattr("transformers.AutoConfig.from_pretrained", spy)
+        opct.export(run, merged=tmp_path / "out", trust_remote_code=True)
+    assert trusted
+    assert not any(trusted)
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     torch.testing.assert_close(logits(found), logits(load_policy(str(run)).model), rtol=0, atol=1e-5)
     with pytest.raises(ModelError, match="trained every weight, so it has no adapter: export it with --merged"):
         opct.export(run, adapter=tmp_path / "adapter")
     assert left_behind(tmp_path) == ["full", "out"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_card_has_the_evaluation_of_its_own_weights_only(run: Path, tmp_path: Path, same: bool):
+    copy = RunDir(shutil.copytree(run, tmp_path / "run"))
+    opct.evaluate(copy.path, EvalConfig(suites=["benign"], n_benign=2, max_benign_tokens=4, kl_samples=0))
+    results = json.loads(copy.results_path.read_text())
+    if not same:
+        results["run"]["weights"]["sha256"]["adapter/adapter_model.safetensors"] = "of another step"
+    copy.results_path.write_text(json.dumps(results))
+    opct.export(copy.path, adapter=tmp_path / "out")
+    assert ("were not evaluated" in (tmp_path / "out" / "README.md").read_text()) is not same
 
 
 def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: Path, monkeypatch):
@@ -157,18 +177,32 @@ def test_code_in_a_run_folder_does_not_run(run: Path, model: Path, tmp_path: Pat
     assert ran.exists()
 
 
-def test_only_an_earlier_export_is_replaced(run: Path, tmp_path: Path):
+def test_only_an_earlier_export_is_replaced(run: Path, model: Path, tmp_path: Path, monkeypatch):
+    """Not another model, not the run's own base; the earlier one stays if the new one cannot take its name."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
-    for overwrite in (False, True):
+    own = (model / "README.md").read_text()
+    (model / "README.md").write_text(own + "Made by opct 0.1\n")
+    with pytest.raises(ModelError, match="so it is not replaced"):
+        opct.export(run, merged=model, overwrite=True)
+    (model / "README.md").write_text(own)
+    for overwrite, path in ((False, "mine"), (True, "mine"), (True, shutil.copytree(model, tmp_path / "other"))):
         with pytest.raises(ModelError, match="it is not an exported model"):
-            opct.export(run, adapter=tmp_path / "mine", overwrite=overwrite)
+            opct.export(run, adapter=tmp_path / path, overwrite=overwrite)
     opct.export(run, adapter=tmp_path / "out")
     (tmp_path / "out" / "old").touch()
     with pytest.raises(ModelError, match="replace it with --overwrite"):
         opct.export(run, adapter=tmp_path / "out")
-    opct.export(run, adapter=tmp_path / "out", overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(mechanics, "write_adapter", lambda trained, folder: folder.mkdir())
+        patch.setattr("opct.reports.export.atomic_write", lambda path, text: path.parent.rmdir())
+        with pytest.raises(ModelError, match="Cannot write"):
+            opct.export(run, adapter=tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "old").exists()
+    monkeypatch.chdir(tmp_path / "out")
+    opct.export(run, adapter=".", overwrite=True)
     assert not (tmp_path / "out" / "old").exists()
+    assert left_behind(tmp_path) == ["mine", "other", "out"]
     assert left_behind(tmp_path / "mine") == ["thesis.txt"]
 
 

@@ -88,4 +88,4 @@ def test_a_weak_judge_and_weak_rules_are_warned_of():
     rules = run("opct", [sample("q")], 1, settings={"grader": "words", **grader_settings("safety_awareness")})
     text = warnings(base, rules)
     assert "t: This judge is weak." in text
-    assert "t: These replies are graded by weak rules, version 4; against people on unseen models kappa 0.62" in text
+    assert "t: These replies are graded by weak rules, version 5; against people on unseen models kappa 0.62" in text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-VERSIONS = {"benign": 3, "jailbreak": 3, "safety_awareness": 4, "sycophancy_short": 2}
+VERSIONS = {"benign": 3, "jailbreak": 3, "safety_awareness": 5, "sycophancy_short": 2}
 
 
 @dataclass(frozen=True)
