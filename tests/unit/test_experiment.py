@@ -21,7 +21,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.target import open_target
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
-from opct.reports import report
+from opct.reports.build import report
 from opct.runs.console import NullProgress
 from opct.runs.io import write_json, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -150,6 +150,7 @@ def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tm
     why = "Step 3: the KL left its bound"
     after = "it continues opct, seed 0, which failed"
     assert result.failed == {"opct, seed 0": why, "both, seed 0": after}
+    assert settings["overwrite"]
     assert settings["warnings"][0] == f"opct, seed 0 failed, and is not in this report: {why}"
     assert len(settings["warnings"]) == 2
     assert settings["suites"] == ["sycophancy_short", "benign"]

@@ -27,7 +27,7 @@ from opct.evals.run import make_tasks
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
-from opct.reports import report
+from opct.reports.build import report
 from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.reports.wording import change, interval, quantity
@@ -175,6 +175,7 @@ def run_experiment(
         also=experiment.comparisons,
         suites=experiment.config.evaluation.suites,
         warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
+        overwrite=True,
     )
     costs = {name: sum_usage([_usage(run) for run in own]) for name, own in runs.items() if own}
     write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
