@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opct.data.pairs import load_pairs as load_pairs
     from opct.data.pairs import write_pairs as write_pairs
     from opct.models.policy import Policy as Policy
-    from opct.reports import report as report
+    from opct.reports.build import report as report
     from opct.reports.export import export as export
     from opct.reports.listing import results as results
 
@@ -37,7 +37,7 @@ _HOMES = {
     "load_config": "opct.config.loader",
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",
-    "report": "opct.reports",
+    "report": "opct.reports.build",
     "results": "opct.reports.listing",
     "run_attack": "opct.attack.run",
     "train": "opct.api",

@@ -68,7 +68,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
-    from opct.reports import report
+    from opct.reports.build import report
 
     root = tmp_path_factory.mktemp("runs")
     arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2))
@@ -78,7 +78,7 @@ def page_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def axes_file(tmp_path_factory):
     """Every axis, two arms."""
-    from opct.reports import report
+    from opct.reports.build import report
 
     root = tmp_path_factory.mktemp("axes")
     return report(

@@ -13,7 +13,7 @@ from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals import target
 from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate as evaluate_policy
-from opct.reports import report
+from opct.reports.build import report
 from opct.runs.console import NullProgress
 from tests.unit.evals.fakes import FakePolicy
 from tests.unit.judges.test_llm import GOOD, REFUSED, Script, judge_of

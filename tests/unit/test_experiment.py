@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
@@ -17,9 +18,10 @@ from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
 from opct.errors import DataError, DivergenceError, EvaluationError, NonFiniteError, RunError, TrainingError
 from opct.evals.config import EvalConfig
+from opct.evals.target import open_target
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
-from opct.reports import report
+from opct.reports.build import report
 from opct.runs.console import NullProgress
 from opct.runs.io import write_json, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -148,6 +150,7 @@ def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tm
     why = "Step 3: the KL left its bound"
     after = "it continues opct, seed 0, which failed"
     assert result.failed == {"opct, seed 0": why, "both, seed 0": after}
+    assert settings["overwrite"]
     assert settings["warnings"][0] == f"opct, seed 0 failed, and is not in this report: {why}"
     assert len(settings["warnings"]) == 2
     assert settings["suites"] == ["sycophancy_short", "benign"]
@@ -220,7 +223,7 @@ def small(path: Path, tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(module, "train", train)
     monkeypatch.setattr(module, "evaluate", evaluate)
-    monkeypatch.setattr("opct.models.policy.Policy", SimpleNamespace(load=lambda *_, **__: None))
+    monkeypatch.setattr("opct.models.policy.Policy", SimpleNamespace(load=lambda *_, **__: MagicMock()))
 
     def run(name: str, *cuts: str) -> tuple[str, list[str]]:
         out = tmp_path / name
@@ -259,7 +262,7 @@ def measure(tmp_path: Path, monkeypatch):
         return SimpleNamespace(results=results)
 
     monkeypatch.setattr(module, "evaluate", evaluate)
-    monkeypatch.setattr("opct.models.policy.Policy", SimpleNamespace(load=lambda *_, **__: None))
+    monkeypatch.setattr(module, "_target", lambda *_: None)
     save(tmp_path / "run", 3)
 
     def run(label: str = "opct", config: TrainConfig | None = None, **settings) -> int:
@@ -290,8 +293,30 @@ def test_other_weights_are_measured_again(measure, tmp_path: Path, step: int, we
 
 
 def test_another_base_is_measured_again(measure):
-    other = TrainConfig(model={"name_or_path": "a/b"})
-    assert [measure("base"), measure("base"), measure("base", other)] == [1, 1, 2]
+    assert [measure("base"), measure("base")] == [1, 1]
+    for n, other in enumerate(({"model": {"name_or_path": "a/b"}}, {"loss": {"thinking_tags": ("[T]", "[/T]")}}), 2):
+        assert [measure("base", TrainConfig(**other)) for _ in range(2)] == [n, n]
+
+
+def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_the_runs(
+    tiny_folder, monkeypatch, tmp_path
+):
+    """Arguments that the evaluation sets are not refused for the base, which is a loaded policy."""
+    opened = []
+
+    def evaluate(target, config, *, out, **_):
+        opened.append(open_target(target, None, out, NullProgress(), **config.model_settings).renderer)
+        raise EvaluationError("enough")
+
+    monkeypatch.setattr(module, "evaluate", evaluate)
+    config = TrainConfig(
+        model={"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"},
+        loss={"thinking_tags": ("[T]", "[/T]")},
+    )
+    own = EvalConfig(chat_template_kwargs={"content": 1})
+    with pytest.raises(EvaluationError, match="enough"):
+        module.ensure_evaluated("base", tmp_path, config, own, progress=NullProgress())
+    assert (opened[0].thinking_tags, opened[0].chat_template_kwargs) == (("[T]", "[/T]"), {"content": 1})
 
 
 def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):

@@ -32,8 +32,8 @@ def report(
       opct report runs/base runs/sft runs/opct --open
       opct report runs/base runs/opct api=logs/sycophancy.eval --out api.html
     """
-    from opct.reports import report as write_report
     from opct.reports.build import output_paths
+    from opct.reports.build import report as write_report
     from opct.runs.io import read_json
 
     page = write_report(runs, out, attack_prompts=attack_prompts, overwrite=overwrite)

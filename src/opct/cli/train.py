@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from opct.cli.options import ConfigFile, Preset
-from opct.runs.console import as_text, echo
+from opct.runs.console import as_text
 
 
 def train(
@@ -59,6 +58,4 @@ def train(
     if main:
         Console().print(as_text(result.render()))
     if result.status == "interrupted":
-        if main:
-            echo("interrupted; everything is saved, continue with --resume", file=sys.stderr)
         raise typer.Exit(130)

@@ -301,7 +301,7 @@ def about_run(run: RunDir, policy: Policy | Model, about: About) -> dict[str, An
 
 
 def _computed_with(policy: Policy | Model) -> dict[str, Any]:
-    """Dtype, device, chat template and its arguments of a policy; unknown for a model of Inspect."""
+    """Dtype, device, chat template, its arguments and thinking tags of a policy; unknown for a model of Inspect."""
     if isinstance(policy, Model):
         return {}
     dtype = str(policy.dtype).removeprefix("torch.")
@@ -310,6 +310,7 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
         "device": str(policy.device),
         "template_hash": policy.renderer.template_hash,
         "chat_template_kwargs": policy.renderer.chat_template_kwargs,
+        "thinking_tags": list(policy.renderer.thinking_tags),
     }
 
 

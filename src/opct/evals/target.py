@@ -39,13 +39,14 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
         settings: of `opct.config.schema.ModelConfig`.
 
     Raises:
-        EvaluationError: a dtype or arguments of the chat template are given for a loaded policy.
+        EvaluationError: a dtype or other arguments of the chat template are given for a loaded policy.
         ModelError, RunError: it cannot be loaded.
     """
     if not isinstance(target, str | Path):
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
-        if "chat_template_kwargs" in settings:
+        kwargs = settings.get("chat_template_kwargs")
+        if kwargs is not None and kwargs != target.renderer.chat_template_kwargs:
             raise EvaluationError("A loaded policy keeps its chat_template_kwargs: load it with others.")
         return target
     progress.stage(f"load {target}")

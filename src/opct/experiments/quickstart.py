@@ -21,7 +21,7 @@ from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
 from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained, headline
 from opct.models.loading import resolve_model
-from opct.reports import report
+from opct.reports.build import report
 from opct.runs.console import NullProgress, Progress, as_text
 from opct.runs.run_dir import RunDir
 
@@ -91,7 +91,7 @@ def run_quickstart(
         results[label] = ensure_evaluated(label, folder, config, EVALUATION, overwrite=overwrite, progress=steps)
     steps.next()
     steps.stage("write the report")
-    page = report(list(runs.values()), out / "report.html")
+    page = report(list(runs.values()), out / "report.html", overwrite=True)
     steps.done()
     return QuickstartResult(page, results, time.perf_counter() - started)
 

@@ -27,7 +27,7 @@ from opct.evals.run import make_tasks
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
-from opct.reports import report
+from opct.reports.build import report
 from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.reports.wording import change, interval, quantity
@@ -175,6 +175,7 @@ def run_experiment(
         also=experiment.comparisons,
         suites=experiment.config.evaluation.suites,
         warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
+        overwrite=True,
     )
     costs = {name: sum_usage([_usage(run) for run in own]) for name, own in runs.items() if own}
     write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
@@ -260,7 +261,8 @@ def ensure_evaluated(
         return read_json(RunDir(folder).results_path)
     if label == BASE:
         progress.stage(f"load {config.model.name_or_path}")
-    found = evaluate(_target(label, folder, config), settings, out=folder, label=label, progress=progress).results
+    target = _target(label, folder, config, settings.chat_template_kwargs)
+    found = evaluate(target, settings, out=folder, label=label, progress=progress).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
@@ -304,7 +306,7 @@ def ensure_attacked(
         progress.log(f"{label}: attacked already by {attacker} in {kept.path}")
         return
     progress.stage(f"attack {label} with {attacker}")
-    target = _target(label, folder, config)
+    target = _target(label, folder, config, settings.get("target", {}).get("chat_template_kwargs"))
     own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
     try:
         found = run_attack(target, own, out=kept.path, resume=kept.is_attack, progress=progress)
@@ -321,13 +323,21 @@ def ensure_attacked(
         write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
 
 
-def _target(label: str, folder: Path, config: TrainConfig) -> Policy | Path:
-    """The target to evaluate: the run's folder, or the base in the dtype of the runs."""
+def _target(label: str, folder: Path, config: TrainConfig, chat_template_kwargs: Any) -> Policy | Path:
+    """The target to evaluate: the run's folder, or the base in the dtype and with the thinking tags of the runs.
+
+    Args:
+        chat_template_kwargs: of the base; None for those of the runs.
+    """
     from opct.models.policy import Policy
 
     if label != BASE:
         return folder
-    return Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=config.model.dtype)
+    own = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
+    model = config.model.model_copy(update={"adapter": None, **own})
+    policy = Policy.load(model, recorded_dtype=config.model.dtype)
+    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
+    return policy
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,6 +347,7 @@ def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str
         "label": label,
         "settings": dict(settings),
         "model": config.model.model_dump(),
+        **({"thinking_tags": list(tags)} if (tags := config.loss.thinking_tags) else {}),
         "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
     }
 

@@ -33,7 +33,7 @@ def report(
     suites: Sequence[str] | None = None,
     warnings: Sequence[str] = (),
     attack_prompts: bool = False,
-    overwrite: bool = True,
+    overwrite: bool = False,
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
 

@@ -37,7 +37,7 @@ def report_of(monkeypatch):
 
     def write(runs, out, **options):
         monkeypatch.setattr(build, "load_runs", lambda _: list(runs))
-        return build.report(["in memory"], out, **options)
+        return build.report(["in memory"], out, overwrite=True, **options)
 
     return write
 

@@ -15,7 +15,6 @@ from opct.attack.protocol import Reply, Subject
 from opct.attack.results import AttackRun, build_result
 from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
-from opct.reports import report
 from opct.reports.attacks import (
     COLUMNS,
     RATE,
@@ -25,7 +24,7 @@ from opct.reports.attacks import (
     card_rows,
     without_folders,
 )
-from opct.reports.build import report_json
+from opct.reports.build import report, report_json
 from opct.reports.charts import DASHES, OTHER_DASH
 from opct.reports.compare import compare
 from opct.reports.wording import quantity
@@ -115,7 +114,7 @@ def reported(folders, out, **more):
         if not (folder / "evals").exists():
             made = write_run(out / "evaluated", label, int(seed or 0), questions=4)
             shutil.copytree(made, folder, dirs_exist_ok=True)
-    return report(folders, out / "report.html", **more)
+    return report(folders, out / "report.html", overwrite=True, **more)
 
 
 @pytest.fixture(scope="module")
@@ -420,7 +419,7 @@ def test_prompts_are_on_the_page_on_request_and_as_text(runs, tmp_path):
     public = reported(runs, tmp_path)
     others = stat.S_IMODE(public.stat().st_mode)
     assert not any("PRIVATE" in (tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
-    page = report(runs, public, attack_prompts=True).read_text(encoding="utf-8")
+    page = report(runs, public, attack_prompts=True, overwrite=True).read_text(encoding="utf-8")
     assert stat.S_IMODE(public.stat().st_mode) == 0o600 != others
     assert page.index("PRIVATE. Prompts that were made") < page.index("<h1>")
     assert "> **`report.html` holds prompts that jailbroke the model.**" in public.with_suffix(".md").read_text()

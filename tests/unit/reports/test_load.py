@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from opct.errors import EvaluationError
-from opct.reports import report
+from opct.reports.build import report
 from opct.reports.load import load_run, load_runs, of_suites
 from tests.unit.reports.synthetic import write_run
 

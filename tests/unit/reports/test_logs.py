@@ -14,7 +14,7 @@ from inspect_ai.scorer import Score, includes, mean, scorer
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import quiet
-from opct.reports import report
+from opct.reports.build import report
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 from opct.reports.warnings import find_warnings

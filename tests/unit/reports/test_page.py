@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from opct.errors import EvaluationError
-from opct.reports import report
+from opct.reports.build import report
 from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from opct.reports.page import axis_view
@@ -219,6 +219,12 @@ def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(
 def test_a_report_that_is_not_html_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(EvaluationError, match=r"does not end in \.html"):
         report([tmp_path / "nowhere"], tmp_path / "report.pdf")
+
+
+def test_an_existing_report_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "report.md").write_text("mine", encoding="utf-8")
+    with pytest.raises(EvaluationError, match=r"report\.md would be overwritten"):
+        report([tmp_path / "nowhere"], tmp_path / "report.html")
 
 
 def test_writing_again_gives_the_same_page_but_for_the_time(folders, tmp_path):
