@@ -57,7 +57,7 @@ def chat(
     \b
     Examples:
       opct chat runs/mine
-      opct chat Qwen/Qwen3-0.6B chat_template_kwargs.enable_thinking=false --temperature 0.7
+      opct chat Qwen/Qwen3-0.6B dtype=float32 --temperature 0.7
     """
     from rich.console import Console
 
