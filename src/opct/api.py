@@ -195,9 +195,10 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
     from opct.evals.target import INSPECT_MODEL
     from opct.judges.factory import open_model
 
-    if dtype is not None or config.trust_remote_code or config.chat_template_kwargs is not None:
+    if dtype is not None or config.model_settings != {"trust_remote_code": False}:
         raise EvaluationError(
-            f"{target} is not loaded by opct: leave dtype, trust_remote_code and chat_template_kwargs out."
+            f"{target} is not loaded by opct: leave dtype, quantization, trust_remote_code and chat_template_kwargs "
+            "out."
         )
     model, name, address = open_model(target.removeprefix(INSPECT_MODEL), None, {}, what="The model")
     label = name.partition("@")[0].rpartition("/")[2]
@@ -232,7 +233,7 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:
-    given = config.model_fields_set - {"suites", "chat_template_kwargs", "trust_remote_code"}
+    given = config.model_fields_set - {"suites", "chat_template_kwargs", "quantization", "trust_remote_code"}
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(

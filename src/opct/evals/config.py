@@ -68,6 +68,9 @@ class EvalConfig(Section):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Passed to the chat template of every prompt; null: those of the run, none for a model."
     )
+    quantization: Literal["4bit", "8bit"] | None = Field(
+        None, description="As `model.quantization`, of a model; null: that of the run, none for a model."
+    )
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model; a run's own setting does not count."
     )
@@ -83,9 +86,9 @@ class EvalConfig(Section):
     @property
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model that differ from its run's."""
-        kwargs = self.chat_template_kwargs
-        own = {} if kwargs is None else {"chat_template_kwargs": kwargs}
-        return {"trust_remote_code": self.trust_remote_code, **own}
+        own = {name: getattr(self, name) for name in ("chat_template_kwargs", "quantization")}
+        given = {name: value for name, value in own.items() if value is not None}
+        return {"trust_remote_code": self.trust_remote_code, **given}
 
     @property
     def problem_limit(self) -> int | None:

@@ -25,6 +25,7 @@ EVAL_ALONE = (
     "browser_questions",
     "batch_size",
     "chat_template_kwargs",
+    "quantization",
     "trust_remote_code",
 )
 """Settings that do nothing in a single task."""

@@ -297,16 +297,18 @@ def about_run(run: RunDir, policy: Policy | Model, about: About) -> dict[str, An
         "path": str(run.path),
         "weights": None if weights is None else dict(weights),
         "dtype": _computed_with(policy).get("dtype"),
+        "quantization": _computed_with(policy).get("quantization"),
     }
 
 
 def _computed_with(policy: Policy | Model) -> dict[str, Any]:
-    """Dtype, device, chat template, its arguments and thinking tags of a policy; unknown for a model of Inspect."""
+    """Dtype, quantisation, device, chat template, its arguments and thinking tags; unknown for a model of Inspect."""
     if isinstance(policy, Model):
         return {}
     dtype = str(policy.dtype).removeprefix("torch.")
     return {
         "dtype": dtype,
+        "quantization": policy.quantization,
         "device": str(policy.device),
         "template_hash": policy.renderer.template_hash,
         "chat_template_kwargs": policy.renderer.chat_template_kwargs,
@@ -317,7 +319,8 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
 def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> tuple[list[EvalLog], list[str]]:
     """Move logs of other weights aside. Returns the logs that stay besides the tasks `now`, and a warning for each
     moved one."""
-    measured = ("weights", "dtype") if about["weights"] else ("model", "weights", "dtype")
+    measured = ("weights", "dtype", "quantization")
+    measured = measured if about["weights"] else ("model", *measured)
     kept, dropped = [], []
     for path in sorted(run.evals_dir.glob("*.eval")):
         log = read_log(path)

@@ -45,6 +45,8 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
     if not isinstance(target, str | Path):
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
+        if settings.get("quantization") not in (None, target.quantization):
+            raise EvaluationError("A loaded policy keeps its quantization: load it with another.")
         kwargs = settings.get("chat_template_kwargs")
         if kwargs is not None and kwargs != target.renderer.chat_template_kwargs:
             raise EvaluationError("A loaded policy keeps its chat_template_kwargs: load it with others.")

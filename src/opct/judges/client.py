@@ -144,13 +144,17 @@ def run_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
     from opct.evals.inspect_runner import quiet
 
+    def run_loop() -> list[T]:
+        with asyncio.Runner() as runner:  # Inspect replaces asyncio.run by one that leaves its event loop open
+            return runner.run(gathered())
+
     with quiet():
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(gathered())
+            return run_loop()
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(lambda: asyncio.run(gathered())).result()
+            return pool.submit(run_loop).result()
 
 
 def load_inspect_model(

@@ -95,6 +95,15 @@ class Policy:
         """The dtype of matrix products."""
         return self.backbone.dtype
 
+    @property
+    def quantization(self) -> str | None:
+        """How the base was quantised: "4bit" or "8bit" by bitsandbytes, else the method's name; None if it was not."""
+        found = getattr(self.model.config, "quantization_config", None)
+        if found is None:
+            return None
+        bits = next((n for n in ("4bit", "8bit") if getattr(found, f"load_in_{n}", False)), None)
+        return bits or str(getattr(found, "quant_method", "unknown"))
+
     @classmethod
     def load(
         cls,

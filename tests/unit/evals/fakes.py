@@ -62,6 +62,7 @@ class FakePolicy:
     name: str = "fake"
     context_length: int = 10_000
     dtype: str = "torch.float32"
+    quantization: str | None = None
     device: str = "cpu"
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
     delay_s: float = 0.0

@@ -100,7 +100,7 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     assert json.loads((folder / "results.json").read_text(encoding="utf-8")) == results
     assert set(results) == {"schema", "run", "created", "settings", "warnings", "rows"}
     about = {"name": "run", "label": "sft", "model": "fake", "method": "sft", "seed": 3}
-    assert results["run"] == about | {"path": str(folder), "weights": None, "dtype": "float32"}
+    assert results["run"] == about | {"path": str(folder), "weights": None, "dtype": "float32", "quantization": None}
     assert all(set(row) == ROW_KEYS for row in results["rows"])
     assert sorted(path.name for path in (folder / "evals").glob("*.eval")) == ["benign.eval", "sycophancy_short.eval"]
     assert list((folder / "evals" / "unfinished").iterdir()) == []
@@ -145,6 +145,7 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
     [
         (FakePolicy(reply), {"step": 8}, "weights"),
         (FakePolicy(reply, dtype="torch.bfloat16"), {"step": 7}, "dtype"),
+        (FakePolicy(reply, quantization="4bit"), {"step": 7}, "quantization"),
         (FakePolicy(reply, name="other"), None, "model, weights"),
     ],
 )

@@ -26,7 +26,12 @@ FILE = "adapter_model.safetensors"
 @pytest.fixture
 def policy() -> SimpleNamespace:
     return SimpleNamespace(
-        name="owner/tiny model", dtype="float32", has_adapter=False, weights_hash=lambda: "00ff", dtype_reason="why"
+        name="owner/tiny model",
+        dtype="float32",
+        quantization=None,
+        has_adapter=False,
+        weights_hash=lambda: "00ff",
+        dtype_reason="why",
     )
 
 
@@ -112,6 +117,8 @@ def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeyp
     assert open_target(policy, None, Path("out"), NullProgress()) is policy
     with pytest.raises(EvaluationError, match="keeps its dtype"):
         open_target(policy, "bfloat16", Path("out"), NullProgress())
+    with pytest.raises(EvaluationError, match="keeps its quantization"):
+        open_target(policy, None, Path("out"), NullProgress(), quantization="4bit")
 
 
 def test_a_model_is_measured_again_in_the_dtype_of_its_earlier_results(policy, trained, monkeypatch, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -268,6 +269,15 @@ def test_it_runs_where_an_event_loop_runs():
         return judge_of(Script(GOOD)).judge(requests(2))
 
     assert [result.score for result in anyio.run(in_a_notebook)] == [0.625, 0.625]
+
+
+def test_its_event_loop_is_closed_although_inspect_replaces_asyncio_run(monkeypatch):
+    async def loop():
+        return asyncio.get_running_loop()
+
+    monkeypatch.setattr(asyncio, "run", lambda call: asyncio.new_event_loop().run_until_complete(call))
+    [used] = client.run_all([loop])
+    assert used.is_closed()
 
 
 # ---------------------------------------------------------------------------------------------------------------- cost

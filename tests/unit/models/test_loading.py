@@ -420,6 +420,7 @@ def test_a_quantised_base_trains_an_adapter_and_its_teacher_is_the_same_quantise
     assert policy.base_hash() == base.base_hash() != whole.base_hash()
     assert torch.allclose(base.log_probs(prompt, completion)[0], whole.log_probs(prompt, completion)[0], atol=2.0)
     assert not torch.equal(base.log_probs(prompt, completion)[0], whole.log_probs(prompt, completion)[0])
+    assert (policy.quantization, whole.quantization) == (kind, None)
     [[drawn]] = policy.sample(prompt, [[0]], Sampling(6))
     assert drawn.logprobs == pytest.approx(policy.log_probs(prompt, [drawn.token_ids])[0].tolist(), abs=0.05)
     assert "bit" in unfused_reason(policy.model)
