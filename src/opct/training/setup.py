@@ -398,7 +398,7 @@ def _data_words(data: TrainingData) -> str:
     n = len({rendered.pair.family for rendered in data.pairs})
     return (
         f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs; "
-        f"held out for validation: {len(data.validation)} and {len(data.validation_anchors)} of these kinds"
+        f"held out for validation: {len(data.validation)} pairs and {len(data.validation_anchors)} identity pairs"
     )
 
 
