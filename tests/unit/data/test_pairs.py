@@ -158,7 +158,7 @@ def test_only_the_prompts_are_required_and_a_string_is_a_user_message(tmp_path: 
         ({"chosen": [USER], "rejected": [USER]}, "TRL's preference rows"),
         ({"messages": [USER, message("assistant", "Yes")]}, "chat rows"),
         ({"prompt": "q"}, "rows of one prompt"),
-        ({"question": "q", "answer": "a", "topic": "t"}, "`opct data build sycophancy FILE`"),
+        ({"question": "q", "answer": "a", "topic": "t"}, "`opct data build sycophancy --from FILE`"),
     ],
 )
 def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, shape: str):
@@ -166,7 +166,7 @@ def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other:
         load_pairs(write(tmp_path / "p.jsonl", other, other))
     [fault] = caught.value.faults
     assert shape in fault
-    assert "`opct data build pairs FILE --teacher-system TEXT`" in fault
+    assert "`opct data build pairs --from FILE --teacher-system TEXT`" in fault
     assert "(and 1 more like it: " in fault
 
 
