@@ -197,8 +197,8 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
 
     if dtype is not None or config.model_settings != {"trust_remote_code": False}:
         raise EvaluationError(
-            f"{target} is not loaded by opct: leave dtype, quantization, trust_remote_code and chat_template_kwargs "
-            "out."
+            f"{target} is not loaded by opct: leave dtype, quantization, trust_remote_code, thinking_tags and "
+            "chat_template_kwargs out."
         )
     model, name, address = open_model(target.removeprefix(INSPECT_MODEL), None, {}, what="The model")
     label = name.partition("@")[0].rpartition("/")[2]
@@ -233,7 +233,8 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:
-    given = config.model_fields_set - {"suites", "chat_template_kwargs", "quantization", "trust_remote_code"}
+    of_model = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
+    given = config.model_fields_set - {"suites", *of_model}
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(

@@ -153,11 +153,11 @@ def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
 def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, tiny_folder):
     place = workplace(tmp_path, tiny_folder, method="sft")
     before = files(tmp_path)
-    done = here(*place.command("--dry-run", "--full", "max_steps=7"))
+    done = here(*place.command("--dry-run", "max_steps=7"))
     assert done.code == 0, done.err
     assert files(tmp_path) == before
     assert not place.run.path.exists()
-    for words in ("max_steps: 7", "method: sft", "nothing was written", "0 left out as too long", "suggested"):
+    for words in ("config show", "sft, teacher base", "nothing was written", "0 left out as too long", "suggested"):
         assert words in done.out, words
     for words in ("7 of 4 pairs x 2 completions", "at most 336", "memory", "s a step", "float32, as configured"):
         assert words in done.out, words  # 7 steps x 4 pairs x 2 completions x 6 tokens

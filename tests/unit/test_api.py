@@ -197,7 +197,7 @@ def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch
 
 @pytest.mark.parametrize(
     ("name", "dtype", "said"),
-    [("mockllm/model", "float32", "leave dtype, trust_remote_code and chat"), ("nobody/model", None, "nobody")],
+    [("mockllm/model", "float32", "leave dtype, quantization"), ("nobody/model", None, "nobody")],
 )
 def test_what_a_model_of_inspect_does_not_take_is_refused(tmp_path: Path, name, dtype, said):
     with pytest.raises(EvaluationError, match=said):

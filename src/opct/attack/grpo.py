@@ -39,10 +39,11 @@ from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
+from opct.models.loading import is_run_or_adapter
 from opct.models.policy import Policy
 from opct.runs.console import Field, NullProgress, Progress
 from opct.runs.io import PRIVATE_MODE, append_jsonl, atomic_write, read_jsonl
-from opct.runs.run_dir import RunDir, run_of
+from opct.runs.run_dir import RunDir
 from opct.runs.tracking import check_trackers
 from opct.training import trainer
 from opct.training.resume import FREE_INSIDE, FREE_SETTINGS, is_finished
@@ -137,9 +138,9 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
     own = config.attacker
     if not isinstance(own, settings.Grpo):
         return None
-    is_adapter = run_of(own.model) is not None or (Path(own.model) / "adapter_config.json").is_file()
-    if is_adapter or own.model.startswith(INSPECT_MODEL):
-        what = "a run or an adapter" if is_adapter else "behind an endpoint"
+    is_trained = is_run_or_adapter(own.model)
+    if is_trained or own.model.startswith(INSPECT_MODEL):
+        what = "a run or an adapter" if is_trained else "behind an endpoint"
         raise EvaluationError(
             f"The attacker grpo trains a new adapter, but {own.model} is {what}: give a model with weights."
         )

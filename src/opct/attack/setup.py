@@ -36,7 +36,7 @@ from opct.judges.llm import LLMJudge
 from opct.judges.protocol import digest
 from opct.judges.rubrics import RUBRICS
 from opct.models.from_run import load_policy
-from opct.models.loading import check_model_name
+from opct.models.loading import check_model_name, is_run_or_adapter
 from opct.runs.console import Progress, pluralize
 from opct.runs.run_dir import run_behind, run_of
 
@@ -251,7 +251,7 @@ def modelless_attacker(config: AttackConfig, behaviors: Sequence[Behavior]) -> A
         return families
     if isinstance(own, settings.Refine):
         check_local_settings(own.model, own, "attacker")
-    if not own.model.startswith(INSPECT_MODEL):
+    if not own.model.startswith(INSPECT_MODEL) and not is_run_or_adapter(own.model):
         check_model_name(own.model)
     return None
 

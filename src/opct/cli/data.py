@@ -52,7 +52,8 @@ def export(
     if left_out:
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
         echo(f"left out: {len(left_out)} pair(s) with a turn sampled from the policy, or a prefill: {shown}")
-    echo(f"the teacher of {format} does not see `teacher_prompt` alone by default: see docs/scaling.md")
+    sees = "both prompts" if format == "trl" else "the policy's prompt"
+    echo(f"{format} shows its teacher {sees} by default: see docs/scaling.md")
 
 
 @app.command("check")

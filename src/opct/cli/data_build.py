@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from opct.cli.options import App, Overwrite, Seed, named_columns, refuse_existing
+from opct.cli.options import App, Overwrite, Seed, named_columns, named_files, refuse_existing
 
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
@@ -23,7 +23,8 @@ class _Builders(TyperGroup):
         name = args[0]
         if self.get_command(ctx, name) is None and (Path(name).suffix or name.startswith("hf:")):
             lines = [
-                f"  opct data build {one} {name}   {self.commands[one].get_short_help_str(70)}" for one in self.commands
+                f"  opct data build {one} --from {name}   {self.commands[one].get_short_help_str(70)}"
+                for one in self.commands
             ]
             ctx.fail("\n".join([f"{name} is a file; the command says what it holds:", *lines]))
         return super().resolve_command(ctx, args)
@@ -32,7 +33,9 @@ class _Builders(TyperGroup):
 app = App(cls=_Builders, help="Make pairs from prompts, questions, behaviours or safety facts.", no_args_is_help=True)
 
 Split = Literal["train", "validation", "test", "all"]
-File = Annotated[str | None, typer.Argument(metavar="FILE", help="Same as --from.")]
+BUILTIN = "builtin"
+DATA = ("jailbreak_counterparts", "in_the_wild", "artifact")
+"""Files beside the behaviours, by their names in `opct eval`."""
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The pair file to write.")]
 Families = Annotated[
     str, typer.Option(metavar="NAMES", help="Families of perturbations: train, held_out, all, or names with commas.")
@@ -49,11 +52,10 @@ AtMost = Annotated[int | None, typer.Option("--n", metavar="N", min=1, help="Max
 
 @app.command("sycophancy")
 def build_sycophancy(
-    file: File = None,
     source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV. Default: the embedded ones."),
-    ] = None,
+        str,
+        typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV; builtin: the embedded ones."),
+    ] = BUILTIN,
     out: Out = Path("pairs.jsonl"),
     answer_format: Annotated[
         Literal["short", "choice"], typer.Option("--format", help="Format of the answers.")
@@ -74,11 +76,11 @@ def build_sycophancy(
     from opct.data.questions import builtin_questions, describe_columns, load_questions
     from opct.runs.console import echo
 
-    source, columns = _source(file, source), named_columns(column or [])
-    if columns and source == "builtin":
+    columns = named_columns(column or [])
+    if columns and source == BUILTIN:
         raise typer.BadParameter("--column needs a file: name it with --from", param_hint="--column")
     refuse_existing(out, source, overwrite)
-    questions = builtin_questions() if source == "builtin" else load_questions(source, columns, seed=seed)
+    questions = builtin_questions() if source == BUILTIN else load_questions(source, columns, seed=seed)
     built = build(
         questions,
         families=families,
@@ -89,20 +91,19 @@ def build_sycophancy(
     )
     pairs = _at_most(built, n, seed)
     _echo_splits(source, questions, "questions", split)
-    if source != "builtin":
+    if source != BUILTIN:
         echo(f"columns: {describe_columns(source, columns)}")
     _write(out, pairs, f"{_which(split)} questions")
 
 
 @app.command("pairs")
 def build_pairs(
-    file: File = None,
     source: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--from", metavar="FILE", help="Prompts: JSONL, JSON, CSV, TSV or Parquet, or hf:owner/name[:config/split]."
         ),
-    ] = None,
+    ],
     out: Out = Path("pairs.jsonl"),
     teacher_system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System prompt of the teacher; the policy does not see it.")
@@ -135,7 +136,6 @@ def build_pairs(
     from opct.data.builders.pairs import build_pairs as build
     from opct.data.tables import file_stem, read_text
 
-    source = _source(file, source, None)
     templates = {file_stem(path): read_text(path, "template") for path in template or ()}
     if len(templates) < len(template or ()):
         raise typer.BadParameter("two templates have the same name", param_hint="--template")
@@ -157,11 +157,11 @@ def build_pairs(
 
 
 Behaviors = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--from",
         metavar="FILE",
-        help="Behaviours: a file, or hf:owner/name[:config/split]@revision. Default: the embedded ones.",
+        help="Behaviours: a file, or hf:owner/name[:config/split]@revision; builtin: the embedded ones.",
     ),
 ]
 Parts = Annotated[
@@ -179,14 +179,13 @@ TeacherSystem = Annotated[
 TeacherExamples = Annotated[
     bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behaviour.")
 ]
-CounterpartFile = Annotated[str | None, typer.Option(metavar="FILE", help="A file of benign counterparts.")]
-Templates = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Templates of the held-out family in_the_wild; see --families.")
-]
-Artifacts = Annotated[
-    Path | None,
+Files = Annotated[
+    list[str] | None,
     typer.Option(
-        metavar="FILE", help="Prompts of an attacker, such as PAIR or `opct attack`: the held-out family artifact."
+        metavar="NAME=FILE",
+        help="Benign counterparts (jailbreak_counterparts=FILE), templates of the held-out family in_the_wild "
+        "(in_the_wild=FILE), prompts of PAIR or `opct attack` for the held-out family artifact (artifact=FILE); "
+        "repeatable.",
     ),
 ]
 LeaveOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Skip this category; repeatable.")]
@@ -194,8 +193,7 @@ LeaveOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Sk
 
 @app.command("jailbreak")
 def build_jailbreak(
-    file: File = None,
-    source: Behaviors = None,
+    source: Behaviors = BUILTIN,
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
     parts: Parts = "behavior,twin",
@@ -205,9 +203,7 @@ def build_jailbreak(
     n: AtMost = None,
     teacher_system: TeacherSystem = None,
     teacher_examples: TeacherExamples = False,
-    counterparts: CounterpartFile = None,
-    in_the_wild: Templates = None,
-    artifacts: Artifacts = None,
+    data: Files = None,
     column: Columns = None,
     leave_out: LeaveOut = None,
     overwrite: Overwrite = False,
@@ -218,15 +214,19 @@ def build_jailbreak(
     from opct.data.duplicates import leaks_into_later_split
     from opct.data.perturb.in_the_wild import load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+    from opct.errors import unknown
     from opct.runs.console import echo
 
-    source = _source(file, source)
-    if source == "builtin" and (column or counterparts or leave_out):
-        hint = "--column, --counterparts, --leave-out"
+    files = named_files(data or [])
+    for name in files:
+        if name not in DATA:
+            raise typer.BadParameter(unknown("name", name, DATA), param_hint="--data")
+    counterparts, in_the_wild, artifacts = map(files.get, DATA)
+    if source == BUILTIN and (column or counterparts or leave_out):
+        hint = "--column, --data jailbreak_counterparts, --leave-out"
         raise typer.BadParameter("these options need a file: name it with --from", param_hint=hint)
-    for read in (source, in_the_wild, artifacts, counterparts):
-        if read is not None:
-            refuse_existing(out, str(read), overwrite)
+    for read in (source, *files.values()):
+        refuse_existing(out, read, overwrite)
     sources = read_sources(
         source, artifacts, columns=named_columns(column or []), counterparts=counterparts, exclude=leave_out or []
     )
@@ -256,10 +256,9 @@ def build_jailbreak(
 
 @app.command("safety-awareness")
 def build_safety_awareness(
-    file: File = None,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="FILE", help="Safety facts: JSONL. Default: the embedded ones.")
-    ] = None,
+        str, typer.Option("--from", metavar="FILE", help="Safety facts: JSONL; builtin: the embedded ones.")
+    ] = BUILTIN,
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
     split: WhichSplit = "train",
@@ -289,7 +288,6 @@ def build_safety_awareness(
     from opct.data.builders.safety_awareness import build_safety_awareness as build
     from opct.data.hazards import load_facts
 
-    source = _source(file, source)
     refuse_existing(out, source, overwrite)
     facts = load_facts(source)
     built = build(
@@ -307,15 +305,6 @@ def build_safety_awareness(
     hazards = sum(pair.meta["kind"] == "hazard" for pair in pairs)
     counts = f"{hazards} hazards, {len(pairs) - hazards} safe counterparts"
     _write(out, pairs, f"{_which(split)} facts: {counts}")
-
-
-def _source(file: str | None, option: str | None, default: str | None = "builtin") -> str:
-    """What FILE or --from names, else the default."""
-    if file and option:
-        raise typer.BadParameter("give the file once, as FILE or with --from", param_hint="--from")
-    if found := file or option or default:
-        return found
-    raise typer.BadParameter("give the file of prompts", param_hint="FILE")
 
 
 def _data_split(split: Split) -> DataSplit | None:
@@ -340,10 +329,10 @@ def _echo_splits(source: str, items: Sequence[HasSplit], noun: str, split: Split
 
     counts = {name: sum(item.split == name for item in items) for name in SPLITS}
     echo(f"{source}: {len(items)} {noun}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
-    if source != "builtin" and split != "all":
+    if source != BUILTIN and split != "all":
         echo(
             f"only the {split} {noun} become pairs, so that `opct eval` can ask others (a hash decides, where the file "
-            "names no splits); --split all makes pairs of all"
+            "names no splits); --split all uses every row"
         )
 
 

@@ -19,9 +19,9 @@ HEAD = """\
 NEXT = """\
 next: opct train {file} --dry-run
       opct train {file}
-      opct eval {model} --out runs/base{asked}
+      opct eval {model} --out {base}{asked}
       opct eval {run}{asked}
-      opct report runs/base {run}"""
+      opct report {base} {run}"""
 FEWEST_STEPS = 20
 
 
@@ -50,6 +50,7 @@ def init(
       opct init mine.yaml --questions questions.csv --method sft
     """
     import json
+    from shlex import quote
 
     from opct.config.commented import FIRST, commented_yaml
     from opct.data.builders.sycophancy import build_sycophancy
@@ -86,8 +87,9 @@ def init(
     if settings.max_steps is None and 0 < n_pairs < FEWEST_STEPS * settings.optim.prompts_per_step:
         given["max_steps"] = FEWEST_STEPS  # one epoch of so few pairs would change next to nothing
         settings = settings.model_copy(update={"max_steps": FEWEST_STEPS})
-    head = HEAD.format(file=file) + (f"\npreset: {preset}\n" if preset else "\n")
+    head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
     echo(f"{file}: written")
-    asked = f" --questions {questions}" if questions else ""
-    echo(NEXT.format(file=file, model=settings.model.name_or_path, run=settings.output_dir, asked=asked))
+    run, asked = settings.output_dir, f" --questions {quote(questions)}" if questions else ""
+    words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
+    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))

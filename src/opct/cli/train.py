@@ -18,7 +18,6 @@ def train(
     ] = None,
     preset: Preset = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan of the run and exit.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="With --dry-run: also print the resolved settings.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in output_dir.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
 ) -> None:
@@ -48,7 +47,7 @@ def train(
 
         with show_progress() as progress:
             plan = make_plan(settings, progress)
-        Console().print(plan.render(full=full))
+        Console().print(plan.render())
         return
     from opct.api import train as run_training
 

@@ -64,7 +64,7 @@ OTHER_NAMES = {
     "warmup": "warmup_steps",
 }
 OTHER_VALUES = {"bf16": "bfloat16", "bon": "best_of_n", "pair": "refine"}
-"""The same for values."""
+"""Values in other tools, and ours."""
 
 
 def load_settings(

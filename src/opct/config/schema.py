@@ -67,7 +67,7 @@ class ModelConfig(Section):
 
 
 class LoraSettings(Section):
-    """A PEFT LoRA adapter; with `model.adapter`, r, alpha and dropout of that one. `lora: null` trains every weight."""
+    """A PEFT LoRA adapter. With `model.adapter`, these must match that adapter. `lora: null` trains every weight."""
 
     r: int = Field(16, ge=1, description="Rank.")
     alpha: int = Field(32, ge=1, description="Scale: the update is multiplied by alpha / r.")

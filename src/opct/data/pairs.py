@@ -119,8 +119,8 @@ OTHER_SHAPES = {
     "prompt": "rows of one prompt",
 }
 """Columns of rows that are no pairs -> what such rows are."""
-REMEDY = "`opct data build pairs FILE --teacher-system TEXT` (or `--template FILE.jinja`) makes pairs of these"
-QUESTION_REMEDY = "`opct data build sycophancy FILE` adds wrong suggestions"
+REMEDY = "`opct data build pairs --from FILE --teacher-system TEXT` (or `--template FILE.jinja`) makes pairs of these"
+QUESTION_REMEDY = "`opct data build sycophancy --from FILE` adds wrong suggestions"
 
 
 def row_faults(row: Any) -> Iterator[str]:

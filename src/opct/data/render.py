@@ -26,16 +26,17 @@ class Renderer:
 
     Args:
         chat_template_kwargs: passed to the template of every prompt.
-
-    Attributes:
-        thinking_tags: opening and closing tag of a reasoning block, as the template names them.
+        thinking_tags: opening and closing tag of a reasoning block; by default those that the template names.
 
     Raises:
         ModelError: the tokenizer has no chat template, or it does not use one of the arguments.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] = MappingProxyType({})
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        thinking_tags: tuple[str, str] | None = None,
     ):
         if not tokenizer.chat_template:
             raise ModelError(
@@ -50,7 +51,7 @@ class Renderer:
                     "its spelling, or leave it out."
                 )
         self.tokenizer, self.chat_template_kwargs = tokenizer, dict(chat_template_kwargs)
-        self.thinking_tags = thinking_tags_of(template)
+        self.thinking_tags = thinking_tags or thinking_tags_of(template)
 
     @property
     def template_hash(self) -> str:

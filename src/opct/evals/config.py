@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opct.config.judge import JudgeConfig
-from opct.config.schema import Section
+from opct.config.schema import Section, Tag
 from opct.data.perturb.families import FAMILY_GROUPS
 
 FAMILIES_DEFAULT: Literal["default"] = "default"
@@ -71,6 +71,9 @@ class EvalConfig(Section):
     quantization: Literal["4bit", "8bit"] | None = Field(
         None, description="As `model.quantization`, of a model; null: that of the run, none for a model."
     )
+    thinking_tags: tuple[Tag, Tag] | None = Field(
+        None, description="As `loss.thinking_tags`; null: those of the run, else of the chat template."
+    )
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model; a run's own setting does not count."
     )
@@ -86,7 +89,7 @@ class EvalConfig(Section):
     @property
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model that differ from its run's."""
-        own = {name: getattr(self, name) for name in ("chat_template_kwargs", "quantization")}
+        own = {name: getattr(self, name) for name in ("chat_template_kwargs", "quantization", "thinking_tags")}
         given = {name: value for name, value in own.items() if value is not None}
         return {"trust_remote_code": self.trust_remote_code, **given}
 

@@ -26,6 +26,7 @@ EVAL_ALONE = (
     "batch_size",
     "chat_template_kwargs",
     "quantization",
+    "thinking_tags",
     "trust_remote_code",
 )
 """Settings that do nothing in a single task."""

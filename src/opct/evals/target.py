@@ -36,20 +36,19 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
     """Load the policy to evaluate; by default in the dtype of the results in `out`, if any.
 
     Args:
-        settings: of `opct.config.schema.ModelConfig`.
+        settings: as `load_policy` takes them.
 
     Raises:
-        EvaluationError: a dtype or other arguments of the chat template are given for a loaded policy.
+        EvaluationError: a loaded policy has other settings.
         ModelError, RunError: it cannot be loaded.
     """
     if not isinstance(target, str | Path):
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
-        if settings.get("quantization") not in (None, target.quantization):
-            raise EvaluationError("A loaded policy keeps its quantization: load it with another.")
-        kwargs = settings.get("chat_template_kwargs")
-        if kwargs is not None and kwargs != target.renderer.chat_template_kwargs:
-            raise EvaluationError("A loaded policy keeps its chat_template_kwargs: load it with others.")
+        for name in ("quantization", "chat_template_kwargs", "thinking_tags"):
+            kept = getattr(target if name == "quantization" else target.renderer, name)
+            if settings.get(name) not in (None, kept):
+                raise EvaluationError(f"A loaded policy keeps its {name}, {kept}: load it with another value.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None

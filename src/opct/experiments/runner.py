@@ -261,7 +261,7 @@ def ensure_evaluated(
         return read_json(RunDir(folder).results_path)
     if label == BASE:
         progress.stage(f"load {config.model.name_or_path}")
-    target = _target(label, folder, config, settings.chat_template_kwargs)
+    target = _target(label, folder, config, settings.chat_template_kwargs, settings.thinking_tags)
     found = evaluate(target, settings, out=folder, label=label, progress=progress).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
@@ -323,11 +323,13 @@ def ensure_attacked(
         write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
 
 
-def _target(label: str, folder: Path, config: TrainConfig, chat_template_kwargs: Any) -> Policy | Path:
-    """The target to evaluate: the run's folder, or the base in the dtype and with the thinking tags of the runs.
+def _target(
+    label: str, folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinking_tags: Any = None
+) -> Policy | Path:
+    """The target to evaluate: the run's folder, or the base in the dtype of the runs.
 
     Args:
-        chat_template_kwargs: of the base; None for those of the runs.
+        chat_template_kwargs, thinking_tags: of the base; None for those of the runs.
     """
     from opct.models.policy import Policy
 
@@ -335,9 +337,9 @@ def _target(label: str, folder: Path, config: TrainConfig, chat_template_kwargs:
         return folder
     own = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
     model = config.model.model_copy(update={"adapter": None, **own})
-    policy = Policy.load(model, recorded_dtype=config.model.dtype)
-    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
-    return policy
+    return Policy.load(
+        model, recorded_dtype=config.model.dtype, thinking_tags=thinking_tags or config.loss.thinking_tags
+    )
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -198,8 +198,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     own: dict[str, Any] = {"trust_remote_code": trust}
     if base.quantization is not None:
         raise ModelError(
-            f"The base of {trained.folder} was quantised (model.quantization={base.quantization}): merged into its "
-            "unquantised weights the adapter would be another model than the evaluated one. Export it with --adapter."
+            f"The base of {trained.folder} was quantised (model.quantization={base.quantization}). "
+            "Merging the adapter into unquantised weights would give a different model. Export it with --adapter."
         )
     loaded_as = torch.float32
     source, what = str(trained.weights), f"the model in {trained.weights}"
@@ -217,7 +217,9 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     with LibraryErrors(ModelError, f"Cannot merge the adapter in {trained.weights}", "Export it with --adapter."):
         model = model.merge_and_unload(safe_merge=True) if trained.is_adapter else model
     if not (_log_probs(model, tokenizer, base) - expected).abs().mean() <= MERGE_TOLERANCE:
-        raise ModelError(f"The adapter in {trained.weights} merges into another model. Export it with --adapter.")
+        raise ModelError(
+            f"The adapter in {trained.weights} changes the model's outputs when merged. Export it with --adapter."
+        )
     model.to(getattr(torch, written)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     del model

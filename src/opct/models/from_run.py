@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import load_config, load_settings
-from opct.config.schema import Q4_MODEL, ModelConfig
+from opct.config.schema import Q4_MODEL, ModelConfig, TrainConfig
 from opct.errors import ModelError
 from opct.models.gguf import smollm2_q4_path
 from opct.runs.io import read_json
@@ -16,12 +18,13 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 
-def load_policy(path: str, **settings: Any) -> Policy:
+def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **settings: Any) -> Policy:
     """Load the newest checkpoint of a run directory, a PEFT adapter with its base, or a model.
 
     Args:
         path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
             `model.name_or_path` may be.
+        thinking_tags: opening and closing tag of a reasoning block; by default those of the run, else of the template.
         settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; they override the run's settings,
             and the run's `trust_remote_code` is ignored. The thinking tags, `chat_template_kwargs` and `quantization`
             of a run are its adapters' too.
@@ -30,25 +33,19 @@ def load_policy(path: str, **settings: Any) -> Policy:
         ConfigError: a setting is not one of a model.
         ModelError: the run has no checkpoint, or there is no such folder.
     """
-    policy, behind = _load(path, settings), run_behind(path)
-    if behind is not None and (tags := load_config(behind.config_path).loss.thinking_tags):
-        policy.renderer.thinking_tags = tags
-    return policy
-
-
-def _load(path: str, settings: dict[str, Any]) -> Policy:
     from opct.models.policy import Policy
 
     run, folder = run_of(path), Path(path)
+    behind = run or run_behind(path)
+    trained = TrainConfig() if behind is None else load_config(behind.config_path)
+    load = functools.partial(Policy.load, thinking_tags=thinking_tags or trained.loss.thinking_tags)
     if run is not None:
-        return _of_run(run, run.checkpoint_named(path), settings)
+        return _of_run(run, run.checkpoint_named(path), trained.model, settings, load)
+    own: dict[str, Any] = {"name_or_path": path}
     if (folder / "adapter_config.json").is_file():
-        behind = run_behind(path)
-        trained = ModelConfig() if behind is None else load_config(behind.config_path).model
-        kept = trained.model_dump(include={"chat_template_kwargs", "quantization"})
+        kept = trained.model.model_dump(include={"chat_template_kwargs", "quantization"})
         own = {**adapter_base(folder), "adapter": path, **kept}
-        return Policy.load(load_settings(ModelConfig, base={**own, **settings}))
-    return Policy.load(load_settings(ModelConfig, base={"name_or_path": path, **settings}))
+    return load(load_settings(ModelConfig, base={**own, **settings}))
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
@@ -105,22 +102,22 @@ def _first_adapter(adapter: str, checkpoint: Path | None = None) -> Path | None:
     return next((path for path in paths if (path / "adapter_config.json").is_file()), None)
 
 
-def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> Policy:
+def _of_run(
+    run: RunDir, checkpoint: Path | None, config: ModelConfig, settings: dict[str, Any], load: Callable[..., Policy]
+) -> Policy:
     """A checkpoint of a run, in the dtype that the run began with, named as its model."""
-    from opct.models.policy import Policy
-
     # a folder from outside must not run its code: only `settings`, which the caller gives, may turn it on
-    config = load_config(run.config_path).model.model_copy(update={"trust_remote_code": False})
+    config = config.model_copy(update={"trust_remote_code": False})
     if checkpoint is None:
         raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
     recorded = run.read_manifest().get("dtype")
     if (checkpoint / "adapter").is_dir():
         own = {**config.model_dump(), "adapter": str(checkpoint / "adapter"), **settings}
-        return Policy.load(load_settings(ModelConfig, base=own), recorded_dtype=recorded)
+        return load(load_settings(ModelConfig, base=own), recorded_dtype=recorded)
     base = load_settings(ModelConfig, base={**config.model_dump(), "adapter": None, **settings})
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
-    policy = Policy.load(trained, recorded_dtype=recorded)
+    policy = load(trained, recorded_dtype=recorded)
     policy.name = base.name_or_path
     same_dtype = base.model_copy(update={"dtype": str(policy.dtype).removeprefix("torch.")})
-    policy.set_base(lambda: Policy.load(same_dtype))
+    policy.set_base(lambda: load(same_dtype))
     return policy

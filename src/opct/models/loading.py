@@ -32,7 +32,7 @@ from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
 from opct.runs.console import STDERR_HANDLER
-from opct.runs.run_dir import RunDir
+from opct.runs.run_dir import RunDir, run_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -89,6 +89,10 @@ def check_model_name(name: str) -> None:
     """
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
+        if is_run_or_adapter(name):
+            raise ModelError(
+                f"{name} is a run or an adapter: set model.adapter to it, and model.name_or_path to its base model."
+            )
         inside = ", ".join(sorted(str(path.parent) for path in folder.glob("*/manifest.json")))
         remedy = f"Name one of the runs in it: {inside}." if inside else "Name a run, or a folder with config.json."
         raise ModelError(f"{name} is a folder with neither a model nor a run. {remedy}")
@@ -102,6 +106,11 @@ def check_model_name(name: str) -> None:
     if "/" not in name and similar:
         raise ModelError(f"There is no folder {name}. Did you mean {similar[0]!r}? A model on the hub is `owner/name`.")
     _check_hub(name)
+
+
+def is_run_or_adapter(name: str) -> bool:
+    """True for a run directory, one of its checkpoints, or the folder of a PEFT adapter."""
+    return run_of(name) is not None or (Path(name) / "adapter_config.json").is_file()
 
 
 def _is_path(name: str) -> bool:

@@ -30,18 +30,6 @@ def peak_memory_gb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def memory_now_bytes(device: torch.device) -> float:
-    """Memory in use, in bytes; on an accelerator it also resets the peak."""
-    if device.type == "cuda":
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(device)
-        return float(torch.cuda.memory_allocated(device))
-    import psutil
-
-    return float(psutil.Process().memory_info().rss)
-
-
 def release_memory() -> None:
     """Return freed memory to the operating system, on Linux with glibc; slow, so not for every step.
 

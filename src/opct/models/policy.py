@@ -7,9 +7,8 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,10 +67,10 @@ class Policy:
         name: str = "model",
         dtype: torch.dtype | None = None,
         dtype_reason: str = "of the weights",
-        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
+        renderer: Renderer | None = None,
     ):
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
-        self.renderer = Renderer(tokenizer, chat_template_kwargs)
+        self.renderer = renderer or Renderer(tokenizer)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=loading.stop_ids(tokenizer, model))
         self.context_length = context_length(self.backbone.decoder.config)
         self._load_untrained: Callable[[], Policy] | None = None
@@ -114,6 +113,7 @@ class Policy:
         trainable: bool = False,
         seed: int = 0,
         recorded_dtype: str | None = None,
+        thinking_tags: tuple[str, str] | None = None,
     ) -> Policy:
         """Load a model by hub id, folder, GGUF file, or the name of the default; an adapter then names its base.
 
@@ -124,6 +124,7 @@ class Policy:
             trainable: with neither, keep float32 weights that can be trained.
             seed: of a fresh adapter.
             recorded_dtype: what `dtype: auto` chose when the run began, from its manifest.
+            thinking_tags: of a reasoning block; by default those that the chat template names.
 
         Raises:
             ModelError: the model, its tokenizer or the adapter cannot be loaded, or has no chat template that takes
@@ -133,7 +134,7 @@ class Policy:
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
         config, adapter = loading.with_weights(config), adapter or config.adapter
         tokenizer = loading.load_tokenizer(config)
-        Renderer(tokenizer, config.chat_template_kwargs)  # refuse a template before the weights are loaded
+        renderer = Renderer(tokenizer, config.chat_template_kwargs, thinking_tags)  # refused before weights are loaded
         full = trainable and lora is None and adapter is None
         model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
         if lora is not None or adapter is not None:
@@ -142,14 +143,8 @@ class Policy:
             own.base_model_name_or_path, own.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             loading.check_vocabulary(tokenizer, model)
-            return cls(
-                model,
-                tokenizer,
-                name=config.name_or_path,
-                dtype=dtype,
-                dtype_reason=why,
-                chat_template_kwargs=config.chat_template_kwargs,
-            )
+            name = config.name_or_path
+            return cls(model, tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
 
     # -- contexts
 
@@ -410,7 +405,7 @@ class Policy:
             name=self.name,
             dtype=self.dtype,
             dtype_reason=self.dtype_reason,
-            chat_template_kwargs=self.renderer.chat_template_kwargs,
+            renderer=self.renderer,
         )
 
     def save(self, folder: Path, weights: dict[str, Tensor] | None = None) -> None:

@@ -321,4 +321,4 @@ def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
 def _is_of_suite(row: Row, name: str) -> bool:
     """Whether a setting applies to the whole suite: in `benign`, the refusal rules grade one metric only."""
     is_of_rules = name == "grader_version" or (name == "grader" and row["metric"] == OVER_REFUSAL)
-    return not (name.startswith(("judge", "grader_agreement")) or (row["suite"] == BENIGN and is_of_rules))
+    return not (name.startswith("judge") or (row["suite"] == BENIGN and is_of_rules))

@@ -24,7 +24,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -102,7 +102,7 @@ class RunDir:
 
     @property
     def in_use(self) -> bool:
-        """True if a process works in the folder now; of another machine, if it has not ended in order."""
+        """True if a process works in the folder, or one on another machine has not released it."""
         import psutil
 
         try:
@@ -158,12 +158,15 @@ class RunDir:
             raise
         return run
 
-    def clear(self) -> None:
-        """Remove every file of the run in the folder, and nothing else, and write a new manifest.
+    def clear(self, keep: Iterable[str] = ()) -> None:
+        """Remove every file of the run in the folder but those of `keep`, and nothing else; write a new manifest.
 
         The old manifest goes last: interrupted, the folder is still a run.
         """
+        kept = {Path(path).resolve() for path in keep}
         for path in (*self._content, self.manifest_path):
+            if path.resolve() in kept:
+                continue
             try:
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
 from opct.data.dataset import anchors_per_step
 from opct.data.render import RenderedPair
@@ -19,7 +18,7 @@ from opct.methods.registry import method_class, refuse_attackers
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
 from opct.models.inference.sampler import Completion, kv_bytes
 from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
-from opct.models.memory import memory_now_bytes, peak_memory_gb
+from opct.models.memory import peak_memory_gb
 from opct.models.scoring import CHUNK_TOKENS
 from opct.models.vllm.engine import Engine
 from opct.runs.console import NullProgress, Progress, as_text, duration, pluralize
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROBE_PAIRS, PROBES = 4, 2  # after a first probe, which is slower than those after it
-SUMMARY = ("method", "pairs", "steps", "passes", "completion tokens", "memory", "time")
 FEW_VALIDATION_PAIRS, MANY_CUT = 8, 0.5  # where a warning begins
 FLOAT32 = 4
 QUANTIZED_BYTES = {"4bit": 0.516, "8bit": 1.0}  # a weight; NF4 with scales that are quantised too: 4.127 bits
@@ -40,29 +38,25 @@ PROCESSES = (2, 4, 8)  # the estimate is also made for these
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a run: settings, sizes, warnings, and an estimate from a short probe."""
+    """Plan of a run: sizes, warnings, and an estimate from a short probe."""
 
-    config: TrainConfig
     facts: tuple[str, ...]
     rows: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
 
-    def render(self, *, full: bool = False) -> RenderableType:
-        """The plan for a terminal: a summary with the warnings; `full` adds the settings and the other rows."""
+    def render(self) -> RenderableType:
+        """The plan for a terminal."""
         from rich.console import Group
-        from rich.syntax import Syntax
         from rich.table import Table
 
         table = Table(title="plan (nothing was written)", show_header=False, box=None)
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
         for name, words in self.rows:
-            if full or name in SUMMARY:
-                table.add_row(name, as_text(words))
-        settings = [Syntax(dump_config(self.config), "yaml", background_color="default")] if full else []
+            table.add_row(name, as_text(words))
         warnings = [as_text(f"warning: {warning}", style="yellow") for warning in self.warnings]
-        hint = [] if full else [as_text("--full adds the resolved settings and the rest of the plan", style="dim")]
-        return Group(*settings, *map(as_text, self.facts), table, *warnings, *hint)
+        hint = as_text("`opct config show` prints all settings.", style="dim")
+        return Group(*map(as_text, self.facts), table, *warnings, hint)
 
 
 def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
@@ -81,7 +75,7 @@ def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
         progress.done()
         found = [fact.removeprefix(WARNING) for fact in facts if fact.startswith(WARNING)]
         kept = [fact for fact in facts if not fact.startswith(WARNING)]
-        return Plan(config, tuple(kept), (*_sizes(setup.data), *probed), (*found, *warnings))
+        return Plan(tuple(kept), (*_sizes(setup.data), *probed), (*found, *warnings))
 
 
 def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
@@ -91,12 +85,8 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     per_step = config.optim.prompts_per_step
     families = Counter(rendered.pair.family for rendered in data.pairs)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(families.items()))
-    prompts = sorted(len(r.prompt_ids) for r in data.pairs if r.prompt_ids is not None) or [0]
-    median, longest = prompts[len(prompts) // 2], prompts[-1]
     yield "method", f"{config.method}, teacher {config.teacher.kind}, {method.describe_loss(config)}"
     yield "pairs", f"{len(data.pairs)} kept, {len(data.left_out)} left out as too long; {shown}"
-    yield "identity pairs", f"{len(data.anchors)} ({config.data.anchor_fraction:.0%} of each step)"
-    yield "prompt tokens", f"median {median}, longest {longest} of {data.context_length}"
     yield "steps", f"{steps} of {per_step} pairs x {n} completions"
     fresh = per_step - anchors_per_step(per_step, config.data.anchor_fraction if data.anchors else 0.0)
     share = fresh // len(data.streams)
@@ -127,17 +117,13 @@ class MemoryEstimate:
         return self.weights + self.teacher + self.trained + max(self.micro_batch, self.rollout)
 
 
-def memory_line(config: TrainConfig, data: TrainingData) -> str:
+def memory_words(config: TrainConfig, data: TrainingData) -> str:
     """The estimate for one process, and for several if they share the weights."""
-    one = estimate_memory(config, data)
-    parts = (
-        f"weights {size(one.weights)}, teacher {size(one.teacher)}, gradients and Adam {size(one.trained)}, a full "
-        f"micro-batch {size(one.micro_batch)} or the rollout's keys and values {size(one.rollout)}"
-    )
+    one = f"about {size(estimate_memory(config, data).peak)} with full batches, from the model's config"
     if config.lora is not None and config.parallel.strategy != "fsdp":
-        return f"about {size(one.peak)} a process: {parts}"
+        return one
     shared = [f"{size(estimate_memory(config, data, n).peak)} on {n}" for n in PROCESSES]
-    return f"about {size(one.peak)}: {parts}; a process of several: {', '.join(shared)}"
+    return f"{one}; a process of several: {', '.join(shared)}"
 
 
 def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1) -> MemoryEstimate:
@@ -218,43 +204,35 @@ def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
 
 @dataclass(frozen=True)
 class Probe:
-    """One try of a few pairs: seconds of sampling and of the loss with its gradient, the answers, and all tokens."""
+    """One try of a few pairs: seconds of sampling and of the loss with its gradient, and the answers."""
 
     pairs: int
     rollout_s: float
     loss_s: float
     answers: list[Completion]
-    tokens: int
 
 
 def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, str]], list[str]]:
     """Rows with memory and time, and warnings, from answering and training on a few pairs."""
     config, data, pairs = setup.config, setup.data, setup.data.batch(1)[:PROBE_PAIRS]
-    before = memory_now_bytes(setup.policy.device)
     _probe(setup, pairs[:1])
     progress.advance()
     probes = []
     for _ in range(PROBES):
         probes.append(_probe(setup, pairs))
         progress.advance()
-    answers, tokens = probes[0].answers, probes[0].tokens
+    answers = probes[0].answers
     cut, limit = sum(answer.stop_reason == "length" for answer in answers), config.rollout.max_completion_tokens
     cut_words = f"{cut} of {len(answers)} in the probe reached the limit of {limit} tokens"
-    peak = peak_memory_gb(setup.policy.device) * 1e9
+    peak = size(peak_memory_gb(setup.policy.device) * 1e9)
     rows = [("cut completions", cut_words)] if answers else []
     rows += [
-        ("memory", f"about {size(estimate_memory(config, data).peak)} with full batches, from the model's config"),
-        ("memory, in parts", memory_line(config, data)),
-        (
-            "memory, probed",
-            f"{size(peak)} at the peak ({len(pairs)} pairs, {tokens:,} tokens with both prompts, libraries included), "
-            f"{size(max(0.0, peak - before))} of them beside the loaded model; Adam's moments come on top",
-        ),
+        ("memory", f"{memory_words(config, data)}; {peak} for the probe of {pluralize(len(pairs), 'pair')}"),
         ("time", _time_words(setup, probes)),
     ]
     warnings = []
     if answers and cut >= MANY_CUT * len(answers):
-        warnings.append(f"completions: {cut_words}: raise rollout.max_completion_tokens")
+        warnings.append("completions: many are cut: raise rollout.max_completion_tokens")
     if 0 < len(data.validation) < FEW_VALIDATION_PAIRS:
         held_out = pluralize(len(data.validation), "pair")
         warnings.append(f"validation: {held_out} held out, so its KL says little: raise data.validation_fraction")
@@ -274,8 +252,7 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     setup.policy.model.train()  # only then are activations computed again, and dropout is on
     accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.eval().zero_grad(set_to_none=True)
-    tokens = sum(len(r.prompt_ids) + len(r.teacher_ids) + sum(r.lengths) for r in rollouts)
-    return Probe(len(pairs), sampled - started, time.perf_counter() - sampled, answers, tokens)
+    return Probe(len(pairs), sampled - started, time.perf_counter() - sampled, answers)
 
 
 def _time_words(setup: TrainingSetup, probes: Sequence[Probe]) -> str:

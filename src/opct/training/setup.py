@@ -199,7 +199,6 @@ def build_setup(
             "parallel.strategy=ddp, or leave them out."
         )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
-    policy.renderer.thinking_tags = config.loss.thinking_tags or policy.renderer.thinking_tags
     _refuse_untrained_head(policy, config)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     if config.optim.gradient_checkpointing:
@@ -332,7 +331,13 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
 
     def load(dtype: str | None) -> Policy:
         return Policy.load(
-            model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=dtype
+            model,
+            lora=config.lora,
+            adapter=adapter,
+            trainable=True,
+            seed=config.seed,
+            recorded_dtype=dtype,
+            thinking_tags=config.loss.thinking_tags,
         )
 
     return distributed.main_process_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
@@ -398,7 +403,7 @@ def _data_words(data: TrainingData) -> str:
     n = len({rendered.pair.family for rendered in data.pairs})
     return (
         f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs; "
-        f"held out for validation: {len(data.validation)} and {len(data.validation_anchors)} of these kinds"
+        f"held out for validation: {len(data.validation)} pairs and {len(data.validation_anchors)} identity pairs"
     )
 
 

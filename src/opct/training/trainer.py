@@ -20,7 +20,7 @@ from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
-from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
+from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
 from opct.methods.base import Method
@@ -64,7 +64,7 @@ KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_fac
 TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
-LEGEND = "kl: to the teacher, in nats a token; loss: what is minimised; validation: the kl of held-out pairs"
+LEGEND = "kl: to the teacher, in nats a token; loss: the training objective; validation: the kl of held-out pairs"
 
 
 @dataclass
@@ -142,9 +142,8 @@ def train(
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
         if overwrite:
-            if pairs is None and run.pairs_path.resolve() in (Path(path).resolve() for path in config.data.pairs):
-                pairs = load_pairs(run.pairs_path)  # `clear` removes it, and the new run names it
-            distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
+            # not before: a run that cannot begin replaces nothing
+            distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
         for line in (*describe(setup), *slow_paths, LEGEND):
@@ -152,9 +151,9 @@ def train(
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
-        optimizer, counters = _begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
-        if pairs is not None:
+        if pairs is not None and not has_begun:  # before the config that names the file
             distributed.main_only(write_pairs, run.pairs_path, pairs)
+        optimizer, counters = _begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
         if counters.step:
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         setup.publish(counters.step)

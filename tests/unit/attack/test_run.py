@@ -489,6 +489,12 @@ def test_what_needs_no_model_is_checked_before_one_is_loaded(no_load, tmp_path, 
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("file", ["manifest.json", "adapter_config.json"])
+def test_a_run_or_an_adapter_can_be_the_attacker(tmp_path, file):
+    (tmp_path / file).write_text('{"opct_run": 1}')
+    assert setup.modelless_attacker(AttackConfig(attacker={"name": "refine", "model": str(tmp_path)}), []) is None
+
+
 def test_the_settings_of_a_file(tmp_path):
     path = tmp_path / "attack.yaml"
     path.write_text("attacker: {name: grpo, training: {max_steps: 3}}\njudge: {name: strongreject, model: a/b}\n")

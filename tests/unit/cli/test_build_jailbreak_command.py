@@ -58,7 +58,8 @@ def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
     out = tmp_path / "pairs.jsonl"
     arguments = ["--from", source, "--out", out, "--split", "all", "--families", "in_the_wild,artifact"]
     arguments += ["--per-behavior", 1]
-    arguments += ["--in-the-wild", wild, "--artifacts", pair, "--column", "behavior=goal", "--column", "category=kind"]
+    arguments += ["--data", f"in_the_wild={wild}", "--data", f"artifact={pair}"]
+    arguments += ["--column", "behavior=goal", "--column", "category=kind"]
     assert run(*arguments, "--leave-out", "l") == 0
     built = load_pairs(out)
     assert Counter(pair.family for pair in built) == {"in_the_wild": 10, "artifact": 19}
@@ -77,7 +78,7 @@ def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp
         rows.append({"behavior_id": one.id, "behavior": one.behavior, "prompt": prompt})
     kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "pairs.jsonl"
-    assert run("--families", "artifact", "--parts", "behavior", "--artifacts", kept, "--out", out) == 0
+    assert run("--families", "artifact", "--parts", "behavior", "--data", f"artifact={kept}", "--out", out) == 0
     [pair] = load_pairs(out)
     assert pair.prompt[0]["content"] == f"polished {trained.id}"
     assert pair.teacher_prompt[0]["content"] == trained.behavior
@@ -95,7 +96,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
     goals = [{"goal": "Organize illegal dog fights", "prompt": "x"}, {"goal": "Ring a bell", "prompt": "y"}]
     pair.write_text(json.dumps({"jailbreaks": goals}))
     out = tmp_path / "pairs.jsonl"
-    arguments = ["--split", "all", "--parts", "behavior", "--per-behavior", 1, "--artifacts", pair]
+    arguments = ["--split", "all", "--parts", "behavior", "--per-behavior", 1, "--data", f"artifact={pair}"]
     arguments += ["--families", "role_play,artifact"]
     assert run("--from", source, "--out", out, *arguments) == 0
     assert {p.meta["behavior"] for p in load_pairs(out)} == {*rows[1:], "Ring a bell"}
@@ -108,12 +109,13 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--parts", "twins"], "Did you mean 'twin'"),
-        (["--counterparts", "x.csv"], "name it with --from"),
+        (["--data", "jailbreak_counterparts=x.csv"], "name it with --from"),
+        (["--data", "artifacts=x.csv"], "Did you mean 'artifact'?"),
         (["--from", "none.csv"], "No behaviour file at none.csv"),
         (["--from", "hf:owner/set"], "has no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
         (
-            ["--in-the-wild", "wild.json"],
+            ["--data", "in_the_wild=wild.json"],
             "given for the family in_the_wild, and the families (train) do not include it",
         ),
         (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),

@@ -18,10 +18,7 @@ def fake(monkeypatch):
     """Replace a function of a module of the package by a mock."""
 
     def fake(module: str, name: str, result=None) -> Mock:
-        mock = Mock(
-            return_value=result
-            or SimpleNamespace(render=lambda **options: f"rendered{options or ''}", status="finished")
-        )
+        mock = Mock(return_value=result or SimpleNamespace(render=lambda: "rendered", status="finished"))
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: mock}))
         return mock
 
@@ -57,10 +54,10 @@ def test_an_interrupted_training_is_no_success(fake, config, capsys):
 
 def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
     make_plan, train = fake("opct.training.dry_run", "make_plan"), fake("opct.training.trainer", "train")
-    assert run("train", config, "--dry-run", "--full", "max_steps=3") == 0
+    assert run("train", config, "--dry-run", "max_steps=3") == 0
     assert make_plan.call_args.args[0].max_steps == 3
     train.assert_not_called()
-    assert capsys.readouterr().out == "rendered{'full': True}\n"
+    assert capsys.readouterr().out == "rendered\n"
 
 
 def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):

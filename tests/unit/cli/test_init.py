@@ -53,13 +53,16 @@ def test_a_config_for_a_model_and_pairs_trains_as_it_is(tiny_folder: Path, pair_
 
 
 def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_path: Path, capsys):
-    questions, path = tmp_path / "q.csv", tmp_path / "mine.yaml"
+    questions, path = tmp_path / "my q.csv", tmp_path / "mine.yaml"
     rows = [f"What is item {i}?,right {i},wrong {i}" for i in range(8)]
     questions.write_text("\n".join(["question,answer,wrong", *rows]))
     assert run("init", path, "--questions", questions) == 0
     config = load_config(path)
     assert (config.data.pairs, config.max_steps) == ([str(tmp_path / "mine.pairs.jsonl")], 20)
-    assert f"opct eval runs/mine --questions {questions}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"opct eval smollm2-135m-instruct --out runs/mine-base --questions '{questions}'\n" in shown
+    assert f"opct eval runs/mine --questions '{questions}'\n" in shown
+    assert "opct report runs/mine-base runs/mine\n" in shown
     assert run("data", "check", tmp_path / "mine.pairs.jsonl") == 0
     path.unlink()
     assert run("init", path, "--questions", questions) == 1

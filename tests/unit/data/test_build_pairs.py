@@ -81,14 +81,23 @@ def test_columns_of_both_prompts_and_identity_pairs():
 @pytest.mark.parametrize(
     ("rows", "options", "words"),
     [
-        ([{"prompt": "a"}], {}, "one prompt a row, so both prompts of a pair would be the same"),
+        (
+            [{"prompt": "a"}],
+            {},
+            "Each row of the given rows has one prompt, so both prompts of a pair",
+        ),
         ([{"prompt": "a"}], {"identity": True, "teacher_system": "s"}, "of an identity pair are the same"),
         ([{"text": "a"}], {"identity": True}, "no prompt column among text: name it, for example --column prompt="),
-        ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 1: `prompt` is empty"),
+        ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 2: `prompt` is empty"),
         ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen` must be a list of messages, found str"),
         ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "duplicate id 'custom/custom/x'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "the template 't' cannot be filled: 'answer' is un"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ prompt"}}, "The template 't' is not valid Jinja"),
+        (
+            [{"prompt": "a"}],
+            {"templates": {"t": "Please."}},
+            "uses no column: put {{ prompt }} where the",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused(rows: list, options: dict, words: str):
@@ -101,7 +110,7 @@ def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, ca
     table, template, out = tmp_path / "q.csv", tmp_path / "rude.jinja", tmp_path / "pairs.jsonl"
     table.write_text("Text;right\nIs it 4?;5\nIs it 5?;6\n")
     template.write_text("Hurry up! {{ prompt }}\n")
-    build = ("data", "build", "pairs", table, "--column", "prompt=Text", "--axis", "tone", "--out", out)
+    build = ("data", "build", "pairs", "--from", table, "--column", "prompt=Text", "--axis", "tone", "--out", out)
     assert run(*build, "--template", template) == 0
     said = capsys.readouterr()
     assert f"{out}: 2 pairs from 2 prompts: 2 tone/rude\nnext: opct data show {out}\n" in said.out
@@ -110,7 +119,6 @@ def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, ca
     assert [pair.prompt[0]["content"] for pair in load_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
     assert run(*build, "--identity", "--n", 1, "--overwrite") == 0
     assert "'data.anchors=[" in capsys.readouterr().out
-    assert run(*build, "--from", table, "--identity", "--overwrite") == 2
 
 
 def test_a_parquet_file_and_a_misplaced_file(tmp_path: Path, capsys):
@@ -120,7 +128,7 @@ def test_a_parquet_file_and_a_misplaced_file(tmp_path: Path, capsys):
     [first, second] = build_pairs(tmp_path / "chats.parquet", identity=True)
     assert (first.prompt, second.prompt) == (CLEAN, (SYSTEM, ASKED))
     assert run("data", "build", tmp_path / "chats.parquet") == 2
-    assert f"opct data build pairs {tmp_path / 'chats.parquet'}" in capsys.readouterr().err
+    assert f"opct data build pairs --from {tmp_path / 'chats.parquet'}" in capsys.readouterr().err
 
 
 def test_a_hub_dataset_with_named_columns(monkeypatch):
@@ -143,7 +151,7 @@ def test_the_message_says_how_questions_were_split(tmp_path: Path, capsys):
     source = tmp_path / "q.jsonl"
     rows = [{"question": f"What is {i}?", "answer": f"n{i}", "wrong": f"m{i}"} for i in range(12)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run("data", "build", "sycophancy", source, "--out", tmp_path / "p.jsonl") == 0
+    assert run("data", "build", "sycophancy", "--from", source, "--out", tmp_path / "p.jsonl") == 0
     said = capsys.readouterr().out
     assert "only the train questions become pairs, so that `opct eval` can ask others" in said
     assert "--split all" in said

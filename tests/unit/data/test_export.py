@@ -164,6 +164,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "no `meta.answer`: 2 row(s)" in said
     assert "left out: 1 pair(s)" in said
     assert "open/0" in said
+    assert "verl shows its teacher the policy's prompt by default" in said
     before = out.read_bytes()
     with pytest.raises(SystemExit) as end:
         main(command)

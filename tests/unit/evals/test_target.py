@@ -32,6 +32,7 @@ def policy() -> SimpleNamespace:
         has_adapter=False,
         weights_hash=lambda: "00ff",
         dtype_reason="why",
+        renderer=SimpleNamespace(chat_template_kwargs={}, thinking_tags=("<think>", "</think>")),
     )
 
 
@@ -117,8 +118,9 @@ def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeyp
     assert open_target(policy, None, Path("out"), NullProgress()) is policy
     with pytest.raises(EvaluationError, match="keeps its dtype"):
         open_target(policy, "bfloat16", Path("out"), NullProgress())
-    with pytest.raises(EvaluationError, match="keeps its quantization"):
-        open_target(policy, None, Path("out"), NullProgress(), quantization="4bit")
+    for other in ({"quantization": "4bit"}, {"thinking_tags": ("<a>", "</a>")}, {"chat_template_kwargs": {"a": 1}}):
+        with pytest.raises(EvaluationError, match=f"keeps its {next(iter(other))}"):
+            open_target(policy, None, Path("out"), NullProgress(), **other)
 
 
 def test_a_model_is_measured_again_in_the_dtype_of_its_earlier_results(policy, trained, monkeypatch, tmp_path: Path):

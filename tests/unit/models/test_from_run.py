@@ -49,6 +49,7 @@ def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_t
         renderer = load_policy(str(path)).renderer
         assert (renderer.chat_template_kwargs, renderer.thinking_tags) == (kwargs, ("[T]", "[/T]"))
         assert renderer.text(PROMPTS[0]).endswith("[/T]")
+    assert load_policy(str(run.path), thinking_tags=("<a>", "</a>")).renderer.thinking_tags == ("<a>", "</a>")
     assert "[/T]" not in load_policy(str(run.path), chat_template_kwargs={}).renderer.text(PROMPTS[0])
     assert tokenizer.decode(load_data(config).pairs[0].prompt_ids).endswith("[/T]")
 

@@ -342,6 +342,13 @@ def test_a_folder_of_runs_names_the_runs_in_it(tmp_path: Path):
         load_tokenizer(ModelConfig(name_or_path=str(tmp_path)))
 
 
+@pytest.mark.parametrize("file", ["manifest.json", "adapter_config.json"])
+def test_a_run_or_an_adapter_as_the_name_of_a_model_names_the_setting_for_it(tmp_path: Path, file: str):
+    (tmp_path / file).write_text('{"opct_run": 1}')
+    with pytest.raises(ModelError, match=r"is a run or an adapter: set model\.adapter to it"):
+        check_model_name(str(tmp_path))
+
+
 def test_an_unknown_host_leaves_the_hub_s_clients_their_cache(hub):
     """They would try five times for each file; the next call looks again."""
     with hub_or_cache():

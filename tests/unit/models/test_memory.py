@@ -13,14 +13,16 @@ from opct.models.memory import peak_memory_gb
 
 PROGRAM = """
 from types import SimpleNamespace
-from opct.models.memory import memory_now_bytes, peak_memory_gb, release_memory
+import psutil
+from opct.models.memory import peak_memory_gb, release_memory
 cpu = SimpleNamespace(type="cpu")
-before = memory_now_bytes(cpu)
+now = lambda: psutil.Process().memory_info().rss
+before = now()
 pieces = [bytes(range(256)) * 400 for _ in range(600)]
-print(memory_now_bytes(cpu) - before, peak_memory_gb(cpu) * 1e9 - before)
+print(now() - before, peak_memory_gb(cpu) * 1e9 - before)
 pieces = pieces[-1:]
 release_memory()
-print(memory_now_bytes(cpu) - before)
+print(now() - before)
 """
 
 

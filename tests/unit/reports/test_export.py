@@ -137,12 +137,12 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
     with monkeypatch.context() as patch:
         patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())
-        with pytest.raises(ModelError, match="merges into another model"):
+        with pytest.raises(ModelError, match="changes the model's outputs when merged"):
             opct.export(run, merged=tmp_path / "out")
     config = RunDir(run).config_path
     written = config.read_text()
     config.write_text(written.replace("quantization: null", "quantization: 4bit"))
-    with pytest.raises(ModelError, match=r"quantization=4bit.*another model than the evaluated one"):
+    with pytest.raises(ModelError, match=r"quantization=4bit.*would give a different model"):
         opct.export(run, merged=tmp_path / "out")
     config.write_text(written)
     save_tiny(model, seed=1)

@@ -188,6 +188,11 @@ def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypa
     build_setup(make_config())
 
 
+def test_a_copied_teacher_has_the_thinking_tags_of_the_run(make_config):
+    setup = build_setup(make_config(lora=None, loss={"thinking_tags": ("[T]", "[/T]")}))
+    assert [model.renderer.thinking_tags for model in setup.models] == [("[T]", "[/T]")] * 2
+
+
 def test_validation_samples_the_policy_whatever_the_answers_are_sampled_with(make_config):
     """Greedy answers of a baseline, and answers at temperature 1: the same validation samples."""
     found = []

@@ -123,6 +123,10 @@ def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, 
     assert files[0].read_bytes() == files[1].read_bytes() != first
 
 
+def interrupted(*_) -> None:
+    raise KeyboardInterrupt
+
+
 def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_config, own_pairs):
     """The run's config names `pairs.jsonl` in its folder, which may move; other pairs are refused, the copy is kept."""
     rows = [pair.to_json() for pair in load_pairs(own_pairs[0])]
@@ -138,7 +142,9 @@ def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_con
     paths = [f"output_dir={moved.path}", f"data.pairs=[{moved.pairs_path}]"]
     kept = opct.load_config(moved.config_path, ["max_steps=2", *paths])
     assert opct.train(kept, resume=True).step == 2
-    assert opct.train(kept, overwrite=True).step == 2  # from the copy, which is not removed before it is read
+    with pytest.raises(KeyboardInterrupt):
+        train(kept, overwrite=True, check_teacher=interrupted)
+    assert opct.train(kept, overwrite=True).step == 2  # from the copy, the only one
     assert load_pairs(moved.pairs_path) == load_pairs(own_pairs[0])
     opct.train(opct.load_config(moved.config_path, [f"data.pairs=[{own_pairs[0]}]"]), overwrite=True)
     assert not moved.pairs_path.exists()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, own_splits
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
@@ -52,7 +51,7 @@ class JailbreakSources:
 
 def read_sources(
     source: str,
-    artifacts: Path | None = None,
+    artifacts: str | None = None,
     *,
     columns: Columns | None = None,
     counterparts: str | None = None,
