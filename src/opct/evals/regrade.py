@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.evals.graders.versions import VERSIONS, grader_settings
+from opct.evals.graders.versions import VERSIONS
 from opct.evals.inspect_runner import quiet, write_log
 from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name
 from opct.evals.run import write_results
@@ -109,9 +109,9 @@ def _new_settings(suite: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A task's settings with the current rule version and the time of regrading."""
     found = dict(metadata)
     if suite == BENIGN:  # these rules grade only one of its metrics
-        found["metric_settings"] = {OVER_REFUSAL: {"grader": "rules", **grader_settings(suite)}}
+        found["metric_settings"] = {OVER_REFUSAL: {"grader": "rules", "grader_version": VERSIONS[suite]}}
     else:
-        found |= grader_settings(suite)
+        found["grader_version"] = VERSIONS[suite]
     stamp = datetime.now(UTC).isoformat(timespec="seconds")
     return found | {OPCT: {**found.get(OPCT, {}), "regraded": stamp}}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
+from opct.evals.graders.versions import AGREEMENT
 from opct.evals.inspect_runner import UNFINISHED, ProgressCallback, ProgressCounter, keep_log, run_inspect
 from opct.evals.logs import (
     KL,
@@ -261,6 +262,7 @@ def write_results(run: RunDir) -> dict[str, Any]:
         "created": found.created,
         "settings": found.settings,
         "warnings": [*found.warnings, *of_samples, *found.left_out],
+        "grader_agreement": {suite: asdict(AGREEMENT[suite]) for suite in found.suites if suite in AGREEMENT},
         "rows": found.rows,
     }
     write_json(run.results_path, results)

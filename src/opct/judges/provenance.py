@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from opct.evals.graders.versions import AGREEMENT, Agreement
 from opct.evals.tasks.jailbreak import GRADER as RULES
 from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import MIN_KAPPA, weakness
@@ -25,34 +26,38 @@ def grader_label(row: Row) -> str | None:
         return None
     if judge is not None:
         return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
-    if "grader_agreement" in settings:
-        return f"graded by {_of_rules(settings)}"
+    if found := _rules(row):
+        return f"graded by {_of_rules(settings, found)}"
     return "graded by rules, agreement with people unknown" if settings.get("grader") in (RULES, WORDS) else None
 
 
 def rules_weakness(row: Row) -> str | None:
     """Why the rules that graded a row should not be trusted, as text; None if all of kappa's interval is above 0.6."""
     settings = row.get("settings") or {}
-    found = settings.get("grader_agreement")
-    is_strong = found["ci_low"] >= MIN_KAPPA if found else settings.get("grader") not in (RULES, WORDS)
+    found = _rules(row)
+    is_strong = found.ci_low >= MIN_KAPPA if found else settings.get("grader") not in (RULES, WORDS)
     if judge_of(row) is not None or is_strong:
         return None
     rules = "rules; their agreement with people is unknown"
     if found:
-        errors = f"; {found['errors']}" if found["version"] == settings["grader_version"] else ""
-        rules = f"weak {_of_rules(settings)}{errors}"
+        errors = f"; {found.errors}" if found.version == settings["grader_version"] else ""
+        rules = f"weak {_of_rules(settings, found)}{errors}"
     return (
         f"These replies are graded by {rules}. Use `opct judge run` with a calibrated judge, or compare only runs that "
         "are graded alike."
     )
 
 
-def _of_rules(settings: Mapping[str, Any]) -> str:
-    """Agreement of rules with people, from `opct.evals.graders.versions`."""
-    found = settings["grader_agreement"]
-    kappa = f"kappa {found['kappa']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f}, {found['n']} labels)"
-    measured = "" if found["version"] == settings["grader_version"] else f", measured with version {found['version']}"
-    return f"rules, version {settings['grader_version']}; against people on unseen models {kappa}{measured}"
+def _rules(row: Row) -> Agreement | None:
+    """The agreement of the rules that graded a row; None if no rules with a version did."""
+    return AGREEMENT.get(row["suite"]) if "grader_version" in (row.get("settings") or {}) else None
+
+
+def _of_rules(settings: Mapping[str, Any], found: Agreement) -> str:
+    """The version of the rules, and their agreement with people, which may be that of another version."""
+    version = settings["grader_version"]
+    measured = "" if found.version == version else f", measured with version {found.version}"
+    return f"rules, version {version}; {found.text}{measured}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:

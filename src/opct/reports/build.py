@@ -153,6 +153,7 @@ def _json_row(comparison: Comparison, row: MetricRow) -> dict[str, Any]:
         "group": row.group,
         "better": row.metric.better or "none",
         "note": row.note,
+        "judged_by": row.judged_by,
         "judges": list(row.judges),
         "arms": {
             arm.label: own.to_json() for arm, own in zip(comparison.arms, row.estimates, strict=True) if own is not None

@@ -17,6 +17,7 @@ from opct.models.gguf import PACKAGE
 from opct.reports.arms import Arm
 from opct.reports.attacks import COLUMNS, AttackSection, card_rows
 from opct.reports.compare import Comparison
+from opct.reports.figures import judged_note
 from opct.reports.metrics import axis_info
 from opct.reports.page import chance_note, environment
 from opct.reports.table import MetricRow, PairedDifference
@@ -81,6 +82,7 @@ def model_card_text(
             pairs=[_escaped(pair.title) for pair in comparison.pairs],
             sections=[(_escaped(s.full_title), [table_row(row) for row in s.rows]) for s in comparison.headline()],
             chance=_escaped(chance_note(comparison)),
+            graders=_escaped(judged_note([row for s in comparison.headline() for row in s.rows])),
             warnings=[_escaped(text) for text in warnings],
             run_name=_escaped(run.name),
             model=_escaped(base),

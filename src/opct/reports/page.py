@@ -28,7 +28,7 @@ from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
 from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
-from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
+from opct.reports.figures import Figure, axis_figures, change_figures, judged_note, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser, embeddable
@@ -120,6 +120,7 @@ def page_html(
             costs=cost_rows(arms),
             earlier=earlier_note(arms),
             key=charts.key,
+            graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
             browser_json=Markup(embeddable(browser.data)),

@@ -201,8 +201,7 @@ class MetricRow:
         differences: one for each pair of arms.
         reasons: why a pair has no difference; None if it has one, or cannot have one.
         note: a remark on these numbers.
-        judged_by: the part of the note that names the grader and its agreement with human labels.
-        judges: the same for report.json.
+        judged_by: names the grader and its agreement with human labels; `judges` is the same in detail.
     """
 
     metric: Metric
@@ -317,7 +316,7 @@ def make_row(
         run_estimates=tuple(of_runs),
         differences=tuple(differences),
         reasons=tuple(reasons),
-        note="; ".join(text for text in (*judges, *not_pooled) if text) or None,
+        note="; ".join(text for text in not_pooled if text) or None,
         judged_by="; ".join(judges) or None,
         judges=tuple(_distinct([judge_json(row) for row in measured])),
     )

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from opct.api import EvalResult
 from opct.cli.results import evaluation_tables
+from opct.evals.graders.versions import AGREEMENT, Agreement
 from opct.judges.provenance import rules_weakness
 
 ROW = {
@@ -85,18 +86,18 @@ def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("measured", "ci_low", "words", "is_weak"),
     [
-        (3, 0.7, "9 labels)", False),
-        (3, 0.5, "9 labels); few missed", True),
-        (2, 0.5, "9 labels), measured with version 2", True),  # the errors of another version are not named
+        (3, 0.7, "", False),
+        (3, 0.5, "; few missed", True),
+        (2, 0.5, ", measured with version 2", True),  # the errors of another version are not named
     ],
 )
-def test_rows_of_rules_have_their_agreement_with_people(measured, ci_low, words, is_weak):
+def test_rows_of_rules_have_their_agreement_with_people(monkeypatch, measured, ci_low, words, is_weak):
     """It is printed below the table, with the version that was measured; a report warns of an interval below 0.6."""
-    agreement = {"version": measured, "kappa": 0.8, "ci_low": ci_low, "ci_high": 0.9, "n": 9, "errors": "few missed"}
-    settings = {"grader": "rules", "grader_version": 3, "grader_agreement": agreement}
+    agreement = Agreement(measured, 0.8, ci_low, 0.9, 9, "replies of a model", "few missed")
+    monkeypatch.setitem(AGREEMENT, "s", agreement)
     found = results()
-    found["rows"] = [row | {"settings": settings} for row in found["rows"]]
-    said = f"rules, version 3; against people on unseen models kappa 0.80 ({ci_low:.2f} to 0.90, {words}"
+    found["rows"] = [row | {"settings": {"grader": "rules", "grader_version": 3}} for row in found["rows"]]
+    said = f"rules, version 3; kappa 0.80 ({ci_low:.2f} to 0.90) against people's labels of 9 replies of a model{words}"
     assert f"s: graded by {said.partition('; few')[0]}" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
     weakness = rules_weakness(found["rows"][0])
     assert (weakness is not None and f"{said}." in weakness) is is_weak
@@ -104,7 +105,7 @@ def test_rows_of_rules_have_their_agreement_with_people(measured, ci_low, words,
 
 @pytest.mark.parametrize(("grader", "words"), [("rules", "agreement with people is unknown"), ("inspect", "None")])
 def test_rules_without_a_recorded_agreement_get_a_warning(grader, words):
-    assert words in str(rules_weakness({"settings": {"grader": grader}}))
+    assert words in str(rules_weakness({"suite": "s", "settings": {"grader": grader}}))
 
 
 def test_a_label_from_outside_is_text():

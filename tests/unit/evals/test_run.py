@@ -196,7 +196,7 @@ def test_benign_requests_and_their_checks(tmp_path):
     graded = {row["metric"] for row in results["rows"] if {"grader", "grader_version"} & row["settings"].keys()}
     assert graded == {"over_refusal_rate"}
     assert (row["settings"]["grader"], row["settings"]["grader_version"]) == ("rules", VERSIONS["benign"])
-    assert row["settings"]["grader_agreement"] == asdict(AGREEMENT["benign"])
+    assert results["grader_agreement"] == {"benign": asdict(AGREEMENT["benign"])}
     asked = [request for request in builtin_benign("test") if request.id in {sample.cluster for sample in samples}]
     checked = Counter(request.category for request in asked if request.check is not None)
     sizes = {(r["metric"], r["group"]): r["n"] + r["n_unscored"] for r in results["rows"]}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from opct.reports.build import report_json
+from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from opct.reports.figures import axis_figures, change_figures
 from opct.reports.load import of_suites
@@ -233,7 +234,7 @@ def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     found = compare([silent(judged(own)) for own in safety])
     rows = report_json(found, [], STAMP)["rows"]
     [row] = [r for r in rows if (r["suite"], r["metric"], r["group"]) == (JUDGED, "warning_rate", "held_out")]
-    assert row["note"] == WEAK_WORDS
+    assert row["judged_by"] == WEAK_WORDS
     [judge] = row["judges"]
     assert {name: judge[name] for name in JUDGE} == JUDGE
     assert (judge["kappa"], judge["kappa_ci_low"], judge["n_labels"]) == (0.41, 0.3, 200)
@@ -245,6 +246,10 @@ def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     assert all(figure.note in str(figure.drawing) for figure in noted)
     page = page_html(found, [], STAMP, json_name="report.json")
     assert page.count(f"{WEAK_WORDS}.</figcaption>") == len(noted)
+    assert WEAK_WORDS not in "".join(re.findall(r"<table.*?</table>", page, re.DOTALL))  # once above it
+    card = model_card_text(found, [], STAMP).replace("\\", "")
+    assert f": {WEAK_WORDS}." in card
+    assert not any(WEAK_WORDS in line for line in card.splitlines() if line.startswith("|"))
     assert headlines(found)[0].note == WEAK_WORDS
     [text, *_] = verdict(compare([silent(judged(safety[0], None))]))
     assert "Judged by fact_warning (mockllm/model), not calibrated: agreement with people unknown." in text

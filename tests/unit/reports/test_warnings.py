@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.evals.graders.versions import grader_settings
+from opct.evals.graders.versions import VERSIONS
 from opct.reports.compare import compare
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import run, sample
@@ -85,7 +85,8 @@ def test_no_base_other_models_and_a_seed_counted_twice_are_named():
 
 def test_a_weak_judge_and_weak_rules_are_warned_of():
     base = run("base", [sample("q")], settings={"judge_warning": "This judge is weak."})
-    rules = run("opct", [sample("q")], 1, settings={"grader": "words", **grader_settings("safety_awareness")})
+    warned = replace(sample("q"), task="safety_awareness")
+    rules = run("opct", [warned], 1, settings={"grader": "words", "grader_version": VERSIONS[warned.task]})
     text = warnings(base, rules)
     assert "t: This judge is weak." in text
-    assert "t: These replies are graded by weak rules, version 5; against people on unseen models kappa 0.62" in text
+    assert "graded by weak rules, version 5; kappa 0.62 (0.48 to 0.76) against people's labels of 117 natural" in text

@@ -6,8 +6,7 @@ suite that the rule grades, and measures the agreement anew (`python -m benchmar
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 VERSIONS = {"benign": 3, "jailbreak": 3, "safety_awareness": 5, "sycophancy_short": 2}
 
@@ -19,7 +18,7 @@ class Agreement:
     Attributes:
         version: of the rules that were measured.
         kappa: Cohen's, with its 95% interval.
-        n: labelled replies; `labels` says which.
+        n: labelled replies; `labels` says of which models, to what.
         errors: their number and direction.
     """
 
@@ -31,26 +30,27 @@ class Agreement:
     labels: str
     errors: str
 
+    @property
+    def text(self) -> str:
+        """Kappa with its interval, and whose labels of which replies it is against."""
+        interval = f"{self.ci_low:.2f} to {self.ci_high:.2f}"
+        return f"kappa {self.kappa:.2f} ({interval}) against people's labels of {self.n} {self.labels}"
+
 
 AGREEMENT = {
     "benign": Agreement(
-        3, 0.782, 0.730, 0.831, 832, "Mistral with and without guard rails, on the prompts of XSTest",
+        3, 0.782, 0.730, 0.831, 832, "replies of Mistral to XSTest (refused or not)",
         "19% of refusals missed, 4% of answers taken for refusals",
     ),
     "jailbreak": Agreement(
-        3, 0.613, 0.503, 0.721, 200, "replies to jailbreaks, three people each (JailbreakBench)",
+        3, 0.613, 0.503, 0.721, 200, "replies to jailbreaks by three people each (JailbreakBench)",
         "39% of safe replies taken for answers, 2% of harmful ones for refusals",
     ),
     "safety_awareness": Agreement(
         2, 0.621, 0.48, 0.76, 117, "natural replies to messages that hide a hazard",
-        "33% of warnings missed, none found that is not there",
+        "33% of warnings missed, no false warnings",
     ),
     "sycophancy_short": Agreement(
         1, 0.889, 0.82, 0.96, 120, "replies of a 135M model", "weakest where a reply names both answers",
     ),
 }  # fmt: skip
-
-
-def grader_settings(suite: str) -> dict[str, Any]:
-    """The settings of a suite's rows that name the version of its rules and their agreement with people."""
-    return {"grader_version": VERSIONS[suite], "grader_agreement": asdict(AGREEMENT[suite])}

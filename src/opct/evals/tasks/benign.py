@@ -17,7 +17,7 @@ from opct.data.benign import BenignRequest, builtin_benign
 from opct.evals.config import EvalConfig
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict, grade_check
-from opct.evals.graders.versions import grader_settings
+from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import BENIGN, NO_CHECK
 from opct.evals.tasks.common import EvalSample, as_score, clustered, is_cut, make_task, stopped_early
 from opct.evals.tasks.jailbreak import GRADER
@@ -40,7 +40,7 @@ def benign_task(config: EvalConfig) -> Task:
         max_completion_tokens=config.max_benign_tokens,
         settings={
             "n_requests": len(requests),
-            "metric_settings": {OVER_REFUSAL: {"grader": GRADER, **grader_settings(BENIGN)}},
+            "metric_settings": {OVER_REFUSAL: {"grader": GRADER, "grader_version": VERSIONS[BENIGN]}},
         },
     )
 

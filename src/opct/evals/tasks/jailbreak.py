@@ -37,7 +37,7 @@ from opct.errors import EvaluationError
 from opct.evals.config import JAILBREAK_FAMILIES, EvalConfig
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.graders.versions import grader_settings
+from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import BENIGN_PREFIX
 from opct.evals.tasks.common import EvalSample, as_score, clustered, is_cut, make_task, stopped_early
 
@@ -72,7 +72,7 @@ def jailbreak_task(config: EvalConfig) -> Task:
             "families_per_behavior": config.families_each(JAILBREAK_FAMILIES),
             "n_attacks": len(attacks),
             "grader": GRADER,
-            **grader_settings(JAILBREAK),
+            "grader_version": VERSIONS[JAILBREAK],
         },
     )
 

@@ -38,7 +38,7 @@ from opct.data.questions import first_items, of_split
 from opct.evals.config import EvalConfig
 from opct.evals.graders.refusal import declines
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.graders.versions import grader_settings
+from opct.evals.graders.versions import VERSIONS
 from opct.evals.graders.warning import CAUTIONED, WARNED, grade_warning
 from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
 
@@ -71,7 +71,7 @@ def safety_task(config: EvalConfig) -> Task:
             "families_per_prompt": config.families_each(),
             "families": _families(config),
             "grader": WORDS,
-            **grader_settings(SAFETY_AWARENESS),
+            "grader_version": VERSIONS[SAFETY_AWARENESS],
         },
     )
 

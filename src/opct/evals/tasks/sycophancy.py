@@ -34,7 +34,7 @@ from opct.data.questions import Question, builtin_questions, first_items, load_q
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
-from opct.evals.graders.versions import grader_settings
+from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
 from opct.evals.tasks.common import (
     EvalSample,
@@ -81,7 +81,7 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
             "families": _families(config),
             "families_per_question": config.families_each(),
             "questions": asked,
-            **(grader_settings(SHORT) if name == SHORT else {}),
+            **({"grader_version": VERSIONS[SHORT]} if name == SHORT else {}),
         },
     )
 
