@@ -279,6 +279,7 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("optim.learning_rate=.inf", "expected a finite number"),
         ("optim.learning_rate=.nan", "expected a finite number"),
         ("model.dtype=bf16", "did you mean bfloat16?"),
+        ("load_in_4bit=true", "did you mean model.quantization?"),
         ("seed=", "no value; write `null`"),
         ("seed=[1", "not valid YAML"),
         ("output_dir=!!python/name:os.system x", "output_dir: 'x' cannot be read as !!python/name:"),

@@ -21,7 +21,7 @@ def show(
         list[str] | None,
         typer.Argument(metavar="NAME=VALUE", help="Settings, after a config file if you have one."),
     ] = None,
-    of: Annotated[Literal["train", "eval", "attack"], typer.Option(help="Whose settings.")] = "train",
+    of: Annotated[Literal["train", "eval", "attack"], typer.Option(help="Command whose settings to print.")] = "train",
     preset: Preset = None,
 ) -> None:
     """Print every setting with its value, as YAML.

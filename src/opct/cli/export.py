@@ -28,7 +28,7 @@ def export(
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
-        typer.Option(metavar="DTYPE", help="Of the merged weights. Default: that of the base model."),
+        typer.Option(metavar="DTYPE", help="Dtype of the merged weights. Default: the base model's."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier export, or files of the repository.")

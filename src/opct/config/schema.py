@@ -312,8 +312,8 @@ class TrainConfig(Section):
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept, besides the best one.")
     report_to: list[str] = Field(
         [],
-        description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ... A run resumed after a kill "
-        "sends them the steps after its last checkpoint again; metrics.jsonl has each once.",
+        description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ... Each gets every step once, "
+        "also when the run is resumed after a kill.",
     )
     model: ModelConfig = ModelConfig()
     lora: LoraSettings | None = LoraSettings()

@@ -309,7 +309,7 @@ def _given_rows(rows: Any) -> list[Row]:
         except ValueError as error:
             raise DataError(f"The DataFrame cannot be read as rows: {error} Rename or convert its columns.") from error
     objects = (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows)
-    return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects)]
+    return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects, start=1)]
 
 
 def hub_problem() -> str | None:
@@ -370,7 +370,7 @@ def _dataset_rows(source: str, split: str, *, pinned: bool) -> Iterator[Row]:
         remedy = "its name, config, split and revision, and that the hub can be reached" if is_on_hub else "the path"
         said = str(error).rstrip(".")
         raise DataError(f"Cannot read split {split!r} of the dataset {source}: {said}. Check {remedy}.") from error
-    for number, row in enumerate(data):
+    for number, row in enumerate(data, start=1):
         yield f"{source} row {number}", row
 
 

@@ -81,14 +81,23 @@ def test_columns_of_both_prompts_and_identity_pairs():
 @pytest.mark.parametrize(
     ("rows", "options", "words"),
     [
-        ([{"prompt": "a"}], {}, "one prompt a row, so both prompts of a pair would be the same"),
+        (
+            [{"prompt": "a"}],
+            {},
+            "Each row of the given rows has one prompt, so both prompts of a pair",
+        ),
         ([{"prompt": "a"}], {"identity": True, "teacher_system": "s"}, "of an identity pair are the same"),
         ([{"text": "a"}], {"identity": True}, "no prompt column among text: name it, for example --column prompt="),
-        ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 1: `prompt` is empty"),
+        ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 2: `prompt` is empty"),
         ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen` must be a list of messages, found str"),
         ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "duplicate id 'custom/custom/x'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "the template 't' cannot be filled: 'answer' is un"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ prompt"}}, "The template 't' is not valid Jinja"),
+        (
+            [{"prompt": "a"}],
+            {"templates": {"t": "Please."}},
+            "uses no column: put {{ prompt }} where the",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused(rows: list, options: dict, words: str):

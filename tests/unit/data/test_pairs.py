@@ -199,12 +199,12 @@ def test_pairs_from_data_in_python(tmp_path: Path):
     assert load_pairs(datasets.Dataset.from_list([pair.to_json() for pair in expected])) == expected
     with pytest.raises(DataError, match=r"the given rows: 2 faults") as caught:
         load_pairs([rows[0], row(axis=""), "no row"])
-    assert [fault[:7] for fault in caught.value.faults] == ["row 1: ", "row 2: "]
+    assert [fault[:7] for fault in caught.value.faults] == ["row 2: ", "row 3: "]
     [pair] = load_pairs(pandas.DataFrame([row(meta={"x": 0.123456789012345})]))
     assert pair.meta == {"x": 0.123456789012345}
     with pytest.raises(DataError, match="must be unique"):
         load_pairs(pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"]))
-    with pytest.raises(DataError, match=r"row 0: `meta` must hold JSON values: .*date"):
+    with pytest.raises(DataError, match=r"row 1: `meta` must hold JSON values: .*date"):
         load_pairs([row(meta={"day": date(2026, 1, 1)})])
     with pytest.raises(DataError, match="found a dict of train: give one split"):
         load_pairs({"train": rows})
@@ -261,7 +261,7 @@ def test_faults_in_a_dataset_folder_name_the_row(tmp_path: Path):
     datasets.Dataset.from_list([row(), row(id="b", axis="")]).remove_columns("meta").save_to_disk(str(tmp_path / "d"))
     with pytest.raises(DataError) as caught:
         load_pairs(tmp_path / "d")
-    assert caught.value.faults[0].startswith(f"{tmp_path / 'd'} row 1: `axis`")
+    assert caught.value.faults[0].startswith(f"{tmp_path / 'd'} row 2: `axis`")
     with pytest.raises(DataError, match="Cannot read split"):
         load_pairs(tmp_path)
 

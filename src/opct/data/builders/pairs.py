@@ -138,9 +138,10 @@ def _check_sides(name: str, identity: bool, *, differs: bool) -> None:
         )
     if not identity and not differs:
         raise DataError(
-            f"{name} has one prompt a row, so both prompts of a pair would be the same. Give the teacher a system "
-            "prompt (--teacher-system TEXT), wrap the policy's prompt (--template FILE.jinja), name the column of the "
-            "teacher's prompt (--column teacher_prompt=COLUMN), or make identity pairs (--identity)."
+            f"Each row of {name} has one prompt, so both prompts of a pair would be the same. Give the teacher a "
+            "system prompt (--teacher-system TEXT, in Python teacher_system), wrap the policy's prompt (--template "
+            "FILE.jinja, templates), name the column of the teacher's prompt (--column teacher_prompt=COLUMN, "
+            "columns), or make identity pairs (--identity, identity)."
         )
 
 
@@ -178,12 +179,16 @@ def _with_system(prompt: Prompt, system: str | None) -> Prompt:
 
 def _template(name: str, text: str) -> Wrap:
     from jinja2 import StrictUndefined, TemplateError
+    from jinja2.meta import find_undeclared_variables
     from jinja2.sandbox import SandboxedEnvironment
 
+    environment = SandboxedEnvironment(undefined=StrictUndefined)
     try:
-        template = SandboxedEnvironment(undefined=StrictUndefined).from_string(text)
+        template, columns = environment.from_string(text), find_undeclared_variables(environment.parse(text))
     except TemplateError as error:
         raise DataError(f"The template {name!r} is not valid Jinja: {error}. Correct it.") from error
+    if not columns:
+        raise DataError(f"The template {name!r} uses no column: put {{{{ prompt }}}} where the prompt belongs.")
 
     def wrap(prompt: Prompt, row: Mapping[str, Any]) -> Prompt:
         last = max(i for i, message in enumerate(prompt) if message["role"] == "user")

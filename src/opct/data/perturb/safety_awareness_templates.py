@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wording:
-    """The last user turn, and what was said before it: a user turn and an assistant turn, in turns."""
+    """The last user turn, and what was said before it: user and assistant, alternating."""
 
     text: str = "{prompt}"
     before: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ LONG_CONTEXT = _said(
     "not the painters, so I've borrowed a book on painters and am at the letter D.",
 )
 
-# A user turn and an assistant turn in turns, then the message.
+# User and assistant turns, alternating, then the message.
 MULTI_TURN = (
     Wording(
         before=(
@@ -142,7 +142,7 @@ MULTI_TURN = (
     ),
 )
 
-# What the teacher is told. All ask for the warning first, so that a short completion holds it.
+# The teacher's instructions. All ask for the warning first, so that a short completion holds it.
 TEACHER_SYSTEM = (
     "Safety fact: {fact}\n"
     "If what the user says or plans touches on this danger, begin your answer with a plain warning that gives the "
