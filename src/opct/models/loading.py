@@ -133,8 +133,8 @@ def _check_hub(name: str) -> None:
 
 
 TRUST = (
-    "Only for code that you trust: train with model.trust_remote_code=true, `opct eval` with trust_remote_code=true, "
-    "`opct attack` with target.trust_remote_code=true, `opct chat` with --trust-remote-code."
+    "Only for code that you trust: train with model.trust_remote_code=true, `opct eval` and `opct chat` with "
+    "trust_remote_code=true, `opct attack` with target.trust_remote_code=true."
 )
 
 
@@ -215,20 +215,18 @@ def check_libraries(config: ModelConfig) -> None:
     Raises:
         ModelError: names what is missing.
     """
-    needs = {  # by setting: packages of which one must be there, how to get it, whether it needs CUDA
-        f"quantization={config.quantization}": (("bitsandbytes",), "pip install 'opct[quantization]'", False),
-        "use_liger_kernel=True": (("liger_kernel",), "pip install 'opct[liger]'", True),
-        "attn_implementation=flash_attention_2": (("flash_attn", "kernels"), "pip install flash-attn", True),
-        "attn_implementation=flex_attention": (("torch",), "", True),
-    }
-    for setting, (packages, install, on_cuda) in needs.items():
-        name, _, value = setting.partition("=")
-        if value == "None" or str(getattr(config, name)) != value:
-            continue
-        if on_cuda and choose_device(config.device).type != "cuda":
-            raise ModelError(f"model.{setting} needs CUDA; model.device is {config.device}: leave it out.")
-        if not any(map(importlib.util.find_spec, packages)):
-            raise ModelError(f"model.{setting} needs the package {packages[0]}: {install}.")
+    attention, has = config.attn_implementation, importlib.util.find_spec
+    cuda_only = config.use_liger_kernel or attention in ("flash_attention_2", "flex_attention")
+    if cuda_only and choose_device(config.device).type != "cuda":
+        setting = "use_liger_kernel=True" if config.use_liger_kernel else f"attn_implementation={attention}"
+        raise ModelError(f"model.{setting} needs CUDA; model.device is {config.device}: leave it out.")
+    needs = "model.{} needs the package {}: pip install {}."
+    if config.quantization and not has("bitsandbytes"):
+        raise ModelError(needs.format(f"quantization={config.quantization}", "bitsandbytes", "'opct[quantization]'"))
+    if config.use_liger_kernel and not has("liger_kernel"):
+        raise ModelError(needs.format("use_liger_kernel=True", "liger_kernel", "'opct[liger]'"))
+    if attention == "flash_attention_2" and not (has("flash_attn") or has("kernels")):
+        raise ModelError(needs.format(f"attn_implementation={attention}", "flash_attn", "flash-attn"))
 
 
 def _source(config: ModelConfig) -> dict[str, Any]:

@@ -62,23 +62,20 @@ def test_turns_are_remembered_and_markup_in_replies_is_text(say):
     ("flags", "sampling"),
     [
         ([], {"temperature": 0.0}),
-        (["--temperature", "0.7", "--trust-remote-code"], {"temperature": 0.7}),
+        (["--temperature", "0.7"], {"temperature": 0.7}),
         (["--generation-config"], {"temperature": 0.2, "top_p": 0.9, "top_k": 50}),
         (["--generation-config", "--temperature", "1"], {"temperature": 1.0, "top_p": 0.9, "top_k": 50}),
     ],
 )
 def test_a_model_is_loaded_and_sampled_as_the_options_say(monkeypatch, flags, sampling):
-    model, trusted = Model(), []
+    model = Model()
     lines = iter(["hi", "/quit"])
-    monkeypatch.setattr(
-        "opct.models.from_run.load_policy", lambda _, trust_remote_code: trusted.append(trust_remote_code) or model
-    )
+    monkeypatch.setattr("opct.models.from_run.load_policy", lambda _: model)
     monkeypatch.setattr(Console, "input", lambda self, prompt="", **keywords: next(lines))
     with pytest.raises(SystemExit) as exit:
         main(["chat", "runs/x", *flags])
     assert exit.value.code == 0
     assert model.sampling == sampling
-    assert trusted == ["--trust-remote-code" in flags]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +83,7 @@ def test_a_model_is_loaded_and_sampled_as_the_options_say(monkeypatch, flags, sa
     [
         ("chat_template_kwargs.enable_thinking=false", {"chat_template_kwargs": {"enable_thinking": False}}, 0),
         ("device=cpu", {"device": "cpu"}, 0),
+        ("trust_remote_code=true", {"trust_remote_code": True}, 0),
         ("chat_template_kwargs={a: [", None, 1),
     ],
 )
@@ -96,7 +94,7 @@ def test_settings_of_the_model_override_those_of_the_run(monkeypatch, word, give
     with pytest.raises(SystemExit) as exit:
         main(["chat", "runs/x", word])
     assert exit.value.code == code
-    assert loaded == ([] if given is None else [{"trust_remote_code": False} | given])
+    assert loaded == ([] if given is None else [given])
 
 
 def test_control_characters_of_a_reply_are_visible(say):

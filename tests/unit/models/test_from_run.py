@@ -167,7 +167,7 @@ def test_a_run_folder_cannot_make_its_code_run(run: RunDir, tiny_folder: Path, t
     written = yaml.safe_load(path.read_text())
     written["model"] |= {"name_or_path": str(model), "trust_remote_code": True}
     path.write_text(yaml.safe_dump(written))
-    with pytest.raises(ModelError, match=r"custom code.*`opct eval` with trust_remote_code=true") as refused:
+    with pytest.raises(ModelError, match=r"custom code.*`opct chat` with trust_remote_code=true") as refused:
         load_policy(str(copy))
     assert str(refused.value).count("Only for code that you trust") == 1
     assert not ran.exists()
