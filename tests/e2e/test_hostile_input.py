@@ -110,12 +110,17 @@ COMMANDS = {
     "export": "data export pairs.jsonl --format prime-rl",
     "chat": "chat model --max-completion-tokens 2",
     "experiment": "experiment experiment.yaml --plan",
+    "init": "init mine.yaml --model model --questions questions.csv",
+    "config-show": "config show config.yaml",
+    "build-pairs": "data build pairs --from pairs.jsonl --out o.jsonl",
+    "export-merged": "export run --merged new",
+    "runs": "runs .",
 }
 STEP = "run/checkpoints/step-000001"
 TARGETS = f"""
-config.yaml                                 dry-run overwrite resume
-pairs.jsonl                                 check show export overwrite
-questions.csv                               build-questions
+config.yaml                                 dry-run overwrite resume config-show
+pairs.jsonl                                 check show export overwrite build-pairs
+questions.csv                               build-questions init
 behaviors.jsonl                             build-behaviors attack
 facts.jsonl                                 build-facts
 artifacts.json                              attack-prompts
@@ -123,26 +128,26 @@ labels.csv                                  judge-train calibrate
 experiment.yaml                             experiment
 judge/judge.json                            judge calibrate
 judge/weights.npz                           judge
-model/config.json                           train chat
+model/config.json                           train chat export-merged
 model/tokenizer.json                        show chat
 model/tokenizer_config.json                 show train
 model/chat_template.jinja                   show chat train attack
 model/model.safetensors                     chat eval
-run/manifest.json                           resume report overwrite
+run/manifest.json                           resume report overwrite runs
 run/config.yaml                             resume report eval-run
 run/metrics.jsonl                           resume report
-run/results.json                            report regrade judge
+run/results.json                            report regrade judge runs
 run/evals/sycophancy_short.eval             report regrade
 run/evals/jailbreak.eval                    report judge
 run/rollouts/offline.jsonl                  resume
 run/offline_cost.json                       resume
-run/attacks/best_of_n/result.json           report
+run/attacks/best_of_n/result.json           report runs
 run/attacks/best_of_n/identity.json         attack-resume
 run/attacks/best_of_n/attempts.jsonl        attack-resume
 run/attacks/best_of_n/successful_prompts.jsonl  report
 {STEP}/state.json                           resume eval-run
 {STEP}/state/rank-00000.safetensors         resume
-{STEP}/adapter/adapter_config.json          continue
+{STEP}/adapter/adapter_config.json          continue export-merged
 {STEP}/adapter/adapter_model.safetensors    continue eval-run
 """
 CASES = [(name, command) for name, *commands in map(str.split, TARGETS.split("\n")[1:-1]) for command in commands]

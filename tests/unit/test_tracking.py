@@ -50,6 +50,19 @@ def test_tensorboard_gets_the_same_numbers(run):
     assert [row["step"] for row in read_jsonl(run.metrics_path)] == [1, 2, 3]
 
 
+def test_a_step_that_is_done_again_after_a_kill_is_sent_once(run, monkeypatch):
+    sent = []
+    stand_in = SimpleNamespace(
+        store_init_configuration=lambda _: None, log=lambda _, step: sent.append(step), finish=lambda: None
+    )
+    monkeypatch.setattr("opct.runs.tracking._start", lambda *_: run.trackers_dir.mkdir(exist_ok=True) or stand_in)
+    for steps in ((0, 1, 2, 3), (2, 3, 4)):  # the last checkpoint was that of step 1
+        with Tracker(run, load_config(overrides=["report_to=[tensorboard]"])) as tracker:
+            for step in steps:
+                tracker.log(step, {"train/kl": 1.0})
+    assert sent == [0, 1, 2, 3, 4]
+
+
 def test_a_run_keeps_its_name_and_id_when_it_is_resumed(run, monkeypatch):
     """wandb, trackio and swanlab need an accelerate state; a stand-in for wandb says what it was started with."""
     started = []

@@ -87,5 +87,6 @@ def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int
         f"Step {step}: the samples are {found:.3g} nats a token from the policy ({NAME}), above "
         f"rollout.max_mismatch_kl={limit}: the sampler (rollout.engine: {rollout.engine}) does not use the weights in "
         "training. Check that it serves the same model in the same dtype and loads each new adapter. If only its "
-        "kernels round differently, raise the bound (null: never stop) and continue with --resume."
+        "kernels round differently, as with model.quantization=8bit, raise the bound (null: never stop) and continue "
+        "with --resume."
     )

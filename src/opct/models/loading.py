@@ -142,7 +142,8 @@ TRUST = (
 def cannot_load(what: str) -> Iterator[None]:
     """Context that converts errors of transformers, PEFT or torch about broken files to a ModelError."""
     remedy = (
-        f"Give a hub id, a local folder with config.json, weights and tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
+        f"Give a hub id, a local folder with config.json, weights and tokenizer, a .gguf file, or {DEFAULT_MODEL!r}. "
+        "A model of Inspect is written inspect:provider/model."
     )
     try:
         with LibraryErrors(ModelError, f"Cannot load {what}", remedy):

@@ -256,6 +256,10 @@ def _remedy(run: RunDir) -> str:
     """Advice on how to make the folder reportable."""
     if (run.path / "result.json").is_file() or (run.path / "attack.json").is_file():
         return "It is an attack: give the evaluated run whose `attacks/` folder contains it."
+    inner = sorted(path.parent for path in run.path.glob("*/manifest.json"))
+    if inner and not run.is_run:
+        commands = " and ".join(f"`opct eval {shlex.quote(str(path))}`" for path in inner)
+        return f"It contains runs: evaluate them first by {commands}, then report them."
     folder = shlex.quote(str(run.path))
     return f"Evaluate the run first: `opct eval {folder if run.is_run else f'MODEL --out {folder}'}`."
 

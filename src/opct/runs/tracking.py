@@ -1,7 +1,7 @@
 """Metric logging: `metrics.jsonl` always, and optional trackers of accelerate.
 
 Trackers are accelerate's, each with its own login and environment. A resumed run keeps its name and id in wandb,
-trackio and swanlab. Files that they write go to the `trackers` folder of the run.
+trackio and swanlab, and sends them no step twice. Files that they write go to the `trackers` folder of the run.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Tracker:
         self._trackers = [_start(name, run) for name in dict.fromkeys(config.report_to)]
         for tracker in self._trackers:
             tracker.store_init_configuration(tracker_settings(config))
+        self._last_step_path = run.trackers_dir / "last_step"
+        self._last_step = int(self._last_step_path.read_text()) if self._last_step_path.exists() else -1
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step (`area/name`: number).
@@ -46,6 +48,8 @@ class Tracker:
         if self._run is None:
             return
         append_jsonl(self._run.metrics_path, {"step": step, **metrics})
+        if step <= self._last_step or not self._trackers:
+            return
         for tracker in self._trackers:
             try:
                 tracker.log(dict(metrics), step=step)
@@ -53,6 +57,7 @@ class Tracker:
                 raise RunError(
                     f"The tracker {tracker.name} cannot log step {step}: {error}. {remedy(error)}"
                 ) from error
+        atomic_write(self._last_step_path, str(step))
 
     def finish(self) -> None:
         """Close the trackers."""

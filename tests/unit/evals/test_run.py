@@ -31,7 +31,7 @@ QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)
 ]
 ROW_KEYS = {
-    *("axis", "suite", "metric", "group", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),
+    *("axis", "suite", "metric", "group", "unit", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),
     *("unscored_reasons", "n_truncated", "settings"),
 }
 
@@ -98,7 +98,7 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
         progress=lambda done, total: calls.append((done, total)),
     )
     assert json.loads((folder / "results.json").read_text(encoding="utf-8")) == results
-    assert set(results) == {"schema", "run", "created", "settings", "warnings", "rows"}
+    assert set(results) == {"schema", "run", "created", "settings", "warnings", "grader_agreement", "rows"}
     about = {"name": "run", "label": "sft", "model": "fake", "method": "sft", "seed": 3}
     assert results["run"] == about | {"path": str(folder), "weights": None, "dtype": "float32", "quantization": None}
     assert all(set(row) == ROW_KEYS for row in results["rows"])
