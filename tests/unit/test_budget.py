@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from opct.config.loader import setting_names
-from opct.config.schema import BUDGET, LENGTH, LoraSettings, budget_of
+from opct.config.schema import BUDGET, LENGTH, LoraSettings, TrainConfig, budget_of
+from opct.config.section import setting_names
 
 
 def test_every_setting_of_a_budget_is_one():
-    names = setting_names()
+    names = setting_names(TrainConfig)
     assert all(name in names or any(known.startswith(f"{name}.") for known in names) for name in BUDGET)
     assert set(LENGTH) < set(BUDGET)
 

@@ -1,5 +1,7 @@
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal, Self
 
@@ -13,10 +15,10 @@ from opct.config.loader import (
     load_config,
     load_settings,
     read_yaml,
-    setting_names,
 )
 from opct.config.presets import PRESETS
-from opct.config.schema import ModelConfig, Section, TrainConfig
+from opct.config.schema import ModelConfig, TrainConfig
+from opct.config.section import Section, setting_names
 from opct.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -40,7 +42,7 @@ def message(*arguments, **keywords) -> str:
 
 def settings(config: TrainConfig) -> dict:
     flat = {}
-    for name in setting_names():
+    for name in setting_names(TrainConfig):
         value = config
         for part in name.split("."):
             value = getattr(value, part)
@@ -491,3 +493,9 @@ def test_a_quantised_base_is_frozen_and_sampled_from_here(write, own: str, said:
 def test_an_adapter_that_vllm_cannot_serve_is_refused(write, own: str):
     with pytest.raises(ConfigError, match=rf"lora\.{own.split(':')[0]} with rollout\.engine=vllm"):
         load_config(write(f"lora: {{{own}}}\nrollout: {{engine: vllm}}\n"))
+
+
+def test_a_faulty_setting_in_python_is_an_error_of_this_package_whatever_was_imported():
+    code = "from opct.evals.config import EvalConfig; EvalConfig(n_questions=-1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "opct.errors.ConfigError: The settings have 1 fault" in done.stderr

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from opct.config.judge import EndpointSettings, JudgeConfig
-from opct.config.schema import Section
+from opct.config.section import Section
 
 BUILTIN = "builtin"
 DEFAULT_MODEL = "smollm2-135m-instruct"

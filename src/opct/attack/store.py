@@ -102,6 +102,17 @@ class AttackDir(Journal):
         return self.identity_path.is_file() or self.attempts_path.is_file()
 
     @property
+    def in_use(self) -> bool:
+        """Whether a process has the folder open."""
+        from filelock import FileLock, Timeout
+
+        try:
+            with FileLock(self.path / ".lock", timeout=0, is_singleton=False):
+                return False
+        except Timeout:
+            return True
+
+    @property
     def replaces(self) -> bool:
         """Whether the folder holds an attack that is removed when the new one begins."""
         return self._overwrite and not self._has_begun and self.is_attack

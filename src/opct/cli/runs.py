@@ -46,7 +46,7 @@ def runs(
 
 def _lines(entry: Entry, folder: Path) -> list[str]:
     """The name and kind with the age, then the state and the result, then how to resume."""
-    from opct.evals.metrics import find_metric
+    from opct.evals.metrics import unit_of
     from opct.reports.wording import interval, quantity
 
     name = str(entry.path.relative_to(folder)) if entry.path != folder else str(folder)
@@ -58,7 +58,7 @@ def _lines(entry: Entry, folder: Path) -> list[str]:
         state += f", step {entry.step} of {entry.total_steps}"
     row = entry.headline
     if row is not None and row["value"] is not None:
-        unit = "rate" if entry.kind == "attack" else find_metric(row["axis"], row["metric"]).unit
+        unit = "rate" if entry.kind == "attack" else unit_of(row)
         bounds = interval(row["ci_low"], row["ci_high"], unit)
         state += f"; {row['metric']} {quantity(row['value'], unit)} ({bounds}), n={row['n']}"
     lines = [f"{head:<{WIDTH - len(age) - 2}}  {age}", f"  {state}"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from opct.config.schema import Section
+from opct.config.section import Section
 
 
 class EndpointSettings(Section):

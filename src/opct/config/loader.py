@@ -6,65 +6,27 @@ Scalars are read as in YAML 1.2 (core schema): `5e-6` is a number, `no` and `on`
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from opct.config.presets import PRESETS
-from opct.config.schema import Section, TrainConfig, flat_settings
+from opct.config.schema import TrainConfig, flat_settings
+from opct.config.section import Fault, Name, Tree, did_you_mean, faults_of, settings_error, shorten
 from opct.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=BaseModel)
-Name = tuple[str, ...]
-"""The parts of a dotted name; an element of a list has its index as a part."""
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
-
-# Names in other tools, and ours, which the error message then suggests.
-OTHER_NAMES = {
-    "batch_size": "prompts_per_step",
-    "beta": "dpo_beta",
-    "betas": "adam_beta1",
-    "bf16": "dtype",
-    "dataset": "pairs",
-    "dataset_name": "pairs",
-    "epochs": "num_train_epochs",
-    "gamma": "kl_discount_factor",
-    "gradient_accumulation_steps": "micro_batch_tokens",
-    "gradient_clipping": "max_grad_norm",
-    "group_size": "num_generations",
-    "limit": "n_questions",
-    "load_in_4bit": "quantization",
-    "load_in_8bit": "quantization",
-    "lora_alpha": "alpha",
-    "lora_r": "r",
-    "lora_rank": "r",
-    "lr": "learning_rate",
-    "lr_scheduler": "lr_scheduler_type",
-    "max_new_tokens": "max_completion_tokens",
-    "max_tokens": "max_completion_tokens",
-    "model_name_or_path": "name_or_path",
-    "num_samples": "num_generations",
-    "per_device_train_batch_size": "prompts_per_step",
-    "rank": "r",
-    "steps": "max_steps",
-    "torch_dtype": "dtype",
-    "train_file": "pairs",
-    "warmup": "warmup_steps",
-}
-OTHER_VALUES = {"bf16": "bfloat16", "bon": "best_of_n", "pair": "refine"}
-"""Values in other tools, and ours."""
 
 
 def load_settings(
@@ -100,16 +62,8 @@ def load_settings(
     tree.update(own)
     settings = _validate(model_class, tree, faults)
     if faults or settings is None:
-        raise _settings_error(faults, path)
+        raise settings_error(faults, path)
     return settings
-
-
-def _settings_error(faults: Sequence[Fault], path: str | Path | None = None) -> ConfigError:
-    """The error that lists these faults, in the order of the file at `path`."""
-    source = f"of {path} " if path is not None else ""
-    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    lines = "".join(f"\n  {fault.text}" for fault in sorted(faults, key=lambda fault: _line_number(fault, path)))
-    return ConfigError(f"The settings {source}have {count}; nothing was started:{lines}")
 
 
 def load_config(
@@ -155,44 +109,6 @@ def config_schema() -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------- values and their places
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One fault: the line to show, and the setting that it makes invalid."""
-
-    text: str
-    setting: str
-
-
-@dataclass
-class Tree:
-    """Nested values with the source location of each."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[Name, str] = field(default_factory=dict)
-
-    def update(self, other: Tree) -> None:
-        """Merge another tree into this one: groups are merged, everything else is replaced."""
-        self.values = _merged(self.values, other.values)
-        self.places |= other.places
-
-    def place(self, name: Name) -> str:
-        """Source location of a value, or of the closest enclosing value that has one."""
-        while name and name not in self.places:
-            name = name[:-1]
-        return self.places.get(name, "given")
-
-    def locate(self, parts: Iterable[int | str]) -> tuple[Name, Any]:
-        """The written parts of a pydantic location (without names of union members), and the value there."""
-        name: list[str] = []
-        value: Any = self.values
-        for part in parts:
-            in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
-            if in_list or (isinstance(value, dict) and part in value):
-                value = value[part]
-                name.append(str(part))
-        return tuple(name), value
-
-
 def _without(values: dict[str, Any], name: Name) -> dict[str, Any]:
     kept = dict(values)
     if len(name) > 1 and isinstance(kept.get(name[0]), dict):
@@ -202,24 +118,10 @@ def _without(values: dict[str, Any], name: Name) -> dict[str, Any]:
     return kept
 
 
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(under)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
-
-
 def _nested(parts: Sequence[str], value: Any) -> dict[str, Any]:
     for part in reversed(parts):
         value = {part: value}
     return dict(value)
-
-
-def _line_number(fault: Fault, path: str | Path | None) -> float:
-    """Sort key: the line of a fault in the file; faults outside the file come last."""
-    found = re.match(r":(\d+)", fault.text.removeprefix(str(path)))
-    return int(found[1]) if found else float("inf")
 
 
 def _chosen_preset(own: Tree, preset: str | None, faults: list[Fault]) -> Tree:
@@ -230,7 +132,7 @@ def _chosen_preset(own: Tree, preset: str | None, faults: list[Fault]) -> Tree:
     if name is None:
         return Tree()
     if str(name) not in PRESETS:
-        expected = f"expected one of {', '.join(PRESETS)}{_did_you_mean(str(name), PRESETS)}"
+        expected = f"expected one of {', '.join(PRESETS)}{did_you_mean(str(name), PRESETS)}"
         faults.append(Fault(f"{place}: preset: no preset {name!r}, {expected}", "preset"))
         return Tree()
     values = PRESETS[name].settings
@@ -335,7 +237,7 @@ class _NodeReader:
         try:
             return text if tag == "str" else _SCALARS[tag][1](text)
         except (KeyError, ValueError):  # a tag of Python, one that does not fit its text, or too many digits
-            self._fault(node, name, f"{_shorten(repr(text))} cannot be read as !!{tag}; write a plain value")
+            self._fault(node, name, f"{shorten(repr(text))} cannot be read as !!{tag}; write a plain value")
             return text
 
     def _group(self, node: yaml.MappingNode, name: Name) -> dict[str, Any]:
@@ -377,14 +279,14 @@ def _validate(model_class: type[S], tree: Tree, faults: list[Fault]) -> S | None
     try:
         return _check(model_class, tree)
     except ValidationError as error:
-        faults += _faults_of(model_class, error, tree)
+        faults += faults_of(model_class, error, tree)
         for item in error.errors(include_url=False):
             tree = Tree(_without(tree.values, tree.locate(item["loc"])[0]), tree.places)
     try:
         _check(model_class, tree)
     except ValidationError as error:
         doubtful = {fault.setting for fault in faults if fault.setting}
-        later = [fault for fault in _faults_of(model_class, error, tree) if fault not in faults]
+        later = [fault for fault in faults_of(model_class, error, tree) if fault not in faults]
         faults += [fault for fault in later if not any(setting in fault.text for setting in doubtful)]
     return None
 
@@ -392,139 +294,3 @@ def _validate(model_class: type[S], tree: Tree, faults: list[Fault]) -> S | None
 def _check(model_class: type[S], tree: Tree) -> S:
     # JSON mode: a YAML list may become a tuple, while every other type stays strict.
     return model_class.model_validate_json(json.dumps(tree.values))
-
-
-def _faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) -> Iterator[Fault]:
-    known = setting_names(model_class)
-    wrong: dict[Name, tuple[Any, list[str]]] = {}
-    for item in error.errors(include_url=False):
-        name, value = tree.locate(item["loc"])
-        if item["type"] == "extra_forbidden":
-            yield from _unknown(name, value, known, tree)
-        elif item["type"] == "missing":
-            missing = ".".join([*name, str(item["loc"][-1])])
-            yield Fault(f"{tree.place(name)}: {missing}: missing, and it has no default", missing)
-        elif item["type"] == "value_error" and isinstance(value, dict):
-            for line in str(item["ctx"]["error"]).splitlines():
-                yield Fault(f"{_cross_place(tree, line) or tree.place(name)}: {line}", "")
-        else:
-            wrong.setdefault(name, (value, []))[1].append(_expected(item, name, known, model_class))
-    for name, (value, expected) in wrong.items():
-        text = f"{'.'.join(name)}: {_shown(value)} is not valid, expected {' or '.join(expected)}"
-        yield Fault(f"{tree.place(name)}: {text}", ".".join(name))
-
-
-def _init(self: Section, **values: Any) -> None:
-    """A section made in Python; raises ConfigError with the same messages as for a file."""
-    try:
-        BaseModel.__init__(self, **values)
-    except ValidationError as error:
-        raise _settings_error(list(_faults_of(type(self), error, Tree(values)))) from None
-
-
-_init.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # so pydantic does not call it for nested sections
-Section.__init__ = _init  # type: ignore[method-assign, assignment]
-
-
-def _cross_place(tree: Tree, line: str) -> str:
-    """Location of the first setting that a cross-setting check names; "" if none was written."""
-    for word in re.findall(r"[a-z_][\w.-]*\w", line):
-        name, value = tree.locate(word.split("."))
-        if ".".join(name) == word and not (isinstance(value, dict) and len(name) == 1):
-            return tree.place(name)
-    return ""
-
-
-def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterator[Fault]:
-    if isinstance(value, dict) and value:
-        for key, child in value.items():
-            yield from _unknown((*name, key), child, known, tree)
-        return
-    dotted = ".".join(name)
-    right = _nearest(dotted, known)
-    hint = f"did you mean {right}?" if right else f"there are {', '.join(_siblings(name[:-1], known))}"
-    yield Fault(f"{tree.place(name)}: {dotted}: unknown setting (value {_shown(value)}); {hint}", right or dotted)
-
-
-def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Names in a section; a nested section counts as one name."""
-    prefix = "".join(f"{part}." for part in section)
-    inside = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
-    return list(dict.fromkeys(name.partition(".")[0] for name in inside or known))
-
-
-def _expected(item: Any, name: Name, known: Sequence[str], model_class: type[BaseModel]) -> str:
-    """What pydantic expected, in the words of a YAML file."""
-    kind, given, context = item["type"], item["input"], item.get("ctx", {})
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        section = model_class.model_fields.get(".".join(name))
-        or_null = " or null" if section is not None and type(None) in get_args(section.annotation) else ""
-        return f"a group of settings ({', '.join(_siblings(name, known))}){or_null}"
-    if kind == "value_error":
-        return str(context["error"])
-    if kind == "union_tag_invalid":
-        options = re.findall(r"'([^']*)'", context["expected_tags"])
-        tag = context["discriminator"].strip("'")
-        return f"{tag}: one of {', '.join(options)}{_did_you_mean(context['tag'], options)}"
-    text = re.sub(r"^(Input|List|String) should (be|have) ", "", item["msg"])
-    text = text.replace("a valid array", "a list").replace("a valid ", "a ").replace("a integer", "an integer")
-    if kind == "list_type" and isinstance(given, str):
-        return f"{text}, such as [{given}]"
-    if kind == "literal_error":
-        return text + _did_you_mean(str(given), re.findall(r"'([^']*)'", context["expected"]))
-    return text
-
-
-def _did_you_mean(word: str, options: Iterable[str]) -> str:
-    near = difflib.get_close_matches(OTHER_VALUES.get(word.lower(), word), list(options), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _shown(value: Any) -> str:
-    return _shorten(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-# ------------------------------------------------------------------------------------------------------------- names
-
-
-def setting_names(model_class: type[BaseModel] = TrainConfig) -> list[str]:
-    """Every dotted setting name, such as `seed` and `optim.learning_rate`; a union has the names of all its
-    sections.
-    """
-    return list(dict.fromkeys(_names(model_class, "")))
-
-
-def _names(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, setting in section.model_fields.items():
-        inner = list(_sections(setting.annotation))
-        for one in inner:
-            yield from _names(one, f"{prefix}{name}.")
-        if not inner:
-            yield prefix + name
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The sections that a field may hold directly; sections in a list or dict have no dotted name."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif getattr(annotation, "__origin__", None) not in (list, dict, tuple):
-        for part in get_args(annotation):
-            yield from _sections(part)
-
-
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    """The closest valid name: first by an equal last part, else by similarity; or None."""
-    leaf = name.rpartition(".")[2]
-    leaf = OTHER_NAMES.get(leaf, leaf)
-
-    def likeness(candidate: str) -> float:
-        whole = difflib.SequenceMatcher(None, name, candidate).ratio()
-        last = difflib.SequenceMatcher(None, leaf, candidate.rpartition(".")[2]).ratio()
-        return last + 0.2 * whole  # the leaf decides; the section breaks ties between equal leaves
-
-    best = max(known, key=likeness)
-    return best if likeness(best) >= 0.8 else None

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
+
+from opct.config.section import Section
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """SmolLM2-135M-Instruct from the hub; without the hub, `Q4_MODEL`. Results and manifests name what it stood for."""
@@ -18,12 +20,6 @@ Q4_MODEL = "smollm2-135m-instruct-q4_1"
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Tag = Annotated[str, StringConstraints(min_length=1)]
-
-
-class Section(BaseModel):
-    """A group of settings; rejects unknown names."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):

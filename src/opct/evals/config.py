@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opct.config.judge import JudgeConfig
-from opct.config.schema import Section, Tag
+from opct.config.schema import Tag
+from opct.config.section import Section
 from opct.data.perturb.families import FAMILY_GROUPS
 
 FAMILIES_DEFAULT: Literal["default"] = "default"

@@ -27,6 +27,7 @@ from opct.evals.samples import (
 from opct.evals.stats import Estimate, clustered_mean
 
 Value = float | None
+Unit = Literal["rate", "nats", "number"]
 Row = dict[str, Any]
 Groups = Callable[[GradedSample], Iterable[str]]
 RATE, CHANGE = (0.0, 1.0), (-1.0, 1.0)
@@ -78,7 +79,7 @@ class Metric:
     better: Literal["lower", "higher"] | None
     title: str
     explanation: str = ""
-    unit: Literal["rate", "nats", "number"] = "rate"
+    unit: Unit = "rate"
     bounds: tuple[float, float] | None = RATE
     margin: float | None = MARGIN
     is_partial: bool = False
@@ -536,7 +537,7 @@ def _found_metric(name: str, axis: str, values: Sequence[Value]) -> Metric:
     """Metric for a score of another task; only its values are known."""
     known = [value for value in values if value is not None]
     bounds = RATE if known and all(0 <= value <= 1 for value in known) else None
-    unit: Literal["rate", "number"] = "rate" if bounds else "number"
+    unit: Unit = "rate" if bounds else "number"
     margin = MARGIN if bounds else None
     return Metric(name, axis, _all, name, None, name.replace("_", " "), unit=unit, bounds=bounds, margin=margin)
 
@@ -547,6 +548,11 @@ def find_metric(axis: str, name: str) -> Metric:
         if (metric.axis, metric.name) == (axis, name):
             return metric
     return _found_metric(name, axis, ())
+
+
+def unit_of(row: Mapping[str, Any]) -> Unit:
+    """The unit of a row of `results.json`; of an older row without one, that of the table."""
+    return row.get("unit") or find_metric(row["axis"], row["metric"]).unit
 
 
 def estimate(metric: Metric, samples: Sequence[GradedSample]) -> MetricEstimate:
@@ -590,7 +596,7 @@ def _suite_rows(suite: str, samples: Sequence[GradedSample]) -> list[Row]:
             for group in metric.groups_of(sample):
                 groups.setdefault(group, []).append(sample)
         for group, own in groups.items():
-            row = {"axis": metric.axis, "suite": suite, "metric": metric.name, "group": group}
+            row = {"axis": metric.axis, "suite": suite, "metric": metric.name, "group": group, "unit": metric.unit}
             rows.append((_place(group), row | asdict(estimate(metric, own))))
     return [row for _, row in sorted(rows, key=lambda placed: placed[0])]
 

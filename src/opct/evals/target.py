@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from opct.config.loader import load_config
 from opct.config.schema import ModelConfig
 from opct.data.duplicates import read_trained_texts
-from opct.errors import EvaluationError, ModelError, RunError
+from opct.errors import EvaluationError, RunError
 from opct.evals.run import About
 from opct.models.from_run import adapter_base, load_policy
 from opct.models.loading import with_weights
@@ -53,22 +53,9 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None
     settings |= {"dtype": dtype or earlier} if dtype or earlier else {}
-    try:
-        policy = load_policy(str(target), **settings)
-    except ModelError as error:
-        if not _names_provider(str(target)):
-            raise
-        raise ModelError(f"{error} If you mean Inspect's model {target}, write {INSPECT_MODEL}{target}.") from error
+    policy = load_policy(str(target), **settings)
     progress.log(f"dtype: {earlier}, that of the results in {out}" if earlier else f"dtype: {policy.dtype_reason}")
     return policy
-
-
-def _names_provider(target: str) -> bool:
-    """Whether the part before the first slash is a provider of Inspect, such as openai or vllm."""
-    from inspect_ai._util.registry import registry_find, registry_info
-
-    providers = registry_find(lambda info: info.type == "modelapi")
-    return f"inspect_ai/{target.partition('/')[0]}" in {registry_info(provider).name for provider in providers}
 
 
 def _dtype_of_results(target: str | Path, out: Path) -> str | None:

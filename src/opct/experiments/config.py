@@ -29,7 +29,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from opct.config.loader import load_settings
-from opct.config.schema import BUDGET, Section, TrainConfig, budget_of, flat_settings
+from opct.config.schema import BUDGET, TrainConfig, budget_of, flat_settings
+from opct.config.section import Section
 from opct.errors import ConfigError, unknown
 from opct.evals.config import EvalConfig
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.attack.store import AttackDir
 from opct.config.loader import read_yaml
 from opct.errors import EvaluationError, OpctError
 from opct.reports.metrics import SAFETY_AXES
@@ -70,8 +71,8 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
         runs: a run, a folder that holds runs, or several of these.
 
     Returns:
-        The columns run, label, model, method and seed, then those of the rows: axis, suite, metric, group, value,
-        ci_low, ci_high, n, n_clusters, n_unscored, unscored_reasons, n_truncated and settings.
+        The columns run, label, model, method and seed, then those of the rows: axis, suite, metric, group, unit,
+        value, ci_low, ci_high, n, n_clusters, n_unscored, unscored_reasons, n_truncated and settings.
 
     Raises:
         EvaluationError: pandas is not installed, or a path holds no evaluation.
@@ -121,7 +122,13 @@ def _entry(path: Path) -> Entry | None:
         if run.results_path.is_file():
             content = read_json(run.results_path)
             entry = replace(entry, model=content["run"]["model"], headline=_headline(content["rows"]))
-    except (OpctError, LookupError, TypeError, AttributeError) as error:  # a damaged folder is listed like the others
+    except (
+        OpctError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OSError,
+    ) as error:  # a damaged folder is listed like the others
         return replace(entry, state=f"unreadable: {error}")
     return entry
 
@@ -145,6 +152,8 @@ def _training(entry: Entry, run: RunDir) -> Entry:
 def _attack(entry: Entry) -> Entry:
     identity, result = read_json(entry.path / ATTACK), entry.path / "result.json"
     entry = replace(entry, method=identity["attacker_name"], model=(identity.get("target") or {}).get("source"))
+    if AttackDir(entry.path).in_use:
+        return replace(entry, state=RUNNING)
     found: dict[str, Any] = read_json(result) if result.is_file() else {"ended": "interrupted"}
     if found["ended"] == "interrupted":
         return replace(entry, state=STOPPED, resume="the same `opct attack` command with --resume")

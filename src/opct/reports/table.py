@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from opct.evals import stats
-from opct.evals.metrics import Metric
+from opct.evals.metrics import Metric, Unit
 from opct.evals.stats import Interval, SeedSpread, Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
 from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
-from opct.reports.wording import Unit, change, interval, joined, number, quantity
+from opct.reports.wording import change, interval, joined, number, quantity
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
 RELATIVE_METRICS = ("sycophancy_rate", "attack_success_rate")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
-Unit = Literal["rate", "nats", "number"]
+from opct.evals.metrics import Unit
+
 MINUS = "\u2212"
 MISSING = "\u2013"
 ARM_NAMES = {"base": "Base", "sft": "SFT", "opct": "OPCT", "offpolicy": "Off-policy", "dpo": "DPO", "act": "ACT"}

@@ -7,7 +7,9 @@ import pytest
 
 from opct.attack.config import AttackConfig
 from opct.config.commented import FIRST
-from opct.config.loader import load_config, load_settings, setting_names
+from opct.config.loader import load_config, load_settings
+from opct.config.schema import TrainConfig
+from opct.config.section import setting_names
 from opct.evals.config import EvalConfig
 from tests.unit.cli.running import run
 
@@ -43,7 +45,7 @@ def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path
     uncommented = re.sub(r"^( *)#(?=\w)", r"\1", path.read_text(), flags=re.MULTILINE)
     path.write_text(uncommented)
     assert load_config(path) == expected
-    assert set(FIRST) <= set(setting_names())
+    assert set(FIRST) <= set(setting_names(TrainConfig))
 
 
 def test_a_config_for_a_model_and_pairs_trains_as_it_is(tiny_folder: Path, pair_files, tmp_path: Path):

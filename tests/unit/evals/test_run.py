@@ -31,7 +31,7 @@ QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)
 ]
 ROW_KEYS = {
-    *("axis", "suite", "metric", "group", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),
+    *("axis", "suite", "metric", "group", "unit", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),
     *("unscored_reasons", "n_truncated", "settings"),
 }
 
@@ -98,7 +98,7 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
         progress=lambda done, total: calls.append((done, total)),
     )
     assert json.loads((folder / "results.json").read_text(encoding="utf-8")) == results
-    assert set(results) == {"schema", "run", "created", "settings", "warnings", "rows"}
+    assert set(results) == {"schema", "run", "created", "settings", "warnings", "grader_agreement", "rows"}
     about = {"name": "run", "label": "sft", "model": "fake", "method": "sft", "seed": 3}
     assert results["run"] == about | {"path": str(folder), "weights": None, "dtype": "float32", "quantization": None}
     assert all(set(row) == ROW_KEYS for row in results["rows"])
@@ -177,7 +177,10 @@ def test_replies_cut_by_the_context_are_truncated(tmp_path):
     assert {sample.stop_reason for sample in read_samples(tmp_path)} == {"context"}
     row = next(r for r in results["rows"] if (r["metric"], r["group"]) == ("accuracy_identity", "benign"))
     assert row["n_truncated"] == row["n"] + row["n_unscored"] > 0
-    assert results["warnings"][0] == "benign: 5 of 5 replies were cut at max_completion_tokens or the context."
+    assert (
+        results["warnings"][0]
+        == "benign: 5 of 5 replies were cut at max_benign_tokens=64 or the context: raise the limit."
+    )
 
 
 def test_benign_requests_and_their_checks(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from opct.attack.store import AttackDir
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
 from opct.errors import EvaluationError
@@ -88,6 +89,14 @@ def test_a_value_without_an_interval_and_runs_in_a_folder_named_evals_are_listed
     write_json(tmp_path / "evals" / "base" / "results.json", {"run": {"model": "tiny"}, "rows": [row]})
     assert opct("runs", tmp_path) == 0
     assert "sycophancy_rate 30.0% (no interval), n=60" in capsys.readouterr().out
+
+
+def test_an_attack_that_is_running_has_nothing_to_resume(tmp_path: Path):
+    write_json(tmp_path / "identity.json", {"attacker_name": "refine"})
+    with AttackDir(tmp_path).open(resume=True):
+        [running] = list_runs(tmp_path)
+    [stopped] = list_runs(tmp_path)
+    assert (running.state, running.resume, stopped.state) == ("running", None, "stopped")
 
 
 @pytest.mark.parametrize(

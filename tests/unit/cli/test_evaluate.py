@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from opct.api import EvalResult
-from opct.cli.results import evaluation_tables
+from opct.cli.evaluate import evaluation_tables
 from opct.evals.graders.versions import AGREEMENT, Agreement
 from opct.judges.provenance import rules_weakness
 
@@ -58,6 +58,16 @@ def test_a_result_as_tables():
         assert f"{name}: 2 samples, 1 truncated" in text
     assert lines.count(["includes/accuracy", "0.500", "2", "0"]) == 2
     assert "logs: runs/x/evals (open them with" in text
+
+
+def test_a_rate_of_another_task_is_in_percent():
+    """As in the report; a row without a unit is an older one."""
+    found = results()
+    row = ROW | COUNTS | {"axis": "inspect", "group": "all", "unit": "rate"}
+    found["rows"] = [row | {"metric": "exact_match,flexible-extract"}, {**row, "metric": "old", "unit": None}]
+    lines = [" ".join(line.split()) for line in shown(EvalResult(Path("runs/x"), found)).splitlines()]
+    assert "old 0.250 0.125 to 0.500 7 1 2" in lines
+    assert "exact_match,flexible-extract 25.0% 12.5 to 50.0 7 1 2" in lines
 
 
 @pytest.mark.parametrize(
