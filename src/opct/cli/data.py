@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from opct.data.render import Renderer
     from opct.models.inference.sampler import Completion
 
-app = App(help="Build, show, check and export pairs.", no_args_is_help=True)
+app = App(
+    help="Build, show, check and export pairs.\n\nExample: opct data show builtin:sycophancy --index 3",
+    no_args_is_help=True,
+)
 app.add_typer(data_build.app, name="build")
 
 SPECIAL, IN_LOSS, NOT_IN_LOSS = "bold magenta", "black on green", "black on yellow"

@@ -9,7 +9,10 @@ PATHS = ("OPCT_CAPABILITY_DATA", "OPCT_SMOLLM2_WHEEL")
 
 
 def env() -> None:
-    """Print versions, hardware and caches, for a bug report."""
+    """Print versions, hardware and caches, for a bug report.
+
+    Example: opct env > env.txt
+    """
     from rich.console import Console
 
     with Console(stderr=True).status("collecting (importing torch, timing a matrix product) ..."):

@@ -37,7 +37,10 @@ def export(
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the base model.")
     ] = False,
 ) -> None:
-    """Export trained weights for other programs."""
+    """Export trained weights for other programs.
+
+    Example: opct export runs/mine --merged out/model
+    """
     from opct.reports.export import export as export_weights
 
     done = export_weights(

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from opct.judges.protocol import JudgeRequest, JudgeResult
     from opct.runs.console import Progress
 
-app = App(help="Train, calibrate and run judges of replies.", no_args_is_help=True)
+app = App(
+    help="Train, calibrate and run judges of replies.\n\nExample: opct judge train --data labelled.csv --out my-judge",
+    no_args_is_help=True,
+)
 
 JUDGE_HELP = "strongreject, strongreject_published, fact_warning, or a folder made by `opct judge train`."
 JudgeName = Annotated[str, typer.Argument(metavar="JUDGE", help=JUDGE_HELP)]

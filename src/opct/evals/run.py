@@ -76,6 +76,7 @@ class Suite:
         graded: the names of its samples and rows; several if replies are graded in several ways.
         measures_kl: whether the KL of its replies to the base is measured.
         families: the families that it supports.
+        limit: the setting with the most tokens of a reply; None: its own.
     """
 
     name: str
@@ -83,18 +84,31 @@ class Suite:
     task: Callable[..., Task]
     measures_kl: bool = True
     families: Iterable[str] = ()
+    limit: str | None = "max_completion_tokens"
 
 
 def _benchmark_suite(name: str) -> Suite:
-    return Suite(name, (name,), partial(benchmark_task, name), measures_kl=False)
+    return Suite(name, (name,), partial(benchmark_task, name), measures_kl=False, limit=None)
 
 
 _ALL = (
     Suite(SHORT, (SHORT,), partial(sycophancy_task, SHORT), families=FAMILIES),
     Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(sycophancy_task, CHOICE), families=FAMILIES),
-    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), jailbreak_task, families=wrappers.FAMILIES),
-    Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), safety_task, families=hidden.FAMILIES),
-    Suite(BENIGN, (BENIGN,), benign_task),
+    Suite(
+        JAILBREAK,
+        (JAILBREAK, JAILBREAK + JUDGED),
+        jailbreak_task,
+        families=wrappers.FAMILIES,
+        limit="max_reply_tokens",
+    ),
+    Suite(
+        SAFETY_AWARENESS,
+        (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED),
+        safety_task,
+        families=hidden.FAMILIES,
+        limit="max_reply_tokens",
+    ),
+    Suite(BENIGN, (BENIGN,), benign_task, limit="max_benign_tokens"),
     *map(_benchmark_suite, BENCHMARKS),
 )
 SUITES = {suite.name: suite for suite in _ALL}
@@ -255,7 +269,10 @@ def evaluate(
 def write_results(run: RunDir) -> dict[str, Any]:
     """Compute `results.json` from the logs of a run, write it, and return it."""
     found = read_evaluation(run.path)
-    of_samples = [*warnings_of(found.samples), *missing_counterparts(found.samples)]
+    limits = {
+        name: f"{suite.limit}={found.settings[suite.limit]}" for suite in _ALL if suite.limit for name in suite.graded
+    }
+    of_samples = [*warnings_of(found.samples, limits), *missing_counterparts(found.samples)]
     results = {
         "schema": SCHEMA,
         "run": found.run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,14 +114,19 @@ def _paired_values(biased: GradedSample, clean: GradedSample) -> dict[str, float
     return dict(zip(PAIRED, (*values, suggested[0]), strict=True))
 
 
-def warnings_of(samples: Sequence[GradedSample]) -> list[str]:
-    """Warnings about the reliability of the metrics of these samples."""
+def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> list[str]:
+    """Warnings about the reliability of the metrics of these samples.
+
+    Args:
+        limits: by suite, the setting of the token limit with its value.
+    """
     found = []
     for suite in dict.fromkeys(sample.task for sample in samples):
         own = [sample for sample in samples if sample.task == suite]
         cut = sum(sample.is_cut for sample in own)
         if cut > 0.1 * len(own):
-            found.append(f"{suite}: {cut} of {len(own)} replies were cut at max_completion_tokens or the context.")
+            limit = limits.get(suite, "the token limit")
+            found.append(f"{suite}: {cut} of {len(own)} replies were cut at {limit} or the context: raise the limit.")
         reasons = Counter(s.unscored_reason for s in own if s.unscored_reason and s.verdict != NO_CHECK)
         if sum(reasons.values()) > 0.05 * len(own):
             named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())

@@ -98,6 +98,8 @@ class ModelClient:
         self.usage += usage_of(found)
         if not found.choices:
             return self._failed(Failure(ENDPOINT_ERROR, "it answered without a completion"))
+        for key in own_secrets(self.model):  # a server may echo it, and replies are stored
+            found.completion = found.completion.replace(key, "[secret]")
         self.n_answered += 1
         self.n_failed_in_row = 0
         return found

@@ -7,7 +7,7 @@ Progress is three calls and an end:
 
     progress.stage("train opct", total=20)      # begins a stage and ends the one before; total None: unknown
     progress.advance(1, kl=0.21)                # units done; fields stay beside the bar until changed
-    progress.log("dtype: bfloat16 (1.8x ...)")  # one line that stays
+    progress.log("dtype: bfloat16 ...")  # one line that stays
     progress.done()                             # ends the last stage; harmless if called twice
 
 `make_progress()` gives bars on a terminal and plain lines elsewhere, on stderr, so that stdout stays for results.

@@ -264,9 +264,9 @@ class _Loop:
     def run_steps(self) -> TrainResult:
         """Train until the last step or a signal, and save."""
         counters, metrics = self.counters, dict[str, float]()
+        self._log_beginning()
         self.progress.stage(f"train {self.config.method}", self.total)
         self.progress.advance(counters.step)
-        self._log_beginning()
         while counters.step < self.total and not self._stopping():
             metrics = self._step(counters.step + 1)
             self._stop_on_divergence(metrics, counters.step)
@@ -284,6 +284,7 @@ class _Loop:
         step = self.counters.step
         metrics = self._offline_cost()
         if step == 0 and 0 in self.validation_steps and not self._stopping():
+            self.progress.stage("validation before training")
             metrics |= self._validation(0)
         if metrics:
             self.tracker.log(step, metrics)

@@ -177,7 +177,10 @@ def test_replies_cut_by_the_context_are_truncated(tmp_path):
     assert {sample.stop_reason for sample in read_samples(tmp_path)} == {"context"}
     row = next(r for r in results["rows"] if (r["metric"], r["group"]) == ("accuracy_identity", "benign"))
     assert row["n_truncated"] == row["n"] + row["n_unscored"] > 0
-    assert results["warnings"][0] == "benign: 5 of 5 replies were cut at max_completion_tokens or the context."
+    assert (
+        results["warnings"][0]
+        == "benign: 5 of 5 replies were cut at max_benign_tokens=64 or the context: raise the limit."
+    )
 
 
 def test_benign_requests_and_their_checks(tmp_path):

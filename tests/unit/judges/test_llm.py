@@ -388,6 +388,13 @@ def assert_secret(caplog, capsys, tmp_path):
     return check
 
 
+def test_a_key_that_a_server_echoes_is_not_in_the_reply(judge):
+    with Server(lambda n, headers: (200, f"Your key is {KEY}.")) as server:
+        endpoint = judge(server.url).client
+        [output] = client.run_all([lambda: endpoint.ask("Hello", endpoint.config())])
+    assert output.completion == "Your key is [secret]."
+
+
 def test_scores_over_http(judge, assert_secret):
     with Server(lambda n, headers: (200, GOOD)) as server:
         found = judge(server.url).judge(requests(3))

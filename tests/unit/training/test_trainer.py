@@ -17,7 +17,7 @@ from opct.errors import DataError, DivergenceError, ModelError, NonFiniteError, 
 from opct.methods.consistency import MicroLoss
 from opct.models.policy import Policy
 from opct.runs.checkpoints import read_state
-from opct.runs.console import StopRequest
+from opct.runs.console import NullProgress, StopRequest
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, load_data
@@ -72,6 +72,16 @@ def test_a_run_follows_from_its_seed(make_config, tmp_path: Path):
         train(config)
     assert untimed(configs[0]) == untimed(configs[1]) != untimed(configs[2])
     assert weights(configs[0]) == weights(configs[1]) != weights(configs[2])
+
+
+def test_the_validation_before_training_is_a_stage_of_its_own(make_config):
+    class Stages(NullProgress):
+        def stage(self, name: str, total: int | None = None) -> None:
+            stages.append((name, total))
+
+    stages: list[tuple[str, int | None]] = []
+    train(make_config(max_steps=1), progress=Stages())
+    assert stages[-2:] == [("validation before training", None), ("train opct", 1)]
 
 
 def test_epochs_give_the_number_of_steps(make_config):
