@@ -19,8 +19,7 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.resume import load_checkpoint
 from opct.training.setup import build_setup
-from opct.training.trainer import train
-from opct.training.validation import validate
+from opct.training.trainer import train, validate
 from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
 

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean as mean
 from typing import Any
 
 import torch
 
-from opct import distributed
+from opct import distributed, losses
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
@@ -32,6 +33,7 @@ from opct.methods.rollouts import (
     group_by_prompt,
     in_loss,
     kl_metrics,
+    policy_rollouts,
     rollout_metrics,
     rollout_row,
     step_weights,
@@ -41,6 +43,8 @@ from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import with_weights
 from opct.models.memory import peak_memory_gb
+from opct.models.policy import SCORING_TOKENS
+from opct.models.scoring import micro_batches, tokenwise
 from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, write_jsonl
@@ -58,7 +62,6 @@ from opct.training.resume import (
     write_checkpoint,
 )
 from opct.training.setup import TrainingSetup, build_setup, describe
-from opct.training.validation import validate
 
 KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_factor times this
 TEACHER_CHECK = "teacher_check"  # in the manifest
@@ -417,3 +420,57 @@ def learning_rate(step: int, total: int, optim: OptimConfig) -> float:
     share = (step - 1 - optim.warmup_steps) / max(1, total - optim.warmup_steps)
     factor = {"constant": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}
     return optim.learning_rate * factor[optim.lr_scheduler_type]
+
+
+# -------------------------------------------------------------------------------------------------------- validation
+
+
+def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Mean reverse KL a token (nats) on held-out pairs and on held-out identity pairs, and the rollouts as rows.
+
+    One completion a pair, sampled from the policy under `prompt` at temperature 1; the exact KL to the teacher under
+    `teacher_prompt`. The same pairs and seeds at every step and for every method, so that curves can be compared.
+    """
+
+    def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
+        with unsharded(*setup.models):
+            return rollout_kl(setup, own)
+
+    metrics: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    data = setup.data
+    for name, pairs in (("validation/kl", data.validation), ("validation/kl_identity", data.validation_anchors)):
+        if not pairs:
+            continue
+        costs = [cost(rendered, setup.config, 1) for rendered in pairs]
+        measured = distributed.map_across_ranks(pairs, costs, measure)
+        of_axes: dict[str, list[float]] = {}
+        for rollout, kl in measured:
+            of_axes.setdefault(rollout.pair.axis, []).extend(kl)
+        metrics[name] = mean(value for own in of_axes.values() for value in own)
+        if name == "validation/kl" and len(of_axes) > 1:
+            metrics |= {f"{name}_{axis}": mean(own) for axis, own in sorted(of_axes.items())}
+        rows += [rollout_row(r, setup.policy, step, kl) for r, kl in measured]
+    return metrics, rows
+
+
+@torch.no_grad()
+def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
+    """One rollout for each pair, and the exact reverse KL of each of its tokens in nats."""
+    policy, teacher = setup.policy, setup.teacher
+    # of the policy itself, whatever the answers of a run are sampled with: only then is it the mean reverse KL
+    own = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "use_generation_config": False}
+    config = setup.config.model_copy(update={"rollout": setup.config.rollout.model_copy(update=own)})
+    rollouts = policy_rollouts(policy, pairs, config, "validation", n=1, sampler=setup.engine)
+    kl: list[list[float]] = [[] for _ in rollouts]
+    lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
+    for rows in micro_batches(lengths, SCORING_TOKENS):
+        batch = [rollouts[i] for i in rows]
+        completions = [r.ids for r in batch]
+        with teacher() as model:
+            reference = model.score([r.teacher_ids for r in batch], completions)
+        student = policy.score([r.prompt_ids for r in batch], completions)
+        values = tokenwise(losses.reverse_kl, student, reference).split(list(student.lengths))
+        for i, value in zip(rows, values, strict=True):
+            kl[i] = value.tolist()
+    return list(zip(rollouts, kl, strict=True))

@@ -16,8 +16,7 @@ from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.models.from_run import adapter_folder, load_policy
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, describe
-from opct.training.trainer import train
-from opct.training.validation import rollout_kl
+from opct.training.trainer import rollout_kl, train
 from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION, metrics
 
