@@ -67,7 +67,7 @@ def init(
         if path.exists():
             raise ConfigError(f"{path} exists, and init replaces nothing: give another FILE, or delete it.")
     pairs = str(built) if questions else data
-    given = {
+    given: dict[str, object] = {
         "method": method,
         "output_dir": f"runs/{file.stem}",
         "model.name_or_path": model,

@@ -338,7 +338,7 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
 def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> tuple[list[EvalLog], list[str]]:
     """Move logs of other weights aside. Returns the logs that stay besides the tasks `now`, and a warning for each
     moved one."""
-    measured = ("weights", "dtype", "quantization")
+    measured: tuple[str, ...] = ("weights", "dtype", "quantization")
     measured = measured if about["weights"] else ("model", *measured)
     kept, dropped = [], []
     for path in sorted(run.evals_dir.glob("*.eval")):
