@@ -269,9 +269,8 @@ def evaluate(
 def write_results(run: RunDir) -> dict[str, Any]:
     """Compute `results.json` from the logs of a run, write it, and return it."""
     found = read_evaluation(run.path)
-    limits = {
-        name: f"{suite.limit}={found.settings[suite.limit]}" for suite in _ALL if suite.limit for name in suite.graded
-    }
+    stored = found.settings
+    limits = {name: f"{s.limit}={stored[s.limit]}" for s in _ALL if s.limit in stored for name in s.graded}
     of_samples = [*warnings_of(found.samples, limits), *missing_counterparts(found.samples)]
     results = {
         "schema": SCHEMA,
