@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 SCHEMA = 1
-KL_BATCH = 32
+KL_BATCH = 64
 
 
 # --------------------------------------------------------------------------------------------------- the suites

@@ -327,15 +327,19 @@ class Policy:
         ids = [self.renderer.render(p) for p in prompts]
         reference_ids = [self.renderer.render(p) for p in reference_prompts]
         tokens = [list(c.token_ids) for c in completions]
-        make = reference or self.base
+        make, share = reference or self.base, no_prefix_sharing_reason(self.backbone) is None
+
+        def side(model: Policy, prompt_ids: Sequence[Sequence[int]], rows: list[int]) -> Scores:
+            prefix = model.shared_prefix([prompt_ids[i] for i in rows], nested=True) if share else None
+            return model._score_rows(prompt_ids, tokens, rows, prefix)
 
         def kl(rows: list[int], _: SharedPrefix | None) -> Tensor:
             with make() as model, torch.no_grad():
-                theirs = model._score_rows(reference_ids, tokens, rows)
-            return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
+                theirs = side(model, reference_ids, rows)
+            return tokenwise(losses.reverse_kl, side(self, ids, rows), theirs)
 
-        longer = [max(pair, key=len) for pair in zip(ids, reference_ids, strict=True)]
-        return [x.tolist() for x in self._scored(longer, tokens, kl)]
+        widths = [max(map(len, pair)) for pair in zip(ids, reference_ids, strict=True)]
+        return [x.tolist() for x in self._scored(reference_ids, tokens, kl, widths, share=share)]
 
     def _score_rows(self, prompt_ids, completion_ids, rows: list[int], prefix: SharedPrefix | None = None) -> Scores:
         return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows], prefix=prefix)
@@ -345,14 +349,19 @@ class Policy:
         prompt_ids,
         completion_ids,
         compute: Callable[[list[int], SharedPrefix | None], Tensor],
+        widths: Sequence[int] | None = None,
         *,
         share: bool = False,
     ) -> list[Tensor]:
-        """`compute` in batches of rows; with `share`, each prompt is computed once for all its completions."""
+        """`compute` in batches of rows; with `share`, each prompt is computed once for all its completions.
+
+        Args:
+            widths: tokens of the longest prompt that `compute` uses for each row; by default those of `prompt_ids`.
+        """
         results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
-        lengths = [len(c) for c in completion_ids]
-        plain = [micro_batches([len(p) + n for p, n in zip(prompt_ids, lengths, strict=True)], SCORING_TOKENS)]
-        groups = shared_batches(prompt_ids, list(map(len, prompt_ids)), lengths, SCORING_TOKENS) if share else plain
+        lengths, widths = [len(c) for c in completion_ids], widths or list(map(len, prompt_ids))
+        plain = [micro_batches([w + n for w, n in zip(widths, lengths, strict=True)], SCORING_TOKENS)]
+        groups = shared_batches(prompt_ids, widths, lengths, SCORING_TOKENS) if share else plain
         with self.inference():
             for batches in groups:
                 own = [prompt_ids[i] for rows in batches for i in rows]
