@@ -19,7 +19,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help venv install model quickstart lint types test check docs clean
-.PHONY: bench bench-scores bench-step bench-sampler bench-parts bench-cost
+.PHONY: bench bench-gpu bench-scores bench-step bench-sampler bench-parts bench-cost
 
 help: ## this list
 	@echo "usage: make TARGET [VENV=.venv] [PYTHON=python3.12] [PIP_ARGS=...]"
@@ -89,6 +89,9 @@ bench-step: $(BENCH) model ## seconds and memory of a step against TRL
 
 bench-sampler: $(BENCH) model ## tokens per second; OPCT_VLLM_PYTHON names an interpreter with vLLM
 	$(BIN)/python -m benchmarks.sampler --out runs/sampler --figure docs/assets/sampler.svg
+
+bench-gpu: $(BENCH) ## a step, rollouts and the loss on a GPU, against TRL, vLLM and Liger; MODEL is a folder
+	$(BIN)/python -m benchmarks.gpu --model $(MODEL) --out runs/gpu
 
 bench-parts: $(BENCH) model ## the machine's rate, and what a step's parts reach of it
 	$(BIN)/python -m benchmarks.breakdown --out runs/breakdown --figure docs/assets/breakdown.svg

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -45,9 +46,14 @@ def run_cell(
         environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     with open(log, "wb") as out:
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, timeout=limit_s, check=False
-            )
+            with subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, process_group=0
+            ) as done:
+                try:
+                    done.wait(limit_s)
+                finally:
+                    if done.poll() is None:
+                        os.killpg(done.pid, signal.SIGKILL)  # a server that the cell started ends with it
         except subprocess.TimeoutExpired:
             print(f"  {path.stem}: stopped after {limit_s:.0f} s; see {log}")
             return None

@@ -1,6 +1,6 @@
 """How fast each engine samples: completion tokens a second by rows sampled together, lengths forced equal.
 
-    python benchmarks/engines.py --dtype bfloat16 --rows 8 32 128 --tokens 64
+    python -m benchmarks.engines --dtype bfloat16 --rows 8 32 128 --tokens 64
 
 In this process, and in vLLM where it is installed, each with a LoRA adapter and without. The prompts are the embedded
 sycophancy pairs', one completion each; nothing stops a completion before its last token. Every measurement is repeated
@@ -12,20 +12,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import importlib.util
 import json
+import os
+import socket
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
-from opct.config.schema import Q4_MODEL, LoraSettings, ModelConfig, TrainConfig
+from benchmarks.ours import force_lengths
+from opct.config.schema import Q4_MODEL, LoraSettings, ModelConfig, TrainConfig, VllmConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
 from opct.models.vllm.engine import Engine, Sampler
+from opct.models.vllm.server import VllmServer
 
 
 def main() -> None:
@@ -52,7 +60,8 @@ def main() -> None:
             samplers["vllm, base"] = lambda: contextlib.nullcontext(engine.base())
         for rows in options.rows:
             for name, sampler in samplers.items():
-                measure(policy, name, sampler, prompts[:rows], options.tokens, options.repeats)
+                row = measure(policy, name, sampler, prompts[:rows], options.tokens, options.repeats)
+                print(json.dumps(row), flush=True)
 
 
 def parsed() -> argparse.Namespace:
@@ -91,18 +100,52 @@ def engine_of(policy: Policy, config: TrainConfig, max_model_len: int) -> Iterat
         print("vLLM is not installed: this process alone")
         yield None
         return
-    import vllm
-
     from opct.models.vllm.local import VllmEngine
 
+    force_lengths()
     started = time.perf_counter()
     with contextlib.closing(Engine(policy, VllmEngine(policy, config, max_model_len=max_model_len))) as engine:
-        vllm.SamplingParams = functools.partial(vllm.SamplingParams, ignore_eos=True)  # else it heeds the model's own
         print(f"{engine.backend.name}: started in {time.perf_counter() - started:.0f} s")
         yield engine
 
 
-def measure(policy: Policy, name: str, sampler, prompts: list[list[int]], tokens: int, repeats: int) -> None:
+@contextlib.contextmanager
+def server_of(policy: Policy, max_model_len: int) -> Iterator[Engine]:
+    """The engine as a server of this machine, with the policy's adapter."""
+    adapter = policy.model.peft_config["default"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", policy.name, "--port", str(port)]
+    command += ["--dtype", str(policy.dtype).removeprefix("torch."), "--max-model-len", str(max_model_len)]
+    command += ["--gpu-memory-utilization", "0.3", "--enable-lora", "--max-lora-rank", str(adapter.r)]
+    adapted = {name.rpartition(".")[2] for name, module in policy.model.named_modules() if hasattr(module, "lora_A")}
+    command += ["--lora-target-modules", *sorted(adapted)]
+    command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+    config = VllmConfig(server_url=f"http://127.0.0.1:{port}")
+    force_lengths()
+    environment = os.environ | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(command, env=environment) as process:
+        try:
+            while not answers(f"{config.server_url}/v1/models"):
+                if process.poll() is not None:
+                    raise SystemExit(f"the vLLM server ended with exit code {process.returncode}")
+                time.sleep(1)
+            with contextlib.closing(Engine(policy, VllmServer(config, policy.backbone.stop_ids), folder)) as engine:
+                yield engine
+        finally:
+            process.terminate()
+
+
+def answers(url: str) -> bool:
+    """Whether something answers at this address."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        return True
+    return False
+
+
+def measure(policy: Policy, name: str, sampler, prompts: list[list[int]], tokens: int, repeats: int) -> dict[str, Any]:
+    """Tokens a second of a sampler, and how far its log-probs are from those of the model in training."""
     speeds = []
     with sampler() as answering:
         for repeat in range(repeats + 1):
@@ -116,7 +159,7 @@ def measure(policy: Policy, name: str, sampler, prompts: list[list[int]], tokens
         with contextlib.nullcontext() if "adapter" in name else policy.adapter_off():
             own = policy.log_probs(prompts, [list(c.token_ids) for [c] in groups])
     differences = torch.cat([torch.tensor(c.logprobs) - row.cpu() for [c], row in zip(groups, own, strict=True)])
-    row = {
+    return {
         "engine": name,
         "rows": len(prompts),
         "tokens_per_s": round(statistics.median(speeds)),
@@ -126,7 +169,6 @@ def measure(policy: Policy, name: str, sampler, prompts: list[list[int]], tokens
         "mismatch_kl_k3": float(f"{((-differences).exp() - 1 + differences).mean():.2g}"),
         "mean_abs": float(f"{differences.abs().mean():.2g}"),
     }
-    print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.phases import Phases, teacher_or_policy
+from benchmarks.phases import Phases, clock_of, teacher_or_policy
 from benchmarks.workloads import Workload, make_pairs
 from opct.config.schema import TrainConfig
 from opct.data.pairs import write_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.policy import Policy
+from opct.models.vllm import local, server
+from opct.models.vllm.engine import request_settings
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -34,7 +36,12 @@ def config_of(workload: Workload, folder: Path, cell: dict[str, Any]) -> TrainCo
             "output_dir": str(folder / "run"),
             "max_steps": cell["steps"],
             "save_steps": cell["steps"] + 1,
-            "model": {"name_or_path": cell["model"], "dtype": cell["dtype"], "device": "cpu"},
+            "model": {
+                "name_or_path": cell["model"],
+                "dtype": cell["dtype"],
+                "device": cell.get("device", "cpu"),
+                "quantization": cell.get("quantization"),
+            },
             "lora": {"r": 16, "alpha": 32} if cell["training"] == "lora" else None,
             "data": {
                 "pairs": [str(folder / "pairs.jsonl")],
@@ -44,6 +51,7 @@ def config_of(workload: Workload, folder: Path, cell: dict[str, Any]) -> TrainCo
                 "validation_size": 0,
             },
             "rollout": {
+                "engine": cell.get("engine", "in_process"),
                 "num_generations": workload.generations,
                 "max_completion_tokens": workload.completion_tokens,
             },
@@ -72,8 +80,15 @@ def written(workload: Workload, model: str) -> Iterator[Path]:
         yield Path(name)
 
 
+def force_lengths() -> None:
+    """Let vLLM stop at the limit alone."""
+    for module in (local, server):
+        module.request_settings = lambda sampling, stop_ids: request_settings(sampling, ()) | {"ignore_eos": True}
+
+
 def prepare_forced(*arguments: Any, **options: Any) -> TrainingSetup:
-    """As `prepare`, with a policy that stops at the limit alone."""
+    """As `build_setup`, with a policy and an engine that stop at the limit alone."""
+    force_lengths()
     setup = build_setup(*arguments, **options)
     setup.policy.backbone.stop_ids = frozenset({NO_TOKEN})
     return setup
@@ -93,7 +108,7 @@ class _StepEnds(NullProgress):
 
 def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each step and its phases, as `Phases.end_step` has them, and the trainer's own figures beside them."""
-    phases = Phases()
+    phases = Phases(clock_of(cell.get("device", "cpu")))
     phases.wrap(OPCT, "collect", "rollout")
     phases.wrap(Policy, "score", teacher_or_policy)
     phases.wrap(trainer, "accumulate", "loss_backward")

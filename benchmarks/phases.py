@@ -11,6 +11,19 @@ from typing import Any
 PHASES = ("rollout", "teacher", "policy", "loss_backward", "optimizer")
 
 
+def clock_of(device: str) -> Callable[[], float]:
+    """Seconds, once the device has done all work that was given to it."""
+    if not device.startswith("cuda"):
+        return time.perf_counter
+    import torch
+
+    def synchronised() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return synchronised
+
+
 class Phases:
     """Seconds of each phase. A phase inside another stops the outer one's clock, so nothing is counted twice."""
 

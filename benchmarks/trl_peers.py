@@ -33,7 +33,7 @@ from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
 from trl.trainer.utils import create_model_from_path, pad, use_adapter
 
-from benchmarks.phases import Phases, teacher_or_policy
+from benchmarks.phases import Phases, clock_of, teacher_or_policy
 from benchmarks.workloads import Workload, make_pairs
 from opct.data.render import Renderer
 from opct.models.loading import resolve_model
@@ -50,7 +50,7 @@ class Autocast:
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
         if not self.bf16_products:
             return contextlib.nullcontext()
-        return torch.autocast("cpu", torch.bfloat16, cache_enabled=bool(cache_enabled))
+        return torch.autocast(self.args.device.type, torch.bfloat16, cache_enabled=bool(cache_enabled))
 
 
 class SDFT(Autocast, SDFTTrainer):
@@ -74,7 +74,8 @@ class Chunked(Autocast, DistillationTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
-        rows = [torch.tensor(ids) for ids in self._tokenize_prompts([row["teacher_prompt"] for row in inputs])[0]]
+        teacher_ids = self._tokenize_prompts([row["teacher_prompt"] for row in inputs])[0]
+        rows = [torch.tensor(ids, device=self.accelerator.device) for ids in teacher_ids]
         batch["teacher_ids"] = pad(rows, padding_value=self._tokenizer.pad_token_id, padding_side="left")
         batch["teacher_mask"] = pad([torch.ones_like(row) for row in rows], padding_value=0, padding_side="left")
         return batch
@@ -131,7 +132,7 @@ def make_trainer(workload: Workload, cell: dict[str, Any]) -> SDFT | Chunked:
         "top_p": 1.0,
         "top_k": 0,
         "bf16": cell["dtype"] == "bfloat16",
-        "use_cpu": True,
+        "use_cpu": cell.get("device", "cpu") == "cpu",
         "shuffle_dataset": False,
         "logging_steps": 1,
         "report_to": "none",
@@ -141,6 +142,10 @@ def make_trainer(workload: Workload, cell: dict[str, Any]) -> SDFT | Chunked:
         "disable_dropout": True,
         "seed": 0,
     }
+    if cell.get("engine") == "vllm":
+        most = max(workload.prompt_tokens, workload.teacher_tokens) + workload.completion_tokens
+        shared |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": most + 1}
+        shared["generation_kwargs"] = {"ignore_eos": True}
     if variant != "shipped":
         shared["gradient_checkpointing"] = False
     adapter = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -207,7 +212,7 @@ class _StepEnds(TrainerCallback):
 
 def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each step and its phases. Where the loss is on full logits, the output head counts as the forward."""
-    phases = Phases()
+    phases = Phases(clock_of(cell.get("device", "cpu")))
     phases.wrap(SDFT, "_prepare_training_batch", "rollout")
     phases.wrap(SDFT, "_forward_logits", teacher_or_policy)
     phases.wrap(Chunked, "_generate_and_score_completions", "rollout")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,6 +208,16 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch, capsys):
     assert run_cell(failed, cell | {"n": -1}, "bench_worker", python=str(program), limit_s=60) is None
     assert not failed.exists()
     assert "failed with exit code 1: n is negative" in capsys.readouterr().out
+
+
+def test_a_cell_that_takes_too_long_ends_with_what_it_started(tmp_path: Path, capsys):
+    program, late = tmp_path / "python", tmp_path / "late"
+    program.write_text(f"#!/bin/sh\n(sleep 0.5; touch {late}) & wait\n")
+    program.chmod(0o755)
+    assert run_cell(tmp_path / "a.json", {}, "bench_worker", python=str(program), limit_s=0.2) is None
+    assert "stopped after 0 s" in capsys.readouterr().out
+    time.sleep(0.6)
+    assert not late.exists()
 
 
 @pytest.fixture
