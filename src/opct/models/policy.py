@@ -264,18 +264,22 @@ class Policy:
         tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
         return Scores(hidden, tokens, self.backbone.head, tuple(map(len, completion_ids)))
 
-    def shared_prefix(self, prompt_ids: Sequence[Sequence[int]], *, nested: bool = False) -> SharedPrefix:
+    def shared_prefix(
+        self, prompt_ids: Sequence[Sequence[int]], *, first: int | None = None, nested: bool = False
+    ) -> SharedPrefix:
         """Prompts for several calls of `score`, computed with the weights, adapter and gradient mode of the first call.
 
         `SharedPrefix.backward` after the last call carries the gradient through the prompts.
 
         Args:
+            first: compute only this many first tokens once.
             nested: compute shared beginnings of the prompts once, too, where that pays; only without gradient.
         """
         begun = nested and beginning(list(dict.fromkeys(map(tuple, prompt_ids)))) > 0
         return SharedPrefix(
             self.backbone.decoder,
             prompt_ids,
+            first=first,
             cascade=no_cascade_reason(self.backbone) is None,
             forward=functools.partial(states, self.backbone) if begun else None,
         )
@@ -324,17 +328,26 @@ class Policy:
         Args:
             reference: gives a context with the reference model, as a teacher does; by default `base`.
         """
-        ids = [self.renderer.render(p) for p in prompts]
-        reference_ids = [self.renderer.render(p) for p in reference_prompts]
-        tokens = [list(c.token_ids) for c in completions]
-        make, share = reference or self.base, no_prefix_sharing_reason(self.backbone) is None
+        ids, reference_ids = ([self.renderer.render(p) for p in of] for of in (prompts, reference_prompts))
+        return self.reverse_kl(ids, reference_ids, [c.token_ids for c in completions], reference or self.base)
+
+    def reverse_kl(
+        self,
+        ids: Sequence[Sequence[int]],
+        reference_ids: Sequence[Sequence[int]],
+        tokens: Sequence[Sequence[int]],
+        reference: Callable[[], contextlib.AbstractContextManager[Policy]],
+    ) -> list[list[float]]:
+        """As `token_kl`, for prompts and completions that are token ids."""
+        with reference() as model:
+            share = not (no_prefix_sharing_reason(self.backbone) or no_prefix_sharing_reason(model.backbone))
 
         def side(model: Policy, prompt_ids: Sequence[Sequence[int]], rows: list[int]) -> Scores:
             prefix = model.shared_prefix([prompt_ids[i] for i in rows], nested=True) if share else None
             return model._score_rows(prompt_ids, tokens, rows, prefix)
 
         def kl(rows: list[int], _: SharedPrefix | None) -> Tensor:
-            with make() as model, torch.no_grad():
+            with reference() as model, torch.no_grad():
                 theirs = side(model, reference_ids, rows)
             return tokenwise(losses.reverse_kl, side(self, ids, rows), theirs)
 

@@ -1,4 +1,7 @@
-"""The gradient of a step: its rollouts in micro-batches, a prompt with several completions computed once."""
+"""The gradient of a step: its rollouts in micro-batches, a prompt with several completions computed once.
+
+Where each prompt has one completion, what all prompts begin with (a system message) is computed once.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
 from opct.models.fsdp import for_gradients
 from opct.models.inference.decode import no_shared_rows_reason
+from opct.models.inference.prefill import FORWARD, common_beginning
 from opct.models.inference.prefix_sharing import (
     NOT_SHARED,
     Prefixes,
@@ -138,7 +142,11 @@ def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
     """Groups of micro-batches of indices; with `share`, the prompts of a group are computed together."""
     widths = [max(len(r.prompt_ids), len(r.teacher_ids)) for r in rollouts]
     if share:
-        return shared_batches([r.prompt_ids for r in rollouts], widths, [sum(r.lengths) for r in rollouts], budget)
+        first = _first_tokens(rollouts)
+        if first is None:
+            return shared_batches([r.prompt_ids for r in rollouts], widths, [sum(r.lengths) for r in rollouts], budget)
+        lengths = [w - min(first) + sum(r.lengths) for w, r in zip(widths, rollouts, strict=True)]
+        return shared_batches([()] * len(rollouts), [max(first)] * len(rollouts), lengths, budget)
     # a row for each completion of a rollout, padding included
     tokens = [len(r.lengths) * (width + max(r.lengths)) for r, width in zip(rollouts, widths, strict=True)]
     return [micro_batches(tokens, budget)]
@@ -176,13 +184,33 @@ def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> lis
 
 
 def shares_prompts(method: Method, rollouts: Sequence[Rollout]) -> bool:
-    """True if several completions have a prompt in common and nothing is in the way; never without completions."""
-    several = len({tuple(r.prompt_ids) for r in rollouts}) < sum(len(r.answers) for r in rollouts)
-    return several and no_sharing_reason(method.policy, method.teacher) is None
+    """True if several completions have a prompt in common, or a long beginning, and nothing is in the way; never
+    without completions."""
+    if not _several(rollouts):
+        saved = sum(_first_tokens(rollouts) or ()) * (len(rollouts) - 1)
+        backbone = method.policy.backbone
+        if saved < FORWARD or backbone.shards is not None or no_cascade_reason(backbone) is not None:
+            return False
+    return no_sharing_reason(method.policy, method.teacher) is None
 
 
 def shared_prefixes(method: Method, rollouts: Sequence[Rollout]) -> Prefixes:
-    """The prompts of these rollouts, each computed once for all its completions."""
+    """The prompts of these rollouts, or what they begin with, each computed once for all its completions."""
+    own, theirs = _first_tokens(rollouts) or (None, None)
     with method.teacher() as reference:
-        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts])
-    return Prefixes(method.policy.shared_prefix([r.prompt_ids for r in rollouts]), teachers)
+        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts], first=theirs)
+    return Prefixes(method.policy.shared_prefix([r.prompt_ids for r in rollouts], first=own), teachers)
+
+
+def _several(rollouts: Sequence[Rollout]) -> bool:
+    """Whether a prompt has several completions."""
+    return len({tuple(r.prompt_ids) for r in rollouts}) < sum(len(r.answers) for r in rollouts)
+
+
+def _first_tokens(rollouts: Sequence[Rollout]) -> tuple[int, int] | None:
+    """How many tokens all prompts and all teacher prompts begin with, if these are computed once; else None."""
+    if _several(rollouts) or not any(r.answers for r in rollouts):
+        return None
+    sides = [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts]
+    found = [min(common_beginning(min(side), max(side)), *(len(ids) - 1 for ids in side)) for side in sides]
+    return (found[0], found[1]) if min(found) > 0 else None

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from opct import distributed, losses
+from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
@@ -43,8 +43,6 @@ from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import with_weights
 from opct.models.memory import peak_memory_gb
-from opct.models.policy import SCORING_TOKENS
-from opct.models.scoring import micro_batches, tokenwise
 from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, write_jsonl
@@ -457,20 +455,12 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
 @torch.no_grad()
 def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
     """One rollout for each pair, and the exact reverse KL of each of its tokens in nats."""
-    policy, teacher = setup.policy, setup.teacher
+    policy = setup.policy
     # of the policy itself, whatever the answers of a run are sampled with: only then is it the mean reverse KL
     own = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "use_generation_config": False}
     config = setup.config.model_copy(update={"rollout": setup.config.rollout.model_copy(update=own)})
     rollouts = policy_rollouts(policy, pairs, config, "validation", n=1, sampler=setup.engine)
-    kl: list[list[float]] = [[] for _ in rollouts]
-    lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
-    for rows in micro_batches(lengths, SCORING_TOKENS):
-        batch = [rollouts[i] for i in rows]
-        completions = [r.ids for r in batch]
-        with teacher() as model:
-            reference = model.score([r.teacher_ids for r in batch], completions)
-        student = policy.score([r.prompt_ids for r in batch], completions)
-        values = tokenwise(losses.reverse_kl, student, reference).split(list(student.lengths))
-        for i, value in zip(rows, values, strict=True):
-            kl[i] = value.tolist()
+    kl = policy.reverse_kl(
+        [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts], [r.ids for r in rollouts], setup.teacher
+    )
     return list(zip(rollouts, kl, strict=True))

@@ -66,9 +66,10 @@ def test_the_mask_of_two_completions_in_a_row_and_of_padding():
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "cascade"])
+@pytest.mark.parametrize("first", [None, 1, 3])
 @pytest.mark.parametrize(("make", "cut"), [(tiny_adapter_policy, [2, 3, 1]), (full_policy, [6])])
-def test_hidden_states_and_gradients_are_those_of_the_plain_path(make, cut: list[int], attention: str):
-    """Micro-batches that cut a prompt's completions apart, and rows that are out of order."""
+def test_hidden_states_and_gradients_are_those_of_the_plain_path(make, cut: list[int], first, attention: str):
+    """Micro-batches that cut a prompt's completions apart, rows out of order, and whole prompts or their beginnings."""
     policy = make()
     use_attention(policy, attention)
     order = [5, 0, 3, 2, 1, 4]
@@ -78,7 +79,7 @@ def test_hidden_states_and_gradients_are_those_of_the_plain_path(make, cut: list
     (plain * weight).sum().backward()
     expected = oracles.gradients(policy)
 
-    shared = SharedPrefix(policy.backbone.decoder, PROMPTS, cascade=attention == "cascade")
+    shared = SharedPrefix(policy.backbone.decoder, PROMPTS, first=first, cascade=attention == "cascade")
     found, at, token = [], 0, 0
     for n in cut:
         hidden = shared.hidden(prompts[at : at + n], completions[at : at + n])

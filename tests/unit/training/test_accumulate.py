@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from transformers import OPTConfig, OPTForCausalLM
@@ -9,12 +11,15 @@ from transformers import OPTConfig, OPTForCausalLM
 from opct.errors import NonFiniteError
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
+from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher, no_sharing_reason
 from opct.runs.console import NullProgress
+from opct.training import accumulate as accumulate_module
 from opct.training.accumulate import accumulate, shares_prompts, slow_path_reasons
 from opct.training.setup import build_setup
 from opct.training.trainer import train
+from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
 
@@ -65,6 +70,37 @@ def test_a_prompt_with_one_completion_is_not_shared(make_config):
     for n, shared in ((1, False), (2, True)):
         rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=n)
         assert shares_prompts(method, rollouts) == shared
+
+
+def test_what_all_prompts_begin_with_is_computed_once(make_config, monkeypatch):
+    """Loss, KL and gradient are those of whole prompts, and fewer tokens are computed."""
+    config = make_config()
+    setup = build_setup(config)
+    use_grouped_attention(setup.policy.backbone.bare_model)
+    method = OPCT(setup.policy, setup.teacher, config)
+    batch = [
+        dataclasses.replace(pair, prompt_ids=[*range(5, 45), *pair.prompt_ids], teacher_ids=[7] * 30 + pair.teacher_ids)
+        for pair in setup.data.batch(1)
+    ]
+    rollouts = policy_rollouts(setup.policy, batch, config, "step 1", n=1)
+    assert not shares_prompts(method, rollouts)  # too little is saved
+    monkeypatch.setattr(accumulate_module, "FORWARD", 1)
+    assert shares_prompts(method, rollouts)
+    computed: list[int] = []
+    setup.policy.backbone.decoder.register_forward_pre_hook(
+        lambda module, args, given: computed.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    found = []
+    for share in (False, True):
+        computed.clear()
+        setup.policy.model.zero_grad(set_to_none=True)
+        loss, kl = accumulate(method, rollouts, step_weights(rollouts, "token_mean"), 200, share=share)
+        found.append((loss, kl, oracles.gradients(setup.policy), sum(computed)))
+    (loss, kl, gradients, plain), (own_loss, own_kl, own_gradients, fewer) = found
+    assert own_loss == pytest.approx(loss, rel=1e-5)
+    torch.testing.assert_close(own_kl, kl, rtol=1e-4, atol=1e-6)
+    assert oracles.largest_difference(own_gradients, gradients) < 1e-5
+    assert fewer <= plain - 70 * (len(rollouts) - 2)
 
 
 def test_a_run_says_why_prompts_are_not_shared(make_config):

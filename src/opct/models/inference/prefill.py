@@ -76,7 +76,7 @@ def beginning(prompts: Sequence[Sequence[int]]) -> int:
     if min(map(len, prompts)) < 2:
         return 0
     ordered = sorted(map(tuple, prompts))
-    candidates = sorted({_common(a, b) for a, b in itertools.pairwise(ordered)} - {0})
+    candidates = sorted({common_beginning(a, b) for a, b in itertools.pairwise(ordered)} - {0})
     plain = sum(map(len, prompts))
     best, cost = 0, min(plain - FORWARD, (1 - LEAST_SHARE) * plain)
     cheapest: list[tuple[int, int]] = []  # (n, cost of the distinct beginnings of n tokens)
@@ -96,8 +96,8 @@ def _rests(lengths: Counter[int], n: int) -> int:
     return sum(count * (length - min(n, length - 1)) for length, count in lengths.items())
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix."""
+def common_beginning(a: Sequence[int], b: Sequence[int]) -> int:
+    """Number of equal first tokens."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -167,6 +167,7 @@ class SharedPrefix:
     """Prompts that are computed once, at the first call of `hidden`, with gradient if it is enabled there.
 
     Args:
+        first: compute only this many first tokens of each prompt once (all but its last, where it is shorter).
         cascade: as in `branching_mismatch`.
         forward: computes prompts in place of `prompts_forward`.
     """
@@ -176,12 +177,13 @@ class SharedPrefix:
         decoder: PreTrainedModel,
         prompts: Sequence[Sequence[int]],
         *,
+        first: int | None = None,
         cascade: bool = False,
         forward: Callable[[Sequence[Sequence[int]]], list[Tensor]] | None = None,
     ):
-        self._decoder, self._cascade = decoder, cascade
+        self._decoder, self._first, self._cascade = decoder, first, cascade
         self._forward = forward or partial(prompts_forward, decoder)
-        self._places = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        self._places = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(self._shared, prompts)))}
         self._lengths = torch.tensor([len(prompt) for prompt in self._places])
         self._computed: list[Tensor] = []
         self._leaves: list[Tensor] = []
@@ -193,12 +195,15 @@ class SharedPrefix:
         if not self._computed:
             self._compute()
         *layers, last = self._leaves
-        owners = [self._places[tuple(prompt)] for prompt in prompts]
+        begun = [self._shared(prompt) for prompt in prompts]
+        owners = [self._places[beginning] for beginning in begun]
+        rests = [[*p[len(b) :], *c] for p, b, c in zip(prompts, begun, completions, strict=True)]
         branch = self._branch_in_one_row if self._cascade else self._branch_in_rows
-        inner = branch(owners, completions, layers) if any(map(_inner, completions)) else [last[:0]] * len(owners)
+        inner = branch(owners, rests, layers) if any(map(_inner, rests)) else [last[:0]] * len(owners)
         parts = [last[:0]]
-        for own, completion, states in zip(owners, completions, inner, strict=True):
-            parts += [last[own : own + min(len(completion), 1)], states]
+        for own, rest, completion, states in zip(owners, rests, completions, inner, strict=True):
+            whole = torch.cat([last[own : own + min(len(rest), 1)], states])
+            parts.append(whole[len(rest) - len(completion) :])
         return torch.cat(parts)
 
     def backward(self) -> None:
@@ -210,6 +215,9 @@ class SharedPrefix:
             tensors, gradients = zip(*reached, strict=True)
             torch.autograd.backward(tensors, gradients)
         self._computed, self._leaves = [], []
+
+    def _shared(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        return tuple(prompt if self._first is None else prompt[: min(self._first, len(prompt) - 1)])
 
     def _compute(self) -> None:
         self._computed = self._forward(list(self._places))
