@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import Preset
+from opct.cli.options import Preset, named_columns
 from opct.runs.console import echo, pluralize
 
 HEAD = """\
@@ -35,6 +35,10 @@ def init(
         str | None,
         typer.Option(metavar="FILE", help="Your questions: CSV, TSV or JSONL. Sycophancy pairs are made of them."),
     ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE=NAME", help="The column of the question, answer ... in --questions; repeatable."),
+    ] = None,
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="opct (default), sft, offpolicy, dpo or act.")
     ] = None,
@@ -53,9 +57,7 @@ def init(
     from shlex import quote
 
     from opct.config.commented import FIRST, commented_yaml
-    from opct.data.builders.sycophancy import build_sycophancy
-    from opct.data.pairs import load_pairs, write_pairs
-    from opct.data.questions import load_questions
+    from opct.data.pairs import load_pairs
     from opct.errors import ConfigError
     from opct.methods.registry import load_training_config
     from opct.runs.io import atomic_write
@@ -77,11 +79,7 @@ def init(
     overrides = [f"{name}={json.dumps(value)}" for name, value in given.items()]
     settings = load_training_config(None, overrides, preset)
     if questions:
-        n_pairs = write_pairs(built, build_sycophancy(load_questions(questions), split="train"))
-        echo(
-            f"{built}: {pluralize(n_pairs, 'pair')} from the train questions of {questions}; the others are for "
-            "`opct eval`"
-        )
+        n_pairs = _pairs_of_questions(built, questions, column or [])
     elif data:
         n_pairs = len(load_pairs(data))  # faults are better found now than when training begins
     if settings.max_steps is None and 0 < n_pairs < FEWEST_STEPS * settings.optim.prompts_per_step:
@@ -91,5 +89,20 @@ def init(
     atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
     echo(f"{file}: written")
     run, asked = settings.output_dir, f" --questions {quote(questions)}" if questions else ""
+    asked += "".join(f" columns.{quote(assignment)}" for assignment in column or [])
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
     echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))
+
+
+def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> int:
+    """Write pairs of the questions for training; returns their number."""
+    from opct.data.builders.sycophancy import build_sycophancy
+    from opct.data.pairs import write_pairs
+    from opct.data.questions import load_questions, of_split
+
+    known = load_questions(questions, named_columns(column))
+    of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
+    n_pairs = write_pairs(built, build_sycophancy(known, split="train"))
+    pairs = pluralize(n_pairs, "pair")
+    echo(f"{built}: {pairs} from the train questions of {questions}; the others are for `opct eval`")
+    return n_pairs

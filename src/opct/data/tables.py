@@ -399,6 +399,8 @@ def find_columns(
     if not rows:
         raise DataError(f"{source} holds no rows: it needs at least one.")
     names = column_names(rows)
+    if not names:  # no row could be read: their faults say why
+        refuse(source, [(where, row.fault) for where, row in rows])
     found = _guess(names, guesses)
     faults = []
     for role, wanted in (chosen or {}).items():
@@ -414,7 +416,8 @@ def find_columns(
     for role in required:
         if role not in found:
             usual = f"expected {' or '.join(guesses[role])}"
-            remedy = f"name it, for example {option} {role}=COLUMN" if option else usual
+            named = f"name it, for example {option} {role}=COLUMN (opct eval: columns.{role}=COLUMN)"
+            remedy = named if option else usual
             faults.append(f"no {role} column among {', '.join(names) or '(none)'}: {remedy}")
     if faults:
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))

@@ -170,7 +170,7 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
 def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
     """Raise EvaluationError if a family, file, column or way of grading applies to none of these suites."""
     if config.columns and config.questions is None:
-        raise EvaluationError("--column needs a question file: give it with --questions.")
+        raise EvaluationError("columns needs a question file: give it with --questions.")
     uses = [JAILBREAK, JAILBREAK_COUNTERPARTS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
     for use in config.data:
         if use not in uses and not is_benchmark(use):

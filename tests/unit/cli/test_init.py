@@ -71,3 +71,28 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
     assert "mine.pairs.jsonl exists" in capsys.readouterr().err
     assert run("init", path, "--data", questions) == 1
     assert not path.exists()
+
+
+def test_columns_are_named_and_repeated_for_the_evaluation(tmp_path: Path, capsys):
+    questions = tmp_path / "q.csv"
+    questions.write_text("\n".join(["question,wrong,a", *(f"What is {i} plus 1?,{i + 3},{i + 1}" for i in range(12))]))
+    assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
+    assert "name it, for example --column answer=COLUMN" in capsys.readouterr().err
+    assert run("init", tmp_path / "mine.yaml", "--questions", questions, "--column", "answer=a") == 0
+    assert f"opct eval runs/mine --questions {questions} columns.answer=a\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("What?,Lisbon,Porto, Madrid", "q.csv:2: 4 cells where the header has 3"),
+        ("What?,Lisbon,Porto", "None of the 1 questions is in the test split"),
+    ],
+    ids=["a comma that is not quoted", "nothing left to measure on"],
+)
+def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, capsys, row: str, message: str):
+    questions = tmp_path / "q.csv"
+    questions.write_text(f"question,answer,wrong\n{row}\n")
+    assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]

@@ -255,7 +255,7 @@ def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_p
         ({"n_benign": 0}, ConfigError, "n_benign"),
         ({"n_qestions": 3}, ConfigError, "did you mean n_questions"),
         ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),
-        ({"columns": {"answer": "a"}}, EvaluationError, "--column needs a question file"),
+        ({"columns": {"answer": "a"}}, EvaluationError, "columns needs a question file"),
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "Did you mean 'jailbreak'"),
         (
             {"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}},
