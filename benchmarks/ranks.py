@@ -50,7 +50,7 @@ def plan(rollouts: Sequence[Any], ranks: int, budget: int, share: bool) -> tuple
     from opct.training.accumulate import plan_of, prompt_shares
 
     tokens, plans = [], []
-    for rows in prompt_shares(rollouts, ranks):
+    for rows in prompt_shares(rollouts, ranks, share=share):
         own = [rollouts[i] for i in rows]
         prompts = {(tuple(r.prompt_ids), tuple(r.teacher_ids)) for r in own} if share else own
         sides = prompts if share else [(r.prompt_ids, r.teacher_ids) for r in own]

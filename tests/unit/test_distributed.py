@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,12 +75,29 @@ def test_shares_are_of_similar_cost_and_hold_everything_once():
 
 def test_completions_of_a_prompt_stay_together():
     found = rollouts()
-    shares = prompt_shares(found, 2)
+    shares = prompt_shares(found, 2, share=False)
     assert sorted(i for share in shares for i in share) == list(range(6))
     for share in shares:
         assert all((i ^ 1) in share for i in share)  # completions 2k and 2k + 1 are of one prompt
     assert min(map(len, shares)) >= 2
-    assert prompt_shares(found[:2], 3) == [[0, 1], [], []]
+    assert prompt_shares(found[:2], 3, share=True) == [[0, 1], [], []]
+
+
+def test_a_shared_prompt_counts_once_in_the_shares():
+    """Prompt and teacher prompt 200, 20, 20, 20 tokens, each with 4 completions of 10, 40, 35, 30.
+
+    Shared: 280, 340, 300, 260, so 340 + 260 | 300 + 280. Each with its own prompt: 880, 400, 360, 320.
+    """
+    sizes = [(100, 10), (10, 40), (10, 35), (10, 30)]
+    found = [
+        SimpleNamespace(prompt_ids=[k] * n, teacher_ids=[k] * n, lengths=[tokens])
+        for k, (n, tokens) in enumerate(sizes)
+        for _ in range(4)
+    ]
+    prompts = [
+        [sorted({i // 4 for i in rows}) for rows in prompt_shares(found, 2, share=share)] for share in (True, False)
+    ]
+    assert prompts == [[[1, 3], [0, 2]], [[0], [1, 2, 3]]]
 
 
 @pytest.mark.parametrize("share", [True, False])

@@ -60,7 +60,7 @@ def accumulate(
     Raises:
         NonFiniteError: the loss of a micro-batch, in every process; the message has its pairs.
     """
-    shares = prompt_shares(rollouts, distributed.size())
+    shares = prompt_shares(rollouts, distributed.size(), share=share)
     rows = shares[distributed.rank()]
     own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
     plan, models = plan_of(own, budget, share=share), [method.policy]
@@ -152,14 +152,18 @@ def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
     return [micro_batches(tokens, budget)]
 
 
-def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
-    """Indices of rollouts in `parts` lists of similar size in tokens; rollouts of one prompt stay together."""
+def prompt_shares(rollouts: Sequence[Rollout], parts: int, *, share: bool) -> list[list[int]]:
+    """Indices of rollouts in `parts` lists of similar size in tokens; rollouts of one prompt stay together.
+
+    With `share` the tokens of a prompt count once, as they are computed.
+    """
     members: dict[tuple[int, ...], list[int]] = {}
     for i, rollout in enumerate(rollouts):
         members.setdefault(tuple(rollout.prompt_ids), []).append(i)
     own = list(members.values())
     costs = [
-        sum(len(r.prompt_ids) + len(r.teacher_ids) + 2 * sum(r.lengths) for r in (rollouts[i] for i in rows))
+        sum(len(rollouts[i].prompt_ids) + len(rollouts[i].teacher_ids) for i in (rows[:1] if share else rows))
+        + 2 * sum(sum(rollouts[i].lengths) for i in rows)
         for rows in own
     ]
     return [sorted(i for k in share for i in own[k]) for share in distributed.balanced(costs, parts)]

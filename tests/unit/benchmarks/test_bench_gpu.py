@@ -11,27 +11,6 @@ import pytest
 import torch
 from benchmarks import gpu
 
-from opct.methods.opct import OPCT
-from opct.models.policy import Policy
-from opct.models.vllm import local, server
-from opct.training import trainer
-
-
-@pytest.fixture
-def unhooked(monkeypatch):
-    """What the cells put hooks on is as before after the test."""
-    for owner, name in (
-        (OPCT, "collect"),
-        (Policy, "score"),
-        (trainer, "accumulate"),
-        (trainer, "build_setup"),
-        (torch.nn.utils, "clip_grad_norm_"),
-        (torch.optim.AdamW, "step"),
-        (local, "request_settings"),
-        (server, "request_settings"),
-    ):
-        monkeypatch.setattr(owner, name, getattr(owner, name))
-
 
 def rows_of(out: Path) -> dict[str, dict]:
     lines = (out / "cells.jsonl").read_text(encoding="utf-8").splitlines()
@@ -39,7 +18,7 @@ def rows_of(out: Path) -> dict[str, dict]:
     return {row["name"].partition(": ")[2]: row["result"] for row in map(json.loads, lines)}
 
 
-def test_every_cell_has_figures_or_a_reason(tiny_folder: Path, tmp_path: Path, unhooked, monkeypatch):
+def test_every_cell_has_figures_or_a_reason(tiny_folder: Path, tmp_path: Path, monkeypatch):
     """What this machine has is measured, in this process; other packages are named."""
     present = importlib.util.find_spec
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ def test_tokens_of_each_rank(share: bool, tokens: list[int]):
     """Prompts of 20 + 20 tokens with 2 completions of 10 + 15, and of 10 + 30 with 2 of 10: 40 + 50 and 40 + 40."""
     sizes = [(20, 20, 10), (20, 20, 15), (10, 30, 10), (10, 30, 10)]
     rollouts = [
-        SimpleNamespace(prompt_ids=[p] * p, teacher_ids=[t] * t, lengths=[completion]) for p, t, completion in sizes
+        SimpleNamespace(prompt_ids=[p] * p, teacher_ids=[t] * t, lengths=[n], answers=[range(n)]) for p, t, n in sizes
     ]
     assert plan(rollouts, 2, 10**6, share) == (tokens, 2 if share else 1)
     assert plan(rollouts, 3, 10**6, share)[0] == [*tokens, 0]

@@ -10,16 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from benchmarks.cells import family_peak_gb, run_cell
 from benchmarks.phases import PHASES, Phases
 from benchmarks.step import HEAD, applies, cell_of, collect, file_of, parse_system, relative, small, table, work
 from benchmarks.tables import markdown, ratios, spread
 from benchmarks.workloads import WORKLOADS, Workload
-
-from opct.methods.opct import OPCT
-from opct.models.policy import Policy
-from opct.training import trainer
 
 
 class Clock:
@@ -220,21 +215,7 @@ def test_a_cell_that_takes_too_long_ends_with_what_it_started(tmp_path: Path, ca
     assert not late.exists()
 
 
-@pytest.fixture
-def unhooked(monkeypatch):
-    """What timing puts hooks on is as before after the test."""
-    for owner, name in (
-        (OPCT, "collect"),
-        (Policy, "score"),
-        (trainer, "accumulate"),
-        (trainer, "build_setup"),
-        (torch.nn.utils, "clip_grad_norm_"),
-        (torch.optim.AdamW, "step"),
-    ):
-        monkeypatch.setattr(owner, name, getattr(owner, name))
-
-
-def test_a_step_is_timed_in_its_parts(tiny_folder: Path, unhooked):
+def test_a_step_is_timed_in_its_parts(tiny_folder: Path):
     """2 x 2 completions of 5 tokens, two steps, each part with its seconds."""
     settings = {"model": str(tiny_folder), "dtype": "bfloat16", "rep": 0, "do": "time"}
     result = work(cell_of(Workload("tiny", 2, 2, 90, 71, 5), "lora", "opct@400", steps=2, **settings))
