@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--trained", type=float, default=41.9e6, help="weights of the adapter")
     parser.add_argument("--head", type=float, default=0.525e9, help="weights of the output head")
     parser.add_argument("--bytes", type=int, default=2, help="of a weight in the compute dtype")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
 
     from opct.config.loader import load_config
     from opct.data.render import Renderer
