@@ -75,6 +75,10 @@ def train(
     if given is not None:
         data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
         config = config.model_copy(update={"data": data})
+    if config.engine == "verl":
+        from opct.integrations import verl
+
+        return verl.train(config, pairs=given, resume=resume, overwrite=overwrite, progress=progress)
     work: Callable[..., Any] = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
         from torch.distributed.elastic.multiprocessing.errors import record

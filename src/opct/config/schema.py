@@ -289,11 +289,27 @@ class ParallelConfig(Section):
     timeout_s: int = Field(1800, ge=1, description="How long a process waits for the others.")
 
 
+class VerlConfig(Section):
+    """verl, where `engine` is `verl`. A resumed run may change these."""
+
+    nodes: int = Field(1, ge=1, description="Machines of the Ray cluster.")
+    gpus_per_node: int = Field(1, ge=1, description="GPUs of a machine that train and sample.")
+    teacher_gpus_per_node: int = Field(1, ge=1, description="GPUs of a machine, beside those, that serve the teacher.")
+    rollout: Literal["vllm", "sglang"] = Field("vllm", description="What samples, and scores for the teacher.")
+    tensor_parallel: int = Field(1, ge=1, description="GPUs over which a copy of the sampler's model is split.")
+    overrides: list[str] = Field(
+        [], description="Other settings of verl as NAME=VALUE; they win over those that follow from this file."
+    )
+
+
 class TrainConfig(Section):
     """One training run."""
 
     method: str = Field(
         "opct", description="Which algorithm: `opct`, `sft`, `offpolicy`, `dpo` or `act`; see [Methods](methods.md)."
+    )
+    engine: Literal["opct", "verl"] = Field(
+        "opct", description="What trains: this package, or verl on a Ray cluster; see [verl](verl.md)."
     )
     output_dir: str = Field("runs/opct", description="The run directory.")
     seed: int = Field(
@@ -321,6 +337,7 @@ class TrainConfig(Section):
     stop: StopConfig = StopConfig()
     vllm: VllmConfig = VllmConfig()
     parallel: ParallelConfig = ParallelConfig()
+    verl: VerlConfig = VerlConfig()
 
     @property
     def may_go_on(self) -> bool:

@@ -8,6 +8,7 @@
     RUN/offline_cost.json tokens and seconds of the answers in rollouts/offline.jsonl
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
     RUN/checkpoints/      step-000010/{adapter/ or model/, state/, state.json} ...
+    RUN/verl/             settings, checkpoints and metrics of verl, where it trained
     RUN/trackers/         files of the trackers
     RUN/evals/            *.eval (Inspect's logs, one a suite)  judge_cache.jsonl
     RUN/attacks/          a folder for each attack (see opct.attack.store)
@@ -67,6 +68,7 @@ class RunDir:
         self.offline_path = self.rollouts_dir / "offline.jsonl"
         self.offline_cost_path = self.path / "offline_cost.json"
         self.checkpoints_dir = self.path / "checkpoints"
+        self.verl_dir = self.path / "verl"
         self.trackers_dir = self.path / "trackers"
         self.evals_dir = self.path / "evals"
         self.judge_cache_path = self.evals_dir / "judge_cache.jsonl"
@@ -215,6 +217,7 @@ class RunDir:
             self.offline_cost_path,
             self.rollouts_dir,
             self.checkpoints_dir,
+            self.verl_dir,
             self.trackers_dir,
             self.evals_dir,
             self.attacks_dir,

@@ -45,7 +45,7 @@ FIRST_ROWS = "first_rows"  # in the header of a file: where its part of each ten
 MOMENTS = ("exp_avg", "exp_avg_sq")
 Count = Annotated[int, Field(ge=0)]
 # settings that may differ when a run is resumed: they change when it ends and what it writes, not its steps
-FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
+FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel", "verl"}
 FREE_INSIDE = {
     "data": {"pairs"},  # files, which may move; the hash of what they hold is compared
     "rollout": {"max_mismatch_kl"},

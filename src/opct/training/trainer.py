@@ -154,7 +154,7 @@ def train(
         torch.manual_seed(sample_seed(config.seed, "start"))
         if pairs is not None and not has_begun:  # before the config that names the file
             distributed.main_only(write_pairs, run.pairs_path, pairs)
-        optimizer, counters = _begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
+        optimizer, counters = begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
         if counters.step:
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         setup.publish(counters.step)
@@ -193,7 +193,7 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
     return contextlib.nullcontext(RunDir(config.output_dir))
 
 
-def _begin(
+def begin(
     run: RunDir, setup: TrainingSetup, found: dict[str, Any], *, resume: bool
 ) -> tuple[torch.optim.Optimizer, Counters]:
     """Load the state to continue from, write the manifest, and drop files that are newer than the state."""
@@ -236,6 +236,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.data.left_out],
         "total_steps": setup.data.total_steps,
+        "trained_with": identity.get("trained_with"),
         **origin(run, config),
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,

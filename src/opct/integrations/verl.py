@@ -1,0 +1,323 @@
+"""Train with verl: Ray, FSDP, and vLLM or SGLang, for models and machines beyond this package's own trainer.
+
+Pairs, their order and their anchors are those of `opct train`. verl samples, scores and updates; the log-probs of the
+teacher come from a server of the base model, after `teacher_prompt` (see `verl_workers`). The result is an ordinary
+run: its last checkpoint, its metrics under verl's names, its manifest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from opct.config.schema import TrainConfig
+from opct.data.pairs import ContrastivePair
+from opct.data.render import RenderedPair, Renderer
+from opct.errors import ConfigError, EngineError
+from opct.models.loading import TRAINED_ADAPTER, resolve_model, with_weights
+from opct.models.policy import Policy
+from opct.runs.console import NullProgress, Progress
+from opct.runs.io import read_jsonl, write_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.resume import Counters, write_checkpoint
+from opct.training.setup import TrainingData, build_setup
+from opct.training.trainer import TrainResult, begin
+
+WORKERS = "opct.integrations.verl_workers"
+REDUCTIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
+NO_CLIP = 1e9
+LOSS = "train/loss"
+
+
+def train(
+    config: TrainConfig,
+    *,
+    pairs: Sequence[ContrastivePair] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """As `opct.training.trainer.train`, with verl; the base model is loaded here too, on the CPU.
+
+    Raises:
+        ConfigError: verl is not installed, or has no such setting; every fault in one message.
+        EngineError: verl did not end with a checkpoint of the last step; `resume` continues from its last one.
+    """
+    progress = progress or NullProgress()
+    version = check(config)
+    config = config.model_copy(update={"model": with_weights(config.model)})
+    here = config.model_copy(update={"model": config.model.model_copy(update={"device": "cpu"})})
+    with (
+        RunDir.create(config.output_dir, resume=resume, overwrite=overwrite) as run,
+        contextlib.closing(build_setup(here, pairs)) as setup,
+    ):
+        setup.config = config  # what a later reader takes, with its own device
+        if overwrite:
+            run.clear(config.data.pairs if pairs is None else ())
+        optimizer, counters = begin(run, setup, {"trained_with": f"verl {version}", "slow_paths": []}, resume=resume)
+        folder, steps = run.verl_dir, setup.data.total_steps
+        if counters.step < steps:
+            write_jsonl(folder / "pairs.jsonl", rows_of(setup.data))
+            progress.stage(f"verl {version}: {steps} steps")
+            settings = settings_of(config, setup.data, setup.policy.renderer, folder.resolve(), resume=resume)
+            run_verl(composed(settings, config.verl.overrides))
+            progress.stage("load the result")
+            load_result(setup.policy, folder / "checkpoints" / f"global_step_{steps}" / "actor", folder / "merged")
+            write_jsonl(run.metrics_path, metrics_of(folder / "metrics.jsonl"))
+            write_checkpoint(run, setup, optimizer, Counters(step=steps))
+        last = read_jsonl(run.metrics_path)[-1]
+    return TrainResult(run.path, "finished", steps, steps, {LOSS: last[LOSS]})
+
+
+def check(config: TrainConfig) -> str:
+    """The version of verl that is installed.
+
+    Raises:
+        ConfigError: it is not, or verl cannot do what the settings say.
+    """
+    faults = list(faults_of(config))
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version("verl")
+        if not version.startswith("0.9."):
+            faults.append(f"verl {version} is installed; engine=verl is written for 0.9")
+        if not faults:
+            return version
+        raise ConfigError("These settings cannot be trained with engine=verl:", faults)
+    raise ConfigError(
+        "engine=verl needs verl in this environment: pip install 'opct[verl]' (see docs/verl.md).", faults
+    )
+
+
+def faults_of(config: TrainConfig) -> Iterator[str]:
+    """Settings that verl has no counterpart for, one line each."""
+    loss, optim, lora = config.loss, config.optim, config.lora
+    allowed: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "method": (config.method, ("opct",)),
+        "model.adapter": (config.model.adapter, (None,)),
+        "model.quantization": (config.model.quantization, (None,)),
+        "loss.estimator": (loss.estimator, ("sampled",)),
+        "loss.divergence": (loss.divergence, ("reverse_kl",)),
+        "loss.kl_coef": (loss.kl_coef, (1.0,)),
+        "loss.kl_discount_factor": (loss.kl_discount_factor, (0.0,)),
+        "loss.reduction": (loss.reduction, tuple(REDUCTIONS)),
+        "loss.mask_truncated": (loss.mask_truncated, (False,)),
+        "loss.mask_thinking": (loss.mask_thinking, (False,)),
+        "teacher.kind": (config.teacher.kind, ("base",)),
+        "optim.lr_scheduler_type": (optim.lr_scheduler_type, ("constant", "cosine")),
+    }
+    if lora is not None:
+        allowed |= {
+            f"lora.{name}": (getattr(lora, name), (empty,))
+            for name, empty in (
+                ("dropout", 0.0),
+                ("modules_to_save", None),
+                ("rank_pattern", {}),
+                ("alpha_pattern", {}),
+                ("use_rslora", False),
+                ("use_dora", False),
+            )
+        }
+    for name, (value, accepted) in allowed.items():
+        if value not in accepted:
+            yield f"{name}={value}: set it to {' or '.join(map(str, accepted))}"
+
+
+def rows_of(data: TrainingData) -> list[dict[str, Any]]:
+    """The pairs of all steps in their order, as rows of verl's `RLHFDataset`."""
+    rows: list[dict[str, Any]] = []
+    for step in range(1, data.total_steps + 1):
+        for rendered in data.batch(step):
+            pair = rendered.pair
+            info = {"index": len(rows), "pair": json.dumps(pair.to_json(), ensure_ascii=False)}
+            prompt = [message | {"content": message["content"] or ""} for message in pair.prompt]
+            rows.append({"data_source": f"opct/{pair.axis}", "prompt": prompt, "extra_info": info})
+    return rows
+
+
+def settings_of(
+    config: TrainConfig, data: TrainingData, renderer: Renderer, folder: Path, *, resume: bool
+) -> dict[str, Any]:
+    """The settings of verl that differ from its own defaults.
+
+    Args:
+        folder: gets the checkpoints and the metrics; every node must see it.
+    """
+    optim, rollout, verl, lora = config.optim, config.rollout, config.verl, config.lora
+    longest = max(longest_prompt(own, renderer, rollout.max_completion_tokens) for own in data.visited())
+    path = resolve_model(config.model.name_or_path, config.model.revision)
+    dtype = "bfloat16" if config.model.dtype == "auto" else config.model.dtype
+    sampling = {
+        "name": verl.rollout,
+        "dtype": dtype,
+        "gpu_memory_utilization": config.vllm.gpu_memory_utilization,
+        "enforce_eager": config.vllm.enforce_eager,
+        "tensor_model_parallel_size": verl.tensor_parallel,
+    }
+    schedule = {
+        "lr": optim.learning_rate,
+        "lr_scheduler_type": optim.lr_scheduler_type,
+        "lr_warmup_steps": optim.warmup_steps,
+        "weight_decay": optim.weight_decay,
+        "betas": [optim.adam_beta1, optim.adam_beta2],
+        "clip_grad": optim.max_grad_norm or NO_CLIP,
+        "override_optimizer_config": {"eps": optim.adam_epsilon},
+    }
+    adapter = {} if lora is None else lora.model_dump(include={"target_modules", "exclude_modules"})
+    if lora is not None:
+        adapter |= {"lora_rank": lora.r, "lora_alpha": lora.alpha}
+    clip = config.loss.ppo_clip or NO_CLIP
+    return {
+        "data": {
+            "train_files": str(folder / "pairs.jsonl"),
+            "val_files": str(folder / "pairs.jsonl"),  # verl wants one; nothing is validated
+            "train_batch_size": optim.prompts_per_step,
+            "max_prompt_length": longest,
+            "max_response_length": rollout.max_completion_tokens,
+            "shuffle": False,
+            "apply_chat_template_kwargs": dict(config.model.chat_template_kwargs),
+        },
+        "actor_rollout_ref": {
+            "model": {
+                "path": path,
+                "trust_remote_code": config.model.trust_remote_code,
+                "enable_gradient_checkpointing": optim.gradient_checkpointing,
+                **adapter,
+            },
+            "actor": {
+                "ppo_mini_batch_size": optim.prompts_per_step,  # one update a step
+                "use_dynamic_bsz": True,
+                "ppo_max_token_len_per_gpu": max(optim.micro_batch_tokens, longest + rollout.max_completion_tokens),
+                "loss_agg_mode": REDUCTIONS[config.loss.reduction],
+                "grad_clip": optim.max_grad_norm or NO_CLIP,
+                "fsdp_config": {"mixed_precision": {"param_dtype": "fp32" if dtype == "float32" else "bf16"}},
+                "optim": schedule,
+            },
+            "rollout": {
+                **sampling,
+                "n": rollout.num_generations,
+                "temperature": rollout.temperature,
+                "top_p": rollout.top_p,
+                "top_k": rollout.top_k or -1,
+                "seed": config.seed,
+                "load_format": "safetensors" if lora is not None else "dummy",
+                "agent": {"default_agent_loop": "opct_pair", "agent_loop_manager_class": f"{WORKERS}.PairManager"},
+            },
+        },
+        "algorithm": {"adv_estimator": "grpo", "rollout_correction": {"bypass_mode": True}},
+        "distillation": {
+            "enabled": True,
+            "n_gpus_per_node": verl.teacher_gpus_per_node,
+            "nnodes": verl.nodes,
+            "teacher_models": {"teacher_model": {"model_path": path, "inference": sampling}},
+            "distillation_loss": {
+                "loss_mode": "k1",
+                "use_task_rewards": False,
+                "use_policy_gradient": True,
+                "clip_ratio": clip,
+                "clip_ratio_low": clip,
+                "clip_ratio_high": clip,
+            },
+        },
+        "trainer": {
+            "nnodes": verl.nodes,
+            "n_gpus_per_node": verl.gpus_per_node,
+            "total_epochs": 1,
+            "total_training_steps": data.total_steps,
+            "save_freq": config.save_steps,
+            "max_actor_ckpt_to_keep": config.save_total_limit,
+            "val_before_train": False,
+            "test_freq": -1,
+            "resume_mode": "auto" if resume else "disable",
+            "default_local_dir": str(folder / "checkpoints"),
+            "project_name": "opct",
+            "experiment_name": folder.parent.name,
+            "logger": ["console", "file", *config.report_to],
+        },
+        "ray_kwargs": {
+            "ray_init": {"runtime_env": {"env_vars": {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}}}
+        },
+    }
+
+
+def longest_prompt(rendered: RenderedPair, renderer: Renderer, answer: int) -> int:
+    """Most tokens that either prompt of a pair may have; each open turn may take `answer` more."""
+    open_turns = sum(message["content"] is None for message in rendered.pair.prompt)
+    filled = [message | {"content": message["content"] or "."} for message in rendered.pair.prompt]
+    return max(len(renderer.render(filled)) + open_turns * answer, len(rendered.teacher_ids))
+
+
+def composed(settings: dict[str, Any], overrides: Sequence[str]) -> Any:
+    """verl's whole configuration: its defaults, our settings over them, the user's over both.
+
+    Raises:
+        ConfigError: an override is not NAME=VALUE.
+    """
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=["actor_rollout_ref.rollout.name=vllm"])
+    OmegaConf.set_struct(config, False)
+    if faults := [own for own in overrides if "=" not in own]:
+        raise ConfigError("verl.overrides holds NAME=VALUE entries, and these are not:", faults)
+    return OmegaConf.merge(config, settings, OmegaConf.from_dotlist(list(overrides)))
+
+
+def run_verl(config: Any) -> None:
+    """Train, on the Ray cluster of RAY_ADDRESS or on one that is started here."""
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+    from verl.utils.device import auto_set_device
+
+    auto_set_device(config)
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    run_ppo(config, task_runner_class=TaskRunnerV1)
+
+
+def load_result(policy: Policy, checkpoint: Path, merged: Path) -> None:
+    """Load verl's weights into the policy: its adapter, or all weights of a run without one.
+
+    Args:
+        checkpoint: verl's `actor` folder; it is merged into the folder `merged` first.
+
+    Raises:
+        EngineError: there is no such checkpoint, it cannot be merged, or it holds other weights.
+    """
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    if not checkpoint.is_dir():
+        raise EngineError(f"verl ended without {checkpoint}; its output above says why. Continue with --resume.")
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    command += ["--local_dir", str(checkpoint), "--target_dir", str(merged)]
+    if (code := subprocess.run(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}).returncode) != 0:
+        raise EngineError(f"{checkpoint} cannot be merged: exit code {code} of {' '.join(command)}")
+    files = sorted((merged / "lora_adapter" if policy.has_adapter else merged).glob("*.safetensors"))
+    weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    model = policy.model
+    found = (
+        set_peft_model_state_dict(model, weights, TRAINED_ADAPTER)
+        if policy.has_adapter
+        else model.load_state_dict(weights, strict=False)  # a tied head is not in the file
+    )
+    lost = set(policy.trainable_parameters()) & set(found.missing_keys)
+    if lost or found.unexpected_keys:
+        raise EngineError(f"{merged} holds other weights than the model that was trained:", sorted(lost)[:5])
+
+
+def metrics_of(path: Path) -> list[dict[str, Any]]:
+    """The numbers of each step under verl's names, and the loss under ours; a repeated step counts once."""
+    rows = {}
+    for row in read_jsonl(path):
+        numbers = {name: value for name, value in row["data"].items() if isinstance(value, int | float)}
+        loss = numbers.get("actor/distillation/loss", numbers.get("distillation/loss"))
+        rows[row["step"]] = {"step": row["step"], **({} if loss is None else {LOSS: loss}), **numbers}
+    return list(rows.values())
