@@ -133,7 +133,13 @@ def updated(config: Any, batch: Any, folder: Path) -> dict[str, Any]:
     from verl.utils import tensordict_utils as tu
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29513",
+    }
     use_cpu()
     torch.distributed.init_process_group("gloo")
     worker = ActorRolloutRefWorker(config.actor_rollout_ref, "actor", distillation_config=config.distillation)

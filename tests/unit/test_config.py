@@ -53,6 +53,7 @@ def settings(config: TrainConfig) -> dict:
 def test_the_defaults_are_pinned():
     expected = {
         "method": "opct",
+        "engine": "opct",
         "output_dir": "runs/opct",
         "seed": 0,
         "max_steps": None,
@@ -141,6 +142,12 @@ def test_the_defaults_are_pinned():
         "parallel.strategy": "auto",
         "parallel.rollout_weights": "auto",
         "parallel.timeout_s": 1800,
+        "verl.nodes": 1,
+        "verl.gpus_per_node": 1,
+        "verl.teacher_gpus_per_node": 1,
+        "verl.rollout": "vllm",
+        "verl.tensor_parallel": 1,
+        "verl.overrides": [],
     }
     assert settings(TrainConfig()) == expected
     assert load_config() == TrainConfig()
@@ -290,7 +297,7 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("dataset=a.jsonl", "did you mean data.pairs?"),
         ("lora=none", "use_dora) or null"),
         ("rollout.max_new_tokens=1", "did you mean rollout.max_completion_tokens?"),
-        ("zzzzz=1", "unknown setting (value 1); there are method, output_dir, seed"),
+        ("zzzzz=1", "unknown setting (value 1); there are method, engine, output_dir, seed"),
         ("lora.dropout=1.0", "less than 1"),
         ("loss.thinking_tags=['', x]", "at least 1 character"),
         ("preset=paper", "expected one of paper_released"),

@@ -61,7 +61,7 @@ def train(
         setup.config = config  # what a later reader takes, with its own device
         if overwrite:
             run.clear(config.data.pairs if pairs is None else ())
-        optimizer, counters = begin(run, setup, {"trained_with": f"verl {version}", "slow_paths": []}, resume=resume)
+        optimizer, counters = begin(run, setup, {"trained_with": f"verl {version}"}, resume=resume)
         folder, steps = run.verl_dir, setup.data.total_steps
         if counters.step < steps:
             write_jsonl(folder / "pairs.jsonl", rows_of(setup.data))
@@ -70,7 +70,7 @@ def train(
             run_verl(composed(settings, config.verl.overrides))
             progress.stage("load the result")
             load_result(setup.policy, folder / "checkpoints" / f"global_step_{steps}" / "actor", folder / "merged")
-            write_jsonl(run.metrics_path, metrics_of(folder / "metrics.jsonl"))
+            write_jsonl(run.metrics_path, metrics_of(folder))
             write_checkpoint(run, setup, optimizer, Counters(step=steps))
         last = read_jsonl(run.metrics_path)[-1]
     return TrainResult(run.path, "finished", steps, steps, {LOSS: last[LOSS]})
@@ -149,30 +149,17 @@ def settings_of(
     Args:
         folder: gets the checkpoints and the metrics; every node must see it.
     """
-    optim, rollout, verl, lora = config.optim, config.rollout, config.verl, config.lora
+    optim, rollout, nodes = config.optim, config.rollout, config.verl
     longest = max(longest_prompt(own, renderer, rollout.max_completion_tokens) for own in data.visited())
     path = resolve_model(config.model.name_or_path, config.model.revision)
-    dtype = "bfloat16" if config.model.dtype == "auto" else config.model.dtype
-    sampling = {
-        "name": verl.rollout,
-        "dtype": dtype,
+    sampler = {
+        "name": nodes.rollout,
+        "dtype": dtype_of(config),
         "gpu_memory_utilization": config.vllm.gpu_memory_utilization,
         "enforce_eager": config.vllm.enforce_eager,
-        "tensor_model_parallel_size": verl.tensor_parallel,
+        "tensor_model_parallel_size": nodes.tensor_parallel,
     }
-    schedule = {
-        "lr": optim.learning_rate,
-        "lr_scheduler_type": optim.lr_scheduler_type,
-        "lr_warmup_steps": optim.warmup_steps,
-        "weight_decay": optim.weight_decay,
-        "betas": [optim.adam_beta1, optim.adam_beta2],
-        "clip_grad": optim.max_grad_norm or NO_CLIP,
-        "override_optimizer_config": {"eps": optim.adam_epsilon},
-    }
-    adapter = {} if lora is None else lora.model_dump(include={"target_modules", "exclude_modules"})
-    if lora is not None:
-        adapter |= {"lora_rank": lora.r, "lora_alpha": lora.alpha}
-    clip = config.loss.ppo_clip or NO_CLIP
+    metrics = folder / f"metrics-{len(list(folder.glob('metrics-*.jsonl'))) + 1:03d}.jsonl"  # verl would empty the old
     return {
         "data": {
             "train_files": str(folder / "pairs.jsonl"),
@@ -184,50 +171,24 @@ def settings_of(
             "apply_chat_template_kwargs": dict(config.model.chat_template_kwargs),
         },
         "actor_rollout_ref": {
-            "model": {
-                "path": path,
-                "trust_remote_code": config.model.trust_remote_code,
-                "enable_gradient_checkpointing": optim.gradient_checkpointing,
-                **adapter,
-            },
-            "actor": {
-                "ppo_mini_batch_size": optim.prompts_per_step,  # one update a step
-                "use_dynamic_bsz": True,
-                "ppo_max_token_len_per_gpu": max(optim.micro_batch_tokens, longest + rollout.max_completion_tokens),
-                "loss_agg_mode": REDUCTIONS[config.loss.reduction],
-                "grad_clip": optim.max_grad_norm or NO_CLIP,
-                "fsdp_config": {"mixed_precision": {"param_dtype": "fp32" if dtype == "float32" else "bf16"}},
-                "optim": schedule,
-            },
+            "model": model_settings(config, path),
+            "actor": actor_settings(config, longest + rollout.max_completion_tokens),
             "rollout": {
-                **sampling,
+                **sampler,
                 "n": rollout.num_generations,
                 "temperature": rollout.temperature,
                 "top_p": rollout.top_p,
                 "top_k": rollout.top_k or -1,
                 "seed": config.seed,
-                "load_format": "safetensors" if lora is not None else "dummy",
+                "load_format": "dummy" if config.lora is None else "safetensors",
                 "agent": {"default_agent_loop": "opct_pair", "agent_loop_manager_class": f"{WORKERS}.PairManager"},
             },
         },
         "algorithm": {"adv_estimator": "grpo", "rollout_correction": {"bypass_mode": True}},
-        "distillation": {
-            "enabled": True,
-            "n_gpus_per_node": verl.teacher_gpus_per_node,
-            "nnodes": verl.nodes,
-            "teacher_models": {"teacher_model": {"model_path": path, "inference": sampling}},
-            "distillation_loss": {
-                "loss_mode": "k1",
-                "use_task_rewards": False,
-                "use_policy_gradient": True,
-                "clip_ratio": clip,
-                "clip_ratio_low": clip,
-                "clip_ratio_high": clip,
-            },
-        },
+        "distillation": distillation_settings(config, path, sampler),
         "trainer": {
-            "nnodes": verl.nodes,
-            "n_gpus_per_node": verl.gpus_per_node,
+            "nnodes": nodes.nodes,
+            "n_gpus_per_node": nodes.gpus_per_node,
             "total_epochs": 1,
             "total_training_steps": data.total_steps,
             "save_freq": config.save_steps,
@@ -240,8 +201,65 @@ def settings_of(
             "experiment_name": folder.parent.name,
             "logger": ["console", "file", *config.report_to],
         },
-        "ray_kwargs": {
-            "ray_init": {"runtime_env": {"env_vars": {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}}}
+        "ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": {"VERL_FILE_LOGGER_PATH": str(metrics)}}}},
+    }
+
+
+def dtype_of(config: TrainConfig) -> str:
+    return "bfloat16" if config.model.dtype == "auto" else config.model.dtype
+
+
+def model_settings(config: TrainConfig, path: str) -> dict[str, Any]:
+    """The policy's model, and its adapter if there is one."""
+    lora, found = config.lora, {}
+    if lora is not None:
+        found = {"lora_rank": lora.r, "lora_alpha": lora.alpha}
+        found |= lora.model_dump(include={"target_modules", "exclude_modules"})
+    return found | {
+        "path": path,
+        "trust_remote_code": config.model.trust_remote_code,
+        "enable_gradient_checkpointing": config.optim.gradient_checkpointing,
+    }
+
+
+def actor_settings(config: TrainConfig, longest: int) -> dict[str, Any]:
+    """The update: one a step."""
+    optim = config.optim
+    clip = optim.max_grad_norm or NO_CLIP
+    return {
+        "ppo_mini_batch_size": optim.prompts_per_step,
+        "use_dynamic_bsz": True,
+        "ppo_max_token_len_per_gpu": max(optim.micro_batch_tokens, longest),
+        "loss_agg_mode": REDUCTIONS[config.loss.reduction],
+        "grad_clip": clip,
+        "fsdp_config": {"mixed_precision": {"param_dtype": "fp32" if dtype_of(config) == "float32" else "bf16"}},
+        "optim": {
+            "lr": optim.learning_rate,
+            "lr_scheduler_type": optim.lr_scheduler_type,
+            "lr_warmup_steps": optim.warmup_steps,
+            "weight_decay": optim.weight_decay,
+            "betas": [optim.adam_beta1, optim.adam_beta2],
+            "clip_grad": clip,
+            "override_optimizer_config": {"eps": optim.adam_epsilon},
+        },
+    }
+
+
+def distillation_settings(config: TrainConfig, path: str, sampler: dict[str, Any]) -> dict[str, Any]:
+    """The teacher's servers, and the loss: the log-ratio of each sampled token as its advantage, nothing else."""
+    clip = config.loss.ppo_clip or NO_CLIP
+    return {
+        "enabled": True,
+        "n_gpus_per_node": config.verl.teacher_gpus_per_node,
+        "nnodes": config.verl.nodes,
+        "teacher_models": {"teacher_model": {"model_path": path, "inference": sampler}},
+        "distillation_loss": {
+            "loss_mode": "k1",
+            "use_task_rewards": False,
+            "use_policy_gradient": True,
+            "clip_ratio": clip,
+            "clip_ratio_low": clip,
+            "clip_ratio_high": clip,
         },
     }
 
@@ -313,11 +331,11 @@ def load_result(policy: Policy, checkpoint: Path, merged: Path) -> None:
         raise EngineError(f"{merged} holds other weights than the model that was trained:", sorted(lost)[:5])
 
 
-def metrics_of(path: Path) -> list[dict[str, Any]]:
-    """The numbers of each step under verl's names, and the loss under ours; a repeated step counts once."""
-    rows = {}
-    for row in read_jsonl(path):
-        numbers = {name: value for name, value in row["data"].items() if isinstance(value, int | float)}
-        loss = numbers.get("actor/distillation/loss", numbers.get("distillation/loss"))
-        rows[row["step"]] = {"step": row["step"], **({} if loss is None else {LOSS: loss}), **numbers}
-    return list(rows.values())
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    """The numbers of each step under verl's names, and the loss under ours; of a repeated step, the last."""
+    rows: dict[int, dict[str, Any]] = {}
+    for path in sorted(folder.glob("metrics-*.jsonl")):  # one for each start
+        for row in read_jsonl(path):
+            numbers = {name: value for name, value in row["data"].items() if isinstance(value, int | float)}
+            rows[row["step"]] = {"step": row["step"], LOSS: numbers["actor/distillation/loss"], **numbers}
+    return [rows[step] for step in sorted(rows)]

@@ -229,14 +229,14 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     config = setup.config
     run.truncate_after(step or -1)  # the validation of step 0 is done again
     visited = [rendered.pair for rendered in setup.data.visited()]
-    extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK, "slow_paths")} | {
+    kept = ("base", "template", "dtype", TEACHER_CHECK, "slow_paths", "trained_with")
+    extra = {key: identity.get(key) for key in kept} | {
         "method": config.method,
         "offline": method_class(config.method).offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.data.left_out],
         "total_steps": setup.data.total_steps,
-        "trained_with": identity.get("trained_with"),
         **origin(run, config),
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,

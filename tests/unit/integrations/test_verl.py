@@ -1,0 +1,155 @@
+"""What verl is told, and how its result becomes a run; verl itself is in tests/e2e/test_verl.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from opct import api
+from opct.config.schema import TrainConfig
+from opct.errors import ConfigError, EngineError
+from opct.integrations import verl
+from opct.models.policy import Policy
+from opct.runs.io import read_json, read_jsonl, write_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.setup import load_data
+
+OPEN = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}, {"role": "user", "content": "b"}]
+
+
+@pytest.fixture
+def config(tiny_folder: Path, tmp_path: Path) -> TrainConfig:
+    rows = [{"prompt": f"I say {i}. And you?", "teacher_prompt": f"What of {i}?"} for i in range(5)]
+    write_jsonl(tmp_path / "pairs.jsonl", [*rows, {"id": "open", "prompt": OPEN, "teacher_prompt": "ab"}])
+    return TrainConfig.model_validate(
+        {
+            "engine": "verl",
+            "output_dir": str(tmp_path / "run"),
+            "max_steps": 3,
+            "model": {"name_or_path": str(tiny_folder), "dtype": "float32"},
+            "lora": {"r": 4, "alpha": 8},
+            "data": {"pairs": [str(tmp_path / "pairs.jsonl")], "anchors": [], "anchor_fraction": 0.0}
+            | {"validation_fraction": 0.0, "validation_size": 0},
+            "rollout": {"max_completion_tokens": 9},
+            "loss": {"estimator": "sampled", "reduction": "sequence_mean"},
+            "optim": {"prompts_per_step": 4, "lr_scheduler_type": "constant", "max_grad_norm": None},
+        }
+    )
+
+
+def changed(config: TrainConfig, **sections: Any) -> TrainConfig:
+    return TrainConfig.model_validate(config.model_dump() | sections)
+
+
+def test_rows_are_the_pairs_of_the_steps_in_their_order(config: TrainConfig):
+    data = load_data(config)
+    rows = verl.rows_of(data)
+    expected = [own.pair.id for step in (1, 2, 3) for own in data.batch(step)]
+    assert [json.loads(row["extra_info"]["pair"])["id"] for row in rows] == expected
+    assert len(rows) == 12
+    assert {m["content"] for row in rows for m in row["prompt"]} >= {"a", "", "b"}  # verl counts no open turn
+
+
+def test_settings_say_what_the_run_says(config: TrainConfig, tmp_path: Path, tiny_policy: Policy):
+    data = load_data(config)
+    found = verl.settings_of(config, data, tiny_policy.renderer, tmp_path, resume=True)
+    actor, rollout = found["actor_rollout_ref"]["actor"], found["actor_rollout_ref"]["rollout"]
+    filled = [message | {"content": message["content"] or "."} for message in OPEN]
+    longest = max(len(tiny_policy.renderer.render(filled)) + 9, *(len(own.prompt_ids or []) for own in data.pairs))
+    assert found["data"]["max_prompt_length"] == longest
+    assert found["data"]["max_response_length"] == 9
+    assert actor["loss_agg_mode"] == "seq-mean-token-mean"
+    assert actor["grad_clip"] == verl.NO_CLIP
+    assert actor["fsdp_config"]["mixed_precision"]["param_dtype"] == "fp32"
+    assert found["actor_rollout_ref"]["model"]["lora_rank"] == 4
+    assert (rollout["top_k"], rollout["load_format"]) == (-1, "safetensors")
+    assert found["distillation"]["distillation_loss"]["use_task_rewards"] is False
+    assert found["trainer"]["resume_mode"] == "auto"
+    full = verl.settings_of(changed(config, lora=None), data, tiny_policy.renderer, tmp_path, resume=False)
+    assert "lora_rank" not in full["actor_rollout_ref"]["model"]
+    assert full["trainer"]["resume_mode"] == "disable"
+
+
+def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monkeypatch):
+    monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.9.1")
+    assert verl.check(config) == "0.9.1"
+    other = changed(config, loss={"estimator": "exact", "kl_coef": 2.0}, teacher={"kind": "ema"})
+    with pytest.raises(ConfigError) as refused:
+        verl.check(other)
+    for name in ("loss.estimator=exact", "loss.kl_coef=2.0", "teacher.kind=ema"):
+        assert name in str(refused.value)
+    monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.8.0")
+    with pytest.raises(ConfigError, match=r"written for 0\.9"):
+        verl.check(config)
+
+
+def test_without_verl_the_message_says_how_to_install_it(config: TrainConfig, monkeypatch):
+    def missing(name: str) -> str:
+        raise verl.importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(verl.importlib.metadata, "version", missing)
+    with pytest.raises(ConfigError, match=r"opct\[verl\]"):
+        api.train(config)
+    assert not Path(config.output_dir).exists()
+
+
+@pytest.fixture
+def verl_that_trains(config: TrainConfig, monkeypatch, tmp_path: Path) -> SimpleNamespace:
+    """verl replaced where it would train and merge: its files are there, with an adapter of ones."""
+    trained = Policy.load(config.model.model_copy(update={"device": "cpu"}), lora=config.lora)
+    with torch.no_grad():
+        for own in trained.trainable_parameters().values():
+            own.fill_(1.0)
+    trained.save_adapter(tmp_path / "adapter")
+    state = SimpleNamespace(begin=1, steps=3, told=None, policy=trained)
+
+    def run(settings: dict[str, Any]) -> None:
+        state.told = settings
+        folder = Path(config.output_dir) / "verl"
+        (folder / "checkpoints" / f"global_step_{state.steps}" / "actor").mkdir(parents=True, exist_ok=True)
+        steps = range(state.begin, state.steps + 1)
+        rows = [{"step": n, "data": {"actor/distillation/loss": 1 / n, "text": "x"}} for n in steps]
+        write_jsonl(Path(settings["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"]["VERL_FILE_LOGGER_PATH"]), rows)
+
+    def merge(command: list[str], **_: Any) -> SimpleNamespace:
+        target = Path(command[-1]) / "lora_adapter"
+        shutil.copytree(tmp_path / "adapter", target, dirs_exist_ok=True)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(verl, "check", lambda config: "0.9.1")
+    monkeypatch.setattr(verl, "composed", lambda settings, overrides: settings)
+    monkeypatch.setattr(verl, "run_verl", run)
+    monkeypatch.setattr(verl, "subprocess", SimpleNamespace(run=merge))
+    return state
+
+
+def test_the_result_is_an_ordinary_run(config: TrainConfig, verl_that_trains: SimpleNamespace):
+    result = api.train(config)
+    run = RunDir.open(config.output_dir)
+    assert (result.status, result.step) == ("finished", 3)
+    assert [(row["step"], row["train/loss"]) for row in read_jsonl(run.metrics_path)] == [(1, 1), (2, 0.5), (3, 1 / 3)]
+    manifest = read_json(run.manifest_path)
+    assert manifest["trained_with"] == "verl 0.9.1"
+    saved = run.latest_checkpoint() / "adapter"
+    loaded = Policy.load(config.model.model_copy(update={"adapter": str(saved), "device": "cpu"}), lora=config.lora)
+    assert all((own == 1).all() for own in loaded.trainable_parameters().values())
+    verl_that_trains.told = None
+    again = api.train(config, resume=True)  # nothing is left to do
+    assert (again.step, verl_that_trains.told) == (3, None)
+
+
+def test_a_run_that_verl_did_not_finish_says_so_and_can_be_resumed(config: TrainConfig, verl_that_trains):
+    verl_that_trains.steps = 2
+    with pytest.raises(EngineError, match="--resume"):
+        api.train(config)
+    assert verl_that_trains.told["trainer"]["resume_mode"] == "disable"
+    verl_that_trains.begin, verl_that_trains.steps = 2, 3  # from its last checkpoint, with a file of its own
+    assert api.train(config, resume=True).step == 3
+    assert verl_that_trains.told["trainer"]["resume_mode"] == "auto"
+    assert [row["step"] for row in read_jsonl(RunDir(config.output_dir).metrics_path)] == [1, 2, 3]
