@@ -21,7 +21,7 @@ def rows(*values: list[float]) -> torch.Tensor:
 
 def test_draw_by_hand():
     """Probabilities (1/2, 1/4, 1/4): u below 0.5 is token 0, below 0.75 token 1, else 2; a bound belongs above."""
-    logits = rows([0.5, 0.25, 0.25]).log().expand(5, 3)
+    logits = rows([0.5, 0.25, 0.25]).log().repeat(5, 1)
     u = torch.tensor([0.0, 0.49, 0.5, 0.75, 0.999999])
     tokens, log_probs = sample_token(logits, u, Sampling(1))
     assert tokens.tolist() == [0, 0, 1, 2, 2]
@@ -38,7 +38,7 @@ def test_draws_by_blocks_are_those_of_one_cumulative_sum(vocabulary: int):
     cumulative = logits.softmax(-1).cumsum(-1)
     target = torch.minimum(u * cumulative[:, -1], cumulative[:, -1] * (1 - 2**-52))
     expected = (cumulative <= target[:, None]).sum(-1)
-    tokens, log_probs = sample_token(logits, u, Sampling(1))
+    tokens, log_probs = sample_token(logits.clone(), u, Sampling(1))
     assert torch.equal(tokens, expected)
     assert len(set((tokens // token_sampling.BLOCK).tolist())) == -(-(vocabulary - 3) // token_sampling.BLOCK)
     torch.testing.assert_close(log_probs, logits.log_softmax(-1).gather(-1, expected[:, None])[:, 0])
@@ -46,8 +46,8 @@ def test_draws_by_blocks_are_those_of_one_cumulative_sum(vocabulary: int):
 
 def test_draw_never_takes_an_impossible_token():
     """Tokens 0 and 2 have probability 0, and so are drawn neither at u = 0 nor at the largest u below 1."""
-    logits = rows([-math.inf, 0.0, -math.inf])
     for u in (0.0, 1 - 2**-53):
+        logits = rows([-math.inf, 0.0, -math.inf])
         tokens, _ = sample_token(logits, torch.tensor([u], dtype=torch.float64), Sampling(1))
         assert tokens.item() == 1
 
@@ -59,9 +59,9 @@ def test_sums_in_float32_draw_the_same_and_never_an_impossible_token(monkeypatch
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
     logits[:, 40:] = -math.inf
     u = uniforms(3, 200)
-    expected, _ = sample_token(logits, u, Sampling(1))
+    expected, _ = sample_token(logits.clone(), u, Sampling(1))
     monkeypatch.setattr(token_sampling, "sums_dtype", lambda device: torch.float32)
-    found, _ = sample_token(logits, u.float(), Sampling(1))
+    found, _ = sample_token(logits.clone(), u.float(), Sampling(1))
     assert torch.equal(found, expected)
     last, log_probs = sample_token(logits, torch.full((200,), 1 - 2**-53, dtype=torch.float64).float(), Sampling(1))
     assert last.max() < 40
@@ -83,7 +83,7 @@ def test_drawn_frequencies_are_the_distributions(temperature: float, top_p: floa
         p[[i for i in range(8) if i not in kept]] = 0
     p = p / p.sum()
     n = 5_000
-    tokens, log_probs = sample_token(logits.expand(n, 8), uniforms(7, n), Sampling(1, temperature, top_p, top_k))
+    tokens, log_probs = sample_token(logits.repeat(n, 1), uniforms(7, n), Sampling(1, temperature, top_p, top_k))
     counts = torch.bincount(tokens, minlength=8)
     assert counts[p == 0].sum() == 0
     assert chisquare(counts[p > 0].numpy(), (p[p > 0] * n).numpy()).pvalue > 0.001
@@ -95,7 +95,7 @@ def test_top_p_by_hand():
     logits = rows([0.05, 0.5, 0.15, 0.3]).log()
     for top_p, kept in ((0.5, {1}), (0.6, {1, 3}), (0.81, {1, 3, 2}), (0.0, {1})):
         u = torch.linspace(0, 0.9999, 200)
-        tokens, _ = sample_token(logits.expand(200, 4), u, Sampling(1, top_p=top_p))
+        tokens, _ = sample_token(logits.repeat(200, 1), u, Sampling(1, top_p=top_p))
         assert set(tokens.tolist()) == kept
 
 

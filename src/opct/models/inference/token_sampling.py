@@ -34,14 +34,15 @@ def sample_token(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor,
     """Draw one token a row by the inverse of the cumulative distribution; returns token ids and log-probs.
 
     Shapes: [rows, vocabulary], [rows] -> [rows], [rows]. The log-probs belong to the distribution drawn from; greedy
-    log-probs are at temperature 1.
+    log-probs are at temperature 1. The logits are overwritten: new memory takes a CPU longer than the softmax.
     """
     if sampling.temperature == 0:
-        probs = logits.softmax(-1)
         tokens = logits.argmax(-1)
+        probs = torch.softmax(logits, -1, out=logits)
     else:
-        logits = logits if sampling.temperature == 1 else logits / sampling.temperature
-        probs = _truncated(logits, sampling).softmax(-1)
+        logits = logits if sampling.temperature == 1 else logits.div_(sampling.temperature)
+        logits = _truncated(logits, sampling)
+        probs = torch.softmax(logits, -1, out=logits)
         tokens = _inverse(probs, u)
     return tokens, probs.gather(-1, tokens[:, None]).squeeze(-1).log()
 
@@ -58,7 +59,9 @@ def _inverse(probs: Tensor, u: Tensor) -> Tensor:
 
     Finds the block of tokens by the blocks' sums, then the token in it: one pass over the vocabulary.
     """
-    blocks = torch.nn.functional.pad(probs, (0, -probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    if missing := -probs.shape[-1] % BLOCK:  # padding copies, also where it adds nothing
+        probs = torch.nn.functional.pad(probs, (0, missing))
+    blocks = probs.unflatten(-1, (-1, BLOCK))
     sums = blocks.sum(-1).to(sums_dtype(probs.device))  # converted after the pass over the vocabulary
     block, rest = _first_above(sums, u.to(sums) * sums.sum(-1))
     own = blocks[torch.arange(len(blocks), device=blocks.device), block].to(sums.dtype)
