@@ -41,7 +41,9 @@ def run_cell(
     command = [python or sys.executable, "-m", module, "--cell", json.dumps(cell), "--result", str(path.resolve())]
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as `opct` itself does; the others get it too
+    # as `opct` itself does; the others get it too
+    own = {"THP_MEM_ALLOC_ENABLE": "1", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0"}
+    environment = own | {"MALLOC_TRIM_THRESHOLD_": str(2**40)} | environment
     if threads is not None:
         environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     with open(log, "wb") as out:

@@ -31,6 +31,7 @@ from opct.models.gguf import (
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
+from opct.models.memory import reuse_freed_memory
 from opct.runs.console import STDERR_HANDLER
 from opct.runs.run_dir import RunDir, run_of
 
@@ -295,6 +296,8 @@ def load_base(
     transformers_logging.disable_default_handler()  # it prints the names in a file as they are
     transformers_logging.add_handler(STDERR_HANDLER)
     device = choose_device(config.device)
+    if device.type == "cpu":
+        reuse_freed_memory()
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
         hidden_size = load_model_config(config).get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)

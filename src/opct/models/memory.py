@@ -30,10 +30,25 @@ def peak_memory_gb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def release_memory() -> None:
-    """Return freed memory to the operating system, on Linux with glibc; slow, so not for every step.
+def reuse_freed_memory() -> None:
+    """Let malloc keep what is freed for the next tensors, in one pool for all threads; on Linux with glibc.
 
-    glibc keeps small pieces for each thread: an evaluation with several threads held 15 GB and used 3 of them.
+    By default glibc takes each large tensor from the operating system, which clears its pages, and returns it. Gain on
+    a training step of SmolLM2-135M in float32: 14% of its time, at 10% more memory. `release_memory` returns the rest.
     """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # musl has none
+    if (libc := _glibc()) is not None:
+        for option, value in ((-8, 1), (-4, 0), (-1, -1)):  # M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD: never
+            libc.mallopt(option, value)
+
+
+def release_memory() -> None:
+    """Return freed memory to the operating system, on Linux with glibc; slow, so not for every step."""
+    if (libc := _glibc()) is not None:
         libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "malloc_trim") else None  # musl has none

@@ -7,7 +7,14 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from opct.models.inference import decode
-from opct.models.inference.decode import RepeatedKV, SharedPrefixKV, no_shared_rows_reason, shares
+from opct.models.inference.decode import (
+    SHARE_AT,
+    RepeatedKV,
+    SharedPrefixKV,
+    kv_bytes,
+    no_shared_rows_reason,
+    shares,
+)
 from opct.models.inference.prefill import prefill
 from opct.models.inference.prefix_sharing import no_cascade_reason, no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED, use_grouped_attention
@@ -134,9 +141,12 @@ def test_bfloat16_is_computed_in_float32():
     assert torch.equal(found[0], found[1].bfloat16())
 
 
-def test_rows_share_where_there_are_several_of_a_prompt(policy: Policy):
-    assert shares(policy.backbone, prompts=2, rows=4)
-    assert not shares(policy.backbone, prompts=2, rows=3)
+def test_rows_share_prompts_where_copies_would_be_large(policy: Policy):
+    a_token = kv_bytes(policy.backbone.decoder.config, 4) // policy.backbone.decoder.config.num_hidden_layers
+    enough = int(SHARE_AT / a_token / 2) + 1
+    assert shares(policy.backbone, prompts=2, rows=4, width=enough)
+    assert not shares(policy.backbone, prompts=2, rows=3, width=enough)
+    assert not shares(policy.backbone, prompts=4, rows=4, width=100 * enough)
 
 
 def test_an_adapter_and_its_absence_are_the_same_model_for_this():

@@ -190,7 +190,7 @@ def test_prompts_that_enter_a_running_batch_get_the_samples_that_they_get_in_one
     policy = sharp_policy(eos_bias=4.0)
     if attention == "shared":
         use_grouped_attention(policy.backbone.bare_model)
-        monkeypatch.setattr(decode, "SHARE_AT", 1.0)
+        monkeypatch.setattr(decode, "SHARE_AT", 0.0)
         assert no_shared_rows_reason(policy.backbone) is None
     else:
         policy.backbone.decoder.config._attn_implementation = attention
@@ -233,6 +233,7 @@ def test_a_prompt_that_rows_share_counts_once(tiny_policy: Policy, monkeypatch, 
     monkeypatch.setattr(
         "opct.models.inference.decode.no_shared_rows_reason", lambda _: None if shared else "asked not to"
     )
+    monkeypatch.setattr(decode, "SHARE_AT", 0.0)
     widths: list[int] = []
     step = decode.DecodeBatch.step
     monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: widths.append(len(self._who)) or step(self))
@@ -275,6 +276,7 @@ def test_rows_that_go_on_keep_no_prompts_beyond_the_budget(monkeypatch):
     policy = sharp_policy(eos_bias=4.0)
     use_grouped_attention(policy.backbone.bare_model)
     assert no_shared_rows_reason(policy.backbone) is None
+    monkeypatch.setattr(decode, "SHARE_AT", 0.0)
     running: list[int] = []
     step = decode.DecodeBatch.step
     monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: running.append(self.prompts) or step(self))

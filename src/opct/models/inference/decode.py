@@ -41,7 +41,7 @@ SHRINK_AT = 0.75  # when no prompt waits, a batch is cut to its unfinished rows 
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
 CHECK_EVERY = 16  # tokens between checks for finished rows: each check waits for the accelerator
 DROP_AT = 0.25  # unused columns are dropped when they are at least this share
-SHARE_AT = 2.0  # rows share prompts when there are at least as many rows a prompt, on average
+SHARE_AT = 3e6  # bytes of a layer's copied prompts from which rows share them: every token reads the copies
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class DecodeBatch:
     Args:
         requests: the longest prompt first; no later one may be longer.
         logits: the output head.
+        shared: rows share their prompts' keys and values.
         more: reserve room for prompts that may enter later.
     """
 
@@ -79,6 +80,7 @@ class DecodeBatch:
         sampling: Sampling,
         logits: Callable[[Tensor], Tensor],
         *,
+        shared: bool,
         more: bool,
     ):
         self._backbone, self._sampling, self._logits = backbone, sampling, logits
@@ -88,7 +90,7 @@ class DecodeBatch:
         found = self._prefill(requests)
         span = limit + self._check_every - 1
         self._hidden = found.hidden[found.owners]
-        kind = SharedPrefixKV if shares(backbone, len(requests), len(found.owners)) else RepeatedKV
+        kind = SharedPrefixKV if shared else RepeatedKV
         self._rows = kind(backbone, found, span, more=more)
         self._refills = more and self._rows.refillable
         rows = len(found.owners)
@@ -202,9 +204,19 @@ def _names(requests: Sequence[Request]) -> list[tuple[int, int] | None]:
 # -- keys and values of the rows
 
 
-def shares(backbone: Backbone, prompts: int, rows: int) -> bool:
-    """Whether `rows` rows share the keys and values of their `prompts` prompts."""
-    return rows >= SHARE_AT * prompts and no_shared_rows_reason(backbone) is None
+def shares(backbone: Backbone, prompts: int, rows: int, width: int) -> bool:
+    """Whether `rows` rows share the keys and values of their `prompts` prompts of at most `width` tokens."""
+    config = backbone.decoder.config
+    of_a_layer = kv_bytes(config, backbone.dtype.itemsize) / config.get_text_config().num_hidden_layers
+    return (rows - prompts) * width * of_a_layer >= SHARE_AT and no_shared_rows_reason(backbone) is None
+
+
+def kv_bytes(config: Any, number_bytes: int) -> int:
+    """Bytes of one token's keys and values in all layers."""
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return 2 * text.num_hidden_layers * heads * size * number_bytes
 
 
 class RepeatedKV:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from opct.errors import ModelError
-from opct.models.inference.decode import DecodeBatch, Request, shares
+from opct.models.inference.decode import DecodeBatch, Request, kv_bytes, shares
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.inference.token_sampling import Sampling
 from opct.models.kernels.packed_linear import packed, packed_head
@@ -116,14 +116,14 @@ def sample(
     order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
     queue = deque(Request(i, prompts[i], seeds[i]) for i in order if seeds[i])
     counts, longest = [len(request.seeds) for request in queue], max((len(request.ids) for request in queue), default=0)
-    shared = shares(backbone, len(queue), sum(counts))
+    shared = shares(backbone, len(queue), sum(counts), longest)
     rows, most = rows_that_fit(counts, longest, sampling.max_completion_tokens, batch_tokens, shared=shared)
     no_prefix_sharing_reason(backbone)  # before packing: the check turns the adapter off, packed layers include it
     with backbone.inference(), packed(backbone.decoder, rows):
         logits = packed_head(backbone.head, rows)
         while queue:
             first = _take(queue, rows, most)
-            batch = DecodeBatch(backbone, first, sampling, logits, more=bool(queue))
+            batch = DecodeBatch(backbone, first, sampling, logits, shared=shared, more=bool(queue))
             while batch.running:
                 finished = batch.step()
                 for row in finished:
@@ -152,14 +152,6 @@ def tokens_at_once(config: Any) -> int:
     the machine.
     """
     return max(ROLLOUT_TOKENS, int(CACHE_BYTES / kv_bytes(config, 4)))
-
-
-def kv_bytes(config: Any, number_bytes: int) -> int:
-    """Bytes of one token's keys and values in all layers."""
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return 2 * text.num_hidden_layers * heads * size * number_bytes
 
 
 def rows_that_fit(
