@@ -16,7 +16,7 @@ from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import method_class, refuse_attackers
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
-from opct.models.inference.decode import kv_bytes
+from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.sampler import Completion
 from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
 from opct.models.memory import peak_memory_gb

@@ -11,10 +11,10 @@ from opct.models.inference.decode import (
     SHARE_AT,
     RepeatedKV,
     SharedPrefixKV,
-    kv_bytes,
     no_shared_rows_reason,
     shares,
 )
+from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.prefill import prefill
 from opct.models.inference.prefix_sharing import no_cascade_reason, no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED, use_grouped_attention

@@ -22,6 +22,7 @@ from torch import Tensor
 from opct.models.inference.kv_cache import (
     is_roomy,
     keys_and_values,
+    kv_bytes,
     only_room,
     other_layers,
     place,
@@ -209,14 +210,6 @@ def shares(backbone: Backbone, prompts: int, rows: int, width: int) -> bool:
     config = backbone.decoder.config
     of_a_layer = kv_bytes(config, backbone.dtype.itemsize) / config.get_text_config().num_hidden_layers
     return (rows - prompts) * width * of_a_layer >= SHARE_AT and no_shared_rows_reason(backbone) is None
-
-
-def kv_bytes(config: Any, number_bytes: int) -> int:
-    """Bytes of one token's keys and values in all layers."""
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return 2 * text.num_hidden_layers * heads * size * number_bytes
 
 
 class RepeatedKV:

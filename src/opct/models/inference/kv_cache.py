@@ -21,6 +21,14 @@ def keys_and_values(cache: DynamicCache) -> list[tuple[Tensor, Tensor]]:
     return [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
 
 
+def kv_bytes(config: Any, number_bytes: int) -> int:
+    """Bytes of one token's keys and values in all layers."""
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return 2 * text.num_hidden_layers * heads * size * number_bytes
+
+
 def filled_cache(config: PreTrainedConfig, layers: Iterable[tuple[Tensor, Tensor]]) -> DynamicCache:
     """A cache of plain layers with these keys and values, which are not copied."""
     from transformers import DynamicCache

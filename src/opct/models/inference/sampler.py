@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from opct.errors import ModelError
-from opct.models.inference.decode import DecodeBatch, Request, kv_bytes, shares
+from opct.models.inference.decode import DecodeBatch, Request, shares
+from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.inference.token_sampling import Sampling
 from opct.models.kernels.packed_linear import packed, packed_head
