@@ -94,7 +94,10 @@ bench-gpu: $(BENCH) ## a step, rollouts and the loss on a GPU, against TRL, vLLM
 	$(BIN)/python -m benchmarks.gpu --model $(MODEL) --out runs/gpu
 
 bench-parts: $(BENCH) model ## the machine's rate, and what a step's parts reach of it
-	$(BIN)/python -m benchmarks.breakdown --out runs/breakdown --figure docs/assets/breakdown.svg
+	$(BIN)/python -m benchmarks.breakdown --out runs/breakdown
+
+bench-cost: $(BENCH) model ## a step against completions, lengths and processes
+	$(BIN)/python -m benchmarks.costs --out runs/costs --figure docs/assets/costs.svg
 
 clean: ## remove caches and builds; environments, runs and the model stay
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,6 +1,6 @@
 """The machine's rate of matrix products, the share of it that each part of a step reaches, and where the rest goes.
 
-    python -m benchmarks.breakdown --out runs/breakdown --figure docs/assets/breakdown.svg
+    python -m benchmarks.breakdown --out runs/breakdown
 
 Rate: the model's own shapes in bfloat16 and float32, best of several calls each. Parts, on the batch of `--workload`
 (in `--dtype`): a sampled batch, scoring by the teacher, the policy's forward, the loss, backward. A part's share is the
@@ -204,22 +204,6 @@ def part_table(found: dict[str, Any], rate: float) -> str:
     return markdown(["part", "seconds", "TFLOP", "share of the rate", *groups], rows)
 
 
-def draw(found: dict[str, Any], figure: Path) -> None:
-    """A bar for each part: its seconds, cut by the profiler's shares of the groups."""
-    from benchmarks.figures import legend_above, pyplot, save, stacked_bars
-
-    groups = (*GROUPS, "other")
-    bars = {}
-    for name, part in found.items():
-        scale = spread(part["seconds"]).middle / sum(part["groups"].values())
-        bars[name] = {group: scale * part["groups"].get(group, 0.0) for group in groups}
-    canvas, axis = pyplot().subplots(figsize=(8, 3), layout="constrained")
-    stacked_bars(axis, bars, groups)
-    axis.set_xlabel("seconds")
-    legend_above(canvas, axis)
-    save(canvas, figure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/breakdown"))
@@ -230,7 +214,6 @@ def main() -> None:
     add_dtype(parser)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-s", type=float, default=1800)
-    parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     process = {"limit_s": args.limit_s, "threads": args.threads}
     asked = {"do": "rates", "model": args.model, "rows": args.rows, "threads": args.threads}
@@ -245,8 +228,6 @@ def main() -> None:
         raise SystemExit("a measurement failed: see its log above")
     print(rate_table(machine) + "\n")
     print(part_table(result["parts"], best_rate(machine, dtype)))
-    if args.figure:
-        draw(result["parts"], args.figure)
 
 
 if __name__ == "__main__":

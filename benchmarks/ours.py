@@ -108,6 +108,12 @@ class _StepEnds(NullProgress):
 
 def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each step and its phases, as `Phases.end_step` has them, and the trainer's own figures beside them."""
+    with written(workload, cell["model"]) as folder:
+        return steps_in(folder, workload, cell)
+
+
+def steps_in(folder: Path, workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
+    """As `time_steps`, where the workload's pairs are in `folder`, so that several processes share one run."""
     phases = Phases(clock_of(cell.get("device", "cpu")))
     phases.wrap(OPCT, "collect", "rollout")
     phases.wrap(Policy, "score", teacher_or_policy)
@@ -115,10 +121,9 @@ def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     phases.wrap(torch.nn.utils, "clip_grad_norm_", "optimizer")
     phases.wrap(torch.optim.AdamW, "step", "optimizer")
     trainer.build_setup = prepare_forced
-    with written(workload, cell["model"]) as folder:
-        config = config_of(workload, folder, cell)
-        trainer.train(config, progress=_StepEnds(phases))
-        rows = read_jsonl(RunDir(config.output_dir).metrics_path)
+    config = config_of(workload, folder, cell)
+    trainer.train(config, progress=_StepEnds(phases))
+    rows = read_jsonl(RunDir(config.output_dir).metrics_path)
     for row in rows:
         if row["train/completion_tokens"] != workload.tokens:
             raise SystemExit(

@@ -89,7 +89,7 @@ def root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    # torch reads it at its first tensor: on Linux large tensors get pages of 2 MB (docs/results_speed.md)
+    # torch reads it at its first tensor: on Linux large tensors get pages of 2 MB
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         with _Door():

@@ -36,7 +36,6 @@ from inspect_ai.model import (
 from opct.data.pairs import Message, Prompt
 from opct.data.render import split_reply
 from opct.errors import EvaluationError
-from opct.models.memory import release_memory
 
 if TYPE_CHECKING:
     from inspect_ai.tool import ToolChoice, ToolInfo
@@ -148,14 +147,10 @@ class PolicyAPI(ModelAPI):
 
     def _run_generate(self, requests: list[tuple[Prompt, int]], settings: tuple[tuple[str, Any], ...]) -> list[Any]:
         prompts, seeds = [prompt for prompt, _ in requests], [seed for _, seed in requests]
-        completions = self.policy.generate(prompts, seeds=seeds, **dict(settings))
-        release_memory()
-        return completions
+        return self.policy.generate(prompts, seeds=seeds, **dict(settings))
 
     def _run_options(self, requests: list[tuple[Prompt, tuple[str, ...]]], _: None) -> list[list[float]]:
-        found = self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
-        release_memory()
-        return found
+        return self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
 
     def _output(
         self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int], reasoning: str = ""

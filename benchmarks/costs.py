@@ -1,0 +1,169 @@
+"""Seconds of a step against completions, lengths and processes, each on the same cores.
+
+    python -m benchmarks.costs --out runs/costs --figure docs/assets/costs.svg
+
+Lengths: steps of 4 prompts x 4 completions of 64 / 48 / 64 tokens (prompt, teacher prompt, completion), one number
+changed at a time; a teacher prompt has three quarters of its prompt's tokens. Processes: the workload short under
+torchrun, each with a share of the cores as its threads. Before each collective the processes meet, so waiting for the
+slowest is counted apart from sending. The first step of a cell does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cells import is_worker, run_cell, serve
+from benchmarks.phases import PHASES
+from benchmarks.tables import markdown, spread
+from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
+
+MIDDLE = Workload("middle", 4, 4, 64, 48, 64)
+SERIES = {
+    "completions of a prompt": ("generations", (1, 2, 4, 8)),
+    "tokens of a prompt": ("prompt_tokens", (64, 128, 256, 512)),
+    "tokens of a completion": ("completion_tokens", (16, 32, 64, 128)),
+}
+
+
+def changed(field: str, value: int) -> Workload:
+    """The middle workload with one number changed."""
+    fields = {field: value} | ({"teacher_tokens": value * 3 // 4} if field == "prompt_tokens" else {})
+    return dataclasses.replace(MIDDLE, **fields)
+
+
+def work(cell: dict[str, Any]) -> dict[str, Any]:
+    """In the process of a cell: steps of one process, or of several that it starts."""
+    from benchmarks.ours import time_steps, written
+
+    workload = Workload(**cell["workload"])
+    if cell["processes"] == 1:
+        return time_steps(workload, cell)
+    with written(workload, cell["model"]) as folder:
+        path = folder / "cell.json"
+        path.write_text(json.dumps(cell), encoding="utf-8")
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun += ["--nproc-per-node", str(cell["processes"])]
+        subprocess.run([*torchrun, "-m", "benchmarks.costs", "--rank-of", str(path)], check=True)
+        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def work_as_rank(path: Path) -> None:
+    """One of several processes: its steps; the first writes them, with its seconds of waiting and sending."""
+    import torch.distributed as dist
+
+    from benchmarks.ours import steps_in
+
+    seconds: Counter[str] = Counter()
+    for name in ("all_reduce", "all_gather_object", "broadcast_object_list"):
+        setattr(dist, name, _timed(getattr(dist, name), dist.barrier, seconds))
+    cell = json.loads(path.read_text(encoding="utf-8"))
+    found = steps_in(path.parent, Workload(**cell["workload"]), cell) | {"collectives": seconds}
+    if int(os.environ["RANK"]) == 0:
+        (path.parent / "result.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def _timed(collective: Any, meet: Any, seconds: Counter[str]) -> Any:
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        meet()
+        met = time.perf_counter()
+        found = collective(*args, **kwargs)
+        seconds["waiting"] += met - started
+        seconds["sending"] += time.perf_counter() - met
+        return found
+
+    return timed
+
+
+def measured(out: Path, cell: dict[str, Any], workload: Workload, name: str, **process: Any) -> dict[str, Any]:
+    """The result of a cell, its steps without the first.
+
+    Raises:
+        SystemExit: the cell failed.
+    """
+    asked = cell | {"workload": dataclasses.asdict(workload)}
+    result = run_cell(out / f"{name}.json", asked, "benchmarks.costs", **process)
+    if result is None:
+        raise SystemExit("a measurement failed: see its log above")
+    return result | {"steps": result["steps"][1:]}
+
+
+def middle_of(result: dict[str, Any], phase: str) -> float:
+    return spread([step[phase] for step in result["steps"]]).middle
+
+
+def rows_of(series: dict[str, dict[int, dict[str, Any]]]) -> Iterator[list[str]]:
+    for name, results in series.items():
+        for value, result in results.items():
+            yield [name, str(value), *(f"{middle_of(result, phase):.1f}" for phase in ("step", *PHASES))]
+
+
+def draw(series: dict[str, dict[int, dict[str, Any]]], figure: Path) -> None:
+    """A panel for each number that was changed, a bar for each of its values, cut by phase."""
+    from benchmarks.figures import legend_above, pyplot, save, stacked_bars
+
+    canvas, axes = pyplot().subplots(1, len(series), figsize=(9, 2.8), layout="constrained", sharex=True)
+    for axis, (name, results) in zip(axes, series.items(), strict=True):
+        bars = {str(value): {p: middle_of(r, p) for p in PHASES} for value, r in results.items()}
+        stacked_bars(axis, bars, PHASES)
+        axis.set_title(name, fontsize="medium")
+        axis.set_xlabel("seconds a step")
+    legend_above(canvas, axes[0])
+    save(canvas, figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/costs"))
+    parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
+    parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--series", nargs="*", choices=SERIES, default=list(SERIES))
+    parser.add_argument("--steps", type=int, default=2, help="of each cell, with the first")
+    add_dtype(parser)
+    parser.add_argument("--figure", type=Path)
+    args = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    cell = {"model": args.model, "training": "lora", "dtype": products_dtype(args.dtype), "steps": args.steps}
+    cell |= {"micro_batch": 1536, "processes": 1}
+
+    rows = []
+    for n in args.processes:
+        threads = max(1, cores // n)
+        found = measured(args.out, cell | {"processes": n}, WORKLOADS["short"], f"processes-{n}", threads=threads)
+        shared = [found.get("collectives", {}).get(key, 0.0) / args.steps for key in ("waiting", "sending")]
+        rows.append([str(n), str(threads), f"{middle_of(found, 'step'):.1f}", *(f"{s:.2f}" for s in shared)])
+    if rows:
+        print(
+            markdown(["processes", "threads each", "s a step", "waiting, s a step", "sending, s a step"], rows) + "\n"
+        )
+
+    series = {
+        name: {
+            v: measured(args.out, cell, changed(SERIES[name][0], v), f"{SERIES[name][0]}-{v}", threads=cores)
+            for v in SERIES[name][1]
+        }
+        for name in args.series
+    }
+    if series:
+        print(markdown(["changed", "to", "s a step", *PHASES], list(rows_of(series))))
+    if args.figure and series:
+        draw(series, args.figure)
+
+
+if __name__ == "__main__":
+    if "--rank-of" in sys.argv:
+        work_as_rank(Path(sys.argv[-1]))
+    elif is_worker():
+        serve(work)
+    else:
+        main()
