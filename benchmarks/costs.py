@@ -5,7 +5,7 @@
 Lengths: steps of 4 prompts x 4 completions of 64 / 48 / 64 tokens (prompt, teacher prompt, completion), one number
 changed at a time; a teacher prompt has three quarters of its prompt's tokens. Processes: the workload short under
 torchrun, each with a share of the cores as its threads. Before each collective the processes meet, so waiting for the
-slowest is counted apart from sending. The first step of a cell does not count.
+slowest is counted apart from sending; both are means over the processes. The first step of a cell does not count.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.cells import is_worker, run_cell, serve
@@ -27,6 +28,7 @@ from benchmarks.phases import PHASES
 from benchmarks.tables import markdown, spread
 from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
 
+PARTS = (*PHASES, "other")
 MIDDLE = Workload("middle", 4, 4, 64, 48, 64)
 SERIES = {
     "completions of a prompt": ("generations", (1, 2, 4, 8)),
@@ -54,22 +56,38 @@ def work(cell: dict[str, Any]) -> dict[str, Any]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         torchrun += ["--nproc-per-node", str(cell["processes"])]
         subprocess.run([*torchrun, "-m", "benchmarks.costs", "--rank-of", str(path)], check=True)
-        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        found = json.loads((folder / "steps.json").read_text(encoding="utf-8"))
+        ranks = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("rank-*.json")]
+    for i, step in enumerate(found["steps"]):
+        step |= {key: fmean(own[i].get(key, 0.0) for own in ranks) for key in ("waiting", "sending")}
+    return found
 
 
 def work_as_rank(path: Path) -> None:
-    """One of several processes: its steps; the first writes them, with its seconds of waiting and sending."""
+    """One of several processes: writes its seconds of waiting and sending in each step, the first also the steps."""
     import torch.distributed as dist
 
     from benchmarks.ours import steps_in
+    from opct.training.trainer import _Loop
 
     seconds: Counter[str] = Counter()
     for name in ("all_reduce", "all_gather_object", "broadcast_object_list"):
         setattr(dist, name, _timed(getattr(dist, name), dist.barrier, seconds))
     cell = json.loads(path.read_text(encoding="utf-8"))
-    found = steps_in(path.parent, Workload(**cell["workload"]), cell) | {"collectives": seconds}
-    if int(os.environ["RANK"]) == 0:
-        (path.parent / "result.json").write_text(json.dumps(found), encoding="utf-8")
+    one_step, counted = _Loop._step, list[Counter[str]]()
+
+    def step(self: Any, n: int) -> Any:
+        seconds.clear()
+        metrics = one_step(self, n)
+        counted.append(seconds.copy())
+        return metrics
+
+    _Loop._step = step
+    found = steps_in(path.parent, Workload(**cell["workload"]), cell)
+    rank = os.environ["RANK"]
+    (path.parent / f"rank-{rank}.json").write_text(json.dumps(counted), encoding="utf-8")
+    if rank == "0":
+        (path.parent / "steps.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 def _timed(collective: Any, meet: Any, seconds: Counter[str]) -> Any:
@@ -114,8 +132,8 @@ def draw(series: dict[str, dict[int, dict[str, Any]]], figure: Path) -> None:
 
     canvas, axes = pyplot().subplots(1, len(series), figsize=(9, 2.8), layout="constrained", sharex=True)
     for axis, (name, results) in zip(axes, series.items(), strict=True):
-        bars = {str(value): {p: middle_of(r, p) for p in PHASES} for value, r in results.items()}
-        stacked_bars(axis, bars, PHASES)
+        bars = {str(value): {p: middle_of(r, p) for p in PARTS} for value, r in results.items()}
+        stacked_bars(axis, bars, PARTS)
         axis.set_title(name, fontsize="medium")
         axis.set_xlabel("seconds a step")
     legend_above(canvas, axes[0])
@@ -128,7 +146,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--series", nargs="*", choices=SERIES, default=list(SERIES))
-    parser.add_argument("--steps", type=int, default=2, help="of each cell, with the first")
+    parser.add_argument("--steps", type=int, default=2, help="of each cell, the first included; at least 2")
     add_dtype(parser)
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
@@ -140,20 +158,21 @@ def main() -> None:
     for n in args.processes:
         threads = max(1, cores // n)
         found = measured(args.out, cell | {"processes": n}, WORKLOADS["short"], f"processes-{n}", threads=threads)
-        shared = [found.get("collectives", {}).get(key, 0.0) / args.steps for key in ("waiting", "sending")]
-        rows.append([str(n), str(threads), f"{middle_of(found, 'step'):.1f}", *(f"{s:.2f}" for s in shared)])
+        shared = [f"{middle_of(found, key):.2f}" if n > 1 else "" for key in ("waiting", "sending")]
+        rows.append([str(n), str(threads), f"{middle_of(found, 'step'):.1f}", *shared])
     if rows:
         print(
             markdown(["processes", "threads each", "s a step", "waiting, s a step", "sending, s a step"], rows) + "\n"
         )
 
-    series = {
-        name: {
-            v: measured(args.out, cell, changed(SERIES[name][0], v), f"{SERIES[name][0]}-{v}", threads=cores)
-            for v in SERIES[name][1]
-        }
-        for name in args.series
-    }
+    series: dict[str, dict[int, dict[str, Any]]] = {}
+    for name in args.series:
+        field, values = SERIES[name]
+        series[name] = {}
+        for value in values:
+            workload = changed(field, value)
+            file = "middle" if workload == MIDDLE else f"{field}-{value}"
+            series[name][value] = measured(args.out, cell, workload, file, threads=cores)
     if series:
         print(markdown(["changed", "to", "s a step", *PHASES], list(rows_of(series))))
     if args.figure and series:
