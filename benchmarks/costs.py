@@ -20,12 +20,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks.cells import is_worker, run_cell, serve
 from benchmarks.phases import PHASES
-from benchmarks.tables import markdown, spread
+from benchmarks.tables import markdown
 from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
 
 PARTS = (*PHASES, "other")
@@ -117,13 +117,13 @@ def measured(out: Path, cell: dict[str, Any], workload: Workload, name: str, **p
 
 
 def middle_of(result: dict[str, Any], phase: str) -> float:
-    return spread([step[phase] for step in result["steps"]]).middle
+    return median(step[phase] for step in result["steps"])
 
 
 def rows_of(series: dict[str, dict[int, dict[str, Any]]]) -> Iterator[list[str]]:
     for name, results in series.items():
         for value, result in results.items():
-            yield [name, str(value), *(f"{middle_of(result, phase):.1f}" for phase in ("step", *PHASES))]
+            yield [name, str(value), *(f"{middle_of(result, phase):.1f}" for phase in ("step", *PARTS))]
 
 
 def draw(series: dict[str, dict[int, dict[str, Any]]], figure: Path) -> None:
@@ -161,9 +161,7 @@ def main() -> None:
         shared = [f"{middle_of(found, key):.2f}" if n > 1 else "" for key in ("waiting", "sending")]
         rows.append([str(n), str(threads), f"{middle_of(found, 'step'):.1f}", *shared])
     if rows:
-        print(
-            markdown(["processes", "threads each", "s a step", "waiting, s a step", "sending, s a step"], rows) + "\n"
-        )
+        print(markdown(["processes", "threads each", "s a step", "waiting", "sending"], rows) + "\n")
 
     series: dict[str, dict[int, dict[str, Any]]] = {}
     for name in args.series:
@@ -174,7 +172,7 @@ def main() -> None:
             file = "middle" if workload == MIDDLE else f"{field}-{value}"
             series[name][value] = measured(args.out, cell, workload, file, threads=cores)
     if series:
-        print(markdown(["changed", "to", "s a step", *PHASES], list(rows_of(series))))
+        print(markdown(["changed", "to", "s a step", *PARTS], list(rows_of(series))))
     if args.figure and series:
         draw(series, args.figure)
 
