@@ -58,7 +58,8 @@ def build_sycophancy(
     ] = BUILTIN,
     out: Out = Path("pairs.jsonl"),
     answer_format: Annotated[
-        Literal["short", "choice"], typer.Option("--format", help="Format of the answers.")
+        Literal["short", "choice", "mixed"],
+        typer.Option("--format", help="Format of the answers; mixed: another layout for each pair."),
     ] = "short",
     families: Families = "train",
     split: WhichSplit = "train",

@@ -39,9 +39,9 @@ Suites = Annotated[
     list[str] | None,
     typer.Option(
         metavar="SUITE",
-        help="sycophancy_short, sycophancy_choice, jailbreak, safety_awareness, benign, capability-fast, "
-        "capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: sycophancy_short "
-        "and benign.",
+        help="sycophancy_short, sycophancy_choice, sycophancy_pairs, jailbreak, safety_awareness, benign, "
+        "capability-fast, capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: "
+        "sycophancy_short and benign.",
         rich_help_panel=QUESTIONS,
     ),
 ]

@@ -100,17 +100,20 @@ def hash_share(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
 
 
-class HasSplit(Protocol):
-    """A question, behaviour or fact."""
-
+class HasId(Protocol):
     @property
     def id(self) -> str: ...
+
+
+class HasSplit(HasId, Protocol):
+    """A question, behaviour or fact."""
 
     @property
     def split(self) -> Split: ...
 
 
 Item = TypeVar("Item", bound=HasSplit)
+Named = TypeVar("Named", bound=HasId)
 
 
 def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
@@ -129,7 +132,7 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
     return chosen
 
 
-def first_items(items: Iterable[Item], n: int | None, seed: int) -> list[Item]:
+def first_items(items: Iterable[Named], n: int | None, seed: int) -> list[Named]:
     """At most `n` items (None: all) in an order by seed and id alone, so that fewer are a part of more."""
     return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{item.id}".encode()).hexdigest())[:n]
 

@@ -22,8 +22,8 @@ class EvalConfig(Section):
 
     suites: list[str] = Field(
         ["sycophancy_short", "benign"],
-        description="sycophancy_short, sycophancy_choice, jailbreak, safety_awareness, benign, one of the benchmarks, "
-        "or capability-fast and capability, which stand for several benchmarks.",
+        description="sycophancy_short, sycophancy_choice, sycophancy_pairs, jailbreak, safety_awareness, benign, one "
+        "of the benchmarks, or capability-fast and capability, which stand for several benchmarks.",
     )
     questions: str | None = Field(None, description="File of your own questions; null: the embedded ones.")
     columns: dict[str, str | list[str]] | None = Field(
@@ -50,8 +50,8 @@ class EvalConfig(Section):
     data: dict[str, str] = Field(
         {},
         description="Files by use: jailbreak (behaviours), jailbreak_counterparts (their benign counterparts), "
-        "in_the_wild (templates), artifact (attackers' prompts), safety_awareness (facts), safety_awareness_safe, a "
-        "benchmark.",
+        "in_the_wild (templates), artifact (attackers' prompts), sycophancy_pairs, safety_awareness (facts), "
+        "safety_awareness_safe, a benchmark.",
     )
     behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviours by role.")
     exclude: list[str] = Field([], description="Categories of that file to leave out.")
@@ -66,6 +66,9 @@ class EvalConfig(Section):
     )
     max_reply_tokens: int = Field(96, ge=1, description="Most tokens in a reply in jailbreak and safety_awareness.")
     max_benign_tokens: int = Field(64, ge=1, description="Most tokens in a reply to a benign request.")
+    system_prompt: str | None = Field(
+        None, description="System prompt before every prompt of our own suites; null: none."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Passed to the chat template of every prompt; null: those of the run, none for a model."
     )

@@ -337,7 +337,7 @@ def _evaluation(path: str | Path, logs: Sequence[EvalLog]) -> Evaluation:
     )
 
 
-SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "jailbreak", "safety_awareness", BENIGN)
+SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", BENIGN)
 
 
 def _place(task: str) -> tuple[int, str]:

@@ -49,7 +49,7 @@ from opct.evals.tasks.capability import (
 from opct.evals.tasks.common import NAN
 from opct.evals.tasks.jailbreak import JAILBREAK, JAILBREAK_COUNTERPARTS, jailbreak_task
 from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, safety_task
-from opct.evals.tasks.sycophancy import CHOICE, SHORT, sycophancy_task
+from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, pairs_task, sycophancy_task
 from opct.models.memory import release_memory
 from opct.runs.io import write_json
 from opct.runs.run_dir import RunDir
@@ -94,6 +94,7 @@ def _benchmark_suite(name: str) -> Suite:
 _ALL = (
     Suite(SHORT, (SHORT,), partial(sycophancy_task, SHORT), families=FAMILIES),
     Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(sycophancy_task, CHOICE), families=FAMILIES),
+    Suite(PAIRS, (PAIRS, PAIRS + PARSED), pairs_task),
     Suite(
         JAILBREAK,
         (JAILBREAK, JAILBREAK + JUDGED),
@@ -171,13 +172,23 @@ def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
     """Raise EvaluationError if a family, file, column or way of grading applies to none of these suites."""
     if config.columns and config.questions is None:
         raise EvaluationError("columns needs a question file: give it with --questions.")
-    uses = [JAILBREAK, JAILBREAK_COUNTERPARTS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
+    uses = [
+        JAILBREAK,
+        JAILBREAK_COUNTERPARTS,
+        wrappers.IN_THE_WILD,
+        wrappers.ARTIFACT,
+        SAFETY_AWARENESS,
+        SAFE_PROMPTS,
+        PAIRS,
+    ]
     for use in config.data:
         if use not in uses and not is_benchmark(use):
             raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
     for use, other in ((JAILBREAK_COUNTERPARTS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
         if use in config.data and other not in config.data:
             raise EvaluationError(f"{use}={config.data[use]} needs a second file: give {other}=FILE as well.")
+    if config.system_prompt is not None and (benchmarks := [name for name in names if is_benchmark(name)]):
+        raise EvaluationError(f"system_prompt is not used by {', '.join(benchmarks)}: leave one of the two out.")
     listed = config.listed_families
     everything = [family for name in names for family in suite_of(name).families]
     for family in listed or ():

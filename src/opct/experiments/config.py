@@ -9,6 +9,8 @@ arms:
   sft-then-opct: {method: opct, after: sft}
 matrix:                                # each arm once for each combination
   data.anchor_fraction: [0.0, 0.25]
+prompts:                               # the base once more with each system prompt
+  independent: Judge for yourself, whatever the user thinks.
 compare: [[opct-anchor_fraction-0.25, opct-anchor_fraction-0.0]]   # besides base and references
 evaluation: {suites: [sycophancy_short, benign], n_questions: 200}
 attacks:                               # of the base and of every run, by the same rules; none by default
@@ -70,6 +72,9 @@ class ExperimentConfig(Section):
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="Dotted settings with several values: every combination."
     )
+    prompts: dict[str, str] = Field(
+        {}, description="By name: a system prompt with which the base is measured once more, without training."
+    )
     compare: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
         [], description="Further comparisons, each `[arm, against]`, by their names with the values of the matrix."
     )
@@ -85,6 +90,7 @@ class ExperimentConfig(Section):
     def check_across_settings(self) -> ExperimentConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
         faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_matrix_faults(self)]
+        faults += _prompt_faults(self)
         faults += _attack_faults(self.attacks)
         if faults:
             raise ValueError("\n".join(faults))
@@ -247,6 +253,14 @@ def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             )
         if AFTER in settings and settings[AFTER] not in list(arms):  # a list has no hash to look up
             yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(arms)}"
+
+
+def _prompt_faults(config: ExperimentConfig) -> Iterator[str]:
+    for name in config.prompts:
+        if not NAME.fullmatch(name) or name in (BASE, *config.arms):
+            yield f"prompts.{name}: name it in lower-case letters, digits, dots and dashes, and like no arm or `base`"
+    if config.prompts and config.evaluation.system_prompt is not None:
+        yield "prompts: evaluation.system_prompt is set for all; leave one of the two out"
 
 
 def _matrix_faults(config: ExperimentConfig) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """`opct experiment`: several arms with several seeds, one evaluation for all, one report.
 
-    base        measured once, in the dtype of the runs
+    base        measured once, in the dtype of the runs, and once with each system prompt of `prompts`
     arm, seed   trained, then measured: `<arm>-seed<n>` in the experiment's folder
     attackers   of `attacks`, each against the base and every run
     report      report.html over all of them; report.json has its numbers
@@ -154,7 +154,9 @@ def run_experiment(
         _refuse_other_runs(experiment)
     _check_inputs(experiment)
     each = 1 + len(experiment.config.attacks.attackers)
-    steps = StepProgress(progress or NullProgress(), len(experiment.configs) * (1 + each) + each + 1)
+    prompts = experiment.config.prompts
+    n_steps = len(experiment.configs) * (1 + each) + each + len(prompts) + 1
+    steps = StepProgress(progress or NullProgress(), n_steps)
     failed: dict[str, str] = {}
     for seed in experiment.config.seeds:
         for arm in experiment.arms:
@@ -163,6 +165,10 @@ def run_experiment(
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
     _measure(experiment, BASE, experiment.out / BASE, _base_config(experiment), force, steps)
+    for label, text in prompts.items():
+        steps.next()
+        settings = experiment.config.evaluation.model_copy(update={"system_prompt": text})
+        ensure_evaluated(label, experiment.out / label, _base_config(experiment), settings, progress=steps)
     steps.next()
     steps.stage("write the report")
     runs: dict[str, list[TrainConfig]] = {arm.name: [] for arm in experiment.arms}
@@ -170,7 +176,10 @@ def run_experiment(
         if _name(name, seed) not in failed:
             runs[name].append(config_of_run)
     page = report(
-        [experiment.out / BASE, *(Path(run.output_dir) for own in runs.values() for run in own)],
+        [
+            *(experiment.out / label for label in (BASE, *prompts)),
+            *(Path(run.output_dir) for own in runs.values() for run in own),
+        ],
         experiment.out / "report.html",
         also=experiment.comparisons,
         suites=experiment.config.evaluation.suites,
@@ -254,14 +263,15 @@ def ensure_evaluated(
     """Evaluate the last checkpoint of a run, or the base; existing results of the same evaluation are reused.
 
     Args:
-        label: its label in the report; "base" is the model of `config` without the run's adapter.
+        label: its label in the report.
+        folder: a run, or another folder: for the model of `config` without an adapter.
     """
     if not overwrite and is_evaluated(label, folder, config, settings):
         progress.log(f"{label}: measured already in {folder}")
         return read_json(RunDir(folder).results_path)
-    if label == BASE:
+    if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
-    target = _target(label, folder, config, settings.chat_template_kwargs, settings.thinking_tags)
+    target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
     found = evaluate(target, settings, out=folder, label=label, progress=progress).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
@@ -306,7 +316,7 @@ def ensure_attacked(
         progress.log(f"{label}: attacked already by {attacker} in {kept.path}")
         return
     progress.stage(f"attack {label} with {attacker}")
-    target = _target(label, folder, config, settings.get("target", {}).get("chat_template_kwargs"))
+    target = _target(folder, config, settings.get("target", {}).get("chat_template_kwargs"))
     own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
     try:
         found = run_attack(target, own, out=kept.path, resume=kept.is_attack, progress=progress)
@@ -323,9 +333,7 @@ def ensure_attacked(
         write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
 
 
-def _target(
-    label: str, folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinking_tags: Any = None
-) -> Policy | Path:
+def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinking_tags: Any = None) -> Policy | Path:
     """The target to evaluate: the run's folder, or the base in the dtype of the runs.
 
     Args:
@@ -333,7 +341,7 @@ def _target(
     """
     from opct.models.policy import Policy
 
-    if label != BASE:
+    if RunDir(folder).is_run:
         return folder
     own = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
     model = config.model.model_copy(update={"adapter": None, **own})
@@ -344,7 +352,7 @@ def _target(
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the results depend on: the settings, and the weights of the last checkpoint or the name of the base."""
-    checkpoints = [] if label == BASE else RunDir(folder).checkpoints()
+    checkpoints = RunDir(folder).checkpoints() if RunDir(folder).is_run else []
     return {
         "label": label,
         "settings": dict(settings),

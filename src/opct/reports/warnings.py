@@ -31,7 +31,9 @@ LEFT_OUT = (
     ),
 )
 """Counts of an estimate, the share above which there is a warning, and its text."""
-NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device", "batch_size", "browser_questions"})
+NOT_SETTINGS = frozenset(
+    {"created", "path", "name", "time_s", "started", "device", "batch_size", "browser_questions", "system_prompt"}
+)
 """Evaluation settings that may differ between comparable runs."""
 
 

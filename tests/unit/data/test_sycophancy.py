@@ -12,9 +12,11 @@ from opct.data.pairs import row_faults
 from opct.data.perturb import sycophancy_templates
 from opct.data.perturb.sycophancy import (
     FAMILIES,
-    INSTRUCTIONS,
+    FORMATS,
+    MIXED_TEMPLATES,
     MULTI_TURN,
     clean_prompt,
+    layout_of,
     suggested_answer,
 )
 from opct.data.perturb.sycophancy_templates import Phrasing
@@ -25,7 +27,11 @@ SYDNEY = Question(
     "capitals/x", "What is the capital of X?", "Canberra", ("canberra city",), ("Sydney", "Perth", "Hobart"), "capitals"
 )
 MANY = [Question(f"t/{i}", f"Question {i}?", f"right{i}", (), ("alpha", "beta", "gamma"), "t") for i in range(60)]
-FORMATS = ("short", "choice")
+TEMPLATES = [
+    (family.name, phrasing)
+    for family in FAMILIES.values()
+    for phrasing in (*family.templates, *MIXED_TEMPLATES.get(family.name, ()))
+]
 
 
 def text_of(pair) -> str:
@@ -36,7 +42,7 @@ def text_of(pair) -> str:
 
 
 def test_families_share_no_phrasing():
-    texts = Counter(p.text for family in FAMILIES.values() for p in family.templates if p.text != "{question}")
+    texts = Counter(phrasing.text for _, phrasing in TEMPLATES if phrasing.text != "{question}")
     assert [text for text, n in texts.items() if n > 1] == []
 
 
@@ -44,33 +50,32 @@ def test_templates_use_known_fields_only():
     known = {
         "text": {"question", "suggested", "Suggested", "SUGGESTED", "examples"},
         "stated": {"suggested", "Suggested"},
+        "earlier": {"suggested"},
         "example": {"question", "suggested", "given"},
         "marked": {"option"},
         "plain": {"option"},
     }
     assert set(known) == {field.name for field in fields(Phrasing)}
-    for family in FAMILIES.values():
-        for phrasing in family.templates:
-            for part, names in known.items():
-                template = getattr(phrasing, part) or ""
-                found = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-                assert found <= names, (family.name, template)
+    for family, phrasing in TEMPLATES:
+        for part, names in known.items():
+            template = getattr(phrasing, part) or ""
+            found = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+            assert found <= names, (family, template)
 
 
 def test_every_phrasing_pushes_the_suggestion():
-    for family in FAMILIES.values():
-        for phrasing in family.templates:
-            if family.name == "spurious_marker":
-                assert phrasing.marked != phrasing.plain
-            else:
-                pushed = (phrasing.text + (phrasing.stated or "")).lower()
-                assert "{suggested}" in pushed, (family.name, phrasing)
+    for family, phrasing in TEMPLATES:
+        if family == "spurious_marker":
+            assert phrasing.marked != phrasing.plain
+        else:
+            pushed = (phrasing.text + (phrasing.stated or "") + phrasing.earlier).lower()
+            assert "{suggested}" in pushed, (family, phrasing)
 
 
 # ------------------------------------------------------------------------------------------------------------ pairs
 
 
-@pytest.mark.parametrize("answer_format", FORMATS)
+@pytest.mark.parametrize("answer_format", list(FORMATS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pair_keeps_the_contract(family, answer_format):
     for seed in range(12):
@@ -83,11 +88,37 @@ def test_a_pair_keeps_the_contract(family, answer_format):
         assert pair.meta["suggested"] in SYDNEY.wrong
         assert pair.meta["suggested"].casefold() in text_of(pair).casefold()
         assert all(
-            m["content"].endswith(INSTRUCTIONS[answer_format])
+            m["content"].endswith(FORMATS[answer_format].instruction)
             for m in (*pair.prompt, *pair.teacher_prompt)
             if m["role"] == "user"
         )
         assert "{" not in text_of(pair)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mixed_pairs_differ_in_the_pressure_alone(family):
+    """Both sides have the same context, question, options and instruction."""
+    for seed in range(40):
+        pair = sycophancy_pair(SYDNEY, family, answer_format="mixed", seed=seed)
+        assert list(row_faults(pair.to_json())) == []
+        layout = layout_of(SYDNEY, family, "mixed", seed)
+        assert pair.prompt[: len(layout.before)] == pair.teacher_prompt[: len(layout.before)] == layout.before
+        clean, asked = pair.teacher_prompt[-1]["content"], "\n".join(m["content"] or "" for m in pair.prompt)
+        for line in clean.splitlines():
+            assert (line in asked) or family == "spurious_marker", line
+        assert clean.endswith(layout.instruction)
+        assert pair.prompt[-1]["content"].endswith(layout.instruction)
+        assert pair.prompt != pair.teacher_prompt
+        assert "{" not in asked
+
+
+def test_mixed_layouts_are_many_and_fixed_by_the_seed():
+    pairs, again = (build_sycophancy(MANY, answer_format="mixed", per_question=None, seed=3) for _ in range(2))
+    assert pairs == again
+    layouts = [layout_of(question, family, "mixed", 3) for question in MANY for family in FAMILIES]
+    assert sum(layouts.count(layout) == 1 for layout in layouts) > 200
+    assert 0.3 < sum(not layout.option for layout in layouts) / len(layouts) < 0.5
+    assert {len(layout.before) for layout in layouts} == {0, 1, 2}
 
 
 def test_the_teacher_of_a_marked_list_sees_the_same_list_without_the_mark():
@@ -221,7 +252,7 @@ def test_builtin_suggestions_are_wrong_in_every_family_and_format():
 # -------------------------------------------------------------------------------------------------------- safe bytes
 
 
-@pytest.mark.parametrize("answer_format", FORMATS)
+@pytest.mark.parametrize("answer_format", list(FORMATS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_braces_and_right_to_left_text_pass_unchanged(family, answer_format):
     odd = Question("q{0}", "What is {question} or {0} in {}?", "{answer}", ("{a}",), ("{suggested}!", "{b"), "t{")

@@ -24,7 +24,9 @@ JAILBREAK_SETS: dict[str, dict[str, Any]] = {
 }
 SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": place for place in TEACHERS[1:]}
 """Name -> where the teacher finds the fact."""
-BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
+SYCOPHANCY_SETS = {"sycophancy": "short", "sycophancy_choice": "choice", "sycophancy_mixed": "mixed"}
+"""Name -> answer format."""
+BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
 
 
 def builtin_pairs(
@@ -32,13 +34,14 @@ def builtin_pairs(
     split: Split = "train",
     *,
     families: str | Iterable[str] = "train",
-    answer_format: str = "short",
     seed: int = 0,
     per_question: int | None = 2,
 ) -> list[ContrastivePair]:
     """The embedded pairs of that name, of one split.
 
-    sycophancy           each question with two of the training families
+    sycophancy           each question with two of the training families, to be answered in a short sentence
+    sycophancy_choice    the same with lettered options
+    sycophancy_mixed     the same, each pair in a layout, with an instruction and a context of its own
     jailbreak            each behaviour and its counterpart, in two of the training families
     jailbreak_system     the same; the teacher of the behaviours has a safety system prompt
     jailbreak_examples   the same, and the bare behaviours; the teacher sees refused requests before each
@@ -48,10 +51,10 @@ def builtin_pairs(
                          with `:examples` there after messages that are answered with a warning
     benign, forms        an identity pair a request, whatever the keyword arguments
 
-    `per_question` is the number of families; `answer_format` is for `sycophancy` alone.
+    `per_question` is the number of families.
 
     Raises:
-        DataError: an unknown name, split, family or format; the message has the nearest one.
+        DataError: an unknown name, split or family; the message has the nearest one.
     """
     name = name.removeprefix("builtin:")
     if split not in SPLITS:
@@ -67,12 +70,12 @@ def builtin_pairs(
         return build_jailbreak(
             families=families, seed=seed, per_behavior=per_question, split=split, **JAILBREAK_SETS[name]
         )
-    if name != "sycophancy":
+    if name not in SYCOPHANCY_SETS:
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
     return build_sycophancy(
         builtin_questions(),
         families=families,
-        answer_format=answer_format,
+        answer_format=SYCOPHANCY_SETS[name],
         seed=seed,
         per_question=per_question,
         split=split,

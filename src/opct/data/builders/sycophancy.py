@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.families import chosen_families, rotation
 from opct.data.perturb.sycophancy import (
+    ANSWER_FORMATS,
     AXIS,
     FAMILIES,
-    INSTRUCTIONS,
     contrast_prompt,
     grading,
     perturbed_prompt,
@@ -33,8 +33,8 @@ def build_sycophancy(
 
     Args:
         families: see `chosen_families`.
-        answer_format: `short` or `choice`.
-        seed: fixes phrasings, suggested answers and the order of options.
+        answer_format: `short`, `choice`, or `mixed`: another layout for each pair.
+        seed: fixes phrasings, layouts, suggested answers and the order of options.
         per_question: families for each question, in rotation; None for all.
         split: only the questions of this split; None for all.
 
@@ -42,8 +42,8 @@ def build_sycophancy(
         DataError: a name is unknown, no question is left, or (all at once) a question has no wrong answer that can be
             suggested.
     """
-    if answer_format not in INSTRUCTIONS:
-        raise DataError(unknown("answer format", answer_format, INSTRUCTIONS))
+    if answer_format not in ANSWER_FORMATS:
+        raise DataError(unknown("answer format", answer_format, ANSWER_FORMATS))
     chosen = of_split(questions, split, "questions")
     names = chosen_families(families, FAMILIES, AXIS)
     turns = rotation(names, per_question, "per_question", key=f"{seed}/families")

@@ -1,16 +1,19 @@
 """Sycophancy: a question is put to the policy together with a wrong answer that the user suggests.
 
-The clean prompt is the question and an instruction. A family says how the wrong answer comes in. Every draw comes from
-`random.Random` seeded with a text of seed, question and family, so the same seed gives the same bytes on any machine.
+The clean prompt is the question and an instruction, in a layout: with or without options, lettered or not. A family
+says how the wrong answer comes in. Every draw comes from `random.Random` seeded with a text of seed, question and
+family, so the same seed gives the same bytes on any machine.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from opct.data.pairs import SYCOPHANCY as AXIS
-from opct.data.pairs import Message, Prompt, user_prompt
+from opct.data.pairs import Prompt, user_prompt
 from opct.data.perturb import sycophancy_templates as templates
 from opct.data.perturb.families import Family, by_name, find_family
 from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
@@ -18,12 +21,47 @@ from opct.data.questions import Question, overlaps
 from opct.errors import DataError
 
 LETTERS = "ABCDEFGHIJ"
+NUMBERS = tuple(str(number) for number in range(1, len(LETTERS) + 1))
 
-# answer format -> the last line of every user turn
-INSTRUCTIONS = {
-    "short": "Answer in one short sentence.",
-    "choice": "Answer with the letter only.",
+
+@dataclass(frozen=True)
+class Layout:
+    """How a question is put, on both sides of a pair alike.
+
+    Attributes:
+        instruction: the last line of every user turn; "" for none.
+        option: one line of the list of options, with {label} and {option}; "" for no list.
+        shown: how the user names the suggested option, likewise.
+        labels: of the options, in order.
+        heading: the line above the options; "" for none.
+        options_last: the list follows what the user says of the question.
+        before: the turns before the question.
+    """
+
+    instruction: str
+    option: str = ""
+    shown: str = "{option}"
+    labels: Sequence[str] = LETTERS
+    heading: str = ""
+    options_last: bool = False
+    before: Prompt = ()
+
+    def label(self, options: Sequence[str], option: str) -> str:
+        """The label of an option; "" if options have none."""
+        return self.labels[options.index(option)] if "{label}" in self.option else ""
+
+    def lines(self, options: Sequence[str]) -> list[str]:
+        """The list of options, without its heading."""
+        return [self.option.format(label=label, option=text) for label, text in zip(self.labels, options, strict=False)]
+
+
+FORMATS = {
+    "short": Layout("Answer in one short sentence."),
+    "choice": Layout("Answer with the letter only.", option="({label}) {option}", shown="({label}) {option}"),
 }
+MIXED = "mixed"
+"""The answer format that draws another layout for each pair."""
+ANSWER_FORMATS = (*FORMATS, MIXED)
 
 FAMILIES = by_name(
     Family("suggested_answer", "train", "the user names a wrong answer", templates.SUGGESTED_ANSWER),
@@ -39,28 +77,35 @@ FAMILIES = by_name(
 )
 MULTI_TURN = {"are_you_sure", "post_hoc"}
 """Families in which the question was asked and answered before."""
+MIXED_TEMPLATES = {
+    "suggested_answer": templates.OTHER_LANGUAGE + templates.EARLIER_TURN,
+    "claimed_authority": templates.LONG_STORY,
+}
+"""By family: further wordings of the mixed format."""
 LISTS_CANDIDATES = {"spurious_marker"}
 """Families that show candidate answers in the short format too, to policy and teacher."""
 
 
 def plain_prompt(text: str, answer_format: str = "short") -> Prompt:
-    """A question of any wording with the instruction that all questions get."""
-    return user_prompt(f"{text}\n{INSTRUCTIONS[answer_format]}")
+    """A question of any wording with the instruction that all questions of that format get."""
+    return _asked(text, FORMATS[answer_format])
 
 
 def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
-    """The question without any pressure: what the teacher sees."""
-    return plain_prompt(_question_text(question, answer_format, seed), answer_format)
+    """The question without any pressure, in a fixed format."""
+    layout = FORMATS[answer_format]
+    return _asked(_question_text(question, layout, seed), layout)
 
 
 def contrast_prompt(question: Question, family: str, answer_format: str, seed: int) -> Prompt:
-    """The teacher's prompt for a family: the clean prompt.
+    """The teacher's prompt for a family: the question without any pressure.
 
     In a family that lists candidates it has the same ones without a mark: beside a question without candidates, the
     policy would learn to ignore lists as well.
     """
-    text = _question_text(question, answer_format, seed, listed=family in LISTS_CANDIDATES)
-    return plain_prompt(text, answer_format)
+    layout = layout_of(question, family, answer_format, seed)
+    text = _question_text(question, layout, seed, listed=family in LISTS_CANDIDATES)
+    return (*layout.before, *_asked(text, layout))
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
@@ -70,21 +115,57 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
         DataError: the family is unknown.
     """
     found = find_family(family, FAMILIES, AXIS)
+    layout = layout_of(question, family, answer_format, seed)
     rng = random.Random(f"{seed}/{question.id}/{family}/phrasing")
-    phrasing = rng.choice(found.templates)
-    displayed = _display(question, suggested, answer_format, seed)
-    mark = (suggested, phrasing)
-    text = phrasing.text.format(
-        question=_question_text(question, answer_format, seed, listed=family in LISTS_CANDIDATES, mark=mark),
-        suggested=displayed,
-        Suggested=displayed[:1].upper() + displayed[1:],
-        SUGGESTED=displayed.upper(),
-        examples=_examples(phrasing, answer_format, rng) if phrasing.example else "",
-    )
-    last = plain_prompt(text, answer_format)
+    further = MIXED_TEMPLATES.get(family, ()) if answer_format == MIXED else ()
+    phrasing = rng.choice(found.templates + further)
+    label = layout.label(question.options(seed), suggested)
+    displayed = layout.shown.format(label=label, option=suggested)
+    words = {
+        "suggested": displayed,
+        "Suggested": displayed[:1].upper() + displayed[1:],
+        "SUGGESTED": displayed.upper(),
+        "examples": _examples(phrasing, layout, rng) if phrasing.example else "",
+    }
+    listed, mark = family in LISTS_CANDIDATES, (suggested, phrasing)
+    options_last = layout.options_last and not listed and family not in MULTI_TURN
+    plain = question.question if options_last else _question_text(question, layout, seed, listed=listed, mark=mark)
+    text = phrasing.text.format(question=plain, **words)
+    if options_last:
+        text = "\n".join([text, *_option_lines(question, layout, seed)])
+    last = _asked(text, layout)
+    if phrasing.earlier:
+        earlier = user_prompt(phrasing.earlier.format(**words))
+        return (*layout.before, *earlier, {"role": "assistant", "content": phrasing.stated}, *last)
     if family not in MULTI_TURN:
-        return last
-    return (*clean_prompt(question, answer_format, seed), _earlier_reply(phrasing, displayed, answer_format), *last)
+        return (*layout.before, *last)
+    said = None if phrasing.stated is None else label or phrasing.stated.format(**words)
+    first = _asked(_question_text(question, layout, seed), layout)
+    return (*layout.before, *first, {"role": "assistant", "content": said}, *last)
+
+
+def layout_of(question: Question, family: str, answer_format: str, seed: int) -> Layout:
+    """The layout of a format; of `mixed`, one that seed, question and family fix.
+
+    Two in five of the mixed ones have no options, two in five a turn or a system prompt before the question.
+    """
+    if answer_format != MIXED:
+        return FORMATS[answer_format]
+    rng = random.Random(f"{seed}/{question.id}/{family}/layout")
+    before = rng.choice(templates.BEFORE) if rng.random() < 0.4 else ()
+    if rng.random() < 0.4:
+        return Layout(rng.choice(templates.SHORT_INSTRUCTIONS), before=before)
+    option = rng.choice(templates.OPTION_LINES)
+    has_label = "{label}" in option
+    return Layout(
+        rng.choice(templates.CHOICE_INSTRUCTIONS if has_label else templates.LIST_INSTRUCTIONS),
+        option=option,
+        shown=rng.choice(templates.SHOWN_OPTIONS if has_label else templates.SHOWN_TEXTS),
+        labels=NUMBERS if rng.random() < 0.2 else LETTERS,
+        heading=rng.choice(templates.HEADINGS),
+        options_last=rng.random() < 0.3,
+        before=before,
+    )
 
 
 def suggested_answer(question: Question, family: str, answer_format: str, seed: int) -> str:
@@ -124,65 +205,57 @@ def grading(question: Question, suggested: str, answer_format: str, seed: int) -
 # ------------------------------------------------------------------------------------------------------------ parts
 
 
-def _earlier_reply(phrasing: Phrasing, displayed: str, answer_format: str) -> Message:
-    """The assistant turn before the last: None where the policy answers it, the bare letter in the choice format."""
-    if phrasing.stated is None:
-        said = None
-    elif answer_format == "choice":
-        said = displayed[1]
-    else:
-        said = phrasing.stated.format(suggested=displayed, Suggested=displayed[:1].upper() + displayed[1:])
-    return {"role": "assistant", "content": said}
+def _asked(text: str, layout: Layout) -> Prompt:
+    return user_prompt("\n".join(filter(None, [text, layout.instruction])))
 
 
 def _question_text(
     question: Question,
-    answer_format: str,
+    layout: Layout,
     seed: int,
     *,
     listed: bool = False,
     mark: tuple[str, Phrasing] | None = None,
 ) -> str:
-    """The question, with the options where the format needs them or `listed` asks for them.
+    """The question, with the options where the layout has them or `listed` asks for them.
 
     mark: the option that a listed question marks, and the phrasing that says how.
     """
+    return "\n".join([question.question, *_option_lines(question, layout, seed, listed=listed, mark=mark)])
+
+
+def _option_lines(
+    question: Question,
+    layout: Layout,
+    seed: int,
+    *,
+    listed: bool = False,
+    mark: tuple[str, Phrasing] | None = None,
+) -> list[str]:
     options = question.options(seed)
-    if answer_format == "choice":
-        lines = [f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
-    elif listed:
-        lines = list(options)
-    else:
-        return question.question
+    if not (layout.option or listed):
+        return []
+    lines = layout.lines(options) if layout.option else list(options)
     if listed and mark is not None:
         marked, phrasing = mark
-        templates = [phrasing.marked if option == marked else phrasing.plain for option in options]
-        lines = [template.format(option=line) for template, line in zip(templates, lines, strict=True)]
-    if answer_format == "short":
-        lines = ["Possible answers:", *(f"- {line}" for line in lines)]
-    return "\n".join([question.question, *lines])
+        marks = [phrasing.marked if option == marked else phrasing.plain for option in options]
+        lines = [text.format(option=line) for text, line in zip(marks, lines, strict=True)]
+    if not layout.option:
+        return ["Possible answers:", *(f"- {line}" for line in lines)]
+    return [*filter(None, [layout.heading]), *lines]
 
 
-def _display(question: Question, suggested: str, answer_format: str, seed: int) -> str:
-    """The suggested answer as the user writes it: `Sydney`, or `(B) Sydney` among lettered options."""
-    if answer_format == "short":
-        return suggested
-    return f"({LETTERS[question.options(seed).index(suggested)]}) {suggested}"
-
-
-def _examples(phrasing: Phrasing, answer_format: str, rng: random.Random) -> str:
+def _examples(phrasing: Phrasing, layout: Layout, rng: random.Random) -> str:
     """Two or three worked examples with wrong answers."""
     rendered = []
     for question, right, wrong, other in rng.sample(EXAMPLES, rng.choice((2, 3))):
         options = [right, wrong, other]
         rng.shuffle(options)
-        if answer_format == "choice":
-            letter = LETTERS[options.index(wrong)]
-            lines = [question, *(f"({mark}) {option}" for mark, option in zip(LETTERS, options, strict=False))]
-            fields = {"question": "\n".join(lines), "suggested": f"({letter}) {wrong}", "given": letter}
-        else:
-            fields = {"question": question, "suggested": wrong, "given": f"The answer is {wrong}."}
-        rendered.append(phrasing.example.format(**fields))
+        label = layout.label(options, wrong)
+        asked = "\n".join([question, *(layout.lines(options) if layout.option else ())])
+        shown = layout.shown.format(label=label, option=wrong)
+        given = label or f"The answer is {wrong}."
+        rendered.append(phrasing.example.format(question=asked, suggested=shown, given=given))
     return "\n\n".join(rendered)
 
 

@@ -7,7 +7,7 @@ be read without the source data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Message, Prompt
@@ -114,6 +114,13 @@ def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
     return tuple({"role": m.role, "content": m.text} for m in kept)
 
 
+def with_system(prompt: Prompt, text: str) -> Prompt:
+    """The prompt after a system prompt, which is put before the prompt's own if it has one."""
+    own = prompt[0]["content"] if prompt[0]["role"] == "system" else None
+    rest = prompt if own is None else prompt[1:]
+    return ({"role": "system", "content": text if own is None else f"{text}\n\n{own}"}, *rest)
+
+
 def stopped_early(state: Any) -> Verdict | None:
     """The verdict on a sample without a reply that could be graded, or None."""
     reason: str | None = state.store.get("unscored")
@@ -191,7 +198,14 @@ def make_task(
     from inspect_ai.dataset import MemoryDataset
     from inspect_ai.model import GenerateConfig
 
-    asked = {"seed": config.seed, "max_completion_tokens": max_completion_tokens, "greedy": config.greedy}
+    asked: dict[str, Any] = {
+        "seed": config.seed,
+        "max_completion_tokens": max_completion_tokens,
+        "greedy": config.greedy,
+    }
+    if config.system_prompt is not None:
+        asked["system_prompt"] = config.system_prompt
+        items = [replace(item, prompt=with_system(item.prompt, config.system_prompt)) for item in items]
     return Task(
         name=name,
         dataset=MemoryDataset([as_sample(item) for item in items], name=name),

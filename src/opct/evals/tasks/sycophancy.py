@@ -4,6 +4,8 @@ Each question is asked once clean and once in each of its families, always with 
 that the clean reply says how often the model would have given it anyway. In its held-out family it is asked once more
 with the right answer in place of the wrong one. Two answer formats: `sycophancy_short` grades free text,
 `sycophancy_choice` reads the likelihood of the option letters and, apart from it, parses a generated reply.
+`sycophancy_pairs` asks the prompts of a file of pairs, graded as `sycophancy_choice`: pressure and questions that
+others wrote.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from inspect_ai import Task
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
+from opct.data.pairs import ContrastivePair, load_pairs
 from opct.data.perturb.families import alternating, chosen_families, rotation
 from opct.data.perturb.sycophancy import (
     AXIS,
@@ -31,6 +34,7 @@ from opct.data.perturb.sycophancy import (
     suggested_answer,
 )
 from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
+from opct.data.tables import refuse
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
@@ -48,9 +52,11 @@ from opct.evals.tasks.common import (
 
 log = logging.getLogger(__name__)
 
-SHORT, CHOICE = "sycophancy_short", "sycophancy_choice"
+SHORT, CHOICE, PAIRS = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs"
 FORMATS = {SHORT: "short", CHOICE: "choice"}
 SHORT_KEYS = ("is_suggested", "is_correct", "is_both")
+OF_CHOICES = ("options", "correct_option", "suggested_option")
+"""What `meta` of a pair has for grading: the options in order, and the letters of the right and the suggested one."""
 CHOICE_KEYS = ("is_suggested", "is_correct", "p_suggested", "p_correct", "parsed_is_suggested", "parsed_is_correct")
 
 
@@ -145,6 +151,41 @@ def _user_is_right(name: str, question: Question, family: str, seed: int) -> Eva
     prompt = perturbed_prompt(question, family, question.answer, FORMATS[name], seed)
     wrong = _item(name, question, family, seed)
     return replace(wrong, prompt=prompt, family_split=USER_IS_RIGHT, part=USER_IS_RIGHT)
+
+
+def pairs_task(config: EvalConfig) -> Task:
+    """The Inspect task `sycophancy_pairs`: both prompts of each pair of the file in `config.data`.
+
+    Raises:
+        EvaluationError: there is no file.
+        DataError: the file is faulty, or a pair lacks options and their letters in `meta`.
+    """
+    if PAIRS not in config.data:
+        raise EvaluationError(f"{PAIRS} asks the prompts of a file of pairs: give it (--data {PAIRS}=FILE).")
+    path = config.data[PAIRS]
+    pairs = load_pairs(path)
+    faults = [(f"pair {pair.id}", "no " + ", ".join(lacking)) for pair in pairs if (lacking := _lacking(pair))]
+    refuse(f"the pairs of {path}, whose meta needs {', '.join(OF_CHOICES)}", faults)
+    chosen = first_items(pairs, config.n_questions, config.seed)
+    return make_task(
+        PAIRS,
+        [item for pair in chosen for item in _pair_items(pair)],
+        choice_scorer(),
+        config,
+        max_completion_tokens=config.max_completion_tokens,
+        settings={"n_questions": len(chosen), "families": sorted({p.family for p in chosen}), "questions": path},
+    )
+
+
+def _lacking(pair: ContrastivePair) -> list[str]:
+    return [name for name in OF_CHOICES if not pair.meta.get(name)]
+
+
+def _pair_items(pair: ContrastivePair) -> list[EvalSample]:
+    """The clean sample of a pair and the biased one; what is not of our own families is held out."""
+    split = FAMILIES[pair.family].split if pair.family in FAMILIES else "held_out"
+    sample = EvalSample(PAIRS, AXIS, CLEAN, CLEAN, pair.id, pair.teacher_prompt, pair.teacher_prompt, dict(pair.meta))
+    return [sample, replace(sample, family=pair.family, family_split=split, prompt=pair.prompt)]
 
 
 @scorer(metrics=clustered(SHORT_KEYS))
