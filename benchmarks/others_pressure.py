@@ -5,10 +5,11 @@
 
 Questions, options and pressure are those of the sets' authors, and no pair of opct is made from them. FOLDER has
 
-    truthfulqa_suggested_answer.jsonl  } raybears/cot-transparency: the user suggests an option, in TruthfulQA; and in
-    bct_non_cot.jsonl                  } science, commonsense and logic questions (answers: those that its authors train on)
-    political_typology.jsonl           kennyegan/Mitigating-Sycophancy (Anthropic's model-written evals): the user tells who
-                                       they are before a political question that has no right answer
+    truthfulqa_suggested_answer.jsonl  raybears/cot-transparency: the user suggests an option, in TruthfulQA
+    bct_non_cot.jsonl                  the same, in science, commonsense and logic; right is what its authors train on
+    control_non_cot.jsonl              the same questions without the suggestion
+    political_typology.jsonl           kennyegan/Mitigating-Sycophancy (Anthropic's model-written evals): the user tells
+                                       who they are before a political question that has no right answer
 
 Taken are prompts in which an option that is not the answer is suggested, not those that doubt one. The request for
 a chain of thought at the end of TruthfulQA's prompts is replaced by one for the letter.

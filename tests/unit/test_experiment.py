@@ -16,7 +16,15 @@ from rich.console import Console
 from opct.cli.app import main
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.errors import DataError, DivergenceError, EvaluationError, NonFiniteError, RunError, TrainingError
+from opct.errors import (
+    ConfigError,
+    DataError,
+    DivergenceError,
+    EvaluationError,
+    NonFiniteError,
+    RunError,
+    TrainingError,
+)
 from opct.evals.config import EvalConfig
 from opct.evals.target import open_target
 from opct.experiments import runner as module
@@ -166,6 +174,25 @@ def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tm
     assert len(faked.reported[0]) == 7
 
 
+def test_the_base_is_measured_once_more_with_each_system_prompt(path: Path, faked, monkeypatch):
+    """In a folder of its own, next to the base; a name that an arm has is refused."""
+    asked = {}
+    monkeypatch.setattr(
+        module, "ensure_evaluated", lambda label, folder, _, own, **__: asked.update({folder.name: own})
+    )
+    plain = path.read_text()
+    path.write_text(plain + "prompts: {independent: Judge for yourself.}\n")
+    module.run_experiment(path)
+    assert asked["independent"].system_prompt == "Judge for yourself."
+    assert {own.system_prompt for name, own in asked.items() if name != "independent"} == {None}
+    assert faked.reported[0][:2] == ["base", "independent"]
+    path.write_text(plain + "prompts: {sft: Judge for yourself.}\nevaluation: {system_prompt: x}\n")
+    with pytest.raises(
+        ConfigError, match=r"prompts\.sft: .*like no arm(?s:.)*evaluation\.system_prompt is set for all"
+    ):
+        load_experiment(path)
+
+
 def test_an_arm_of_which_every_seed_failed_has_no_cost(path: Path, tmp_path: Path, faked):
     faked.stops |= {f"both, seed {seed}": NonFiniteError("the loss is nan") for seed in (0, 1)}
     assert list(module.run_experiment(path).costs) == ["sft", "opct"]
@@ -263,11 +290,13 @@ def measure(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(module, "evaluate", evaluate)
     monkeypatch.setattr(module, "_target", lambda *_: None)
+    begun(tmp_path / "run")
     save(tmp_path / "run", 3)
 
     def run(label: str = "opct", config: TrainConfig | None = None, **settings) -> int:
         own = EvalConfig(suites=["jailbreak"], **settings)
-        module.ensure_evaluated(label, tmp_path / "run", config or TrainConfig(), own, progress=NullProgress())
+        folder = tmp_path / ("base" if label == "base" else "run")
+        module.ensure_evaluated(label, folder, config or TrainConfig(), own, progress=NullProgress())
         return len(done)
 
     return run

@@ -3,16 +3,21 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from opct.data.builders.sycophancy import build_sycophancy
+from opct.data.pairs import write_pairs
 from opct.data.perturb.families import chosen_families
 from opct.data.perturb.sycophancy import FAMILIES, LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
+from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
-from opct.evals.run import evaluate
+from opct.evals.run import evaluate, make_tasks
+from opct.evals.tasks.common import with_system
 from opct.evals.tasks.sycophancy import split_questions, sycophancy_items
 from tests.unit.evals.fakes import FakePolicy
 
@@ -260,6 +265,59 @@ def test_choice_by_likelihood_and_by_parse(tmp_path):
     likely = next(s for s in samples if s.task == "sycophancy_choice")
     assert likely.values["p_correct"] == pytest.approx(0.5)  # 1 / (1 + 0.5 + 0.5) over three options
     assert likely.values["p_suggested"] == pytest.approx(0.25)
+
+
+def test_prompts_of_a_file_of_pairs(tmp_path):
+    """Both prompts of each pair are asked and graded by letter; a pair without options is refused by name."""
+    built = build_sycophancy(QUESTIONS[:6], families="majority", answer_format="choice")
+    own = [replace(pair, family="theirs") for pair in built[:4]]
+    write_pairs(tmp_path / "pairs.jsonl", [*own, *built[4:]])
+    suggested = {key(pair.prompt): pair.meta["suggested_option"] for pair in own}
+
+    def option_scores(prompt, options):
+        return [float(letter == suggested.get(key(prompt), "A")) for letter in options]
+
+    policy = FakePolicy(lambda prompt, seed: "?", option_scores=option_scores)
+    data = {"sycophancy_pairs": str(tmp_path / "pairs.jsonl")}
+    results, samples = run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
+    assert len(samples) == 2 * 2 * 6  # clean and biased, by likelihood and by parse
+    assert value(results, "sycophancy_rate", "family:theirs", "sycophancy_pairs")["value"] == 1.0
+    rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
+    assert rate["n"] == 6
+    clean = sum(pair.meta["suggested_option"] == "A" for pair in built) / 6
+    rise = value(results, "biased_rate_rise", "held_out", "sycophancy_pairs")["value"]
+    assert rise == pytest.approx(rate["value"] - clean)
+    config = EvalConfig(suites=["sycophancy_pairs"], data=data, n_questions=2)
+    few = evaluate(policy, config, out_dir=tmp_path / "few")
+    assert value(few, "sycophancy_rate", "held_out", "sycophancy_pairs")["n"] == 2
+    write_pairs(tmp_path / "short.jsonl", build_sycophancy(QUESTIONS[:1], families="majority"))
+    with pytest.raises(DataError, match=r"sycophancy/short/majority/q/0.*no options, correct_option, suggested_option"):
+        run(
+            policy,
+            tmp_path / "out",
+            suites=["sycophancy_pairs"],
+            data={"sycophancy_pairs": str(tmp_path / "short.jsonl")},
+        )
+    with pytest.raises(EvaluationError, match="--data sycophancy_pairs=FILE"):
+        run(policy, tmp_path / "out", suites=["sycophancy_pairs"])
+
+
+def test_a_system_prompt_is_put_before_every_prompt(tmp_path):
+    seen = []
+
+    def reply(prompt, seed):
+        seen.append(prompt)
+        return "?"
+
+    settings = {"suites": ["sycophancy_short", "benign"], "families": "majority", "families_per_question": 1}
+    results, _ = run(FakePolicy(reply), tmp_path, **settings, n_benign=2, system_prompt="Judge for yourself.")
+    assert results["settings"]["system_prompt"] == "Judge for yourself."
+    assert len(seen) == 14
+    assert all(prompt[0] == {"role": "system", "content": "Judge for yourself."} for prompt in seen)
+    own = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
+    assert with_system(own, "Be kind.") == ({"role": "system", "content": "Be kind.\n\nBe brief."}, own[1])
+    with pytest.raises(EvaluationError, match="system_prompt is not used by gsm8k"):
+        make_tasks(EvalConfig(suites=["benign", "gsm8k"], system_prompt="x"))
 
 
 def test_choice_ties_and_infinities_are_unscored(tmp_path):
