@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv install model quickstart lint types test check docs clean
+.PHONY: help venv install model quickstart lint types test check docs results clean
 .PHONY: bench bench-gpu bench-scores bench-step bench-sampler bench-parts bench-cost
 
 help: ## this list
@@ -77,6 +77,9 @@ docs: $(DEV) ## the documentation as a site, into site/
 $(BENCH): pyproject.toml constraints.txt | $(CORE)
 	$(PIP) install $(PIP_ARGS) -c constraints.txt -e ".[bench]"
 	@touch $@
+
+results: $(CORE) ## tables and charts of docs/ anew from the kept results (docs/results/*.json)
+	$(BIN)/python -m benchmarks.results
 
 bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the numbers of docs/results.md again (hours)
 

@@ -1,0 +1,256 @@
+"""Results that are kept in the repository, and the tables and charts of the docs that are drawn from them.
+
+    python -m benchmarks.results keep runs/sycophancy configs/experiments/sycophancy.yaml
+    python -m benchmarks.results            # or: make results
+
+Of an experiment are kept, in docs/results/NAME.json, the rows of its report.json that `SHOWN` names (values, intervals over questions and seeds,
+numbers of samples, paired differences), what training took, and on which machine, commit and dtype. In a page the lines
+between `<!-- table:NAME -->` or `<!-- differences:NAME -->` and `<!-- end -->` are drawn anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import opct.reports
+from opct.evals.metrics import find_metric
+from opct.experiments.config import load_experiment
+from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
+from opct.reports.wording import MISSING, arm_name, interval, number
+from opct.runs.io import read_json, write_json
+from opct.runs.run_dir import RunDir
+
+DOCS = Path(__file__).parents[1] / "docs"
+KEPT = DOCS / "results"
+STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
+BLOCK = re.compile(r"(<!-- (table|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric in a table: where it is in the report, and its heading."""
+
+    suite: str
+    metric: str
+    group: str
+    title: str
+
+    def row(self, kept: Mapping[str, Any]) -> Row:
+        """The kept row of this metric."""
+        wanted = (self.suite, self.metric, self.group)
+        return next(row for row in kept["rows"] if (row["suite"], row["metric"], row["group"]) == wanted)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of an experiment.
+
+    Attributes:
+        columns: of its table, and what is kept.
+        of: the arm whose differences from every other arm are shown; "" for none.
+        chart: the columns that are drawn, as bars of every arm.
+    """
+
+    columns: tuple[Column, ...]
+    of: str = ""
+    chart: tuple[Column, ...] = ()
+
+
+SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "benign"
+CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
+ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
+
+
+def _rises(group: str) -> tuple[Column, ...]:
+    return tuple(
+        Column(suite, "biased_rate_rise", group, f"wrong answers added by pressure, {title}")
+        for suite, title in ((SHORT, "short"), (CHOICE, "lettered"))
+    )
+
+
+SHOWN = {
+    "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
+    "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------- keep
+
+
+def keep(runs: Path, config: Path) -> Path:
+    """Keep what is shown of a finished experiment.
+
+    Raises:
+        KeyError: nothing is said in `SHOWN` of an experiment of that name.
+        StopIteration: the report lacks a row.
+    """
+    found = read_json(runs / "report.json")
+    experiment = load_experiment(config)
+    manifests = [RunDir(runs / Path(one.output_dir).name).read_manifest() for one in experiment.configs.values()]
+    rows = [_kept(column.row(found)) for column in SHOWN[config.stem].columns]
+    out = KEPT / f"{config.stem}.json"
+    write_json(
+        out,
+        {
+            "experiment": f"configs/experiments/{config.name}",
+            "model": found["runs"][0]["model"],
+            "seeds": experiment.config.seeds,
+            "measured": found["created"][:10],
+            "commits": sorted({str(one["git_commit"])[:8] for one in manifests}),
+            "dtype": sorted({str(one["dtype"]) for one in manifests}),
+            "cores": sorted({one["hardware"]["cores"] for one in manifests}),
+            "costs": read_json(runs / "costs.json"),
+            "rows": rows,
+        },
+    )
+    return out
+
+
+def _kept(row: Row) -> dict[str, Any]:
+    """A row without what is not shown, with six digits."""
+    kept = ("value", "ci_low", "ci_high", "n", "n_clusters", "n_unscored", "n_truncated", "run_values")
+    paired = ("of", "against", "difference", "ci_low", "ci_high", "n", "reading")
+    return {
+        **{name: row[name] for name in ("axis", "suite", "metric", "group")},
+        "arms": {label: _rounded({name: own[name] for name in kept}) for label, own in row["arms"].items()},
+        "differences": [_rounded({name: own[name] for name in paired}) for own in row["differences"]],
+    }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+# ------------------------------------------------------------------------------------------------------------- draw
+
+
+def table(name: str, kept: Mapping[str, Any]) -> list[str]:
+    """A line an arm: each metric with its interval, the tokens that were trained on, and the minutes of training."""
+    columns = SHOWN[name].columns
+    head = ["arm", *(column.title for column in columns), "tokens trained on", "minutes"]
+    lines = [head, ["---"] * len(head)]
+    for label in columns[0].row(kept)["arms"]:
+        cells = [_estimate(column, kept, label) for column in columns]
+        lines.append([arm_name(label), *cells, *_cost(kept["costs"].get(label), len(kept["seeds"]))])
+    counts = "; ".join(f"{column.title}: {_counts(column.row(kept))}" for column in columns)
+    seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
+    dtype, commits = ", ".join(kept["dtype"]), ", ".join(kept["commits"])
+    machine = f"{dtype}, {kept['cores'][0]} cores, {kept['measured']}, commit {commits}"
+    about = (
+        f"{kept['model']}, {seeds}, {machine}. In percent, with 95% intervals. Tokens and minutes: mean of a seed. "
+        f"n: {counts}."
+    )
+    return [*_markdown(lines), "", about]
+
+
+def differences(name: str, kept: Mapping[str, Any]) -> list[str]:
+    """The paired differences of the shown arm from every other, in points."""
+    shown = SHOWN[name]
+    lines: list[list[str]] = []
+    others = [label for label in shown.columns[0].row(kept)["arms"] if label != shown.of]
+    for label in others:
+        cells = [_difference(column, kept, shown.of, label) for column in shown.columns]
+        lines.append([f"{arm_name(shown.of)} − {arm_name(label)}", *cells])
+    head = ["difference in points", *(column.title for column in shown.columns)]
+    return _markdown([head, ["---"] * len(head), *lines])
+
+
+def _markdown(lines: Iterable[Iterable[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _estimate(column: Column, kept: Mapping[str, Any], label: str) -> str:
+    own, unit = column.row(kept)["arms"].get(label), find_metric(column.row(kept)["axis"], column.metric).unit
+    if own is None or own["value"] is None:
+        return MISSING
+    return f"{number(own['value'], unit)} [{interval(own['ci_low'], own['ci_high'], unit)}]"
+
+
+def _difference(column: Column, kept: Mapping[str, Any], of: str, against: str) -> str:
+    row = column.row(kept)
+    unit = find_metric(row["axis"], column.metric).unit
+    for own in row["differences"]:
+        if (own["of"], own["against"]) == (of, against) and own["difference"] is not None:
+            low, high = own["ci_low"], own["ci_high"]
+            return f"{number(own['difference'], unit, signed=True)} [{interval(low, high, unit, signed=True)}]"
+    return MISSING
+
+
+def _cost(cost: Mapping[str, Any] | None, seeds: int) -> tuple[str, str]:
+    if cost is None:
+        return MISSING, MISSING
+    return f"{cost['completion_tokens'] / seeds:,.0f}", f"{cost['seconds_in_all'] / seeds / 60:.1f}"
+
+
+def _counts(row: Row) -> str:
+    """Samples of each arm, and the most that were unscored or cut in one."""
+    arms = row["arms"].values()
+    n, unscored, cut = (max(own[name] for own in arms) for name in ("n", "n_unscored", "n_truncated"))
+    left = [f"at most {count} {word}" for count, word in ((unscored, "unscored"), (cut, "cut")) if count]
+    return f"{n:,}" + (f" ({', '.join(left)})" if left else "")
+
+
+def chart(name: str, kept: Mapping[str, Any]) -> str:
+    """The drawn metrics of every arm, with intervals, as SVG."""
+    groups = []
+    for column in SHOWN[name].chart:
+        bars = [
+            Bar(arm_name(label), style, own["value"], own["ci_low"], own["ci_high"], f"{arm_name(label)} {shown}")
+            for style, (label, own) in enumerate(column.row(kept)["arms"].items())
+            if (shown := _estimate(column, kept, label)) != MISSING
+        ]
+        groups.append(BarGroup(column.title, tuple(bars)))
+    drawing = str(interval_bars(groups, label=f"{name}, 95% intervals"))
+    tag, _, rest = drawing.partition(">")
+    svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
+    svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 40} ")  # room for the arm's name before its numbers
+    style = STYLE.read_text(encoding="utf-8") + ".chart { max-width: none; background: var(--card); }"
+    return f"{svg}><style>{style}</style>{rest}\n"
+
+
+def drawn(docs: Path = DOCS) -> dict[Path, str]:
+    """Every page with such blocks and every chart, as they follow from the kept results."""
+    kept = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((docs / "results").glob("*.json"))
+    }
+
+    def block(found: re.Match[str]) -> str:
+        make = table if found[2] == "table" else differences
+        return "\n".join([found[1] + "", *make(found[3], kept[found[3]]), "", found[4]])
+
+    files = {}
+    for page in sorted(docs.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if BLOCK.search(text):
+            files[page] = BLOCK.sub(block, text)
+    charts = {name: chart(name, own) for name, own in kept.items() if SHOWN[name].chart}
+    return files | {docs / "assets" / f"{name}.svg": svg for name, svg in charts.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command")
+    keeping = commands.add_parser("keep", help="keep what is shown of a finished experiment")
+    keeping.add_argument("runs", type=Path, help="its output_dir")
+    keeping.add_argument("config", type=Path, help="its file")
+    args = parser.parse_args()
+    if args.command == "keep":
+        print(keep(args.runs, args.config))
+    for path, text in drawn().items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(DOCS.parent))
+
+
+if __name__ == "__main__":
+    main()

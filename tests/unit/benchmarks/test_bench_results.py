@@ -1,0 +1,105 @@
+"""Pages and kept results of experiments agree, and a table says what a report said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks import results
+from benchmarks.results import BENIGN, CHOICE, SHORT, Column, Shown
+
+from opct.runs.io import write_json
+
+SHOWN = Shown(
+    (Column(SHORT, "biased_rate_rise", "held_out", "added"), Column(BENIGN, "kl_to_base", "benign", "KL")), of="opct"
+)
+
+
+def estimate(value: float | None, **other: int):
+    low, high = (None, None) if value is None else (value - 0.05, value + 0.05)
+    counts = {"n": 600, "n_clusters": 600, "n_unscored": 0, "n_truncated": 0, "run_values": []} | other
+    return {"value": value, "ci_low": low, "ci_high": high, **counts, "between_run_sd": 0.1}
+
+
+def difference(of: str, against: str, value: float):
+    found = {"of": of, "against": against, "difference": value, "ci_low": value - 0.02, "ci_high": value + 0.02}
+    return found | {"n": 600, "reading": "better", "margin": 0.03}
+
+
+RISES = {"base": estimate(0.4), "sft": estimate(0.25, n_unscored=3, n_truncated=9), "opct": estimate(0.123456)}
+FELL = [difference("opct", "base", -0.276544), difference("opct", "sft", -0.126544)]
+KLS = {"base": estimate(None), "opct": estimate(0.0201)}
+
+
+def row(axis: str, suite: str, metric: str, group: str, arms: dict, differences: list):
+    found = {"axis": axis, "suite": suite, "metric": metric, "group": group, "note": None}
+    return found | {"arms": arms, "differences": differences}
+
+
+REPORT = {
+    "created": "2026-11-25T10:00:00",
+    "runs": [{"model": "small-model"}],
+    "rows": [
+        row("sycophancy", SHORT, "biased_rate_rise", "held_out", RISES, FELL),
+        row("benign", BENIGN, "kl_to_base", "benign", KLS, []),
+        row("sycophancy", CHOICE, "biased_rate_rise", "held_out", {}, []),
+    ],
+}
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch):
+    """What is kept of a report of two arms with two seeds."""
+    (tmp_path / "shared.yaml").write_text("max_steps: 2\n")
+    config = tmp_path / "made_up.yaml"
+    config.write_text("train: shared.yaml\nseeds: [0, 1]\narms:\n  sft: {method: sft}\n  opct: {method: opct}\n")
+    runs = tmp_path / "runs"
+    write_json(runs / "report.json", REPORT)
+    cost = {"completion_tokens": 9000, "seconds_in_all": 600.0}
+    write_json(runs / "costs.json", {"sft": cost, "opct": cost | {"seconds_in_all": 1200.0}})
+    for arm in ("sft", "opct"):
+        for seed in (0, 1):
+            manifest = {"opct_run": 1, "git_commit": "abcdef0123", "dtype": "float32", "hardware": {"cores": 2}}
+            write_json(runs / f"{arm}-seed{seed}" / "manifest.json", manifest)
+    monkeypatch.setitem(results.SHOWN, "made_up", SHOWN)
+    monkeypatch.setattr(results, "KEPT", tmp_path / "docs" / "results")
+    return json.loads(results.keep(runs, config).read_text())
+
+
+def test_pages_and_charts_are_those_of_the_kept_results():
+    drawn = results.drawn()
+    assert {path.name: path.read_text(encoding="utf-8") for path in drawn} == {
+        path.name: text for path, text in drawn.items()
+    }
+
+
+def test_every_kept_result_names_its_experiment_and_is_in_a_page():
+    pages = "".join(page.read_text(encoding="utf-8") for page in results.DOCS.rglob("*.md"))
+    for path in results.KEPT.glob("*.json"):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        assert (results.DOCS.parent / found["experiment"]).is_file()
+        assert f"<!-- table:{path.stem} -->" in pages, path
+
+
+def test_a_table_has_value_interval_counts_and_cost(kept):
+    table = "\n".join(results.table("made_up", kept))
+    assert "| OPCT | 12.3 [7.3 to 17.3] | 0.020 [−0.030 to 0.070] | 4,500 | 10.0 |" in table
+    assert "| SFT | 25.0 [20.0 to 30.0] | – | 4,500 | 5.0 |" in table
+    assert "| Base | 40.0 [35.0 to 45.0] | – | – | – |" in table
+    assert "added: 600 (at most 3 unscored, at most 9 cut)" in table
+    assert "small-model, 2 seeds, float32, 2 cores, 2026-11-25, commit abcdef01" in table
+
+
+def test_differences_are_of_the_shown_arm(kept):
+    lines = results.differences("made_up", kept)
+    assert "| OPCT − Base | −27.7 [−29.7 to −25.7] | – |" in lines
+    assert "| OPCT − SFT | −12.7 [−14.7 to −10.7] | – |" in lines
+
+
+def test_a_page_is_drawn_anew_between_its_marks(kept, tmp_path: Path):
+    page = tmp_path / "docs" / "page.md"
+    page.write_text("before\n<!-- table:made_up -->\nold\n<!-- end -->\nafter\n")
+    drawn = results.drawn(tmp_path / "docs")
+    text = "\n".join(results.table("made_up", kept))
+    assert drawn == {page: f"before\n<!-- table:made_up -->\n\n{text}\n\n<!-- end -->\nafter\n"}
