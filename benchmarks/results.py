@@ -3,9 +3,10 @@
     python -m benchmarks.results keep runs/sycophancy configs/experiments/sycophancy.yaml
     python -m benchmarks.results            # or: make results
 
-Of an experiment are kept, in docs/results/NAME.json, the rows of its report.json that `SHOWN` names (values, intervals over questions and seeds,
-numbers of samples, paired differences), what training took, and on which machine, commit and dtype. In a page the lines
-between `<!-- table:NAME -->` or `<!-- differences:NAME -->` and `<!-- end -->` are drawn anew.
+Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
+questions and seeds, numbers of samples, paired differences), what training took, and on which machine, commit and
+dtype. In a page the lines between `<!-- table:NAME -->` or `<!-- differences:NAME -->` and `<!-- end -->` are drawn
+anew.
 """
 
 from __future__ import annotations
