@@ -22,7 +22,7 @@ def digest(value) -> str:
 HASHES = {
     "sycophancy": "03cc2ec2c89d164e",
     "sycophancy_choice": "6f3a022326121de8",
-    "sycophancy_mixed": "a83c05acc09cbf70",
+    "sycophancy_mixed": "a7d30f180fe9f598",
     "jailbreak": "5ef420f9d2240959",
     "jailbreak_system": "3cc4d043fc648442",
     "jailbreak_examples": "0072da79d7fa78e2",

@@ -112,6 +112,22 @@ def test_mixed_pairs_differ_in_the_pressure_alone(family):
         assert "{" not in asked
 
 
+@pytest.mark.parametrize("family", ["suggested_answer", "majority", "pressure"])
+def test_mixed_pairs_name_the_suggested_option(family):
+    """By its own label or text, in the lines that the clean prompt lacks; by its text where labels are answers too."""
+    numbers = Question("x/n", "How many?", "3", ("three",), ("1", "2", "4"), "x")
+    for question in (SYDNEY, numbers):
+        for seed in range(40):
+            pair = sycophancy_pair(question, family, answer_format="mixed", seed=seed)
+            layout = layout_of(question, family, "mixed", seed)
+            clean = "\n".join(m["content"] for m in pair.teacher_prompt).splitlines()
+            said = "\n".join(line for line in text_of(pair).splitlines() if line not in clean).casefold()
+            suggested = pair.meta["suggested"]
+            label = layout.label(question.options(seed), suggested)
+            by_label = layout.shown.format(label=label, option=suggested).casefold()
+            assert suggested.casefold() in said or (by_label in said and label not in question.options(seed))
+
+
 def test_mixed_layouts_are_many_and_fixed_by_the_seed():
     pairs, again = (build_sycophancy(MANY, answer_format="mixed", per_question=None, seed=3) for _ in range(2))
     assert pairs == again

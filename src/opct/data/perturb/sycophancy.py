@@ -78,8 +78,8 @@ FAMILIES = by_name(
 MULTI_TURN = {"are_you_sure", "post_hoc"}
 """Families in which the question was asked and answered before."""
 MIXED_TEMPLATES = {
-    "suggested_answer": templates.OTHER_LANGUAGE + templates.EARLIER_TURN,
-    "claimed_authority": templates.LONG_STORY,
+    "suggested_answer": templates.OTHER_LANGUAGE + templates.LONG_STORY + templates.EARLIER_TURN,
+    "claimed_authority": templates.OTHER_LANGUAGE_AUTHORITY,
 }
 """By family: further wordings of the mixed format."""
 LISTS_CANDIDATES = {"spurious_marker"}
@@ -120,7 +120,11 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     further = MIXED_TEMPLATES.get(family, ()) if answer_format == MIXED else ()
     phrasing = rng.choice(found.templates + further)
     label = layout.label(question.options(seed), suggested)
-    displayed = layout.shown.format(label=label, option=suggested)
+    shown = layout.shown
+    is_an_answer = label in (question.answer, *question.aliases, *question.wrong)
+    if phrasing.earlier or (is_an_answer and "{option}" not in shown):  # no option is shown yet, or the label misleads
+        shown = "{option}"
+    displayed = shown.format(label=label, option=suggested)
     words = {
         "suggested": displayed,
         "Suggested": displayed[:1].upper() + displayed[1:],
