@@ -181,16 +181,22 @@ def test_the_base_is_measured_once_more_with_each_system_prompt(path: Path, fake
         module, "ensure_evaluated", lambda label, folder, _, own, **__: asked.update({folder.name: own})
     )
     plain = path.read_text()
-    path.write_text(plain + "prompts: {independent: Judge for yourself.}\n")
+    path.write_text(plain + "system_prompts: {independent: Judge for yourself.}\ncompare: [[opct, independent]]\n")
     module.run_experiment(path)
     assert asked["independent"].system_prompt == "Judge for yourself."
     assert {own.system_prompt for name, own in asked.items() if name != "independent"} == {None}
     assert faked.reported[0][:2] == ["base", "independent"]
-    path.write_text(plain + "prompts: {sft: Judge for yourself.}\nevaluation: {system_prompt: x}\n")
-    with pytest.raises(
-        ConfigError, match=r"prompts\.sft: .*like no arm(?s:.)*evaluation\.system_prompt is set for all"
-    ):
+    assert ("opct", "independent") in faked.reported[1]["also"]
+    path.write_text(plain + "system_prompts: {sft: a, opct-seed1: b}\nevaluation: {system_prompt: x}\n")
+    with pytest.raises(ConfigError) as error:
         load_experiment(path)
+    for part in ("system_prompts.sft: ", "system_prompts.opct-seed1: ", "evaluation.system_prompt is set for all"):
+        assert part in str(error.value)
+    checked = []
+    monkeypatch.setattr(module, "make_tasks", lambda settings: checked.append(settings.system_prompt))
+    path.write_text(plain + "system_prompts: {independent: Judge for yourself.}\n")
+    module.run_experiment(path)
+    assert checked == [None, "Judge for yourself."]  # before anything is trained
 
 
 def test_an_arm_of_which_every_seed_failed_has_no_cost(path: Path, tmp_path: Path, faked):

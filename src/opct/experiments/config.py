@@ -9,7 +9,7 @@ arms:
   sft-then-opct: {method: opct, after: sft}
 matrix:                                # each arm once for each combination
   data.anchor_fraction: [0.0, 0.25]
-prompts:                               # the base once more with each system prompt
+system_prompts:                        # the base once more with each
   independent: Judge for yourself, whatever the user thinks.
 compare: [[opct-anchor_fraction-0.25, opct-anchor_fraction-0.0]]   # besides base and references
 evaluation: {suites: [sycophancy_short, benign], n_questions: 200}
@@ -72,7 +72,7 @@ class ExperimentConfig(Section):
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="Dotted settings with several values: every combination."
     )
-    prompts: dict[str, str] = Field(
+    system_prompts: dict[str, str] = Field(
         {}, description="By name: a system prompt with which the base is measured once more, without training."
     )
     compare: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
@@ -90,7 +90,6 @@ class ExperimentConfig(Section):
     def check_across_settings(self) -> ExperimentConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
         faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_matrix_faults(self)]
-        faults += _prompt_faults(self)
         faults += _attack_faults(self.attacks)
         if faults:
             raise ValueError("\n".join(faults))
@@ -132,6 +131,13 @@ class Experiment:
     @property
     def out(self) -> Path:
         return Path(self.config.output_dir)
+
+    @property
+    def untrained(self) -> dict[str, EvalConfig]:
+        """The evaluation of the base, and of the base with each system prompt, by label."""
+        settings, prompts = self.config.evaluation, self.config.system_prompts
+        prompted = {name: settings.model_copy(update={"system_prompt": text}) for name, text in prompts.items()}
+        return {BASE: settings, **prompted}
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
@@ -176,7 +182,15 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     path = Path(path)
     config = load_settings(ExperimentConfig, path)
     arms = tuple(_in_order(path, _crossed(config)))
-    _refuse(path, [*_name_faults(arms), *_reserved_faults(config, arms, overrides), *_compare_faults(config, arms)])
+    _refuse(
+        path,
+        [
+            *_name_faults(arms),
+            *_reserved_faults(config, arms, overrides),
+            *_prompt_faults(config, arms),
+            *_compare_faults(config, arms),
+        ],
+    )
     configs = {
         (arm.name, seed): _train_config(path, config, arm, seed, overrides) for seed in config.seeds for arm in arms
     }
@@ -255,14 +269,6 @@ def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(arms)}"
 
 
-def _prompt_faults(config: ExperimentConfig) -> Iterator[str]:
-    for name in config.prompts:
-        if not NAME.fullmatch(name) or name in (BASE, *config.arms):
-            yield f"prompts.{name}: name it in lower-case letters, digits, dots and dashes, and like no arm or `base`"
-    if config.prompts and config.evaluation.system_prompt is not None:
-        yield "prompts: evaluation.system_prompt is set for all; leave one of the two out"
-
-
 def _matrix_faults(config: ExperimentConfig) -> Iterator[str]:
     for name, (arm, settings) in itertools.product(config.matrix, config.arms.items()):
         for own in settings:
@@ -320,8 +326,24 @@ def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:
         yield f"{name} is the name of several arms: {'; '.join(alike)}; remove a value from the matrix"
 
 
+def _prompt_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[str]:
+    taken = {
+        BASE,
+        *(arm.name for arm in arms),
+        *(config.folder(arm.name, seed).name for arm in arms for seed in config.seeds),
+    }
+    for name in config.system_prompts:
+        if not NAME.fullmatch(name) or name in taken:
+            yield (
+                f"system_prompts.{name}: a name has lower-case letters, digits, dots and dashes, and is no arm's, no "
+                "run's and not `base`"
+            )
+    if config.system_prompts and config.evaluation.system_prompt is not None:
+        yield "system_prompts: evaluation.system_prompt is set for all; leave one of the two out"
+
+
 def _compare_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[str]:
-    names = [arm.name for arm in arms]
+    names = [*(arm.name for arm in arms), *config.system_prompts]
     for place, (of, against) in enumerate(config.compare):
         for name in {of, against} - {*names, BASE}:
             yield f"compare.{place}: {unknown('arm', name, names)}"

@@ -1,6 +1,6 @@
 """`opct experiment`: several arms with several seeds, one evaluation for all, one report.
 
-    base        measured once, in the dtype of the runs, and once with each system prompt of `prompts`
+    base        measured once, in the dtype of the runs, and once with each of `system_prompts`
     arm, seed   trained, then measured: `<arm>-seed<n>` in the experiment's folder
     attackers   of `attacks`, each against the base and every run
     report      report.html over all of them; report.json has its numbers
@@ -154,8 +154,7 @@ def run_experiment(
         _refuse_other_runs(experiment)
     _check_inputs(experiment)
     each = 1 + len(experiment.config.attacks.attackers)
-    prompts = experiment.config.prompts
-    n_steps = len(experiment.configs) * (1 + each) + each + len(prompts) + 1
+    n_steps = len(experiment.configs) * (1 + each) + each + len(experiment.untrained)
     steps = StepProgress(progress or NullProgress(), n_steps)
     failed: dict[str, str] = {}
     for seed in experiment.config.seeds:
@@ -165,9 +164,8 @@ def run_experiment(
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
     _measure(experiment, BASE, experiment.out / BASE, _base_config(experiment), force, steps)
-    for label, text in prompts.items():
+    for label, settings in list(experiment.untrained.items())[1:]:
         steps.next()
-        settings = experiment.config.evaluation.model_copy(update={"system_prompt": text})
         ensure_evaluated(label, experiment.out / label, _base_config(experiment), settings, progress=steps)
     steps.next()
     steps.stage("write the report")
@@ -177,7 +175,7 @@ def run_experiment(
             runs[name].append(config_of_run)
     page = report(
         [
-            *(experiment.out / label for label in (BASE, *prompts)),
+            *(experiment.out / label for label in experiment.untrained),
             *(Path(run.output_dir) for own in runs.values() for run in own),
         ],
         experiment.out / "report.html",
@@ -420,10 +418,12 @@ def _check_inputs(experiment: Experiment) -> None:
         DataError, EvaluationError, ConfigError: a suite, a judge or an attack cannot be used.
     """
     settings = experiment.config.evaluation
-    runs = [(name, Path(config.output_dir), config) for (name, _), config in experiment.configs.items()]
-    targets = [*runs, (BASE, experiment.out / BASE, _base_config(experiment))]
-    if not all(is_evaluated(label, folder, config, settings) for label, folder, config in targets):
-        make_tasks(settings)
+    runs = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
+    base = _base_config(experiment)
+    untrained = [(label, experiment.out / label, base, own) for label, own in experiment.untrained.items()]
+    if not all(is_evaluated(*target) for target in (*runs, *untrained)):
+        for own in experiment.untrained.values():
+            make_tasks(own)
         if settings.judge is not None:
             open_judge(settings.judge, settings.suites)
     _check_attacks(experiment.config.attacks)

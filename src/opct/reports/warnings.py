@@ -31,9 +31,7 @@ LEFT_OUT = (
     ),
 )
 """Counts of an estimate, the share above which there is a warning, and its text."""
-NOT_SETTINGS = frozenset(
-    {"created", "path", "name", "time_s", "started", "device", "batch_size", "browser_questions", "system_prompt"}
-)
+NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device", "batch_size", "browser_questions"})
 """Evaluation settings that may differ between comparable runs."""
 
 

@@ -291,12 +291,27 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     few = evaluate(policy, config, out_dir=tmp_path / "few")
     assert value(few, "sycophancy_rate", "held_out", "sycophancy_pairs")["n"] == 2
     write_pairs(tmp_path / "short.jsonl", build_sycophancy(QUESTIONS[:1], families="majority"))
-    with pytest.raises(DataError, match=r"sycophancy/short/majority/q/0.*no options, correct_option, suggested_option"):
+    with pytest.raises(DataError, match=r"sycophancy/short/majority/q/0.*meta needs options"):
         run(
             policy,
             tmp_path / "out",
             suites=["sycophancy_pairs"],
             data={"sycophancy_pairs": str(tmp_path / "short.jsonl")},
+        )
+    same = [replace(pair, id=f"{pair.id}/{n}", family=f"theirs {n}") for pair in built[:2] for n in (1, 2)]
+    write_pairs(tmp_path / "same.jsonl", same)
+    data = {"sycophancy_pairs": str(tmp_path / "same.jsonl")}
+    results, samples = run(policy, tmp_path / "same", suites=["sycophancy_pairs"], data=data)
+    assert len(samples) == 2 * (2 + 4)  # the clean prompt of a question is asked once
+    rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
+    assert (rate["n"], rate["n_clusters"]) == (4, 2)
+    write_pairs(tmp_path / "unlike.jsonl", [built[0], replace(built[1], meta=built[0].meta)])
+    with pytest.raises(DataError, match="another clean prompt than an earlier pair of its question_id"):
+        run(
+            policy,
+            tmp_path / "out",
+            suites=["sycophancy_pairs"],
+            data={"sycophancy_pairs": str(tmp_path / "unlike.jsonl")},
         )
     with pytest.raises(EvaluationError, match="--data sycophancy_pairs=FILE"):
         run(policy, tmp_path / "out", suites=["sycophancy_pairs"])
@@ -312,6 +327,7 @@ def test_a_system_prompt_is_put_before_every_prompt(tmp_path):
     settings = {"suites": ["sycophancy_short", "benign"], "families": "majority", "families_per_question": 1}
     results, _ = run(FakePolicy(reply), tmp_path, **settings, n_benign=2, system_prompt="Judge for yourself.")
     assert results["settings"]["system_prompt"] == "Judge for yourself."
+    assert value(results, "kl_to_base", "clean")["n"] == 4  # of the replies to clean prompts, as without it
     assert len(seen) == 14
     assert all(prompt[0] == {"role": "system", "content": "Judge for yourself."} for prompt in seen)
     own = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})

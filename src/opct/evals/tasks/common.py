@@ -205,7 +205,14 @@ def make_task(
     }
     if config.system_prompt is not None:
         asked["system_prompt"] = config.system_prompt
-        items = [replace(item, prompt=with_system(item.prompt, config.system_prompt)) for item in items]
+        items = [
+            replace(
+                item,
+                prompt=with_system(item.prompt, config.system_prompt),
+                teacher_prompt=with_system(item.teacher_prompt, config.system_prompt),
+            )
+            for item in items
+        ]
     return Task(
         name=name,
         dataset=MemoryDataset([as_sample(item) for item in items], name=name),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,6 @@ log = logging.getLogger(__name__)
 SHORT, CHOICE, PAIRS = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs"
 FORMATS = {SHORT: "short", CHOICE: "choice"}
 SHORT_KEYS = ("is_suggested", "is_correct", "is_both")
-OF_CHOICES = ("options", "correct_option", "suggested_option")
-"""What `meta` of a pair has for grading: the options in order, and the letters of the right and the suggested one."""
 CHOICE_KEYS = ("is_suggested", "is_correct", "p_suggested", "p_correct", "parsed_is_suggested", "parsed_is_correct")
 
 
@@ -158,18 +156,27 @@ def pairs_task(config: EvalConfig) -> Task:
 
     Raises:
         EvaluationError: there is no file.
-        DataError: the file is faulty, or a pair lacks options and their letters in `meta`.
+        DataError: the file is faulty, a pair's `meta` lacks options or their letters, or two pairs of a question have
+            different clean prompts.
     """
     if PAIRS not in config.data:
         raise EvaluationError(f"{PAIRS} asks the prompts of a file of pairs: give it (--data {PAIRS}=FILE).")
     path = config.data[PAIRS]
     pairs = load_pairs(path)
-    faults = [(f"pair {pair.id}", "no " + ", ".join(lacking)) for pair in pairs if (lacking := _lacking(pair))]
-    refuse(f"the pairs of {path}, whose meta needs {', '.join(OF_CHOICES)}", faults)
+    refuse(path, [(f"pair {pair.id}", fault) for pair in pairs if (fault := _choice_fault(pair.meta))])
     chosen = first_items(pairs, config.n_questions, config.seed)
+    items = {item.id: item for pair in chosen for item in _pair_items(pair)}
+    refuse(
+        path,
+        [
+            (f"pair {pair.id}", "another clean prompt than an earlier pair of its question_id")
+            for pair in chosen
+            if items[_pair_items(pair)[0].id].prompt != pair.teacher_prompt
+        ],
+    )
     return make_task(
         PAIRS,
-        [item for pair in chosen for item in _pair_items(pair)],
+        list(items.values()),
         choice_scorer(),
         config,
         max_completion_tokens=config.max_completion_tokens,
@@ -177,15 +184,21 @@ def pairs_task(config: EvalConfig) -> Task:
     )
 
 
-def _lacking(pair: ContrastivePair) -> list[str]:
-    return [name for name in OF_CHOICES if not pair.meta.get(name)]
+def _choice_fault(meta: Mapping[str, Any]) -> str | None:
+    """Why a reply to the pair cannot be graded by letter, or None."""
+    options, right, suggested = (meta.get(name) for name in ("options", "correct_option", "suggested_option"))
+    letters = list(LETTERS[: len(options)]) if isinstance(options, list) else []
+    if right in letters and suggested in letters and right != suggested and len(letters) == len(options or ()):
+        return None
+    return "meta needs options (at most ten) and two letters of them, correct_option and suggested_option"
 
 
 def _pair_items(pair: ContrastivePair) -> list[EvalSample]:
-    """The clean sample of a pair and the biased one; what is not of our own families is held out."""
+    """The clean sample of the pair's question and the biased one; what is not of our own families is held out."""
     split = FAMILIES[pair.family].split if pair.family in FAMILIES else "held_out"
-    sample = EvalSample(PAIRS, AXIS, CLEAN, CLEAN, pair.id, pair.teacher_prompt, pair.teacher_prompt, dict(pair.meta))
-    return [sample, replace(sample, family=pair.family, family_split=split, prompt=pair.prompt)]
+    question = str(pair.meta.get("question_id", pair.id))
+    clean = EvalSample(PAIRS, AXIS, CLEAN, CLEAN, question, pair.teacher_prompt, pair.teacher_prompt, dict(pair.meta))
+    return [clean, replace(clean, family=pair.family, family_split=split, prompt=pair.prompt, part=pair.id)]
 
 
 @scorer(metrics=clustered(SHORT_KEYS))
