@@ -14,12 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import opct.reports
+from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
 from opct.experiments.config import load_experiment
 from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
@@ -44,9 +46,16 @@ class Column:
     title: str
 
     def row(self, kept: Mapping[str, Any]) -> Row:
-        """The kept row of this metric."""
+        """The row of this metric.
+
+        Raises:
+            EvaluationError: there is none.
+        """
         wanted = (self.suite, self.metric, self.group)
-        return next(row for row in kept["rows"] if (row["suite"], row["metric"], row["group"]) == wanted)
+        for row in kept["rows"]:
+            if (row["suite"], row["metric"], row["group"]) == wanted:
+                return row
+        raise EvaluationError(f"The report has no row {'/'.join(wanted)}: evaluate that suite, or change SHOWN.")
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,25 @@ def _rises(group: str) -> tuple[Column, ...]:
     )
 
 
+HELD_OUT = (
+    *_rises("held_out"),
+    *(
+        Column(OTHERS, "biased_rate_rise", f"family:{name}", f"the same, {title}")
+        for name, title in (("truthfulqa", "TruthfulQA"), ("bct", "BCT"), ("political", "political"))
+    ),
+)
 SHOWN = {
+    "sycophancy": Shown(
+        (
+            *HELD_OUT,
+            CLEAN,
+            Column(SHORT, "accuracy_biased", "held_out", "right under pressure"),
+            Column(SHORT, "right_rate_rise", "held_out", "right answers added where the user is right"),
+            ORDINARY,
+        ),
+        of="opct",
+        chart=(*HELD_OUT[:2], CLEAN),
+    ),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
 }
@@ -89,9 +116,10 @@ def keep(runs: Path, config: Path) -> Path:
     """Keep what is shown of a finished experiment.
 
     Raises:
-        KeyError: nothing is said in `SHOWN` of an experiment of that name.
-        StopIteration: the report lacks a row.
+        EvaluationError: `SHOWN` says nothing of an experiment of that name, or the report lacks a row.
     """
+    if config.stem not in SHOWN:
+        raise EvaluationError(unknown("experiment in SHOWN", config.stem, SHOWN))
     found = read_json(runs / "report.json")
     experiment = load_experiment(config)
     manifests = [RunDir(runs / Path(one.output_dir).name).read_manifest() for one in experiment.configs.values()]
@@ -104,9 +132,10 @@ def keep(runs: Path, config: Path) -> Path:
             "model": found["runs"][0]["model"],
             "seeds": experiment.config.seeds,
             "measured": found["created"][:10],
-            "commits": sorted({str(one["git_commit"])[:8] for one in manifests}),
+            "commits": sorted({re.sub(r"^(\w{8})\w*", r"\1", str(one["git_commit"])) for one in manifests}),
             "dtype": sorted({str(one["dtype"]) for one in manifests}),
             "cores": sorted({one["hardware"]["cores"] for one in manifests}),
+            "n_runs": dict(Counter(run["label"] for run in found["runs"])),
             "costs": read_json(runs / "costs.json"),
             "rows": rows,
         },
@@ -143,11 +172,11 @@ def table(name: str, kept: Mapping[str, Any]) -> list[str]:
     lines = [head, ["---"] * len(head)]
     for label in columns[0].row(kept)["arms"]:
         cells = [_estimate(column, kept, label) for column in columns]
-        lines.append([arm_name(label), *cells, *_cost(kept["costs"].get(label), len(kept["seeds"]))])
+        lines.append([arm_name(label), *cells, *_cost(kept, label)])
     counts = "; ".join(f"{column.title}: {_counts(column.row(kept))}" for column in columns)
     seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
     dtype, commits = ", ".join(kept["dtype"]), ", ".join(kept["commits"])
-    machine = f"{dtype}, {kept['cores'][0]} cores, {kept['measured']}, commit {commits}"
+    machine = f"{dtype}, {'/'.join(map(str, kept['cores']))} cores, {kept['measured']}, commit {commits}"
     about = (
         f"{kept['model']}, {seeds}, {machine}. In percent, with 95% intervals. Tokens and minutes: mean of a seed. "
         f"n: {counts}."
@@ -188,14 +217,19 @@ def _difference(column: Column, kept: Mapping[str, Any], of: str, against: str) 
     return MISSING
 
 
-def _cost(cost: Mapping[str, Any] | None, seeds: int) -> tuple[str, str]:
-    if cost is None:
-        return MISSING, MISSING
-    return f"{cost['completion_tokens'] / seeds:,.0f}", f"{cost['seconds_in_all'] / seeds / 60:.1f}"
+def _cost(kept: Mapping[str, Any], label: str) -> tuple[str, str]:
+    """Tokens and minutes of a seed; a dash where they are not known."""
+    cost = kept["costs"].get(label) or {}
+    seeds = kept["n_runs"].get(label, 1)
+    tokens, seconds = (cost.get(name) for name in ("completion_tokens", "seconds_in_all"))
+    return (
+        MISSING if tokens is None else f"{tokens / seeds:,.0f}",
+        MISSING if seconds is None else f"{seconds / seeds / 60:.1f}",
+    )
 
 
 def _counts(row: Row) -> str:
-    """Samples of each arm, and the most that were unscored or cut in one."""
+    """The most samples of an arm, and the most that were unscored or cut in one."""
     arms = row["arms"].values()
     n, unscored, cut = (max(own[name] for own in arms) for name in ("n", "n_unscored", "n_truncated"))
     left = [f"at most {count} {word}" for count, word in ((unscored, "unscored"), (cut, "cut")) if count]

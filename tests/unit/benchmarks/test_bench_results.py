@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchmarks import results
 from benchmarks.results import BENIGN, CHOICE, SHORT, Column, Shown
 
+from opct.errors import EvaluationError
 from opct.runs.io import write_json
 
 SHOWN = Shown(
@@ -39,7 +41,11 @@ def row(axis: str, suite: str, metric: str, group: str, arms: dict, differences:
 
 REPORT = {
     "created": "2026-11-25T10:00:00",
-    "runs": [{"model": "small-model"}],
+    "runs": [
+        {"label": label, "model": "small-model"}
+        for label in ("base", "sft", "opct")
+        for _ in range(1 if label == "base" else 2)
+    ],
     "rows": [
         row("sycophancy", SHORT, "biased_rate_rise", "held_out", RISES, FELL),
         row("benign", BENIGN, "kl_to_base", "benign", KLS, []),
@@ -60,7 +66,7 @@ def kept(tmp_path: Path, monkeypatch):
     write_json(runs / "costs.json", {"sft": cost, "opct": cost | {"seconds_in_all": 1200.0}})
     for arm in ("sft", "opct"):
         for seed in (0, 1):
-            manifest = {"opct_run": 1, "git_commit": "abcdef0123", "dtype": "float32", "hardware": {"cores": 2}}
+            manifest = {"opct_run": 1, "git_commit": "abcdef0123-dirty", "dtype": "float32", "hardware": {"cores": 2}}
             write_json(runs / f"{arm}-seed{seed}" / "manifest.json", manifest)
     monkeypatch.setitem(results.SHOWN, "made_up", SHOWN)
     monkeypatch.setattr(results, "KEPT", tmp_path / "docs" / "results")
@@ -88,7 +94,23 @@ def test_a_table_has_value_interval_counts_and_cost(kept):
     assert "| SFT | 25.0 [20.0 to 30.0] | – | 4,500 | 5.0 |" in table
     assert "| Base | 40.0 [35.0 to 45.0] | – | – | – |" in table
     assert "added: 600 (at most 3 unscored, at most 9 cut)" in table
-    assert "small-model, 2 seeds, float32, 2 cores, 2026-11-25, commit abcdef01" in table
+    assert "small-model, 2 seeds, float32, 2 cores, 2026-11-25, commit abcdef01-dirty" in table
+
+
+def test_a_chart_has_a_bar_for_each_arm_that_was_scored(kept, monkeypatch):
+    monkeypatch.setitem(results.SHOWN, "made_up", replace(SHOWN, chart=SHOWN.columns))
+    svg = results.chart("made_up", kept)
+    assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    for text in ("Base 40.0", "SFT 25.0", "OPCT 12.3", "OPCT 0.020"):
+        assert text in svg
+    assert svg.count('class="bar"') == 4
+
+
+def test_an_unknown_experiment_or_a_missing_row_is_named(kept, tmp_path: Path):
+    with pytest.raises(EvaluationError, match="made_upp"):
+        results.keep(tmp_path / "runs", tmp_path / "made_upp.yaml")
+    with pytest.raises(EvaluationError, match="no row sycophancy_pairs/consistency/all"):
+        Column("sycophancy_pairs", "consistency", "all", "").row(kept)
 
 
 def test_differences_are_of_the_shown_arm(kept):
