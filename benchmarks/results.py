@@ -173,13 +173,13 @@ def table(name: str, kept: Mapping[str, Any]) -> list[str]:
     for label in columns[0].row(kept)["arms"]:
         cells = [_estimate(column, kept, label) for column in columns]
         lines.append([arm_name(label), *cells, *_cost(kept, label)])
-    counts = "; ".join(f"{column.title}: {_counts(column.row(kept))}" for column in columns)
+    lines.append(["n", *(_counts(column.row(kept)) for column in columns), MISSING, MISSING])
     seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
     dtype, commits = ", ".join(kept["dtype"]), ", ".join(kept["commits"])
     machine = f"{dtype}, {'/'.join(map(str, kept['cores']))} cores, {kept['measured']}, commit {commits}"
     about = (
         f"{kept['model']}, {seeds}, {machine}. In percent, with 95% intervals. Tokens and minutes: mean of a seed. "
-        f"n: {counts}."
+        "n: samples of an arm, with the most that were unscored or cut in one."
     )
     return [*_markdown(lines), "", about]
 
@@ -232,7 +232,7 @@ def _counts(row: Row) -> str:
     """The most samples of an arm, and the most that were unscored or cut in one."""
     arms = row["arms"].values()
     n, unscored, cut = (max(own[name] for own in arms) for name in ("n", "n_unscored", "n_truncated"))
-    left = [f"at most {count} {word}" for count, word in ((unscored, "unscored"), (cut, "cut")) if count]
+    left = [f"{count} {word}" for count, word in ((unscored, "unscored"), (cut, "cut")) if count]
     return f"{n:,}" + (f" ({', '.join(left)})" if left else "")
 
 

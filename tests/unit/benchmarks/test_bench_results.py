@@ -93,7 +93,7 @@ def test_a_table_has_value_interval_counts_and_cost(kept):
     assert "| OPCT | 12.3 [7.3 to 17.3] | 0.020 [−0.030 to 0.070] | 4,500 | 10.0 |" in table
     assert "| SFT | 25.0 [20.0 to 30.0] | – | 4,500 | 5.0 |" in table
     assert "| Base | 40.0 [35.0 to 45.0] | – | – | – |" in table
-    assert "added: 600 (at most 3 unscored, at most 9 cut)" in table
+    assert "| n | 600 (3 unscored, 9 cut) | 600 | – | – |" in table
     assert "small-model, 2 seeds, float32, 2 cores, 2026-11-25, commit abcdef01-dirty" in table
 
 
