@@ -84,7 +84,7 @@ results: $(CORE) ## tables and charts of docs/ anew from the kept results (docs/
 bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the numbers of docs/results.md again (hours)
 
 bench-scores: $(BENCH) ## the table of evaluations, and the estimators
-	$(BIN)/opct experiment configs/experiment_results.yaml
+	$(BIN)/opct experiment configs/experiments/sycophancy_80_steps.yaml
 	$(BIN)/python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
 
 bench-step: $(BENCH) model ## seconds and memory of a step against TRL
