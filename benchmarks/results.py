@@ -250,7 +250,10 @@ def chart(name: str, kept: Mapping[str, Any]) -> str:
     tag, _, rest = drawing.partition(">")
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
     svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 40} ")  # room for the arm's name before its numbers
-    style = STYLE.read_text(encoding="utf-8") + ".chart { max-width: none; background: var(--card); }"
+    style = (
+        STYLE.read_text(encoding="utf-8")
+        + ".chart { max-width: none; background: var(--card); font-family: system-ui, sans-serif; }"
+    )
     return f"{svg}><style>{style}</style>{rest}\n"
 
 
