@@ -15,12 +15,13 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import opct.reports
+from benchmarks import results_chart
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
 from opct.experiments.config import load_experiment
@@ -146,7 +147,7 @@ def keep(runs: Path, config: Path) -> Path:
 def _kept(row: Row) -> dict[str, Any]:
     """A row without what is not shown, with six digits."""
     kept = ("value", "ci_low", "ci_high", "n", "n_clusters", "n_unscored", "n_truncated", "run_values")
-    paired = ("of", "against", "difference", "ci_low", "ci_high", "n", "reading")
+    paired = ("of", "against", "difference", "ci_low", "ci_high", "n")
     return {
         **{name: row[name] for name in ("axis", "suite", "metric", "group")},
         "arms": {label: _rounded({name: own[name] for name in kept}) for label, own in row["arms"].items()},
@@ -230,9 +231,10 @@ def _cost(kept: Mapping[str, Any], label: str) -> tuple[str, str]:
 
 def _counts(row: Row) -> str:
     """The most samples of an arm, and the most that were unscored or cut in one."""
-    arms = row["arms"].values()
-    n, unscored, cut = (max(own[name] for own in arms) for name in ("n", "n_unscored", "n_truncated"))
-    left = [f"{count} {word}" for count, word in ((unscored, "unscored"), (cut, "cut")) if count]
+    names = ("n", "n_clusters", "n_unscored", "n_truncated")
+    n, clusters, unscored, cut = (max(own[name] for own in row["arms"].values()) for name in names)
+    left = [f"of {clusters} questions"] if clusters < n else []
+    left += [f"{count} {word}" for count, word in ((unscored, "unscored"), (cut, "cut")) if count]
     return f"{n:,}" + (f" ({', '.join(left)})" if left else "")
 
 
@@ -246,7 +248,12 @@ def chart(name: str, kept: Mapping[str, Any]) -> str:
             if (shown := _estimate(column, kept, label)) != MISSING
         ]
         groups.append(BarGroup(column.title, tuple(bars)))
-    drawing = str(interval_bars(groups, label=f"{name}, 95% intervals"))
+    return as_file(groups, f"{name}, 95% intervals")
+
+
+def as_file(groups: Sequence[BarGroup], label: str) -> str:
+    """Bars with intervals as an SVG file with the report's style."""
+    drawing = str(interval_bars(groups, label=label))
     tag, _, rest = drawing.partition(">")
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
     svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 40} ")  # room for the arm's name before its numbers
@@ -273,6 +280,9 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
         if BLOCK.search(text):
             files[page] = BLOCK.sub(block, text)
     charts = {name: chart(name, own) for name, own in kept.items() if SHOWN[name].chart}
+    if (details := docs / "results_details.md").is_file():
+        groups = results_chart.groups(details.read_text(encoding="utf-8"))
+        charts["results"] = as_file(groups, "Rates of base, SFT and OPCT with 95% intervals")
     return files | {docs / "assets" / f"{name}.svg": svg for name, svg in charts.items()}
 
 

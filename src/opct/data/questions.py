@@ -101,6 +101,8 @@ def hash_share(text: str) -> float:
 
 
 class HasId(Protocol):
+    """A question, behaviour, fact or pair."""
+
     @property
     def id(self) -> str: ...
 
@@ -113,7 +115,7 @@ class HasSplit(HasId, Protocol):
 
 
 Item = TypeVar("Item", bound=HasSplit)
-Named = TypeVar("Named", bound=HasId)
+AnyItem = TypeVar("AnyItem", bound=HasId)
 
 
 def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
@@ -132,7 +134,7 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
     return chosen
 
 
-def first_items(items: Iterable[Named], n: int | None, seed: int) -> list[Named]:
+def first_items(items: Iterable[AnyItem], n: int | None, seed: int) -> list[AnyItem]:
     """At most `n` items (None: all) in an order by seed and id alone, so that fewer are a part of more."""
     return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{item.id}".encode()).hexdigest())[:n]
 

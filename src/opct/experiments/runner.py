@@ -163,10 +163,11 @@ def run_experiment(
     if len(failed) == len(experiment.configs):
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
-    _measure(experiment, BASE, experiment.out / BASE, _base_config(experiment), force, steps)
-    for label, settings in list(experiment.untrained.items())[1:]:
+    base = _base_config(experiment)
+    for label, settings in experiment.untrained.items():
         steps.next()
-        ensure_evaluated(label, experiment.out / label, _base_config(experiment), settings, progress=steps)
+        ensure_evaluated(label, experiment.out / label, base, settings, progress=steps)
+    _attack(experiment, BASE, experiment.out / BASE, base, force, steps)
     steps.next()
     steps.stage("write the report")
     runs: dict[str, list[TrainConfig]] = {arm.name: [] for arm in experiment.arms}
@@ -207,19 +208,19 @@ def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepPr
         except TrainingError as error:
             why = " ".join(str(error).split())
     if why is None:
-        _measure(experiment, arm.name, Path(config.output_dir), config, force, steps)
+        steps.next()
+        ensure_evaluated(arm.name, Path(config.output_dir), config, experiment.config.evaluation, progress=steps)
+        _attack(experiment, arm.name, Path(config.output_dir), config, force, steps)
         return
     failed[name] = why
     steps.log(f"{name} failed, and is not measured: {why}")
     steps.next(1 + len(experiment.config.attacks.attackers))
 
 
-def _measure(
+def _attack(
     experiment: Experiment, label: str, folder: Path, config: TrainConfig, force: bool, steps: StepProgress
 ) -> None:
-    """Evaluate a run or the base, and let every attacker attack it."""
-    steps.next()
-    ensure_evaluated(label, folder, config, experiment.config.evaluation, progress=steps)
+    """Let every attacker attack a run or the base."""
     for attacker, settings in experiment.config.attacks.by_name.items():
         steps.next()
         ensure_attacked(label, folder, config, attacker, settings, force=force, progress=steps)
@@ -350,7 +351,7 @@ def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinki
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the results depend on: the settings, and the weights of the last checkpoint or the name of the base."""
-    checkpoints = RunDir(folder).checkpoints() if RunDir(folder).is_run else []
+    checkpoints = RunDir(folder).checkpoints()
     return {
         "label": label,
         "settings": dict(settings),

@@ -306,12 +306,20 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
     assert (rate["n"], rate["n_clusters"]) == (4, 2)
     write_pairs(tmp_path / "unlike.jsonl", [built[0], replace(built[1], meta=built[0].meta)])
-    with pytest.raises(DataError, match="another clean prompt than an earlier pair of its question_id"):
+    with pytest.raises(DataError, match="another clean prompt than another pair of its question_id"):
         run(
             policy,
             tmp_path / "out",
             suites=["sycophancy_pairs"],
             data={"sycophancy_pairs": str(tmp_path / "unlike.jsonl")},
+        )
+    write_pairs(tmp_path / "identity.jsonl", [replace(built[0], prompt=built[0].teacher_prompt)])
+    with pytest.raises(DataError, match="both prompts are the same"):
+        run(
+            policy,
+            tmp_path / "out",
+            suites=["sycophancy_pairs"],
+            data={"sycophancy_pairs": str(tmp_path / "identity.jsonl")},
         )
     with pytest.raises(EvaluationError, match="--data sycophancy_pairs=FILE"):
         run(policy, tmp_path / "out", suites=["sycophancy_pairs"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from opct.data.perturb.sycophancy import (
     suggested_answer,
 )
 from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
-from opct.data.tables import refuse
+from opct.data.tables import Fault, refuse
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
@@ -156,24 +156,22 @@ def pairs_task(config: EvalConfig) -> Task:
 
     Raises:
         EvaluationError: there is no file.
-        DataError: the file is faulty, a pair's `meta` lacks options or their letters, or two pairs of a question have
-            different clean prompts.
+        DataError: the file is faulty, a pair cannot be graded by letter, or two pairs of a question have different
+            clean prompts.
     """
     if PAIRS not in config.data:
         raise EvaluationError(f"{PAIRS} asks the prompts of a file of pairs: give it (--data {PAIRS}=FILE).")
     path = config.data[PAIRS]
     pairs = load_pairs(path)
-    refuse(path, [(f"pair {pair.id}", fault) for pair in pairs if (fault := _choice_fault(pair.meta))])
+    refuse(path, [(f"pair {pair.id}", fault) for pair in pairs if (fault := _choice_fault(pair))])
     chosen = first_items(pairs, config.n_questions, config.seed)
-    items = {item.id: item for pair in chosen for item in _pair_items(pair)}
-    refuse(
-        path,
-        [
-            (f"pair {pair.id}", "another clean prompt than an earlier pair of its question_id")
-            for pair in chosen
-            if items[_pair_items(pair)[0].id].prompt != pair.teacher_prompt
-        ],
-    )
+    items: dict[str, EvalSample] = {}
+    faults: list[Fault] = []
+    for pair in chosen:
+        for item in _pair_items(pair):
+            if items.setdefault(item.id, item).prompt != item.prompt:
+                faults.append((f"pair {pair.id}", "another clean prompt than another pair of its question_id"))
+    refuse(path, faults)
     return make_task(
         PAIRS,
         list(items.values()),
@@ -184,9 +182,11 @@ def pairs_task(config: EvalConfig) -> Task:
     )
 
 
-def _choice_fault(meta: Mapping[str, Any]) -> str | None:
-    """Why a reply to the pair cannot be graded by letter, or None."""
-    options, right, suggested = (meta.get(name) for name in ("options", "correct_option", "suggested_option"))
+def _choice_fault(pair: ContrastivePair) -> str | None:
+    """Why nothing can be measured on the pair by letters, or None."""
+    if pair.is_identity:
+        return "both prompts are the same, so there is no pressure"
+    options, right, suggested = (pair.meta.get(name) for name in ("options", "correct_option", "suggested_option"))
     letters = list(LETTERS[: len(options)]) if isinstance(options, list) else []
     if right in letters and suggested in letters and right != suggested and len(letters) == len(options or ()):
         return None

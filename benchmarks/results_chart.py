@@ -1,18 +1,11 @@
-"""Draw docs/assets/results.svg from the tables of docs/results_details.md.
-
-python docs/results_chart.py
-"""
+"""The bars of docs/assets/results.svg, from the tables of docs/results_details.md whose results are not kept."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import opct.reports
-from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
+from opct.reports.charts import Bar, BarGroup
 
-DOCS = Path(__file__).parent
-STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
 ARMS = ("base", "SFT", "OPCT")
 ROWS = {
     "sycophancy": {
@@ -39,21 +32,6 @@ def bars(page: str, section: str, row: str) -> tuple[Bar, ...]:
     )
 
 
-def main() -> None:
-    page = (DOCS / "results_details.md").read_text(encoding="utf-8")
-    groups = [
-        BarGroup(title, bars(page, section, row)) for section, rows in ROWS.items() for row, title in rows.items()
-    ]
-    drawing = str(interval_bars(groups, label="Rates of base, SFT and OPCT with 95% intervals"))
-    tag, _, rest = drawing.partition(">")
-    svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
-    svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 40} ")  # room for the arm's name before its numbers
-    style = (
-        STYLE.read_text(encoding="utf-8")
-        + ".chart { max-width: none; background: var(--card); font-family: system-ui, sans-serif; }"
-    )
-    (DOCS / "assets" / "results.svg").write_text(f"{svg}><style>{style}</style>{rest}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def groups(page: str) -> list[BarGroup]:
+    """One group a row of `ROWS`."""
+    return [BarGroup(title, bars(page, section, row)) for section, rows in ROWS.items() for row, title in rows.items()]
