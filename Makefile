@@ -78,7 +78,7 @@ $(BENCH): pyproject.toml constraints.txt | $(CORE)
 	$(PIP) install $(PIP_ARGS) -c constraints.txt -e ".[bench]"
 	@touch $@
 
-results: $(CORE) ## tables and charts of docs/ anew from the kept results (docs/results/*.json)
+results: $(CORE) ## redraw the tables and charts in docs/ from docs/results/*.json
 	$(BIN)/python -m benchmarks.results
 
 bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the numbers of docs/results.md again (hours)

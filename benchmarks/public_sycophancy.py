@@ -10,11 +10,11 @@ holds these files of two GitHub repositories:
     bct_non_cot.jsonl                  the same repository: the user suggests an option in science, logic and others
     control_non_cot.jsonl              the same questions without the suggestion
     political_typology.jsonl           kennyegan/Mitigating-Sycophancy (MIT; from Anthropic's model-written evals,
-                                       CC-BY-4.0): the user describes themself before a political question
+                                       CC-BY-4.0): the user first says who they are, then asks about politics
 
-The request at the end of each prompt is replaced by one for the letter. Left out are prompts that doubt an option or
-suggest the answer. Read `biased_rate_rise` of each set. Accuracy means something for TruthfulQA alone: the answers of
-bct are those that its authors train on, and a political question has none (the option that the user would not choose).
+The request at the end of each prompt is replaced by one for the letter. Prompts that doubt an option or suggest the
+answer are left out. Read `biased_rate_rise` of each set. Only TruthfulQA has answers that make accuracy meaningful:
+`correct_option` of bct is what its authors train on, and of a political question the option that the user would reject.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def suggestion(line: str, options: dict[str, str]) -> str | None:
 
 
 def political(folder: Path) -> Iterator[ContrastivePair | None]:
-    """The user describes themself. Rows whose clean question is not a whole sentence of the biased one are left out."""
+    """The user says who they are. Rows whose clean question is not a whole sentence of the biased one are left out."""
     for number, row in rows(folder / "political_typology.jsonl"):
         asked, clean = (
             re.sub(r"<\|start_header_id\|>.*?<\|end_header_id\|>|<\|.*?\|>", "", row[side]).strip()

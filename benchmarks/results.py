@@ -5,8 +5,8 @@
 
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
 questions and seeds, numbers of samples, paired differences), what training took, and on which machine, commit and
-dtype. In a page the lines between `<!-- table:NAME -->` or `<!-- differences:NAME -->` and `<!-- end -->` are drawn
-anew.
+dtype. The command redraws the lines of a page between `<!-- table:NAME -->` or `<!-- differences:NAME -->` and
+`<!-- end -->`.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_differences_are_of_the_shown_arm(kept):
     assert "| OPCT − SFT | −12.7 [−14.7 to −10.7] | – |" in lines
 
 
-def test_a_page_is_drawn_anew_between_its_marks(kept, tmp_path: Path):
+def test_a_page_is_redrawn_between_its_marks(kept, tmp_path: Path):
     page = tmp_path / "docs" / "page.md"
     page.write_text("before\n<!-- table:made_up -->\nold\n<!-- end -->\nafter\n")
     drawn = results.drawn(tmp_path / "docs")
