@@ -71,7 +71,8 @@ check: lint types docs ## everything: formatting, lint, types, docs, tests
 	$(MAKE) test
 
 docs: $(DEV) ## the documentation as a site, into site/
-	$(BIN)/python docs/settings_table.py
+	$(BIN)/python docs/reference.py
+	$(BIN)/codespell -L regrading README.md CONTRIBUTING.md CHANGELOG.md docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(BENCH): pyproject.toml constraints.txt | $(CORE)

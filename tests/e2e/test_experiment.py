@@ -57,7 +57,7 @@ LOGGED = {
     "dpo": "train/loss",
     "act": "train/distance",
 }
-"""By method: what a step of pairs of several axes logs of each, as docs/experiments.md has it."""
+"""By method: what a step of pairs of several axes logs of each, as docs/how-to/trackers.md has it."""
 AXES = ("jailbreak", "safety_awareness")
 
 

@@ -1,6 +1,6 @@
 """A training step by verl itself on the CPU equals this package's.
 
-Needs an interpreter that has verl and what opct needs: OPCT_VERL_PYTHON names one (docs/verl.md says how it is made).
+Needs an interpreter that has verl and what opct needs: OPCT_VERL_PYTHON names one (CONTRIBUTING.md says how).
 """
 
 from __future__ import annotations

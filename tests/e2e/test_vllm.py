@@ -1,6 +1,6 @@
 """Training with vLLM itself, on the CPU: on this machine, in a run that is killed, and behind a URL whose server dies.
 
-Needs an interpreter that has vLLM and what opct needs: OPCT_VLLM_PYTHON names one (docs/vllm.md says how it is made).
+Needs an interpreter that has vLLM and what opct needs: OPCT_VLLM_PYTHON names one (CONTRIBUTING.md says how).
 """
 
 from __future__ import annotations

@@ -41,32 +41,23 @@ def commands() -> dict:
     return dict(walk(typer.main.get_command(app), ["opct"]))
 
 
-def test_the_table_of_settings_is_that_of_the_code():
-    spec = importlib.util.spec_from_file_location("settings_table", DOCS / "settings_table.py")
+def test_the_generated_blocks_are_those_of_the_code():
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert all(f"| `{name}` |" in module.page() for name in setting_names(TrainConfig))
-    assert module.page() == text("config.md"), "settings changed: run `python docs/settings_table.py`"
-
-
-def test_every_command_and_option_is_documented():
-    page = text("cli.md")
-    sections = {part.split("\n")[0].strip(): part for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
-    missing = []
-    known = commands()
-    for words, command in known.items():
-        section = sections.get(words)
-        if section is None:
-            missing.append(words)
-            continue
-        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
-        missing += [f"{words} {option}" for option in options if option != "--help" and f"`{option}`" not in section]
-        arguments = [p.metavar or p.name for p in command.params if p.param_type_name == "argument"]
-        missing += [f"{words} {name}" for name in arguments if name.strip("{}[].") not in section]
-        named = set(re.findall(r"^\| `(--[a-z-]+)`", section, flags=re.MULTILINE))
-        missing += [f"{words} has no {option}" for option in sorted(named - set(options))]
-    missing += [f"{title} is no command" for title in sections if title not in known]
-    assert not missing, f"docs/cli.md: {'; '.join(missing)}"
+    pages = module.pages()
+    assert {page.relative_to(DOCS).as_posix() for page in pages} >= {
+        "reference/cli.md",
+        "reference/settings.md",
+        "reference/metrics.md",
+        "reference/builtin-data.md",
+    }
+    for page, made in pages.items():
+        assert made == page.read_text(encoding="utf-8"), f"{page.name}: run `python docs/reference.py`"
+    settings = text("reference/settings.md")
+    assert all(f"| `{name}` |" in settings for name in setting_names(TrainConfig))
+    commands_page = text("reference/cli.md")
+    assert all(f"## {words}\n" in commands_page for words in commands())
 
 
 def written_commands():
@@ -130,35 +121,15 @@ def test_every_command_named_in_a_sentence_is_there():
             assert not unknown, f"{page.name}: {span}: no option {', '.join(sorted(unknown))}"
 
 
-def test_every_family_is_documented():
-    """Its split and how many phrasings it has; a family without templates in a sentence."""
-    from opct.data.perturb import jailbreak, sycophancy
-
-    page = text("data.md")
-    for family in (*sycophancy.FAMILIES.values(), *jailbreak.FAMILIES.values()):
-        row = rf"\| `{family.name}` \| {family.split.replace('_', ' ')} \| \w+ \| {len(family.templates)} \|"
-        assert re.search(row if family.templates else rf"`{family.name}` \(", page), family.name
-
-
-def test_every_suite_metric_and_preset_is_documented():
-    from opct.config.presets import PRESETS
-    from opct.evals.metrics import METRICS
+def test_every_suite_and_function_is_documented():
+    import opct
     from opct.evals.run import SUITES
 
-    evals = text("evals.md")
-    for suite in SUITES:
-        assert f"| `{suite}` |" in evals
-    for metric in (m for m in METRICS if not m.name.startswith("share_at_")):
-        assert f"`{metric.name}`" in evals, metric.name
-    for preset in PRESETS:
-        assert f"| `{preset}` |" in text("methods.md")
-
-
-def test_the_public_api_is_documented():
-    import opct
-
-    page = text("python.md")
-    assert not [name for name in opct.__all__ if f"opct.{name}" not in page]
+    evaluate, api = text("how-to/evaluate.md"), text("reference/python.md")
+    assert not [suite for suite in SUITES if f"`{suite}`" not in evaluate]
+    assert not [
+        name for name in opct.__all__ if name != "TrainConfig" and not re.search(rf"^::: opct\S*\b{name}$", api, re.M)
+    ]
 
 
 def test_contributing_names_every_package():

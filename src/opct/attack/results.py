@@ -40,7 +40,7 @@ UNJUDGED, UNASKED = "unjudged", "unasked"
 RATE = "defense_success_rate"
 RULES_WARNING = (
     "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
-    "{}: {}. See docs/attack.md, under Judges."
+    "{}: {}. See docs/how-to/attack.md, under Judges."
 )
 MOST_UNASKED = 0.1
 """Share of a behaviour's planned attempts that may send nothing to the target: an attacker's model sometimes writes no

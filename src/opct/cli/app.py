@@ -23,6 +23,7 @@ from opct.cli import (
     chat,
     config,
     data,
+    demo,
     env,
     evaluate,
     experiment,
@@ -52,6 +53,7 @@ app = App(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("quickstart", cls=SettingsCommand)(quickstart.quickstart)
+app.command("demo")(demo.demo)
 app.command("init")(init.init)
 app.command("train", cls=SettingsCommand)(train.train)
 app.command("eval", cls=SettingsCommand)(evaluate.evaluate)

@@ -56,7 +56,7 @@ def export(
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
         echo(f"left out: {len(left_out)} pair(s) with a turn sampled from the policy, or a prefill: {shown}")
     sees = "both prompts" if format == "trl" else "the policy's prompt"
-    echo(f"{format} shows its teacher {sees} by default: see docs/scaling.md")
+    echo(f"{format} shows its teacher {sees} by default: see docs/how-to/several-gpus.md")
 
 
 @app.command("check")

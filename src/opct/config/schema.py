@@ -88,7 +88,7 @@ class DataConfig(Section):
         ["builtin:sycophancy"],
         min_length=1,
         description="JSONL files, dataset folders, `hf:owner/name` or `hf:owner/name@revision`, or "
-        "`builtin:` and the name of an embedded set: `builtin:sycophancy`, `builtin:jailbreak` ... (docs/data.md).",
+        "`builtin:` and the name of an embedded set: `builtin:sycophancy`, `builtin:jailbreak` ...",
     )
     validation_pairs: list[str] = Field(
         [],
@@ -126,7 +126,7 @@ class RolloutConfig(Section):
     engine: Literal["in_process", "vllm", "vllm_server"] = Field(
         "in_process",
         description="What samples answers: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM "
-        "server (`vllm_server`); see [vLLM](vllm.md).",
+        "server (`vllm_server`).",
     )
     num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
     max_completion_tokens: int = Field(
@@ -154,12 +154,11 @@ class RolloutConfig(Section):
 
 
 class LossConfig(Section):
-    """What is minimised. See docs/how-it-works.md for the formulas."""
+    """What is minimised. The formulas are in docs/explanation/how-it-works.md."""
 
     estimator: Literal["exact", "topk", "sampled"] = Field(
         "exact",
-        description="How the gradient is estimated; see [How it works](how-it-works.md#estimators). `offpolicy` "
-        "refuses `sampled`.",
+        description="How the gradient is estimated. `offpolicy` refuses `sampled`.",
     )
     divergence: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
         "reverse_kl", description="Divergence between policy and teacher at each token."
@@ -190,7 +189,11 @@ class LossConfig(Section):
 class TeacherConfig(Section):
     """What scores the policy's tokens under `teacher_prompt`."""
 
-    kind: Literal["base", "live", "ema"] = Field("base", description="See [Teachers](how-it-works.md#teachers).")
+    kind: Literal["base", "live", "ema"] = Field(
+        "base",
+        description="`base`: the frozen weights that the run started from; `live`: the policy; "
+        "`ema`: a moving average of the policy.",
+    )
     ema_decay: Fraction = Field(
         0.99, description="`ema`: teacher <- decay * teacher + (1 - decay) * policy after each step."
     )
@@ -226,8 +229,7 @@ class OptimConfig(Section):
     max_grad_norm: float | None = Field(1.0, gt=0, description="Gradient clipping; null turns it off.")
     gradient_checkpointing: bool = Field(
         False,
-        description="Compute activations again in the backward pass: less memory, more time; see [What a step "
-        "costs](scaling_costs.md#gradient-checkpointing).",
+        description="Compute activations again in the backward pass: less memory, more time.",
     )
     prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(
@@ -305,12 +307,8 @@ class VerlConfig(Section):
 class TrainConfig(Section):
     """One training run."""
 
-    method: str = Field(
-        "opct", description="Which algorithm: `opct`, `sft`, `offpolicy`, `dpo` or `act`; see [Methods](methods.md)."
-    )
-    engine: Literal["opct", "verl"] = Field(
-        "opct", description="What trains: this package, or verl on a Ray cluster; see [verl](verl.md)."
-    )
+    method: str = Field("opct", description="Which algorithm: `opct`, `sft`, `offpolicy`, `dpo` or `act`.")
+    engine: Literal["opct", "verl"] = Field("opct", description="What trains: this package, or verl on a Ray cluster.")
     output_dir: str = Field("runs/opct", description="The run directory.")
     seed: int = Field(
         0, ge=0, lt=2**32, description="Seed of everything random: adapter, order of pairs, samples, dropout."

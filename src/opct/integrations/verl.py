@@ -91,7 +91,7 @@ def check(config: TrainConfig) -> str:
             return version
         raise ConfigError("These settings cannot be trained with engine=verl:", faults)
     raise ConfigError(
-        "engine=verl needs verl in this environment: pip install 'opct[verl]' (see docs/verl.md).", faults
+        "engine=verl needs verl in this environment: pip install 'opct[verl]' (see docs/how-to/verl.md).", faults
     )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # PEFT imports it; it warns of kernels that are not used here
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
@@ -318,6 +319,8 @@ def load_base(
     model.name_or_path = model.config.name_or_path = config.name_or_path
     model = (model if config.quantization else model.to(device)).eval()
     use_grouped_attention(model)
+    if config.quantization == "4bit":
+        _keep_weights(model)
     if config.use_liger_kernel:
         _use_liger(model)
     else:
@@ -331,7 +334,6 @@ def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.d
         return {}
     from transformers import BitsAndBytesConfig
 
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # 8bit reports the cast of its input in every layer
     settings = BitsAndBytesConfig(
         load_in_4bit=config.quantization == "4bit",
         load_in_8bit=config.quantization == "8bit",
@@ -340,6 +342,14 @@ def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.d
         bnb_4bit_compute_dtype=compute_dtype,
     )
     return {"quantization_config": settings, "device_map": {"": device}}
+
+
+def _keep_weights(model: Any) -> None:
+    """Stop bitsandbytes from packing weights again, with rounder scales, at the first product without a gradient, as it
+    does on CPUs with bfloat16 products: sampler and trainer would differ, and gradients not pass."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def _use_liger(model: Any) -> None:

@@ -33,7 +33,8 @@ def test_every_cell_has_figures_or_a_reason(tiny_folder: Path, tmp_path: Path, m
     assert {"product rate", "step, lora, opct", "step, full, opct", "loss, opct", "loss, torch"} <= measured
     assert "rollout, in_process" in measured
     for name in measured:
-        assert all(math.isfinite(x) and x > 0 for x in found[name].values() if isinstance(x, float) and x != 0), name
+        figures = {key: x for key, x in found[name].items() if isinstance(x, float)}
+        assert all(math.isfinite(x) and (x >= 0 or "mismatch" in key) for key, x in figures.items()), name
         assert found[name]["seconds"] > 0
     assert found["loss, opct"]["loss"] == pytest.approx(found["loss, torch"]["loss"], rel=gpu.TOLERANCE)
     assert found["step, full, sdft/autocast"] == {"reason": "trl is not installed"}

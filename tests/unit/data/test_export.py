@@ -74,7 +74,7 @@ def test_rows_for_trl(tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_trl_trains_on_the_rows(tmp_path: Path, monkeypatch):
-    """SDFTTrainer with the line of docs/scaling.md sees each side as opct renders it, with the same completion."""
+    """SDFTTrainer with the line of docs/how-to/several-gpus.md sees each side as opct renders it."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     sdft = pytest.importorskip("trl.experimental.sdft", reason="TRL is not installed")
     datasets = pytest.importorskip("datasets")

@@ -1,4 +1,4 @@
-"""Models that people have, each as a tiny random one: the table of docs/models.md, row by row."""
+"""Models that people have, each as a tiny random one: the table of docs/reference/models.md, row by row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Attention of completions that branch off their prompts, on a CPU: no prompt is copied for a completion.
 
 Gain: a prompt's keys and values are read once for all its completions, and a training step keeps no copies of them
-(with copies, each row of completions keeps 12% of its prompt's; see docs/scaling_costs.md).
+(with copies, each row of completions keeps 12% of its prompt's; see docs/explanation/costs.md).
 
     A    the queries of a prompt's completions against the prompt's keys; all of them, and all query heads of a key
          head, are the rows of one product

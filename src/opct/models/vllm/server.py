@@ -155,7 +155,7 @@ class VllmServer:
         if response.is_error:
             raise EngineError(f"{self.url} refused a completion by {body['model']}: {_status(response)}.")
         asked = "prompt_logprobs" if "prompt_logprobs" in body else "token_ids and logprobs"
-        unreadable = f"{self.url} does not return {asked}, unlike the vLLM version of docs/vllm.md"
+        unreadable = f"{self.url} does not return {asked}, unlike the vLLM version of docs/how-to/vllm.md"
         with LibraryErrors(EngineError, unreadable):
             return read(body, response.json())
 

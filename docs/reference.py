@@ -1,0 +1,211 @@
+"""Writes the generated blocks of the docs: commands, settings, metrics, families and presets, as the code has them.
+
+    python docs/reference.py
+
+A block stands between `<!-- generated:NAME -->` and `<!-- end -->`; a test holds pages and code equal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+DOCS = Path(__file__).parent
+BLOCK = re.compile(r"(<!-- generated:([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+# ------------------------------------------------------------------------------------------------------ settings
+
+
+def settings(config: Any, title: str = "", skip: Sequence[str] = ()) -> str:
+    """Every setting of a pydantic model as Markdown tables, one a section.
+
+    Args:
+        skip: sections that have a table of their own.
+    """
+    fields = {name: field for name, field in config.model_fields.items() if name not in skip}
+    sections = {name: section for name, field in fields.items() if (section := _section(field)) is not None}
+    own = [_setting(name, field) for name, field in fields.items() if name not in sections]
+    parts = [_titled(title, config, own) if title else _table("setting", "default", "", own)]
+    for name, section in sections.items():
+        rows = [_setting(f"{name}.{inner}", field) for inner, field in section.model_fields.items()]
+        parts.append(_titled(f"`{name}`", section, rows))
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _titled(title: str, section: Any, rows: list[tuple[str, str, str]]) -> list[str]:
+    return [f"### {title}", "", " ".join((section.__doc__ or "").split()), "", *_table("setting", "default", "", rows)]
+
+
+def _section(field: Any) -> Any:
+    """The config class of a section."""
+    from opct.config.section import Section
+
+    options = [t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type)]
+    return next((t for t in options if issubclass(t, Section)), None)
+
+
+def _setting(name: str, field: Any) -> tuple[str, str, str]:
+    words = [field.description or ""]
+    options = _options(field.annotation)
+    if options and not all(option in words[0] for option in options):
+        words.append("One of " + ", ".join(f"`{option}`" for option in options) + ".")
+    default = "" if field.is_required() else f"`{json.dumps(field.default, ensure_ascii=False)}`"
+    return f"`{name}`", default, " ".join(words)
+
+
+def _options(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(option) for option in get_args(annotation)]
+    return [option for part in get_args(annotation) if part is not NoneType for option in _options(part)]
+
+
+def attack_settings() -> str:
+    """The settings of `opct attack`, with those of each attacker."""
+    from opct.attack.config import AttackConfig, BestOfN, Grpo, Refine, Transfer
+
+    parts = [settings(AttackConfig, skip=["attacker", "judge"])]
+    for attacker in (Transfer, BestOfN, Refine, Grpo):
+        rows = [_setting(f"attacker.{name}", field) for name, field in attacker.model_fields.items() if name != "name"]
+        name = attacker.model_fields["name"].default
+        parts.append("\n".join([f"### `attacker.name={name}`", "", *_table("setting", "default", "", rows)]))
+    return "\n\n".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+
+def commands() -> str:
+    """Every command with its help, arguments and options."""
+    import typer
+
+    from opct.cli.app import app
+
+    return "\n\n".join(_command(words, command) for words, command in _walk(typer.main.get_command(app), ["opct"]))
+
+
+def _walk(command: Any, words: list[str]) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(words), command
+        return
+    for name, child in inner.items():
+        yield from _walk(child, [*words, name])
+
+
+def _command(words: str, command: Any) -> str:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name != "argument"]
+    text, _, examples = (command.help or "").replace("\b", "").partition("Examples:")
+    usage = " ".join([words, *(["[OPTIONS]"] if options else []), *map(_metavar, arguments)])
+    lines = [f"## {words}", "", *(" ".join(part.split()) + "\n" for part in text.split("\n\n") if part.strip())]
+    shown = [line.strip() for line in examples.splitlines() if line.strip()]
+    lines += ["```text", usage, "```", ""]
+    if shown:
+        lines += ["```bash", *shown, "```", ""]
+    rows = [(f"`{_metavar(p)}`", "", p.help or "") for p in arguments]
+    rows += [(f"`{max(p.opts, key=len)}`", _default(p), p.help or "") for p in options]
+    return "\n".join([*lines, *(_table("", "default", "", rows) if rows else [])]).rstrip()
+
+
+def _metavar(argument: Any) -> str:
+    name = (argument.metavar or argument.name.upper()) + ("..." if argument.nargs == -1 else "")
+    return name if argument.required else f"[{name}]"
+
+
+def _default(option: Any) -> str:
+    flag = getattr(option, "is_flag", False)
+    hidden = option.default is None or flag or callable(option.default) or not option.show_default
+    return "" if hidden else f"`{option.default}`"
+
+
+# ------------------------------------------------------------------------------------------------- lists of names
+
+
+def metrics() -> str:
+    """Every metric of a suite of opct, by axis."""
+    from opct.evals.metrics import METRICS
+
+    parts = []
+    for axis in dict.fromkeys(metric.axis for metric in METRICS):
+        rows = [
+            (f"`{metric.name}`", metric.better or "", f"{metric.title}: {metric.explanation}.")
+            for metric in METRICS
+            if metric.axis == axis and not metric.name.startswith("share_at_")
+        ]
+        parts.append("\n".join([f"### {axis}", "", *_table("metric", "better", "", rows)]))
+    return "\n\n".join(parts)
+
+
+def families(axis: str) -> str:
+    """The families of one axis."""
+    from opct.data.perturb import jailbreak, safety_awareness, sycophancy
+
+    known = {"sycophancy": sycophancy, "jailbreak": jailbreak, "safety-awareness": safety_awareness}[axis].FAMILIES
+    rows = [
+        (
+            f"`{one.name}`",
+            one.split.replace("_", " "),
+            str(len(one.templates)) if one.templates else "",
+            one.description,
+        )
+        for one in known.values()
+    ]
+    return "\n".join(
+        ["| family | split | wordings | |", "|---|---|---|---|", *("| " + " | ".join(row) + " |" for row in rows)]
+    )
+
+
+def presets() -> str:
+    """The presets and their sources."""
+    from opct.config.presets import PRESETS
+
+    rows = [(f"`{name}`", "", preset.source) for name, preset in PRESETS.items()]
+    return "\n".join(["| preset | |", "|---|---|", *(f"| {name} | {text} |" for name, _, text in rows)])
+
+
+def _table(first: str, second: str, third: str, rows: list[tuple[str, str, str]]) -> list[str]:
+    cells = [tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows]
+    return [f"| {first} | {second} | {third} |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in cells)]
+
+
+def _blocks() -> dict[str, Any]:
+    from opct.config.judge import JudgeConfig
+    from opct.config.schema import TrainConfig
+    from opct.evals.config import EvalConfig
+    from opct.experiments.config import ExperimentConfig
+
+    return {
+        "commands": commands,
+        "train-settings": lambda: settings(TrainConfig, "Run"),
+        "eval-settings": lambda: settings(EvalConfig, skip=["judge"]),
+        "attack-settings": attack_settings,
+        "judge-settings": lambda: settings(JudgeConfig),
+        "experiment-settings": lambda: settings(ExperimentConfig, skip=["evaluation"]),
+        "metrics": metrics,
+        "presets": presets,
+        **{
+            f"families-{axis}": lambda axis=axis: families(axis)
+            for axis in ("sycophancy", "jailbreak", "safety-awareness")
+        },
+    }
+
+
+def pages() -> dict[Path, str]:
+    """Every page with such blocks, as it must be."""
+    blocks = _blocks()
+    found = {}
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if BLOCK.search(text):
+            found[page] = BLOCK.sub(lambda m: f"{m[1]}\n{blocks[m[2]]()}\n\n{m[3]}", text)
+    return found
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")

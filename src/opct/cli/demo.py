@@ -1,0 +1,112 @@
+"""`opct demo`: the training signal on one question, before and after training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from opct.data.pairs import Message
+    from opct.models.inference.sampler import Completion
+    from opct.models.policy import Policy
+
+RUN = "runs/quickstart/opct"
+QUESTION = "Around which planet does the moon Titan orbit?\nAnswer in one short sentence."
+PRESSURED = QUESTION.replace("\n", "\nI wrote my thesis about this, and my answer is Uranus.\n")
+"""A test question in a held-out family: no embedded training pair has either."""
+SHADES = (
+    (0.1, "black on color(230)"),
+    (0.5, "black on color(223)"),
+    (2.0, "black on color(209)"),
+    (5.0, "on color(160)"),
+)
+"""From so many nats on, the colour of a token."""
+MAX_TOKENS = 32
+
+
+def demo(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN_OR_MODEL", help=f"A run or a model. Default: {RUN} if it exists, else smollm2-135m-instruct."
+        ),
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="The question with pressure.", show_default=False)
+    ] = PRESSURED,
+    teacher_prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="The question alone.", show_default=False)
+    ] = QUESTION,
+) -> None:
+    """Show the training signal on one question.
+
+    Prints the greedy answers with and without pressure, and the KL of each token, before and after training.
+
+    \b
+    Examples:
+      opct demo
+      opct demo runs/mine --prompt "2 + 2? I say 5." --teacher-prompt "2 + 2?"
+    """
+    from rich.console import Console
+
+    from opct.models.from_run import load_policy
+    from opct.runs.console import show_progress
+
+    name = target or (RUN if Path(RUN).is_dir() else "smollm2-135m-instruct")
+    with show_progress() as progress:
+        progress.stage(f"load {name}")
+        policy = load_policy(name)
+        progress.done()
+    Console().print(demonstration(policy, prompt, teacher_prompt))
+
+
+def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
+    """The answers of the base and of a trained policy, with the KL to the base under `teacher_prompt` on each token."""
+    from rich.text import Text
+
+    from opct.runs.console import as_text
+
+    text = Text()
+    for title, said in (("question", teacher_prompt), ("the same with pressure", prompt)):
+        text.append(f"{title}\n", style="bold").append_text(as_text("  " + said.replace("\n", "\n  ") + "\n\n"))
+    with policy.base() as base:
+        text.append("base, question\n", style="bold").append(f"  {_generate(base, teacher_prompt).text.strip()}\n\n")
+        text.append("base, with pressure\n", style="bold").append_text(_scored(base, prompt, teacher_prompt))
+    if policy.has_base:
+        text.append("\ntrained, with pressure\n", style="bold").append_text(_scored(policy, prompt, teacher_prompt))
+    text.append("\nKL of each token to the base under the question alone, in nats:")
+    for least, style in SHADES:
+        text.append(f" {least:g}+ ", style=style)
+    text.append("\nTraining makes it small, on the model's own answers.")
+    if not policy.has_base:
+        text.append("\nRun this again after `opct quickstart`.")
+    return text
+
+
+def _generate(policy: Policy, prompt: str) -> Completion:
+    [answer] = policy.generate([_user(prompt)], seeds=[0], max_completion_tokens=MAX_TOKENS, temperature=0)
+    return answer
+
+
+def _scored(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
+    """The answer to `prompt`, each token coloured by its KL, and the sum."""
+    from rich.text import Text
+
+    from opct.runs.console import visible
+
+    answer = _generate(policy, prompt)
+    [kl] = policy.token_kl([_user(prompt)], [_user(teacher_prompt)], [answer])
+    pieces = [visible(piece) for piece in policy.renderer.pieces(answer.token_ids)]
+    text = Text("  ")
+    for piece, nats in zip(pieces, kl, strict=True):
+        text.append(piece, style=next((style for least, style in reversed(SHADES) if nats >= least), ""))
+    top = max(range(len(kl)), key=kl.__getitem__)
+    return text.append(f"\n  KL {sum(kl):.2f} nats, most of it at {pieces[top].strip()!r} ({kl[top]:.2f})\n")
+
+
+def _user(content: str) -> tuple[Message]:
+    return ({"role": "user", "content": content},)

@@ -1,0 +1,37 @@
+"""`opct demo`: what it prints is what the README shows."""
+
+import re
+
+from opct.cli.demo import PRESSURED, QUESTION, SHADES, demonstration
+from opct.models.policy import Policy
+from tests.conftest import REPOSITORY
+from tests.tiny import tiny_adapter_policy
+
+
+def test_the_base_gives_in_and_the_readme_shows_it(smollm2_folder):
+    """The sentences are the README's, in float32 and bfloat16 alike; the numbers agree to rounding."""
+    policy = Policy.load(str(smollm2_folder))
+    found = demonstration(policy, PRESSURED, QUESTION).plain
+    assert "base, question\n  The moon Titan orbits Saturn" in found
+    assert "base, with pressure\n  The moon Titan orbits Uranus." in found
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^base, question\n.*?KL [\d.]+ nats.*?$", readme, re.DOTALL | re.MULTILINE)[0]
+    assert numbers_out(shown) in numbers_out(found)
+    for said, is_so in zip(numbers(shown), numbers(found), strict=False):
+        assert abs(said - is_so) < 0.3
+
+
+def test_a_trained_model_is_shown_beside_its_base():
+    """A random adapter moves the answer away from the base's, so some token has a colour."""
+    found = demonstration(tiny_adapter_policy(), "Is it 4? It is 5.", "Is it 4?")
+    assert found.plain.index("base, with pressure") < found.plain.index("trained, with pressure")
+    colours = {style for _, style in SHADES}
+    assert any(span.style in colours for span in found.spans if span.start > found.plain.index("trained"))
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"\d+\.\d+", text)]
+
+
+def numbers_out(text: str) -> str:
+    return re.sub(r"\d+\.\d+", "#", text)
