@@ -1,6 +1,8 @@
 """The report in a real browser, opened from disk: it filters, loads nothing else and runs no text of a model."""
 
+import csv
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 
@@ -148,12 +150,12 @@ def rollouts(page):
 def test_the_rollouts_can_be_filtered_and_searched(watch):
     watched = watch()
     page = watched.page
-    assert rollouts(page).count() == 10
-    page.get_by_role("button", name="Show 10 more").click()
-    assert rollouts(page).count() == 20
+    assert rollouts(page).count() == 3
+    page.get_by_role("button", name="Show 3 more").click()
+    assert rollouts(page).count() == 6
 
     page.get_by_label("Family", exact=True).select_option(value="family|sycophancy_short:held_out|majority")
-    assert rollouts(page).count() == 10
+    assert rollouts(page).count() == 3
     assert {text.split(" ")[0] for text in page.locator("#rollouts-list h3").all_inner_texts()} == {"majority"}
 
     page.get_by_label("Verdict change").select_option(value="2|suggested|correct")
@@ -221,12 +223,51 @@ def test_labels_of_charts_do_not_overlap(chromium, axes_file, width):
 def test_tables_and_figures_are_there_without_javascript(watch):
     watched = watch(java_script_enabled=False)
     page = watched.page
-    assert page.locator("svg.chart").count() == 7
+    assert page.locator("svg.chart").count() == 8
     assert page.locator("svg.chart").first.bounding_box()["height"] > 100
+    page.locator("details.axis > summary").first.click()
     assert page.locator("table.results").first.is_visible()
     assert page.locator(".waiting").is_visible()
     assert not page.locator(".filters").is_visible()
     assert watched.faults == []
+
+
+def test_a_screen_reader_finds_no_fault(watch):
+    """axe-core's rules, with everything unfolded."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = watch().page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_figures_and_tables_are_saved(chromium, page_file, tmp_path):
+    """A chart as a file that has its legend and style, and as pixels; a table as CSV and LaTeX."""
+    with Watched(chromium, page_file) as watched:
+        page, made = watched.page, {}
+        page.locator("details").evaluate_all("all => all.forEach((d) => { d.open = true; })")
+        table = page.get_by_role("region", name="Cost of each arm").locator("xpath=following-sibling::p[1]")
+        for name, place in {"SVG": page, "PNG": page, "CSV": table, "LaTeX": table}.items():
+            with page.expect_download() as download:
+                place.get_by_role("button", name=name, exact=True).first.click()
+            download.value.save_as(tmp_path / name)
+            made[name] = (tmp_path / name).read_bytes()
+        assert {"Base", "SFT", "OPCT"} <= set(ElementTree.fromstring(made["SVG"]).itertext())
+        assert b"--arm-0" in made["SVG"]
+        assert made["PNG"].startswith(b"\x89PNG")
+        rows = list(csv.reader(made["CSV"].decode().splitlines()))
+        assert [row[0] for row in rows] == ["Arm", "SFT", "OPCT"]
+        assert len({len(row) for row in rows}) == 1
+        assert made["LaTeX"].count(b"\\\\\n") == len(rows)
+        assert watched.faults == []
+
+
+def test_a_link_leads_to_one_example_and_into_a_folded_part(watch):
+    page = watch().page
+    page.locator("#rollouts-list h3 a").first.click()
+    assert rollouts(page).count() == 1
+    page.locator("nav a", has_text="Sycophancy").click()
+    assert page.locator("table.results").first.is_visible()
 
 
 def test_text_is_readable_in_both_schemes(watch):
@@ -240,6 +281,6 @@ def test_print_hides_the_controls(watch):
     watched.page.emulate_media(media="print")
     assert not watched.page.locator(".filters").is_visible()
     assert watched.page.locator("svg.chart").first.is_visible()
-    settings = watched.page.locator("#settings ~ section.card")
+    settings = watched.page.locator("#settings ~ details.card")
     assert settings.count() > 1
     assert all(card.is_visible() for card in settings.all())

@@ -25,7 +25,7 @@ OTHER_DASH = "14 5"
 LIFT = 5
 """Gap between the axis and 0 in a chart with bands, so that a line at 0 is visible."""
 ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
-HEADING_CHARACTERS = 37
+HEADING_CHARACTERS = 32
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ class BarGroup:
     @property
     def height(self) -> float:
         """Height in drawing units, with the gap below."""
-        return HEADING + HEADING_ROW * (len(self.heading) - 1) + ROW * len(self.bars) + GAP
+        heading = HEADING + HEADING_ROW * (len(self.heading) - 1) if self.name or self.note else 0
+        return heading + ROW * len(self.bars) + GAP
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
@@ -309,15 +310,17 @@ def _rows(
     frame = Frame(left=16, top=0, right=222, bottom=height - 20, x_ticks=tuple(x_ticks), y_ticks=(0.0, 1.0))
     parts, y = [], 0.0
     for value in frame.x_ticks:
-        at, sign = frame.x(value), "\u2212" if value < 0 else ""
-        parts.append(_line(at, at, 0, frame.bottom, "axis" if value == 0 else "grid"))
-        parts.append(_text(f"{sign}{abs(value):g}{suffix}", at, frame.bottom + 15, "tick", "middle"))
+        sign = "\u2212" if value < 0 else ""
+        parts.append(_text(f"{sign}{abs(value):g}{suffix}", frame.x(value), frame.bottom + 15, "tick", "middle"))
     for group in groups:
         for row, text in enumerate(group.heading):
             parts.append(_text(text, 0, y + 14 + HEADING_ROW * row, "group"))
         if group.note:
             parts.append(_text(group.note, WIDTH, y + 14, "hint", "end"))
         first = y + group.height - ROW * len(group.bars) - GAP
+        for value in frame.x_ticks:  # not behind the heading
+            at = frame.x(value)
+            parts.append(_line(at, at, first - 2, y + group.height - 2, "axis" if value == 0 else "grid"))
         for i, bar in enumerate(group.bars):
             middle = first + ROW * (i + 0.5) - 1
             number = _text(bar.text, frame.right + 8, middle + 4, "value")

@@ -22,6 +22,7 @@ from opct.reports.metrics import (
     axis_order,
     group_name,
     metric_order,
+    short_suite_name,
     suite_name,
     where,
 )
@@ -107,9 +108,9 @@ class Comparison:
         )
 
     def of_suite(self, axis: str, suite: str) -> str:
-        """ " (jailbreak, judged)" if a safety axis has several suites; else empty."""
+        """ " (judged)" if a safety axis has several suites; else empty."""
         several = axis_info(axis).is_safety and len(self.suites(axis)) > 1
-        return f" ({suite_name(suite)})" if several else ""
+        return f" ({short_suite_name(suite)})" if several else ""
 
     def name_of(self, row: MetricRow) -> str:
         """Full name of a row outside its section: "Sycophancy rate on held-out families", "Accuracy on GSM8K"."""

@@ -81,6 +81,23 @@ def change_figures(comparison: Comparison) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
+MOST_BARS = 3  # groups of the first figure
+
+
+def first_figure(comparison: Comparison) -> Figure | None:
+    """The deciding metric of each axis and suite, every arm with its interval."""
+    rows = [
+        (comparison.name_of(row), row)
+        for axis in comparison.axes
+        for suite in comparison.suites(axis)
+        if (row := comparison.deciding_row(axis, suite)) is not None
+    ][:MOST_BARS]
+    if not rows:
+        return None
+    caption = f"95% intervals. {capitalized(rows[0][1].metric.better_text)}."
+    return _bars_figure(comparison, "Every arm", "metric", rows, caption, None)
+
+
 def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Figure | None:
     groups, table = [], []
     rows = list({id(row): row for row in rows}.values())

@@ -149,6 +149,12 @@ def where(group: str) -> str:
     return f" {_WHERE[group]}" if group in _WHERE else ""
 
 
+def short_suite_name(suite: str) -> str:
+    """Display name of a suite beside its axis: "sycophancy_short" is "short answers"."""
+    name = suite_name(suite)
+    return name.partition(", ")[2] or name
+
+
 def suite_name(suite: str) -> str:
     """Display name of a suite: "sycophancy_short" is "sycophancy, short answers", "gsm8k" is "GSM8K"."""
     if "/" in suite:  # a task of an installed package

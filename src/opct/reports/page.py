@@ -1,13 +1,13 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
-It shows, in this order: title, verdict and tiles (`opct.reports.verdict`); warnings; changes at a glance; each axis
-with its table and figures; attacks; training and its cost; replies side by side; settings.
+It shows, in this order: the summary with bars, tiles and an example; replies side by side; changes at a glance; each
+axis, folded; attacks; training and its cost; all findings; warnings and settings.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
-script is the rollout browser. It builds the page from JSON through text nodes, and the content security policy allows
-that one script and that one style sheet by their SHA-256, so that even markup that slipped through could run and load
-nothing.
+script has the rollout browser and the downloads. It builds the page from JSON through text nodes, and the content
+security policy allows that one script and that one style sheet by their SHA-256, so that even markup that slipped
+through could run and load nothing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,33 @@ from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
 from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
-from opct.reports.figures import Figure, axis_figures, change_figures, judged_note, training_figures
+from opct.reports.figures import (
+    Figure,
+    axis_figures,
+    change_figures,
+    first_figure,
+    judged_note,
+    training_figures,
+)
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
-from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
+from opct.reports.verdict import (
+    axis_verdict,
+    findings,
+    headlines,
+    main_arm,
+    other_arms_note,
+    subtitle,
+    summary,
+    title,
+)
 from opct.reports.wording import inside
 from opct.runs.console import pluralize
 
-SHOWN_WARNINGS = 3
+BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
+"""Verdicts before and after, of the example on the first screen."""
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -102,10 +119,13 @@ def page_html(
             subtitle=subtitle(comparison),
             private=private,
             findings=[*findings(comparison), *attack_findings(attacks)],
-            headlines=headlines(comparison),
+            summary=summary(comparison),
+            attack_findings=attack_findings(attacks),
+            first=first_figure(comparison),
+            tiles=headlines(comparison),
+            example=_example(browser, arms, main_arm(comparison)),
             other_arms=other_arms_note(comparison),
             warnings=list(warnings),
-            shown_warnings=SHOWN_WARNINGS,
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
             notes=[note for note in notes if note],
@@ -123,7 +143,7 @@ def page_html(
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_json=Markup(embeddable(browser.data)),
+            browser_json=Markup(embeddable(browser.data | {"main": arms.index(main_arm(comparison))})),
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,
@@ -131,6 +151,18 @@ def page_html(
         )
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
+
+
+def _example(browser: Browser, arms: Sequence[Arm], arm: Arm) -> dict[str, Any] | None:
+    """A prompt on which the main arm got better, with the replies of the base and that arm; None if there is none."""
+    place = arms.index(arm)
+    for item in browser.data["items"]:
+        before, after = item["replies"][0], item["replies"][place]
+        if (before["verdict"], after["verdict"]) in BETTER:
+            said = [text for role, text in item["prompt"] if role == "user"][-1]
+            replies = ((arms[0], before), (arm, after))
+            return {"prompt": said, "replies": replies, "answer": item["answer"], "suggested": item["suggested"]}
+    return None
 
 
 def _not_drawn(training: Sequence[Figure], views: Sequence[dict[str, Any]]) -> str:
@@ -143,7 +175,7 @@ def _not_drawn(training: Sequence[Figure], views: Sequence[dict[str, Any]]) -> s
 
 def _style_and_script() -> dict[str, str]:
     """Script and style sheet with the hashes that the content security policy allows."""
-    style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
+    style, script = template_text("style.css").strip(), template_text("page.js").strip()
     hashes = {"style_hash": _source_hash(style), "script_hash": _source_hash(script)}
     return {"style": Markup(style), "script": Markup(script), **hashes}
 

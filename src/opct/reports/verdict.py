@@ -20,12 +20,16 @@ MOST_NAMED = 6  # arms that a title names
 
 @dataclass(frozen=True)
 class Headline:
-    """A headline number: a metric before and after, with the paired difference; `note` names the judge."""
+    """A headline number.
+
+    Attributes:
+        levels: of the base, of what the main arm is compared with, and of the main arm.
+        difference: of the main arm from the base; None if there is none.
+        note: names the judge.
+    """
 
     title: str
-    arm: str
-    before: Estimate | None
-    after: Estimate
+    levels: tuple[tuple[Arm, Estimate], ...]
     difference: PairedDifference | None
     note: str | None = None
 
@@ -72,6 +76,60 @@ def findings(comparison: Comparison) -> list[Finding]:
         found.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
     found += [_compared(comparison, f"Against {other.name}", other, rows) for other in references(comparison, arm)]
     return [finding for finding in (*found, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
+
+
+def summary(comparison: Comparison) -> list[str]:
+    """What a person would say first: the change of the deciding metric, against the references, and what got worse."""
+    arm, first = main_arm(comparison), comparison.arms[0]
+    rows = [row for row in _deciding_rows(comparison) if comparison.difference(row, arm.label, first.label) is not None]
+    if arm is first or not rows:
+        return [findings(comparison)[0].text]
+    said = [_plain_sentence(comparison, row) for row in rows]
+    said[1:1] = [_plain_reference(comparison, rows[0], other) for other in references(comparison, arm)]
+    effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
+    readings = {
+        comparison.name_of(row): (row, found)
+        for row in effects
+        if (found := comparison.difference(row, arm.label, first.label)) is not None
+    }
+    worse = [name for name, (_, found) in readings.items() if found.reading == "worse"]
+    open_ = [name for name, (_, found) in readings.items() if found.reading == "inconclusive"]
+    if worse:
+        said.append(f"Worse: {joined([*map(inside, worse)])}.")
+    elif readings:
+        more = f" ({len(open_)} of {len(readings)} side effects are inconclusive)" if open_ else ""
+        said.append(f"Nothing else got measurably worse{more}.")
+    return said
+
+
+def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
+    """ "OPCT cut the sycophancy rate from 38% to 22%." """
+    arm, first = main_arm(comparison), comparison.arms[0]
+    difference = comparison.difference(row, arm.label, first.label)
+    before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
+    assert difference is not None
+    name, levels = inside(row.title), f"from {_whole(before)} to {_whole(after)}"
+    if difference.reading == "no_change":
+        return f"{arm.name} did not change the {name} ({levels})."
+    if difference.reading not in ("better", "worse"):
+        return f"Inconclusive: {name} {levels} with {arm.name}."
+    verb = "cut" if (difference.value or 0) < 0 else "raised"
+    return f"{arm.name} {verb} the {name} {levels}{'' if difference.reading == 'better' else ', which is worse'}."
+
+
+def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
+    """ "That is better than SFT (28%)." """
+    difference = comparison.difference(row, main_arm(comparison).label, other.label)
+    level = _whole(row.estimates[comparison.arms.index(other)])
+    reading = "unknown" if difference is None else difference.reading
+    said = {"better": "That is better than", "worse": "That is worse than", "no_change": "That is the same as"}
+    return f"{said.get(reading, 'It is not shown to differ from')} {other.name} ({level})."
+
+
+def _whole(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.value is None:
+        return "not measured"
+    return f"{number(estimate.value, 'rate', digits=0)}%" if estimate.unit == "rate" else estimate.text
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
@@ -203,15 +261,18 @@ def headlines(comparison: Comparison) -> list[Headline]:
     rows += [row for axis in (CAPABILITY, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
     rows.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
     rows += [row for axis in (SAFETY_AXES[0].name, BENIGN) for row in side_effect_rows(comparison, axis)]
+    shown = [*dict.fromkeys((first.label, *(other.label for other in references(comparison, arm)), arm.label))]
     found = []
     for row in (row for row in rows if row is not None):
-        before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
+        of_arms = {own.label: (own, level) for own, level in zip(comparison.arms, row.estimates, strict=True)}
+        levels = [of_arms[label] for label in shown]
+        after = of_arms[arm.label][1]
         if after is None or after.value is None:
             continue
         note = row.judged_by if row.judges else None
         difference = None if arm is first else comparison.difference(row, arm.label, first.label)
-        before = None if arm is first else before
-        found.append(Headline(comparison.name_of(row), arm.name, before, after, difference, note))
+        known = tuple((own, level) for own, level in levels if level is not None)
+        found.append(Headline(comparison.name_of(row), known, difference, note))
     return found[:MOST_HEADLINES]
 
 

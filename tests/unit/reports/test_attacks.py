@@ -380,7 +380,7 @@ def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
 
 def test_the_top_of_the_page_says_what_the_attacks_found(runs, page):
     page = page.read_text(encoding="utf-8")
-    top = page[page.index('aria-label="Verdict"') : page.index('id="results"')]
+    top = page[page.index('class="first"') : page.index("<main>")]
     assert (
         "scripted: Base defended 1 of 4 behaviours (25.0%, 95% interval 0.6 to 80.6) and OPCT: opct-1 defended 2 "
         "of 3 behaviours (66.7%, 95% interval 9.4 to 99.2; 1 more undecided)."

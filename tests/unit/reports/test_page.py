@@ -134,7 +134,9 @@ def test_the_card_says_how_to_load_what_was_trained(values, part):
 def test_every_figure_has_a_name_and_a_table(page, outline):
     elements = outline.elements
     charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
-    assert len(charts) == text_of(page).count("<summary>Show data</summary>") == 18
+    assert (
+        len(charts) - 1 == text_of(page).count("<summary>Show data</summary>") == 18
+    )  # the first has its numbers beside
     assert all(attributes["aria-label"] for attributes in charts)
     assert sum(attributes.get("class") == "compact" for tag, attributes in elements if tag == "table") == 18
 
@@ -156,10 +158,12 @@ def test_the_page_has_a_part_for_each_axis_with_its_table_and_figures(page, comp
     text = text_of(page)
     views = [axis_view(comparison, axis) for axis in comparison.axes]
     for view in views:
-        start = text.index(f'<h2 id="{view["anchor"]}">{view["title"]}</h2>')
-        own = text[start : text.index("<h2", start + 1)]
+        start = text.index(f'id="{view["anchor"]}"><summary><h2>{view["title"]}</h2>')
+        own = text[start : text.index("<h2", text.index("</h2>", start))]
+        assert own.startswith(f'id="{view["anchor"]}"')
+        assert view["sentences"][0][:20] in own
         assert f'href="#{view["anchor"]}"' in text
-        assert own.index('class="card verdict"') < own.index('class="results stack')
+        assert 'class="results stack' in own
         assert own.count('<svg viewBox="0 0 340') == len(view["figures"])
     assert [view["title"] for view in views] == [
         "Sycophancy", "Jailbreak", "Safety awareness", "Capability", "Benign requests"

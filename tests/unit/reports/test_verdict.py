@@ -18,6 +18,7 @@ from opct.reports.verdict import (
     main_arm,
     other_arms_note,
     subtitle,
+    summary,
     title,
     verdict,
 )
@@ -100,7 +101,21 @@ def test_one_kind_of_run_is_told_by_its_levels(three):
     assert level.startswith("Base: sycophancy rate on held-out families ")
     assert re.match(r"Base: accuracy on clean questions [\d.]+% \(95% interval .*n = \d+; 0 unscored.*\)\.", cost)
     assert verdict(found)[1].startswith("Only one kind of run")
-    assert all(own.before is None and own.difference is None for own in headlines(found))
+    assert all(len(own.levels) == 1 and own.difference is None for own in headlines(found))
+
+
+def test_the_summary_is_what_a_person_would_say(comparison, three):
+    """One sentence for each axis, the references after the first, then what got worse."""
+    said = summary(comparison)
+    assert re.fullmatch(r"OPCT cut the sycophancy rate from \d+% to \d+%\.", said[0])
+    assert re.fullmatch(r"(That is .*|It is not shown to differ from) SFT \(\d+%\)\.", said[1])
+    assert said[-1].startswith(("Worse: ", "Nothing else got measurably worse"))
+    row = comparison.deciding_row("sycophancy")
+    for reading, begins in (("no_change", "OPCT did not change the"), ("inconclusive", "Inconclusive: sycophancy")):
+        found = [None if own is None else replace(own, reading=reading) for own in row.differences]
+        rows = tuple(replace(one, differences=tuple(found)) if one is row else one for one in comparison.rows)
+        assert summary(replace(comparison, rows=rows))[0].startswith(begins)
+    assert summary(compare(three[:1])) == [verdict(compare(three[:1]))[0]]
 
 
 def test_what_the_intervals_cover_of_seeds(comparison_of_three):
@@ -147,7 +162,7 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     for rows in (own, [ordinary, *own]):
         found = headlines(replace(comparison, rows=tuple(rows)))
         assert [one.title for one in found[:2]] == ["Attack success rate", "Over-refusal rate in wrappers"]
-        assert found[1].after is twins.estimates[-1]
+        assert found[1].levels[-1][1] is twins.estimates[-1]
 
 
 # -------------------------------------------------------------------------------------------------- rules and a judge
@@ -194,7 +209,7 @@ def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(safety,
     found = compare([silent(judged(own), kept) for own in safety])
     assert found.deciding_suite(SAFETY) == JUDGED
     [text, cost, *_] = axis_verdict(found, SAFETY)
-    assert "on held-out families (safety awareness, judged) rose from " in text
+    assert "on held-out families (judged) rose from " in text
     assert text.endswith(
         f" J{WEAK_WORDS[1:]}. This suite decides: more arms have a score on most of their replies than on safety "
         "awareness."

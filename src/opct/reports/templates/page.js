@@ -1,7 +1,8 @@
 "use strict";
-// The rollout browser. Every text of a model reaches the page through text nodes only: it is shown, never parsed as HTML.
+// The rollout browser, links into folded parts, and downloads. Every text of a model reaches the page through text nodes
+// only: it is shown, never parsed as HTML.
 (() => {
-  const PAGE = matchMedia("(max-width: 760px)").matches ? 4 : 10;
+  const PAGE = matchMedia("(max-width: 760px)").matches ? 2 : 3;
   const data = JSON.parse(document.getElementById("rollouts-data").textContent);
   const list = document.getElementById("rollouts-list");
   const status = document.getElementById("rollouts-status");
@@ -9,7 +10,9 @@
   const family = document.getElementById("filter-family");
   const change = document.getElementById("filter-change");
   const search = document.getElementById("filter-text");
+  const chips = document.getElementById("filter-chips");
   const SIGNS = { correct: "\u2713", suggested: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
+  const EXAMPLE = "#example:";
   let shown = PAGE;
   more.textContent = "Show " + PAGE + " more";
 
@@ -80,7 +83,8 @@
       .filter((fact) => fact !== null).join(" \u00b7 ");
     const heading = "rollout-" + data.items.indexOf(item);
     return element("article", { class: "rollout card", "aria-labelledby": heading },
-      element("h3", { id: heading }, words(item.family) || item.task, " ", element("span", { class: "badge" }, data.splits[item.split])),
+      element("h3", { id: heading }, words(item.family) || item.task, " ", element("span", { class: "badge" }, data.splits[item.split]), " ",
+        element("a", { class: "small", href: EXAMPLE + encodeURIComponent(item.id) }, "link")),
       element("p", { class: "small" }, facts, facts ? element("br", {}) : null, item.id),
       element("h4", {}, "Prompt, as the model saw it"), bubbles(item.prompt),
       item.teacher === null ? null
@@ -122,6 +126,18 @@
     }
   }
 
+  // The changes of the main arm, as buttons with their counts.
+  function fillChips() {
+    const counts = counted(data.items.map((item) => transition(item, data.main))).filter(([key]) => key.split("|")[1] !== key.split("|")[2]);
+    chips.append(...counts.sort((a, b) => b[1] - a[1]).slice(0, 6).map(([key, n]) => {
+      const [, before, after] = key.split("|");
+      const chip = element("button", { type: "button", class: "chip", "aria-pressed": "false" }, before + " \u2192 " + after + " (" + n + ")");
+      chip.addEventListener("click", () => { change.value = change.value === key ? "" : key; restart(); });
+      chip.dataset.key = key;
+      return chip;
+    }));
+  }
+
   function matches(item) {
     const [scope, split, name] = family.value.split("|");
     if (scope === "split" && item.split !== split) return false;
@@ -136,10 +152,12 @@
     status.textContent = found.length === 0 ? "No rollout matches: widen a filter."
       : "Showing " + Math.min(shown, found.length) + " of " + found.length + " matching (" + data.items.length + " on this page).";
     more.hidden = found.length <= shown;
+    for (const chip of chips.children) chip.setAttribute("aria-pressed", String(chip.dataset.key === change.value));
   }
 
   function restart() { shown = PAGE; render(); }
   fillFilters();
+  fillChips();
   family.addEventListener("change", restart);
   change.addEventListener("change", restart);
   search.addEventListener("input", restart);
@@ -153,4 +171,84 @@
   });
   document.getElementById("rollouts").classList.add("ready");
   render();
+
+  // A link to an example shows it alone; a link to a folded part opens it.
+  function follow() {
+    if (location.hash.startsWith(EXAMPLE)) {
+      family.value = ""; change.value = ""; search.value = decodeURIComponent(location.hash.slice(EXAMPLE.length));
+      restart();
+      document.getElementById("rollouts").scrollIntoView();
+      return;
+    }
+    const target = location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+    for (let node = target; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
+    if (target) target.scrollIntoView();
+  }
+  addEventListener("hashchange", follow);
+  if (location.hash) follow();
+  addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details.axis")) part.open = true; });
+
+  function save(name, content, type) {
+    const link = element("a", { download: name, href: URL.createObjectURL(new Blob([content], { type })) });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+  const fileName = (title) => title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") || "report";
+  const buttons = (label, ...made) => element("p", { class: "downloads" }, label, ...made.flatMap(([name, act]) => {
+    const button = element("button", { type: "button", class: "chip" }, name);
+    button.addEventListener("click", act);
+    return [" ", button];
+  }));
+
+  // A chart with the page's own style and its legend, as a file that stands alone.
+  const SVG = "http://www.w3.org/2000/svg", LEGEND_ROW = 18;
+  const legendOf = (chart) => [...chart.closest("figure").querySelectorAll(".legend li")];
+  const fullHeight = (chart) => chart.viewBox.baseVal.height + LEGEND_ROW * legendOf(chart).length + 8;
+  function standalone(chart) {
+    const copy = chart.cloneNode(true), box = chart.viewBox.baseVal;
+    copy.setAttribute("xmlns", SVG);
+    copy.setAttribute("viewBox", "0 0 " + box.width + " " + fullHeight(chart));
+    copy.setAttribute("width", 2 * box.width);
+    copy.setAttribute("height", 2 * fullHeight(chart));
+    legendOf(chart).forEach((item, i) => {
+      const key = item.querySelector("svg").cloneNode(true), name = document.createElementNS(SVG, "text");
+      key.setAttribute("y", box.height + LEGEND_ROW * i);
+      name.setAttribute("x", 32);
+      name.setAttribute("y", box.height + LEGEND_ROW * i + 12);
+      name.textContent = item.textContent;
+      copy.append(key, name);
+    });
+    const style = document.createElementNS(SVG, "style");
+    style.textContent = document.querySelector("style").textContent + ".chart { max-width: none; font-family: system-ui, sans-serif; background: var(--card); }";
+    copy.prepend(style);
+    return new XMLSerializer().serializeToString(copy);
+  }
+  function savePng(chart, name) {
+    const image = new Image(), box = chart.viewBox.baseVal;
+    image.addEventListener("load", () => {
+      const canvas = element("canvas", { width: 4 * box.width, height: 4 * fullHeight(chart) });
+      canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+      canvas.toBlob((blob) => save(name, blob, "image/png"));
+    });
+    image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(standalone(chart));
+  }
+  for (const chart of document.querySelectorAll("svg.chart")) {
+    const figure = chart.closest("figure"), name = fileName(figure.getAttribute("aria-label"));
+    figure.append(buttons("Save:", ["SVG", () => save(name + ".svg", standalone(chart), "image/svg+xml")],
+      ["PNG", () => savePng(chart, name + ".png")]));
+  }
+
+  const cells = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")));
+  const csv = (rows) => rows.map((row) => row.map((cell) => /[",\n]/.test(cell) ? '"' + cell.replaceAll('"', '""') + '"' : cell).join(",")).join("\n") + "\n";
+  const TEX = { "\\": "\\textbackslash{}", "\u2212": "$-$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
+  const tex = (text) => text.replace(/[\\~^\u2212]/g, (sign) => TEX[sign]).replace(/[&%$#_{}](?![-}])/g, (sign) => "\\" + sign);
+  function latex(rows) {
+    const width = Math.max(...rows.map((row) => row.length));
+    return "\\begin{tabular}{" + "l".repeat(width) + "}\n" + rows.map((row) => row.map(tex).join(" & ") + " \\\\").join("\n") + "\n\\end{tabular}\n";
+  }
+  for (const table of document.querySelectorAll(".box > table")) {
+    const region = table.parentElement, name = fileName(region.getAttribute("aria-label"));
+    region.after(buttons("Save:", ["CSV", () => save(name + ".csv", csv(cells(table)), "text/csv")],
+      ["LaTeX", () => save(name + ".tex", latex(cells(table)), "application/x-tex")]));
+  }
 })();
