@@ -214,7 +214,7 @@ def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(safety,
         f" J{WEAK_WORDS[1:]}. This suite decides: more arms have a score on most of their replies than on safety "
         "awareness."
     )
-    assert "Over-warning rate on held-out families (safety awareness, judged)" in cost
+    assert "Over-warning rate on held-out families (judged)" in cost
     assert report_json(found, [], STAMP)["axes"][0]["suite"] == JUDGED
 
 
