@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 NOT_REACHED = "not reached"
+SHORT = {
+    "defense_success_rate": "defence rate",
+    "defense_success_rate_undecided_as_jailbroken": "at least",
+    "defense_success_rate_undecided_as_defended": "at most",
+    "benign_refusal_rate": "benign refused",
+    "benign_always_refused_rate": "benign always refused",
+    "benign_answered_rate": "benign answered",
+}
+"""Names of the metrics that fit 80 columns."""
 
 
 def counted(counts: Mapping[Any, int]) -> str:
@@ -79,7 +88,11 @@ def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
         f"judge: {judge['name']} ({judge['model']}), {judge['label']} from a score of {judge['threshold']:g}",
     ]
     return Group(
-        make_table(title, columns, [(row["metric"], *_percent(row), *_counts(row)) for row in result["rows"]]),
+        make_table(
+            title,
+            columns,
+            [(SHORT.get(row["metric"], row["metric"]), *_percent(row), *_counts(row)) for row in result["rows"]],
+        ),
         *map(Text, lines),
         *(Text(f"warning: {warning}", style="yellow") for warning in warnings),
         Text(f"kept: {out} ({private} private)"),

@@ -59,7 +59,13 @@ def show(
 
 @app.command("schema")
 def schema() -> None:
-    """Print the JSON schema of a config file, for editors."""
+    """Print the JSON schema of a config file, for editors.
+
+    \b
+    Examples:
+      opct config schema
+      opct config schema > opct.schema.json
+    """
     from opct.config.loader import config_schema
 
     print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
@@ -67,7 +73,13 @@ def schema() -> None:
 
 @app.command("presets")
 def presets() -> None:
-    """Print the presets with their source and settings, as YAML."""
+    """Print the presets with their source and settings, as YAML.
+
+    \b
+    Examples:
+      opct config presets
+      opct train configs/paper.yaml --preset paper_released --dry-run
+    """
     import yaml
 
     from opct.config.presets import PRESETS

@@ -40,7 +40,13 @@ def export(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Export pairs for SDFTTrainer of TRL, verl or prime-rl."""
+    """Export pairs for SDFTTrainer of TRL, verl or prime-rl.
+
+    \b
+    Examples:
+      opct data export pairs.jsonl --format trl
+      opct data export builtin:sycophancy --format verl --out pairs.parquet
+    """
     from opct.data.export import export_pairs
     from opct.runs.console import echo
 
@@ -69,7 +75,13 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check a pair file; prints every fault, or a summary."""
+    """Check a pair file; prints every fault, or a summary.
+
+    \b
+    Examples:
+      opct data check pairs.jsonl
+      opct data check builtin:jailbreak_system --model Qwen/Qwen3-0.6B
+    """
     from collections import Counter
 
     from rich.console import Console
@@ -135,6 +147,11 @@ def show(
     """Print a pair as the model sees it.
 
     Special tokens are visible; tokens in the loss are highlighted.
+
+    \b
+    Examples:
+      opct data show builtin:sycophancy
+      opct data show pairs.jsonl --index 3 --sample
     """
     from rich.console import Console
 

@@ -72,6 +72,11 @@ def build_sycophancy(
     """Make sycophancy pairs from any file of questions.
 
     The questions may be free-form or multiple-choice.
+
+    \b
+    Examples:
+      opct data build sycophancy --from questions.csv --per-question 2
+      opct data build sycophancy --format mixed --n 500 --out mixed.jsonl
     """
     from opct.data.builders.sycophancy import build_sycophancy as build
     from opct.data.questions import builtin_questions, describe_columns, load_questions
@@ -131,6 +136,11 @@ def build_pairs(
     """Make pairs from any file of prompts or chats.
 
     The teacher gets a system prompt, the policy a prompt wrapped in a template, or each row has both prompts.
+
+    \b
+    Examples:
+      opct data build pairs --from chats.jsonl --teacher-system "Be brief."
+      opct data build pairs --from questions.csv --template rude.jinja
     """
     from collections import Counter
 
@@ -209,7 +219,13 @@ def build_jailbreak(
     leave_out: LeaveOut = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make jailbreak pairs from behaviours, bare and wrapped."""
+    """Make jailbreak pairs from behaviours, bare and wrapped.
+
+    \b
+    Examples:
+      opct data build jailbreak --teacher-system safety
+      opct data build jailbreak --parts anchor --out anchors.jsonl
+    """
     from opct.data.builders.jailbreak import build_jailbreak as build
     from opct.data.builders.jailbreak import read_sources
     from opct.data.duplicates import leaks_into_later_split
@@ -285,6 +301,11 @@ def build_safety_awareness(
     """Make safety-awareness pairs.
 
     The prompt hides a hazard; the teacher also sees the fact.
+
+    \b
+    Examples:
+      opct data build safety-awareness --per-prompt 2
+      opct data build safety-awareness --from facts.jsonl --split all
     """
     from opct.data.builders.safety_awareness import build_safety_awareness as build
     from opct.data.hazards import load_facts

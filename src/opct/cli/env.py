@@ -11,7 +11,10 @@ PATHS = ("OPCT_CAPABILITY_DATA", "OPCT_SMOLLM2_WHEEL")
 def env() -> None:
     """Print versions, hardware and caches, for a bug report.
 
-    Example: opct env > env.txt
+    \b
+    Examples:
+      opct env
+      opct env > env.txt
     """
     from rich.console import Console
 

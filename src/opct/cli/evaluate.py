@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from opct.cli.options import named_files, settings_words
-from opct.runs.console import as_text, make_table
+from opct.cli.options import ShowAll, named_files, settings_words
+from opct.runs.console import as_text, make_table, pluralize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,6 +124,7 @@ def evaluate(
     dtype: Dtype = None,
     label: Label = None,
     regrade: Regrade = False,
+    everything: ShowAll = False,
 ) -> None:
     """Evaluate a run or a model.
 
@@ -153,15 +154,15 @@ def evaluate(
     if regrade:
         if any([*options.values(), settings, task, dtype, label]):
             raise EvaluationError("--regrade loads no model: it takes no settings and no option but --out.")
-        _regrade(Path(out or target))
+        _regrade(Path(out or target), everything)
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     with show_progress() as progress:
         result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, progress=progress)
-    Console().print(evaluation_tables(result))
+    Console().print(evaluation_tables(result, everything=everything))
 
 
-def _regrade(folder: Path) -> None:
+def _regrade(folder: Path, everything: bool) -> None:
     """Grade the stored replies of a folder again; print the changes and the results."""
     from rich.console import Console
 
@@ -169,19 +170,19 @@ def _regrade(folder: Path) -> None:
     from opct.evals.regrade import regrade
 
     done = regrade(folder)
-    Console().print(evaluation_tables(EvalResult(folder, done.results)))
+    Console().print(evaluation_tables(EvalResult(folder, done.results), everything=everything))
     print(done.describe())
 
 
-def evaluation_tables(result: EvalResult) -> RenderableType:
-    """The rows of our suites and of Inspect tasks, the warnings, and the folder of the logs."""
+def evaluation_tables(result: EvalResult, *, everything: bool = False) -> RenderableType:
+    """The rows of our suites (those that matter first, or all) and of Inspect tasks, warnings, and the logs' folder."""
     from rich.console import Group
 
     from opct.runs.run_dir import RunDir
 
     parts: list[RenderableType] = []
     if result.results is not None:
-        parts.append(_suites_table(result.results))
+        parts.append(_suites_table(result.results, everything))
         parts += [as_text(f"warning: {warning}", style="yellow") for warning in result.results["warnings"]]
     parts += [_task_table(summary) for summaries in result.tasks.values() for summary in summaries]
     logs = RunDir(result.out).evals_dir
@@ -189,20 +190,23 @@ def evaluation_tables(result: EvalResult) -> RenderableType:
     return Group(*parts)
 
 
-def _suites_table(results: dict[str, Any]) -> RenderableType:
-    """Table of the rows of `results.json`, without single families, under a heading for each suite and group. Lines
-    below name the graders and their agreement with human labels.
+def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
+    """Table of the rows of `results.json`, under a heading for each suite and group, without single families.
+
+    Lines below name the graders and their agreement with human labels.
     """
     from rich.console import Group
 
     from opct.evals.metrics import unit_of
     from opct.judges.calibration import with_calibrations
     from opct.judges.provenance import grader_label
+    from opct.reports.metrics import HEADLINE
     from opct.reports.wording import interval, quantity
 
     rows = with_calibrations(results["rows"])
     split = {row["suite"] for row in rows if row["group"] == "held_out"}
-    shown = [row for row in rows if _is_shown(row, split)]
+    whole = [row for row in rows if _is_shown(row, split)]
+    shown = whole if everything else [row for row in whole if (row["metric"], row["group"]) in HEADLINE] or whole
     cells: list[tuple[object, ...]] = []
     for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):
         cells.append((as_text(f"{suite}, {group}", style="bold"), *[""] * 5))
@@ -214,7 +218,8 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in shown if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
-    return Group(make_table(title, columns, cells), *map(as_text, graders))
+    more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --all"]
+    return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))
 
 
 def _is_shown(row: dict[str, Any], split: set[str]) -> bool:

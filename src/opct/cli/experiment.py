@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from opct.cli.options import ShowAll
 from opct.runs.console import echo
 
 
@@ -22,6 +23,7 @@ def experiment(
     force: Annotated[
         bool, typer.Option("--force", help="Replace runs and attacks that were made with other settings.")
     ] = False,
+    everything: ShowAll = False,
 ) -> None:
     """Train and evaluate several methods and seeds with one budget.
 
@@ -51,7 +53,7 @@ def experiment(
 
     with show_progress() as progress:
         result = run_experiment(config, overrides=overrides or (), force=force, progress=progress)
-    Console().print(result.render())
+    Console().print(result.render(everything=everything))
     if result.failed:
         each = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
         raise TrainingError(f"{len(result.failed)} of the runs failed ({each}). Run the same command to retry them.")

@@ -39,7 +39,10 @@ def export(
 ) -> None:
     """Export trained weights for other programs.
 
-    Example: opct export runs/mine --merged out/model
+    \b
+    Examples:
+      opct export runs/mine --merged out/model
+      opct export runs/mine --adapter out/adapter --push me/my-model
     """
     from opct.reports.export import export as export_weights
 

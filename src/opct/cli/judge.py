@@ -61,7 +61,13 @@ def train(
     seed: Seed = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing judge.")] = False,
 ) -> None:
-    """Train an offline judge on labelled replies."""
+    """Train an offline judge on labelled replies.
+
+    \b
+    Examples:
+      opct judge train --data labelled.csv --out my-judge
+      opct judge train --data labelled.csv --positive harmful --negative safe
+    """
     from opct.errors import DataError
     from opct.judges.calibration import METRICS
     from opct.judges.classifier import JUDGE_FILE, TrainingSettings, require_sklearn
@@ -117,6 +123,11 @@ def calibrate(
     """Calibrate a judge against human labels.
 
     Prints agreement, kappa and the confusion matrix, with intervals, and stores them with the judge.
+
+    \b
+    Examples:
+      opct judge calibrate my-judge --labels labels.csv
+      opct judge calibrate fact_warning --labels labels.csv --model vllm/NAME
     """
     from rich.console import Console
 
@@ -155,6 +166,11 @@ def run(
     """Judge the replies of an evaluation.
 
     The scores are stored in its logs.
+
+    \b
+    Examples:
+      opct judge run runs/mine --judge my-judge
+      opct judge run runs/mine --judge strongreject --model vllm/NAME
     """
     from opct.evals.logs import read_samples
     from opct.judges.apply import check_judge, judge_run, judgeable, replaced_judge, requests_of

@@ -28,6 +28,7 @@ Preset = Annotated[
     typer.Option(metavar="NAME", help="Preset under the config file; `opct config presets` lists them."),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Print every row, not only those that matter first.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 

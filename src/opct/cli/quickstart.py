@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from opct.cli.options import ShowAll
+
 
 def quickstart(
     overrides: Annotated[
@@ -17,6 +19,7 @@ def quickstart(
         "runs/quickstart"
     ),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the quickstart in that folder.")] = False,
+    everything: ShowAll = False,
 ) -> None:
     """Train OPCT and SFT on a small model, evaluate both, report.
 
@@ -34,4 +37,4 @@ def quickstart(
 
     with show_progress() as progress:
         result = run_quickstart(out, overrides=overrides or (), overwrite=overwrite, progress=progress)
-    Console().print(result.render())
+    Console().print(result.render(everything=everything))

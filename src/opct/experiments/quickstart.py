@@ -28,7 +28,7 @@ from opct.runs.run_dir import RunDir
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-METHODS = ("sft", "opct")
+METHODS = ("opct", "sft")
 REMEDY = "replace the run with --overwrite"
 EVALUATION = EvalConfig(
     n_questions=60,
@@ -49,12 +49,15 @@ class QuickstartResult:
     results: dict[str, dict]
     seconds: float
 
-    def render(self) -> RenderableType:
-        """The headline numbers as a table, the path of the report, and what to do next."""
+    def render(self, *, everything: bool = False) -> RenderableType:
+        """The numbers that matter first (or all), the path of the report, and what to do next."""
         from rich.console import Group
 
         run = self.report.parent / "opct"
-        return Group(headline(self.report, self.seconds), as_text(f"next: opct chat {shlex.quote(str(run))}"))
+        return Group(
+            headline(self.report, self.seconds, everything=everything),
+            as_text(f"next: opct chat {shlex.quote(str(run))}"),
+        )
 
 
 def run_quickstart(
@@ -74,24 +77,28 @@ def run_quickstart(
     _refuse_other_things(out)
     configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
     model = configs["opct"].model.name_or_path
-    steps = StepProgress(progress or NullProgress(), 2 * len(METHODS) + 3)
+    steps = StepProgress(progress or NullProgress(), 3 * len(METHODS) + 2)
     steps.next()
     steps.stage(f"get {model}" + (" (270 MB, once)" if model == DEFAULT_MODEL else ""))
     resolve_model(model)
+    results: dict[str, dict] = {}
     for method in METHODS:
         steps.next()
         ensure_trained(configs[method], method, overwrite=overwrite, progress=steps, remedy=REMEDY)
         dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` chose first holds for all
         configs = {name: with_dtype(config, dtype) for name, config in configs.items()}
-    runs = {BASE: out / BASE} | {method: Path(config.output_dir) for method, config in configs.items()}
-    results = {}
-    for label, folder in runs.items():
+        for label in (BASE, method):
+            if label in results:
+                continue
+            steps.next()
+            config, folder = configs.get(label, configs[method]), out / label
+            results[label] = ensure_evaluated(label, folder, config, EVALUATION, overwrite=overwrite, progress=steps)
         steps.next()
-        config = configs.get(label, configs["opct"])
-        results[label] = ensure_evaluated(label, folder, config, EVALUATION, overwrite=overwrite, progress=steps)
-    steps.next()
-    steps.stage("write the report")
-    page = report(list(runs.values()), out / "report.html", overwrite=True)
+        steps.stage("write the report")
+        arms = [label for label in (BASE, "sft", "opct") if label in results]
+        page = report([out / label for label in arms], out / "report.html", overwrite=True)
+        if method != METHODS[-1]:
+            steps.log(f"the page so far, without SFT: {page.resolve().as_uri()}")
     steps.done()
     return QuickstartResult(page, results, time.perf_counter() - started)
 

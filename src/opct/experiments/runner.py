@@ -28,11 +28,11 @@ from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experim
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
 from opct.reports.build import report
-from opct.reports.metrics import where
+from opct.reports.metrics import HEADLINE, where
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.reports.wording import change, interval, quantity
 from opct.runs.checkpoints import weight_hashes
-from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table
+from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table, pluralize
 from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
@@ -44,18 +44,8 @@ if TYPE_CHECKING:
 
     from opct.models.policy import Policy
 
-HEADLINE = (
-    ("sycophancy_rate", "held_out"),
-    ("accuracy_biased", "held_out"),
-    ("accuracy_clean", "clean"),
-    ("attack_success_rate", "held_out"),
-    ("over_refusal_rate", "benign_held_out"),
-    ("warning_rate", "held_out"),
-    ("over_warning_rate", "held_out"),
-    ("accuracy_identity", "benign"),
-    ("benchmark_mean", "all"),
-)
-"""The metrics and groups of the table at the end; a report has all."""
+FIRST = 5
+"""Rows that the terminal shows without `--all`."""
 MARKER = "experiment.json"
 """File next to the results: the settings and weights that they were made with."""
 
@@ -74,23 +64,25 @@ class ExperimentResult:
     seconds: float
     failed: dict[str, str] = field(default_factory=dict)
 
-    def render(self) -> RenderableType:
-        """The cost of each arm, and the path of the report."""
+    def render(self, *, everything: bool = False) -> RenderableType:
+        """The cost of each arm, the numbers that matter first (or all), and the path of the report."""
         from rich.console import Group
 
         rows = [(name, *cost_texts(cost)) for name, cost in self.costs.items()]
         table = make_table("training, sum over seeds", ["arm", *COST_COLUMNS], rows)
         failed = [as_text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
-        return Group(table, *failed, headline(self.report, self.seconds))
+        return Group(table, *failed, headline(self.report, self.seconds, everything=everything))
 
 
-def headline(page: Path, seconds: float) -> RenderableType:
-    """The headline metrics of a report with differences from the base, the first verdict, and where the page is."""
+def headline(page: Path, seconds: float, *, everything: bool = False) -> RenderableType:
+    """The metrics that matter first (or all) with differences from the base, what they say, and where the page is."""
     from rich.console import Group
 
     found = read_json(page.with_suffix(".json"))
+    rows = [row for row in found["rows"] if ":" not in row["group"]]
+    first = [row for row in rows if (row["metric"], row["group"]) in HEADLINE][:FIRST]
     lines: list[Text] = []
-    for row in (row for row in found["rows"] if (row["metric"], row["group"]) in HEADLINE):
+    for row in rows if everything else first:
         metric, wide = find_metric(row["axis"], row["metric"]), max(map(len, row["arms"]))
         about = f"{metric.title}{where(row['group'])}, {row['suite']}"
         lines.append(as_text(about, style="bold"))
@@ -101,7 +93,8 @@ def headline(page: Path, seconds: float) -> RenderableType:
             if (own := changes.get(label)) is not None:
                 line += f" {change(own['difference'], metric.unit)}: {own['reading'].replace('_', ' ')}"
             lines.append(as_text(line))
-    said = ["", found["verdict"][0], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
+    more = [] if everything else [f"{pluralize(len(rows) - len(first), 'more row')}: --all"]
+    said = [*more, "", *found["summary"], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
     return Group(*lines, *map(as_text, said))
 
 

@@ -113,7 +113,7 @@ def report_json(
     """The page's numbers as one JSON object; null means not measured or not logged."""
     from opct.reports.attacks import attacks_json
     from opct.reports.training import arm_cost, families_note
-    from opct.reports.verdict import axis_verdict, title, verdict
+    from opct.reports.verdict import axis_verdict, summary, title, verdict
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
     of_run = ("name", "label", "model", "method", "seed", "path")
@@ -122,6 +122,7 @@ def report_json(
         "created": stamp["created"],
         "opct_version": stamp["version"],
         "title": title(comparison),
+        "summary": summary(comparison),
         "verdict": verdict(comparison),
         "axes": [
             {

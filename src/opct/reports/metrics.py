@@ -149,6 +149,20 @@ def where(group: str) -> str:
     return f" {_WHERE[group]}" if group in _WHERE else ""
 
 
+HEADLINE = (
+    ("sycophancy_rate", "held_out"),
+    ("accuracy_biased", "held_out"),
+    ("accuracy_clean", "clean"),
+    ("attack_success_rate", "held_out"),
+    ("over_refusal_rate", "benign_held_out"),
+    ("warning_rate", "held_out"),
+    ("over_warning_rate", "held_out"),
+    ("accuracy_identity", "benign"),
+    ("benchmark_mean", "all"),
+)
+"""The metrics and groups that matter first; a report has all."""
+
+
 def short_suite_name(suite: str) -> str:
     """Display name of a suite beside its axis: "sycophancy_short" is "short answers"."""
     name = suite_name(suite)

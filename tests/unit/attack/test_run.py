@@ -600,9 +600,9 @@ def test_each_row_says_of_what_its_number_is_and_what_is_left_out(scripted):
     """2 behaviours held. Of 2 replies to each of 2 counterparts the first has no score: 3 replies are left."""
     replies = iter([*[REFUSAL] * 8, "...", *[REFUSAL] * 3])
     _, told, lines = scripted(lambda text: next(replies))
-    assert cells(lines, "defense_success_rate")[3:] == ["2 behaviours", "-"]
-    assert cells(lines, "benign_refusal_rate")[3:] == ["3 replies to 2 counterparts", "1 reply"]
-    assert cells(lines, "benign_always_refused_rate")[3:] == ["2 counterparts", "1 reply"]
+    assert cells(lines, "defence rate")[3:] == ["2 behaviours", "-"]
+    assert cells(lines, "benign refused")[3:] == ["3 replies to 2 counterparts", "1 reply"]
+    assert cells(lines, "benign always refused")[3:] == ["2 counterparts", "1 reply"]
     assert "not_refused=0" in told
     assert any("1 of 4 replies to benign counterparts has no score (1 " in line for line in lines)
     assert lines[-1].endswith(" (its attempts.jsonl is private)")

@@ -18,7 +18,7 @@ def fake(monkeypatch):
     """Replace a function of a module of the package by a mock."""
 
     def fake(module: str, name: str, result=None) -> Mock:
-        mock = Mock(return_value=result or SimpleNamespace(render=lambda: "rendered", status="finished"))
+        mock = Mock(return_value=result or SimpleNamespace(render=lambda **_: "rendered", status="finished"))
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: mock}))
         return mock
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,16 @@ def summary(name: str = "capital") -> dict[str, Any]:
     return {"task": name, "log": "x.eval", "n": 2, "n_truncated": 1, "metrics": [metric]}
 
 
-def shown(result: EvalResult) -> str:
+def shown(result: EvalResult, *, everything: bool = False) -> str:
     console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(evaluation_tables(result))
+    console.print(evaluation_tables(result, everything=everything))
     return console.export_text()
 
 
 def test_a_result_as_tables():
     """In 80 columns. Groups of families are for the report; what was not measured is a dash, not a zero."""
-    text = shown(EvalResult(Path("runs/x"), results("opct"), {"pkg/a": [summary("capital"), summary("river")]}))
+    result = EvalResult(Path("runs/x"), results("opct"), {"pkg/a": [summary("capital"), summary("river")]})
+    text = shown(result, everything=True)
     lines = [line.split() for line in text.splitlines()]
     assert ["opct:", "tiny"] in lines
     assert ["s,", "held_out"] in lines
@@ -58,6 +60,10 @@ def test_a_result_as_tables():
         assert f"{name}: 2 samples, 1 truncated" in text
     assert lines.count(["includes/accuracy", "0.500", "2", "0"]) == 2
     assert "logs: runs/x/evals (open them with" in text
+    first = shown(result)
+    assert "sycophancy_rate" in first
+    assert "consistency" not in first
+    assert re.search(r"\d+ more rows?: --all", first)
 
 
 def test_a_rate_of_another_task_is_in_percent():
@@ -86,7 +92,7 @@ def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path, 
     found = results()
     settings = {"judge": judge, "judge_calibration": calibration}
     found["rows"].append(ROW | COUNTS | {"suite": "s_judged", "group": "held_out", "settings": settings})
-    text = shown(EvalResult(Path("runs/x"), found))
+    text = shown(EvalResult(Path("runs/x"), found), everything=True)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[lines.index("s_judged, held_out") + 1] == "m 0.250 0.125 to 0.500 7 1 2"
     assert f"s_judged: judged by j (m), {words}" in " ".join(lines)
