@@ -5,8 +5,8 @@
 
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
 questions and seeds, numbers of samples, paired differences), what training took, and on which machine, commit and
-dtype. The command redraws the lines of a page between `<!-- table:NAME -->` or `<!-- differences:NAME -->` and
-`<!-- end -->`.
+dtype. The command redraws the lines of a page between `<!-- table:NAME -->` (a line an arm), `<!-- metrics:NAME -->` (a
+line a metric) or `<!-- differences:NAME -->` and `<!-- end -->`, and the picture of the README.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import opct.reports
 from benchmarks import results_chart
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
-from opct.experiments.config import load_experiment
 from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
 from opct.reports.wording import MISSING, arm_name, interval, number
 from opct.runs.io import read_json, write_json
@@ -33,7 +32,7 @@ from opct.runs.run_dir import RunDir
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results"
 STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
-BLOCK = re.compile(r"(<!-- (table|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|metrics|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = Mapping[str, Any]
 
 
@@ -66,11 +65,13 @@ class Shown:
     Attributes:
         columns: of its table, and what is kept.
         of: the arm whose differences from every other arm are shown; "" for none.
+        against: its reference in the table by metric.
         chart: the columns that are drawn, as bars of every arm.
     """
 
     columns: tuple[Column, ...]
     of: str = ""
+    against: str = ""
     chart: tuple[Column, ...] = ()
 
 
@@ -87,7 +88,7 @@ def _rises(group: str) -> tuple[Column, ...]:
 
 
 HELD_OUT = (
-    *_rises("held_out"),
+    _rises("held_out")[0],
     *(
         Column(OTHERS, "biased_rate_rise", f"family:{name}", f"the same, {title}")
         for name, title in (("truthfulqa", "TruthfulQA"), ("bct", "BCT"), ("political", "political"))
@@ -103,7 +104,8 @@ SHOWN = {
             ORDINARY,
         ),
         of="opct",
-        chart=(*HELD_OUT[:2], CLEAN),
+        against="sft-t1",
+        chart=(*HELD_OUT[:1], CLEAN),
     ),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
@@ -122,8 +124,8 @@ def keep(runs: Path, config: Path) -> Path:
     if config.stem not in SHOWN:
         raise EvaluationError(unknown("experiment in SHOWN", config.stem, SHOWN))
     found = read_json(runs / "report.json")
-    experiment = load_experiment(config)
-    manifests = [RunDir(runs / Path(one.output_dir).name).read_manifest() for one in experiment.configs.values()]
+    trained = [run for run in found["runs"] if run["method"] is not None]
+    manifests = [RunDir(runs / Path(run["path"]).name).read_manifest() for run in trained]
     rows = [_kept(column.row(found)) for column in SHOWN[config.stem].columns]
     out = KEPT / f"{config.stem}.json"
     write_json(
@@ -131,7 +133,7 @@ def keep(runs: Path, config: Path) -> Path:
         {
             "experiment": f"configs/experiments/{config.name}",
             "model": found["runs"][0]["model"],
-            "seeds": experiment.config.seeds,
+            "seeds": sorted({run["seed"] for run in trained}),
             "measured": found["created"][:10],
             "commits": sorted({re.sub(r"^(\w{8})\w*", r"\1", str(one["git_commit"])) for one in manifests}),
             "dtype": sorted({str(one["dtype"]) for one in manifests}),
@@ -195,6 +197,23 @@ def differences(name: str, kept: Mapping[str, Any]) -> list[str]:
         lines.append([f"{arm_name(shown.of)} − {arm_name(label)}", *cells])
     head = ["difference in points", *(column.title for column in shown.columns)]
     return _markdown([head, ["---"] * len(head), *lines])
+
+
+def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
+    """A line a metric: the base, the reference and the shown arm, and the difference of the last two."""
+    shown, base = SHOWN[name], "base"
+    arms = (base, shown.against, shown.of)
+    head = [
+        "",
+        *(f"**{arm_name(label)}**" if label == shown.of else arm_name(label) for label in arms),
+        f"{arm_name(shown.of)} − {arm_name(shown.against)}",
+    ]
+    lines = [head, ["---"] * len(head)]
+    for column in shown.columns:
+        cells = [_estimate(column, kept, label) for label in arms]
+        lines.append([f"{column.title} ({_counts(column.row(kept))})", *cells])
+        lines[-1].append(_difference(column, kept, shown.of, shown.against))
+    return _markdown(lines)
 
 
 def _markdown(lines: Iterable[Iterable[str]]) -> list[str]:
@@ -271,11 +290,11 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
     }
 
     def block(found: re.Match[str]) -> str:
-        make = table if found[2] == "table" else differences
+        make = {"table": table, "metrics": by_metric, "differences": differences}[found[2]]
         return "\n".join([found[1] + "", *make(found[3], kept[found[3]]), "", found[4]])
 
     files = {}
-    for page in sorted(docs.rglob("*.md")):
+    for page in filter(Path.is_file, (docs.parent / "README.md", *sorted(docs.rglob("*.md")))):
         text = page.read_text(encoding="utf-8")
         if BLOCK.search(text):
             files[page] = BLOCK.sub(block, text)

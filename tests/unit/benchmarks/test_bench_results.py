@@ -42,9 +42,15 @@ def row(axis: str, suite: str, metric: str, group: str, arms: dict, differences:
 REPORT = {
     "created": "2026-11-25T10:00:00",
     "runs": [
-        {"label": label, "model": "small-model"}
+        {
+            "label": label,
+            "model": "small-model",
+            "method": None if label == "base" else label,
+            "seed": seed,
+            "path": f"runs/{label}-seed{seed}",
+        }
         for label in ("base", "sft", "opct")
-        for _ in range(1 if label == "base" else 2)
+        for seed in range(1 if label == "base" else 2)
     ],
     "rows": [
         row("sycophancy", SHORT, "biased_rate_rise", "held_out", RISES, FELL),

@@ -1,0 +1,52 @@
+"""The commands of the docs run: the tutorial on a tiny model in its order, and how-to pages as they stand.
+
+A block that needs something says so in its title (`title="needs a GPU"`), and is not run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.unit.cli.running import run
+
+DOCS = REPOSITORY / "docs"
+TUTORIAL = DOCS / "tutorials" / "your-own-behavior.md"
+SMALL = {
+    "init": [],
+    "train": ["max_steps=1", "optim.prompts_per_step=2", "data.validation_size=0", "rollout.max_completion_tokens=4"],
+    "eval": ["n_benign=2", "kl_samples=0", "max_completion_tokens=4", "max_benign_tokens=4"],
+    "report": [],
+}
+"""What makes a command small."""
+
+
+def unmarked_commands(page: Path) -> list[list[str]]:
+    """The words of each `opct` command in a block that needs nothing."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    return [words[1:] for words in lines if words[:1] == ["opct"]]
+
+
+def test_the_tutorial_runs_from_a_csv_to_a_report(tiny_folder: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = TUTORIAL.read_text(encoding="utf-8")
+    Path("questions.csv").write_text(re.search(r"```csv\n(.*?)```", page, re.DOTALL)[1])
+    commands = unmarked_commands(TUTORIAL)
+    assert [words[0] for words in commands] == ["init", "data", "data", "train", "train", "eval", "eval", "report"]
+    for words in commands:
+        given = [str(tiny_folder) if word == "smollm2-135m-instruct" else word for word in words if word != "--open"]
+        given += ["--model", str(tiny_folder)] if words[0] == "init" or words[1] == "show" else []
+        assert run(*given, *SMALL.get(words[0], [])) == 0, words
+    assert Path("report.html").is_file()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=lambda page: page.stem)
+def test_commands_that_need_nothing_run(page: Path, smollm2_folder, monkeypatch, capsys):
+    monkeypatch.chdir(REPOSITORY)
+    for words in unmarked_commands(page):
+        assert run(*words) == 0, words
