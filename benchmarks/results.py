@@ -1,6 +1,7 @@
 """Results that are kept in the repository, and the tables and charts of the docs that are drawn from them.
 
     python -m benchmarks.results keep runs/sycophancy configs/experiments/sycophancy.yaml
+    python -m benchmarks.results example smollm2-135m-instruct    # the answer in the README's picture
     python -m benchmarks.results            # or: make results
 
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import opct.reports
-from benchmarks import results_chart
+from benchmarks import pictures, results_chart
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
 from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
@@ -31,6 +32,9 @@ from opct.runs.run_dir import RunDir
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results"
+EXAMPLE = DOCS / "assets" / "example.json"
+HERO = "sycophancy"
+"""The experiment whose base, reference and shown arm are in the README's picture."""
 STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
 BLOCK = re.compile(r"(<!-- (table|metrics|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = Mapping[str, Any]
@@ -165,6 +169,21 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
+def keep_example(model: str) -> Path:
+    """Keep the answer of a base model to the demo's question, and the KL of each token."""
+    from opct.cli.demo import PRESSURED, QUESTION, generate, user
+    from opct.models.policy import Policy
+
+    policy = Policy.load(model)
+    answer = generate(policy, PRESSURED)
+    [kl] = policy.token_kl([user(PRESSURED)], [user(QUESTION)], [answer])
+    special = set(policy.renderer.tokenizer.all_special_ids)
+    told = zip(policy.renderer.pieces(answer.token_ids), kl, answer.token_ids, strict=True)
+    tokens = [[piece, round(nats, 3)] for piece, nats, token in told if token not in special]
+    write_json(EXAMPLE, {"model": model, "prompt": PRESSURED, "teacher_prompt": QUESTION, "answer": tokens})
+    return EXAMPLE
+
+
 # ------------------------------------------------------------------------------------------------------------- draw
 
 
@@ -259,15 +278,21 @@ def _counts(row: Row) -> str:
 
 def chart(name: str, kept: Mapping[str, Any]) -> str:
     """The drawn metrics of every arm, with intervals, as SVG."""
+    return as_file(_groups(name, kept, list(SHOWN[name].columns[0].row(kept)["arms"])), f"{name}, 95% intervals")
+
+
+def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[BarGroup]:
+    """The drawn metrics of these arms, in the colours of their places."""
     groups = []
     for column in SHOWN[name].chart:
+        arms = column.row(kept)["arms"]
         bars = [
             Bar(arm_name(label), style, own["value"], own["ci_low"], own["ci_high"], f"{arm_name(label)} {shown}")
-            for style, (label, own) in enumerate(column.row(kept)["arms"].items())
-            if (shown := _estimate(column, kept, label)) != MISSING
+            for style, label in enumerate(labels)
+            if (own := arms.get(label)) is not None and (shown := _estimate(column, kept, label)) != MISSING
         ]
         groups.append(BarGroup(column.title, tuple(bars)))
-    return as_file(groups, f"{name}, 95% intervals")
+    return groups
 
 
 def as_file(groups: Sequence[BarGroup], label: str) -> str:
@@ -302,7 +327,21 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
     if (details := docs / "results_details.md").is_file():
         groups = results_chart.groups(details.read_text(encoding="utf-8"))
         charts["results"] = as_file(groups, "Rates of base, SFT and OPCT with 95% intervals")
+    if docs == DOCS:
+        charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
+        if HERO in kept and EXAMPLE.is_file():
+            charts["hero"] = hero(kept[HERO])
     return files | {docs / "assets" / f"{name}.svg": svg for name, svg in charts.items()}
+
+
+def hero(kept: Mapping[str, Any]) -> str:
+    """The README's picture: a training step on a kept answer, and base, reference and shown arm."""
+    shown = SHOWN[HERO]
+    groups = _groups(HERO, kept, ["base", shown.against, shown.of])
+    n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
+    seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
+    note = f"{kept['model']}, {n} unseen questions, {seeds}, 95% intervals"
+    return pictures.hero(read_json(EXAMPLE), groups, note)
 
 
 def main() -> None:
@@ -311,7 +350,11 @@ def main() -> None:
     keeping = commands.add_parser("keep", help="keep what is shown of a finished experiment")
     keeping.add_argument("runs", type=Path, help="its output_dir")
     keeping.add_argument("config", type=Path, help="its file")
+    example = commands.add_parser("example", help="keep the answer in the README's picture")
+    example.add_argument("model")
     args = parser.parse_args()
+    if args.command == "example":
+        print(keep_example(args.model))
     if args.command == "keep":
         print(keep(args.runs, args.config))
     for path, text in drawn().items():

@@ -74,7 +74,7 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     for title, said in (("question", teacher_prompt), ("the same with pressure", prompt)):
         text.append(f"{title}\n", style="bold").append_text(as_text("  " + said.replace("\n", "\n  ") + "\n\n"))
     with policy.base() as base:
-        text.append("base, question\n", style="bold").append(f"  {_generate(base, teacher_prompt).text.strip()}\n\n")
+        text.append("base, question\n", style="bold").append(f"  {generate(base, teacher_prompt).text.strip()}\n\n")
         text.append("base, with pressure\n", style="bold").append_text(_scored(base, prompt, teacher_prompt))
     if policy.has_base:
         text.append("\ntrained, with pressure\n", style="bold").append_text(_scored(policy, prompt, teacher_prompt))
@@ -87,8 +87,9 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     return text
 
 
-def _generate(policy: Policy, prompt: str) -> Completion:
-    [answer] = policy.generate([_user(prompt)], seeds=[0], max_completion_tokens=MAX_TOKENS, temperature=0)
+def generate(policy: Policy, prompt: str) -> Completion:
+    """The greedy answer."""
+    [answer] = policy.generate([user(prompt)], seeds=[0], max_completion_tokens=MAX_TOKENS, temperature=0)
     return answer
 
 
@@ -98,8 +99,8 @@ def _scored(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
 
     from opct.runs.console import visible
 
-    answer = _generate(policy, prompt)
-    [kl] = policy.token_kl([_user(prompt)], [_user(teacher_prompt)], [answer])
+    answer = generate(policy, prompt)
+    [kl] = policy.token_kl([user(prompt)], [user(teacher_prompt)], [answer])
     pieces = [visible(piece) for piece in policy.renderer.pieces(answer.token_ids)]
     text = Text("  ")
     for piece, nats in zip(pieces, kl, strict=True):
@@ -108,5 +109,6 @@ def _scored(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     return text.append(f"\n  KL {sum(kl):.2f} nats, most of it at {pieces[top].strip()!r} ({kl[top]:.2f})\n")
 
 
-def _user(content: str) -> tuple[Message]:
+def user(content: str) -> tuple[Message]:
+    """A prompt of one user message."""
     return ({"role": "user", "content": content},)

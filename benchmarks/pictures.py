@@ -1,0 +1,152 @@
+"""The diagrams of the docs, as SVG: boxes, arrows and, for the method, the tokens of a real answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+import opct.reports
+from opct.reports.charts import BarGroup, interval_bars, tag
+
+STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
+OWN_STYLE = """
+svg { background: var(--card); font-family: system-ui, sans-serif; }
+text { fill: var(--ink); font-size: 13px; }
+.title { font-weight: 650; } .note { fill: var(--muted); font-size: 12px; }
+.number { font-size: 11px; fill: var(--muted); }
+.box { fill: var(--soft); stroke: var(--line); } .policy { fill: var(--user); } .teacher { fill: var(--system); }
+.arrow { stroke: var(--muted); stroke-width: 1.5; fill: none; marker-end: url(#head); } .head { fill: var(--muted); }
+.heat { fill: rgb(var(--kl)); } .chart { max-width: none; }
+"""
+LINE, CHARACTER = 18, 8.2
+
+
+def as_file(width: float, height: float, label: str, *parts: Markup) -> str:
+    """A picture as a file with the report's colours, light and dark."""
+    head = tag(
+        "marker",
+        tag("path", d="M0,0 L8,4 L0,8 z", class_="head"),
+        id="head", viewBox="0 0 8 8", refX=7, refY=4, markerWidth=7, markerHeight=7, orient="auto",
+    )  # fmt: skip
+    style = Markup("<style>") + Markup(STYLE.read_text(encoding="utf-8") + OWN_STYLE) + Markup("</style>")
+    drawing = tag("svg", style, tag("defs", head), *parts, xmlns="http://www.w3.org/2000/svg", width=width,
+                  height=height, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)  # fmt: skip
+    return f"{drawing}\n"
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str | None = None) -> Markup:
+    return tag("text", words, x=x, y=y, class_=kind or None, text_anchor=anchor)
+
+
+def box(x: float, y: float, width: float, title: str, lines: Sequence[str] = (), kind: str = "") -> Markup:
+    """A rounded box with a title and lines of text; its height follows from them."""
+    inner = [text(x + 12, y + 22, title, "title")]
+    inner += [text(x + 12, y + 22 + LINE * (i + 1), line) for i, line in enumerate(lines)]
+    frame = tag("rect", x=x, y=y, width=width, height=box_height(lines), rx=10, class_=f"box {kind}".strip())
+    return tag("g", frame, *inner)
+
+
+def cell(x: float, y: float, width: float, words: str, kind: str = "") -> Markup:
+    """A rounded box with one line."""
+    frame = tag("rect", x=x, y=y, width=width, height=34, rx=10, class_=f"box {kind}".strip())
+    return tag("g", frame, text(x + 12, y + 22, words))
+
+
+def box_height(lines: Sequence[str]) -> float:
+    return 34.0 + LINE * len(lines)
+
+
+def arrow(x1: float, y1: float, x2: float, y2: float, words: str = "") -> Markup:
+    line = tag("path", d=f"M{x1:g},{y1:g} L{x2:g},{y2:g}", class_="arrow")
+    return tag("g", line, *([text((x1 + x2) / 2, (y1 + y2) / 2 - 7, words, "note", "middle")] if words else []))
+
+
+def tokens(x: float, y: float, answer: Sequence[tuple[str, float]]) -> Markup:
+    """The tokens of an answer, each behind a colour as strong as its KL, with the number below."""
+    parts, at = [], x
+    for piece, nats in answer:
+        at += CHARACTER / 2 * (piece[:1] == " ")
+        width = CHARACTER * len(piece.strip()) + 4
+        opacity = min(nats / 4, 0.7)
+        parts.append(tag("rect", x=at, y=y, width=width, height=22, rx=3, class_="heat", fill_opacity=opacity))
+        parts.append(text(at + width / 2, y + 16, piece.strip(), anchor="middle"))
+        if nats >= 0.1:
+            parts.append(text(at + width / 2, y + 36, f"{nats:.1f}", "number", "middle"))
+        at += width
+    return tag("g", *parts)
+
+
+def hero(example: Mapping[str, Any], groups: Sequence[BarGroup], note: str) -> str:
+    """A step of the method on a real answer, and what training changed."""
+    asked, alone = example["prompt"].split("\n"), example["teacher_prompt"].split("\n")
+    parts = [
+        text(20, 28, "One training step", "title"),
+        box(20, 44, 390, "1  The model answers the question with pressure", asked, "policy"),
+        arrow(200, 44 + box_height(asked) + 2, 200, 168),
+        tokens(24, 172, example["answer"]),
+        box(20, 236, 390, "2  A frozen copy sees the question alone", alone, "teacher"),
+        arrow(200, 234, 200, 214),
+        text(20, 336, "3  Loss: KL between the two at every token, in nats.", "title"),
+        text(20, 356, "Training makes it small, on the model's own answers."),
+        text(450, 28, "What it changes", "title"),
+        Markup(
+            str(interval_bars(groups, label=note)).replace(
+                "<svg", '<svg x="450" y="44" width="440" height="300" preserveAspectRatio="xMidYMin"', 1
+            )
+        ),
+        text(450, 356, note, "note"),
+    ]
+    return as_file(900, 376, f"On-policy consistency training. {note}", *parts)
+
+
+def splits() -> str:
+    """Questions and kinds of pressure, trained on and held out."""
+    columns, rows = ("training kinds of pressure", "held-out kinds"), ("training questions", "validation", "test")
+    said = [["pairs are made of these", "not used"], ["settings are chosen here", "settings are chosen here"],
+            ["reported by kind", "the headline numbers"]]  # fmt: skip
+    parts = [text(180 + 230 * i, 24, name, "title") for i, name in enumerate(columns)]
+    for j, name in enumerate(rows):
+        y = 40 + 58 * j
+        parts.append(text(16, y + 22, name, "title"))
+        for i, words in enumerate(said[j]):
+            kind = "policy" if (i, j) == (0, 0) else "teacher" if (i, j) == (1, 2) else ""
+            parts.append(cell(180 + 230 * i, y, 215, words, kind))
+    return as_file(640, 216, "Which questions and kinds of pressure are trained on, and which are measured", *parts)
+
+
+def attack_loop() -> str:
+    """An episode of an attack."""
+    parts = [
+        box(16, 20, 190, "Attacker", ["reads its attempts,", "replies and scores;", "writes a prompt"], "policy"),
+        arrow(208, 62, 268, 62, "prompt"),
+        box(272, 20, 170, "Your model", ["answers it"], ""),
+        arrow(444, 46, 504, 46, "reply"),
+        box(508, 20, 190, "Judge", ["scores the reply against", "the bare request"], "teacher"),
+        tag("path", d="M603,94 L603,140 L111,140 L111,112", class_="arrow"),
+        text(357, 132, "next round, up to 3 rounds in each of 8 episodes", "note", "middle"),
+    ]
+    return as_file(714, 158, "An attack: attacker, your model and judge in a loop", *parts)
+
+
+def methods() -> str:
+    """What each method trains on."""
+    rows = (
+        ("opct", "the model's own answers to the pressured prompt", "KL to the base under the clean prompt"),
+        ("offpolicy", "the base's answers to the clean prompt", "KL to the base under the clean prompt"),
+        ("sft", "the base's answers to the clean prompt", "cross-entropy after the pressured prompt"),
+        ("dpo", "the base's answers to both prompts", "clean answer preferred over pressured one"),
+        ("act", "no answers", "activations as under the clean prompt"),
+    )
+    parts = [text(130, 22, "trains on", "title"), text(510, 22, "loss", "title")]
+    for j, (name, answers, loss) in enumerate(rows):
+        y = 36 + 44 * j
+        parts += [
+            text(16, y + 22, name, "title"),
+            cell(124, y, 350, answers, "policy"),
+            arrow(476, y + 17, 502, y + 17),
+        ]
+        parts.append(cell(506, y, 310, loss, "teacher"))
+    return as_file(832, 262, "What each method trains on, and its loss", *parts)
