@@ -1,4 +1,5 @@
-"""Writes the generated blocks of the docs: commands, settings, metrics, families and presets, as the code has them.
+"""Writes the generated parts of the docs: commands, settings, metrics, families and presets, as the code has them, and
+llms.txt, a list of all pages.
 
     python docs/reference.py
 
@@ -195,15 +196,31 @@ def _blocks() -> dict[str, Any]:
     }
 
 
+def llms() -> str:
+    """Every page of the site, for programs that read the docs."""
+    import yaml
+
+    nav = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    lines = ["# opct", "", "> On-policy consistency training of chat models, its baselines and its measurements.", ""]
+    for entry in nav:
+        [(part, pages)] = entry.items()
+        lines += [f"## {part}", ""]
+        for page in [pages] if isinstance(pages, str) else pages:
+            title = (DOCS / page).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+            lines.append(f"- [{title}]({page})")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def pages() -> dict[Path, str]:
-    """Every page with such blocks, as it must be."""
+    """Every page with such blocks, and llms.txt, as they must be."""
     blocks = _blocks()
     found = {}
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if BLOCK.search(text):
             found[page] = BLOCK.sub(lambda m: f"{m[1]}\n{blocks[m[2]]()}\n\n{m[3]}", text)
-    return found
+    return found | {DOCS / "llms.txt": llms()}
 
 
 if __name__ == "__main__":
