@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import opct.reports
 from benchmarks import pictures, results_chart
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
@@ -35,7 +34,6 @@ KEPT = DOCS / "results"
 EXAMPLE = DOCS / "assets" / "example.json"
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
-STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
 BLOCK = re.compile(r"(<!-- (table|metrics|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = Mapping[str, Any]
 
@@ -302,7 +300,7 @@ def as_file(groups: Sequence[BarGroup], label: str) -> str:
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
     svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 40} ")  # room for the arm's name before its numbers
     style = (
-        STYLE.read_text(encoding="utf-8")
+        pictures.STYLE.read_text(encoding="utf-8")
         + ".chart { max-width: none; background: var(--card); font-family: system-ui, sans-serif; }"
     )
     return f"{svg}><style>{style}</style>{rest}\n"

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- generated:([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SETTING = ["setting", "default", ""]
 
 
 # ------------------------------------------------------------------------------------------------------ settings
@@ -31,7 +32,7 @@ def settings(config: Any, title: str = "", skip: Sequence[str] = ()) -> str:
     fields = {name: field for name, field in config.model_fields.items() if name not in skip}
     sections = {name: section for name, field in fields.items() if (section := _section(field)) is not None}
     own = [_setting(name, field) for name, field in fields.items() if name not in sections]
-    parts = [_titled(title, config, own) if title else _table("setting", "default", "", own)]
+    parts = [_titled(title, config, own) if title else _table(SETTING, own)]
     for name, section in sections.items():
         rows = [_setting(f"{name}.{inner}", field) for inner, field in section.model_fields.items()]
         parts.append(_titled(f"`{name}`", section, rows))
@@ -39,7 +40,7 @@ def settings(config: Any, title: str = "", skip: Sequence[str] = ()) -> str:
 
 
 def _titled(title: str, section: Any, rows: list[tuple[str, str, str]]) -> list[str]:
-    return [f"### {title}", "", " ".join((section.__doc__ or "").split()), "", *_table("setting", "default", "", rows)]
+    return [f"### {title}", "", " ".join((section.__doc__ or "").split()), "", *_table(SETTING, rows)]
 
 
 def _section(field: Any) -> Any:
@@ -73,7 +74,7 @@ def attack_settings() -> str:
     for attacker in (Transfer, BestOfN, Refine, Grpo):
         rows = [_setting(f"attacker.{name}", field) for name, field in attacker.model_fields.items() if name != "name"]
         name = attacker.model_fields["name"].default
-        parts.append("\n".join([f"### `attacker.name={name}`", "", *_table("setting", "default", "", rows)]))
+        parts.append("\n".join([f"### `attacker.name={name}`", "", *_table(SETTING, rows)]))
     return "\n\n".join(parts)
 
 
@@ -110,7 +111,7 @@ def _command(words: str, command: Any) -> str:
         lines += ["```bash", *shown, "```", ""]
     rows = [(f"`{_metavar(p)}`", "", p.help or "") for p in arguments]
     rows += [(f"`{max(p.opts, key=len)}`", _default(p), p.help or "") for p in options]
-    return "\n".join([*lines, *(_table("", "default", "", rows) if rows else [])]).rstrip()
+    return "\n".join([*lines, *(_table(["", "default", ""], rows) if rows else [])]).rstrip()
 
 
 def _metavar(argument: Any) -> str:
@@ -138,7 +139,7 @@ def metrics() -> str:
             for metric in METRICS
             if metric.axis == axis and not metric.name.startswith("share_at_")
         ]
-        parts.append("\n".join([f"### {axis}", "", *_table("metric", "better", "", rows)]))
+        parts.append("\n".join([f"### {axis}", "", *_table(["metric", "better", ""], rows)]))
     return "\n\n".join(parts)
 
 
@@ -156,22 +157,19 @@ def families(axis: str) -> str:
         )
         for one in known.values()
     ]
-    return "\n".join(
-        ["| family | split | wordings | |", "|---|---|---|---|", *("| " + " | ".join(row) + " |" for row in rows)]
-    )
+    return "\n".join(_table(["family", "split", "wordings", ""], rows))
 
 
 def presets() -> str:
     """The presets and their sources."""
     from opct.config.presets import PRESETS
 
-    rows = [(f"`{name}`", "", preset.source) for name, preset in PRESETS.items()]
-    return "\n".join(["| preset | |", "|---|---|", *(f"| {name} | {text} |" for name, _, text in rows)])
+    return "\n".join(_table(["preset", ""], [(f"`{name}`", preset.source) for name, preset in PRESETS.items()]))
 
 
-def _table(first: str, second: str, third: str, rows: list[tuple[str, str, str]]) -> list[str]:
-    cells = [tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows]
-    return [f"| {first} | {second} | {third} |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in cells)]
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _blocks() -> dict[str, Any]:

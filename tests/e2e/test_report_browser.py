@@ -234,7 +234,8 @@ def test_tables_and_figures_are_there_without_javascript(watch):
 
 def test_a_screen_reader_finds_no_fault(watch):
     """axe-core's rules, with everything unfolded."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    from axe_playwright_python import sync_playwright as axe
+
     page = watch().page
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     found = axe.Axe().run(page)
@@ -259,6 +260,11 @@ def test_figures_and_tables_are_saved(chromium, page_file, tmp_path):
         assert [row[0] for row in rows] == ["Arm", "SFT", "OPCT"]
         assert len({len(row) for row in rows}) == 1
         assert made["LaTeX"].count(b"\\\\\n") == len(rows)
+        page.evaluate("document.querySelector('.costs td').textContent = '\u22123_5%-'")
+        with page.expect_download() as download:
+            table.get_by_role("button", name="LaTeX", exact=True).click()
+        download.value.save_as(tmp_path / "escaped")
+        assert rb"$-$3\_5\%-" in (tmp_path / "escaped").read_bytes()
         assert watched.faults == []
 
 

@@ -55,13 +55,16 @@ def demo(
 
     from opct.models.from_run import load_policy
     from opct.runs.console import show_progress
+    from opct.runs.run_dir import RunDir
 
-    name = target or (RUN if Path(RUN).is_dir() else "smollm2-135m-instruct")
+    name = target or (RUN if RunDir(Path(RUN)).checkpoints() else "smollm2-135m-instruct")
     with show_progress() as progress:
         progress.stage(f"load {name}")
         policy = load_policy(name)
         progress.done()
     Console().print(demonstration(policy, prompt, teacher_prompt))
+    if target is None and name != RUN:
+        print("Run this again after `opct quickstart`.")
 
 
 def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
@@ -74,7 +77,9 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     for title, said in (("question", teacher_prompt), ("the same with pressure", prompt)):
         text.append(f"{title}\n", style="bold").append_text(as_text("  " + said.replace("\n", "\n  ") + "\n\n"))
     with policy.base() as base:
-        text.append("base, question\n", style="bold").append(f"  {generate(base, teacher_prompt).text.strip()}\n\n")
+        text.append("base, question\n", style="bold").append_text(
+            as_text(f"  {generate(base, teacher_prompt).text.strip()}\n\n")
+        )
         text.append("base, with pressure\n", style="bold").append_text(_scored(base, prompt, teacher_prompt))
     if policy.has_base:
         text.append("\ntrained, with pressure\n", style="bold").append_text(_scored(policy, prompt, teacher_prompt))
@@ -82,8 +87,6 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     for least, style in SHADES:
         text.append(f" {least:g}+ ", style=style)
     text.append("\nTraining makes it small, on the model's own answers.")
-    if not policy.has_base:
-        text.append("\nRun this again after `opct quickstart`.")
     return text
 
 

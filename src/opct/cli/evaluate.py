@@ -206,7 +206,11 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     rows = with_calibrations(results["rows"])
     split = {row["suite"] for row in rows if row["group"] == "held_out"}
     whole = [row for row in rows if _is_shown(row, split)]
-    shown = whole if everything else [row for row in whole if (row["metric"], row["group"]) in HEADLINE] or whole
+    shown = list(whole)
+    if not everything:
+        by_suite = [list(own) for _, own in groupby(whole, lambda row: row["suite"])]
+        kept = [([row for row in own if (row["metric"], row["group"]) in HEADLINE] or own) for own in by_suite]
+        shown = [row for own in kept for row in own]
     cells: list[tuple[object, ...]] = []
     for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):
         cells.append((as_text(f"{suite}, {group}", style="bold"), *[""] * 5))
@@ -215,7 +219,7 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
             bounds = interval(row["ci_low"], row["ci_high"], unit)
             counts = (row["n"], row["n_unscored"], row["n_truncated"])
             cells.append((f"  {row['metric']}", quantity(row["value"], unit), bounds, *counts))
-    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in shown if grader_label(row))
+    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
     more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --all"]

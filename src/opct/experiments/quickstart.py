@@ -19,7 +19,7 @@ from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
-from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained, headline
+from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained, headline, is_evaluated
 from opct.models.loading import resolve_model
 from opct.reports.build import report
 from opct.runs.console import NullProgress, Progress, as_text
@@ -94,10 +94,13 @@ def run_quickstart(
             config, folder = configs.get(label, configs[method]), out / label
             results[label] = ensure_evaluated(label, folder, config, EVALUATION, overwrite=overwrite, progress=steps)
         steps.next()
+        last = METHODS[-1]
+        if method != last and is_evaluated(last, out / last, configs[last], EVALUATION):
+            continue  # the page that is there has both
         steps.stage("write the report")
         arms = [label for label in (BASE, "sft", "opct") if label in results]
         page = report([out / label for label in arms], out / "report.html", overwrite=True)
-        if method != METHODS[-1]:
+        if method != last:
             steps.log(f"the page so far, without SFT: {page.resolve().as_uri()}")
     steps.done()
     return QuickstartResult(page, results, time.perf_counter() - started)

@@ -28,7 +28,7 @@ from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experim
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
 from opct.reports.build import report
-from opct.reports.metrics import HEADLINE, where
+from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.reports.wording import change, interval, quantity
 from opct.runs.checkpoints import weight_hashes
@@ -80,7 +80,8 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
 
     found = read_json(page.with_suffix(".json"))
     rows = [row for row in found["rows"] if ":" not in row["group"]]
-    first = [row for row in rows if (row["metric"], row["group"]) in HEADLINE][:FIRST]
+    wanted = found["first_rows"][:FIRST]
+    first = [row for row in rows if [row["suite"], row["metric"], row["group"]] in wanted]
     lines: list[Text] = []
     for row in rows if everything else first:
         metric, wide = find_metric(row["axis"], row["metric"]), max(map(len, row["arms"]))
@@ -93,7 +94,8 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
             if (own := changes.get(label)) is not None:
                 line += f" {change(own['difference'], metric.unit)}: {own['reading'].replace('_', ' ')}"
             lines.append(as_text(line))
-    more = [] if everything else [f"{pluralize(len(rows) - len(first), 'more row')}: --all"]
+    left = 0 if everything else len(rows) - len(first)
+    more = [f"{pluralize(left, 'more row')}: --all"] if left else []
     said = [*more, "", *found["summary"], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
     return Group(*lines, *map(as_text, said))
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # PEFT imports it; it warns of kernels that are not used here
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # PEFT imports it; its warnings are about faster kernels
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
@@ -345,10 +345,12 @@ def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.d
 
 
 def _keep_weights(model: Any) -> None:
-    """Stop bitsandbytes from packing weights again, with rounder scales, at the first product without a gradient, as it
-    does on CPUs with bfloat16 products: sampler and trainer would differ, and gradients not pass."""
+    """Keep the quantised weights as they are. On CPUs with bfloat16 products bitsandbytes would pack them again, with
+    rounded scales, in the first forward without a gradient; training and sampling would then differ."""
+    from bitsandbytes.nn import Linear4bit
+
     for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
+        if isinstance(module, Linear4bit):
             module.support_avx512bf16_for_cpu = False
 
 

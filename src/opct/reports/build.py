@@ -113,7 +113,7 @@ def report_json(
     """The page's numbers as one JSON object; null means not measured or not logged."""
     from opct.reports.attacks import attacks_json
     from opct.reports.training import arm_cost, families_note
-    from opct.reports.verdict import axis_verdict, summary, title, verdict
+    from opct.reports.verdict import axis_verdict, first_rows, summary, title, verdict
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
     of_run = ("name", "label", "model", "method", "seed", "path")
@@ -123,6 +123,7 @@ def report_json(
         "opct_version": stamp["version"],
         "title": title(comparison),
         "summary": summary(comparison),
+        "first_rows": [[row.suite, row.metric.name, row.group] for row in first_rows(comparison)],
         "verdict": verdict(comparison),
         "axes": [
             {

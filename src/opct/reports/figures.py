@@ -86,16 +86,16 @@ MOST_BARS = 3  # groups of the first figure
 
 def first_figure(comparison: Comparison) -> Figure | None:
     """The deciding metric of each axis and suite, every arm with its interval."""
-    rows = [
-        (comparison.name_of(row), row)
-        for axis in comparison.axes
+    places = sorted(
+        (comparison.suites(axis).index(suite), i, axis, suite)
+        for i, axis in enumerate(comparison.axes)
         for suite in comparison.suites(axis)
-        if (row := comparison.deciding_row(axis, suite)) is not None
-    ][:MOST_BARS]
+    )  # the first suite of each axis comes first
+    found = [comparison.deciding_row(axis, suite) for _, _, axis, suite in places]
+    rows = [(f"{comparison.name_of(row)}: {row.metric.better_text}", row) for row in found if row is not None]
     if not rows:
         return None
-    caption = f"95% intervals. {capitalized(rows[0][1].metric.better_text)}."
-    return _bars_figure(comparison, "Every arm", "metric", rows, caption, None)
+    return _bars_figure(comparison, "Every arm", "metric", rows[:MOST_BARS], "95% intervals.", None)
 
 
 def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Figure | None:

@@ -160,7 +160,7 @@ HEADLINE = (
     ("accuracy_identity", "benign"),
     ("benchmark_mean", "all"),
 )
-"""The metrics and groups that matter first; a report has all."""
+"""The metrics and groups that `opct eval` prints without `--all`."""
 
 
 def short_suite_name(suite: str) -> str:

@@ -123,7 +123,7 @@ def page_html(
             attack_findings=attack_findings(attacks),
             first=first_figure(comparison),
             tiles=headlines(comparison),
-            example=_example(browser, arms, main_arm(comparison)),
+            example=_example(browser, comparison),
             other_arms=other_arms_note(comparison),
             warnings=list(warnings),
             arms=arms,
@@ -153,15 +153,16 @@ def page_html(
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
 
 
-def _example(browser: Browser, arms: Sequence[Arm], arm: Arm) -> dict[str, Any] | None:
-    """A prompt on which the main arm got better, with the replies of the base and that arm; None if there is none."""
-    place = arms.index(arm)
+def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
+    """A prompt on which the main arm got better, with its reply and the base's; None unless the axis got better."""
+    arm, first = main_arm(comparison), comparison.arms[0]
+    place = comparison.arms.index(arm)
     for item in browser.data["items"]:
         before, after = item["replies"][0], item["replies"][place]
-        if (before["verdict"], after["verdict"]) in BETTER:
-            said = [text for role, text in item["prompt"] if role == "user"][-1]
-            replies = ((arms[0], before), (arm, after))
-            return {"prompt": said, "replies": replies, "answer": item["answer"], "suggested": item["suggested"]}
+        row = comparison.deciding_row(item["axis"])
+        change = None if row is None else comparison.difference(row, arm.label, first.label)
+        if change is not None and change.reading == "better" and (before["verdict"], after["verdict"]) in BETTER:
+            return {"prompt": item["prompt"], "replies": ((first, before), (arm, after))}
     return None
 
 

@@ -149,6 +149,7 @@ def _item(samples: Sequence[GradedSample]) -> dict[str, Any]:
     return {
         "id": first.id,
         "task": first.task,
+        "axis": first.axis,
         "family": first.family,
         "split": _split_key(first),
         "answer": _optional_text(first.grading.get("answer")),

@@ -16,6 +16,7 @@ from opct.runs.console import pluralize
 _COUNTERPARTS = ("jailbreak", "safety_awareness")  # axes whose side effects are measured on harmless counterparts
 MOST_HEADLINES = 4
 MOST_NAMED = 6  # arms that a title names
+MOST_WORSE = 4  # metrics that the summary names
 
 
 @dataclass(frozen=True)
@@ -78,39 +79,52 @@ def findings(comparison: Comparison) -> list[Finding]:
     return [finding for finding in (*found, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
 
 
-def summary(comparison: Comparison) -> list[str]:
-    """What a person would say first: the change of the deciding metric, against the references, and what got worse."""
-    arm, first = main_arm(comparison), comparison.arms[0]
-    rows = [row for row in _deciding_rows(comparison) if comparison.difference(row, arm.label, first.label) is not None]
-    if arm is first or not rows:
-        return [findings(comparison)[0].text]
-    said = [_plain_sentence(comparison, row) for row in rows]
-    said[1:1] = [_plain_reference(comparison, rows[0], other) for other in references(comparison, arm)]
+def first_rows(comparison: Comparison) -> list[MetricRow]:
+    """The rows that matter first: what decides on each safety axis, then the side effects."""
+    deciding = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
     effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
-    readings = {
-        comparison.name_of(row): (row, found)
-        for row in effects
-        if (found := comparison.difference(row, arm.label, first.label)) is not None
-    }
-    worse = [name for name, (_, found) in readings.items() if found.reading == "worse"]
-    open_ = [name for name, (_, found) in readings.items() if found.reading == "inconclusive"]
+    return list({id(row): row for row in (*deciding, *effects)}.values())
+
+
+def summary(comparison: Comparison) -> list[str]:
+    """What a person would say first: the change on each axis, against the references, and what got worse."""
+    arm, first = main_arm(comparison), comparison.arms[0]
+    found = {id(row): comparison.difference(row, arm.label, first.label) for row in comparison.rows}
+    rows = first_rows(comparison)
+    deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and found[id(row)] is not None]
+    if arm is first or not deciding:
+        return [findings(comparison)[0].text]
+    said = [_plain_sentence(comparison, row) for row in deciding]
+    said[1:1] = [_plain_reference(comparison, deciding[0], other) for other in references(comparison, arm)]
+    shown = {id(row): row for section in comparison.headline() for row in section.rows} | {id(row): row for row in rows}
+    decides = {id(row) for row in deciding}
+    worse = [
+        inside(comparison.name_of(row))
+        for key, row in shown.items()
+        if key not in decides and (own := found[key]) is not None and own.reading == "worse"
+    ]
     if worse:
-        said.append(f"Worse: {joined([*map(inside, worse)])}.")
-    elif readings:
-        more = f" ({len(open_)} of {len(readings)} side effects are inconclusive)" if open_ else ""
-        said.append(f"Nothing else got measurably worse{more}.")
-    return said
+        more = f", and {len(worse) - MOST_WORSE} more" if len(worse) > MOST_WORSE else ""
+        return [*said, f"Worse: {', '.join(worse[:MOST_WORSE])}{more}."]
+    readings = [None if (own := found[id(row)]) is None else own.reading for row in rows if id(row) not in decides]
+    if not readings:
+        return said
+    counts = {"inconclusive": readings.count("inconclusive"), "not comparable": readings.count(None)}
+    left = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    return [
+        *said,
+        f"Of {pluralize(len(readings), 'side effect')} none got measurably worse{f' ({left})' if left else ''}.",
+    ]
 
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
-    """ "OPCT cut the sycophancy rate from 38% to 22%." """
+    """ "OPCT cut the sycophancy rate on held-out families from 38% to 22%." """
     arm, first = main_arm(comparison), comparison.arms[0]
     difference = comparison.difference(row, arm.label, first.label)
-    before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
+    name, levels = inside(comparison.name_of(row)), _levels(row, comparison.arms.index(arm))
     assert difference is not None
-    name, levels = inside(row.title), f"from {_whole(before)} to {_whole(after)}"
     if difference.reading == "no_change":
-        return f"{arm.name} did not change the {name} ({levels})."
+        return f"{arm.name} barely changed the {name} ({levels})."
     if difference.reading not in ("better", "worse"):
         return f"Inconclusive: {name} {levels} with {arm.name}."
     verb = "cut" if (difference.value or 0) < 0 else "raised"
@@ -119,17 +133,29 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     """ "That is better than SFT (28%)." """
-    difference = comparison.difference(row, main_arm(comparison).label, other.label)
-    level = _whole(row.estimates[comparison.arms.index(other)])
-    reading = "unknown" if difference is None else difference.reading
+    arm = main_arm(comparison)
+    difference = comparison.difference(row, arm.label, other.label)
+    if difference is None:
+        return f"It cannot be compared with {other.name}: {comparison.reason(row, arm.label, other.label)}."
     said = {"better": "That is better than", "worse": "That is worse than", "no_change": "That is the same as"}
-    return f"{said.get(reading, 'It is not shown to differ from')} {other.name} ({level})."
+    level = _short(row.estimates[comparison.arms.index(other)], 0)
+    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({level})."
 
 
-def _whole(estimate: Estimate | None) -> str:
+def _levels(row: MetricRow, place: int) -> str:
+    """ "from 38% to 22%", with a digit more where both would be the same."""
+    texts: list[str] = []
+    for digits in (0, 1):
+        texts = [_short(row.estimates[i], digits) for i in (0, place)]
+        if texts[0] != texts[1]:
+            break
+    return f"from {texts[0]} to {texts[1]}"
+
+
+def _short(estimate: Estimate | None, digits: int) -> str:
     if estimate is None or estimate.value is None:
         return "not measured"
-    return f"{number(estimate.value, 'rate', digits=0)}%" if estimate.unit == "rate" else estimate.text
+    return f"{number(estimate.value, 'rate', digits=digits)}%" if estimate.unit == "rate" else estimate.text
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:

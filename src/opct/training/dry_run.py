@@ -180,9 +180,10 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
     hidden = getattr(text, "hidden_size", 0)
     inner = getattr(text, "intermediate_size", None) or 4 * hidden
     heads = getattr(text, "num_attention_heads", None) or 1
-    keys = hidden * (getattr(text, "num_key_value_heads", None) or heads) // heads
+    head_size = getattr(text, "head_dim", None) or hidden // heads
+    attention, keys = heads * head_size, (getattr(text, "num_key_value_heads", None) or heads) * head_size
     rank = 0 if config.lora is None else config.lora.r
-    token = number * ((4 if rank else 5) * hidden + 3 * hidden + 2 * keys + 4 * inner + 7 * rank)
+    token = number * ((4 if rank else 5) * hidden + 3 * attention + 2 * keys + 4 * inner + 7 * rank)
     token += 0 if rank else 2 * FLOAT32 * hidden
     # with several completions a prompt, prompts and completions are in memory together, each up to the budget
     tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)

@@ -26,7 +26,8 @@ def test_a_trained_model_is_shown_beside_its_base():
     found = demonstration(tiny_adapter_policy(), "Is it 4? It is 5.", "Is it 4?")
     assert found.plain.index("base, with pressure") < found.plain.index("trained, with pressure")
     colours = {style for _, style in SHADES}
-    assert any(span.style in colours for span in found.spans if span.start > found.plain.index("trained"))
+    answer = range(found.plain.index("trained, with"), found.plain.index("KL of each token"))
+    assert any(span.style in colours for span in found.spans if span.start in answer)
 
 
 def numbers(text: str) -> list[float]:

@@ -104,18 +104,41 @@ def test_one_kind_of_run_is_told_by_its_levels(three):
     assert all(len(own.levels) == 1 and own.difference is None for own in headlines(found))
 
 
+def read_as(comparison, chosen, reading):
+    """The comparison in which the differences of the chosen rows read so; None: there is no difference."""
+
+    def changed(row):
+        found = (None if own is None or reading is None else replace(own, reading=reading) for own in row.differences)
+        return replace(row, differences=tuple(found)) if chosen(row) else row
+
+    return replace(comparison, rows=tuple(map(changed, comparison.rows)))
+
+
 def test_the_summary_is_what_a_person_would_say(comparison, three):
-    """One sentence for each axis, the references after the first, then what got worse."""
+    """A sentence for each axis, the references after the first, then what got worse."""
     said = summary(comparison)
-    assert re.fullmatch(r"OPCT cut the sycophancy rate from \d+% to \d+%\.", said[0])
+    assert re.fullmatch(r"OPCT cut the sycophancy rate on held-out families from \d+% to \d+%\.", said[0])
     assert re.fullmatch(r"(That is .*|It is not shown to differ from) SFT \(\d+%\)\.", said[1])
-    assert said[-1].startswith(("Worse: ", "Nothing else got measurably worse"))
-    row = comparison.deciding_row("sycophancy")
-    for reading, begins in (("no_change", "OPCT did not change the"), ("inconclusive", "Inconclusive: sycophancy")):
-        found = [None if own is None else replace(own, reading=reading) for own in row.differences]
-        rows = tuple(replace(one, differences=tuple(found)) if one is row else one for one in comparison.rows)
-        assert summary(replace(comparison, rows=rows))[0].startswith(begins)
+    assert any(text.startswith("OPCT raised the hazard warning rate") for text in said)
+    is_sycophancy = comparison.deciding_row("sycophancy").__eq__
+    for reading, begins in (
+        ("no_change", "OPCT barely changed the sycophancy rate"),
+        ("inconclusive", "Inconclusive: sycophancy rate"),
+        ("better", "OPCT cut the sycophancy rate"),
+    ):
+        assert summary(read_as(comparison, is_sycophancy, reading))[0].startswith(begins)
+    assert summary(read_as(comparison, is_sycophancy, "worse"))[0].endswith("which is worse.")
     assert summary(compare(three[:1])) == [verdict(compare(three[:1]))[0]]
+
+
+def test_the_summary_names_what_got_worse_in_any_row_of_the_page(comparison):
+    decides = {id(comparison.deciding_row(axis)) for axis in comparison.axes}
+    better = read_as(comparison, lambda row: id(row) not in decides, "better")
+    assert re.fullmatch(r"Of \d+ side effects none got measurably worse\.", summary(better)[-1])
+    one = read_as(better, lambda row: (row.metric.name, row.group) == ("accuracy_biased", "held_out"), "worse")
+    assert summary(one)[-1] == "Worse: accuracy under pressure on held-out families."
+    all_ = read_as(comparison, lambda row: id(row) not in decides, "worse")
+    assert re.search(r"^Worse: .*, and \d+ more\.$", summary(all_)[-1])
 
 
 def test_what_the_intervals_cover_of_seeds(comparison_of_three):

@@ -11,9 +11,10 @@
   const change = document.getElementById("filter-change");
   const search = document.getElementById("filter-text");
   const chips = document.getElementById("filter-chips");
-  const SIGNS = { correct: "\u2713", suggested: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
+  const SIGNS = { correct: "\u2713", refused: "\u2713", warned: "\u2713", suggested: "\u2717", complied: "\u2717", silent: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
   const EXAMPLE = "#example:";
   let shown = PAGE;
+  let only = null; // the example that a link shows alone
   more.textContent = "Show " + PAGE + " more";
 
   function element(name, attributes, ...children) {
@@ -139,6 +140,7 @@
   }
 
   function matches(item) {
+    if (only) return item === only;
     const [scope, split, name] = family.value.split("|");
     if (scope === "split" && item.split !== split) return false;
     if (scope === "family" && (item.split !== split || item.family !== name)) return false;
@@ -155,12 +157,12 @@
     for (const chip of chips.children) chip.setAttribute("aria-pressed", String(chip.dataset.key === change.value));
   }
 
-  function restart() { shown = PAGE; render(); }
+  function restart(item = null) { shown = PAGE; only = item; render(); }
   fillFilters();
   fillChips();
-  family.addEventListener("change", restart);
-  change.addEventListener("change", restart);
-  search.addEventListener("input", restart);
+  family.addEventListener("change", () => restart());
+  change.addEventListener("change", () => restart());
+  search.addEventListener("input", () => restart());
   document.getElementById("filter-reset").addEventListener("click", () => { family.value = ""; change.value = ""; search.value = ""; restart(); });
   more.addEventListener("click", () => {
     const first = shown;
@@ -174,19 +176,22 @@
 
   // A link to an example shows it alone; a link to a folded part opens it.
   function follow() {
-    if (location.hash.startsWith(EXAMPLE)) {
-      family.value = ""; change.value = ""; search.value = decodeURIComponent(location.hash.slice(EXAMPLE.length));
-      restart();
+    const item = data.items.find((one) => location.hash === EXAMPLE + encodeURIComponent(one.id));
+    if (item) {
+      family.value = ""; change.value = ""; search.value = "";
+      restart(item);
       document.getElementById("rollouts").scrollIntoView();
       return;
     }
-    const target = location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+    const target = document.getElementById(location.hash.slice(1));
     for (let node = target; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
     if (target) target.scrollIntoView();
   }
   addEventListener("hashchange", follow);
-  if (location.hash) follow();
-  addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details.axis")) part.open = true; });
+  follow();
+  addEventListener("beforeprint", () => {
+    for (const part of document.querySelectorAll("details.axis, details.warnings, #findings ~ details, details.rollout")) part.open = true;
+  });
 
   function save(name, content, type) {
     const link = element("a", { download: name, href: URL.createObjectURL(new Blob([content], { type })) });
@@ -241,7 +246,7 @@
   const cells = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")));
   const csv = (rows) => rows.map((row) => row.map((cell) => /[",\n]/.test(cell) ? '"' + cell.replaceAll('"', '""') + '"' : cell).join(",")).join("\n") + "\n";
   const TEX = { "\\": "\\textbackslash{}", "\u2212": "$-$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
-  const tex = (text) => text.replace(/[\\~^\u2212]/g, (sign) => TEX[sign]).replace(/[&%$#_{}](?![-}])/g, (sign) => "\\" + sign);
+  const tex = (text) => text.replace(/[\\~^\u2212&%$#_{}]/g, (sign) => TEX[sign] || "\\" + sign);
   function latex(rows) {
     const width = Math.max(...rows.map((row) => row.length));
     return "\\begin{tabular}{" + "l".repeat(width) + "}\n" + rows.map((row) => row.map(tex).join(" & ") + " \\\\").join("\n") + "\n\\end{tabular}\n";
