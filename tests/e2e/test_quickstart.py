@@ -64,11 +64,12 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
     assert dtypes == {"base": "bfloat16", "sft": "bfloat16", "opct": "bfloat16"}
     assert len(probed) == 2
     assert all(RunDir(out / method).checkpoint_path(1).is_dir() for method in ("sft", "opct"))
-    parts = [re.fullmatch(r"\[(\d)/7\] .+", stage) for stage in said.stages]
+    parts = [re.fullmatch(r"\[(\d)/8\] .+", stage) for stage in said.stages]
     assert all(parts), said.stages
-    assert sorted({int(part[1]) for part in parts}) == [1, 2, 3, 4, 5, 6, 7]
+    assert sorted({int(part[1]) for part in parts}) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [int(part[1]) for part in parts] == sorted(int(part[1]) for part in parts)
-    assert "[3/7] train opct" in said.stages
+    assert "[2/8] train opct" in said.stages
+    assert sum("the page so far, without SFT" in line for line in said.lines) == 1
 
     before, again = stamps(out), Noted()
     second = quickstart.run_quickstart(out, overrides=own, progress=again)
@@ -76,6 +77,7 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
     assert second.results == result.results
     assert sum("trained already" in line for line in again.lines) == 2
     assert sum("measured already" in line for line in again.lines) == 3
+    assert not any("the page so far" in line for line in again.lines)
 
     with pytest.raises(RunError, match="the setting seed changed") as caught:
         quickstart.run_quickstart(out, overrides=[*own, "seed=1"], progress=Noted())

@@ -125,6 +125,20 @@ def test_differences_are_of_the_shown_arm(kept):
     assert "| OPCT − SFT | −12.7 [−14.7 to −10.7] | – |" in lines
 
 
+def test_a_line_a_metric_has_base_reference_shown_arm_and_their_difference(kept, monkeypatch):
+    monkeypatch.setitem(results.SHOWN, "made_up", replace(SHOWN, against="sft"))
+    lines = results.by_metric("made_up", kept)
+    assert lines[0] == "|  | Base | SFT | **OPCT** | OPCT − SFT |"
+    assert lines[2] == (
+        "| added (600 (3 unscored, 9 cut)) | 40.0 [35.0 to 45.0] | 25.0 [20.0 to 30.0] | 12.3 [7.3 to 17.3] "
+        "| −12.7 [−14.7 to −10.7] |"
+    )
+
+
+def test_what_is_kept_of_seeds_is_what_was_run(kept):
+    assert kept["seeds"] == [0, 1]
+
+
 def test_a_page_is_redrawn_between_its_marks(kept, tmp_path: Path):
     page = tmp_path / "docs" / "page.md"
     page.write_text("before\n<!-- table:made_up -->\nold\n<!-- end -->\nafter\n")

@@ -415,6 +415,19 @@ def test_any_adapter_of_peft_trains_samples_and_comes_back_and_its_teacher_is_th
     assert ("DoRA" in (unfused_reason(policy.model) or "")) == ("use_dora" in own)
 
 
+def test_weights_of_4_bits_are_not_packed_again(tmp_path: Path, monkeypatch):
+    """bitsandbytes does so on a CPU with bfloat16 products, in the first forward without a gradient."""
+    modules = pytest.importorskip("bitsandbytes.nn.modules")
+    monkeypatch.setattr(modules, "has_avx512bf16", lambda: True)
+    policy = Policy.load(model_config(save_tiny(tmp_path / "base", hidden=64), quantization="4bit"))
+    before = policy.base_hash()
+    policy.log_probs([[1, 5, 9]], [[6, 7, 8]])
+    layers = [module for module in policy.model.modules() if isinstance(module, modules.Linear4bit)]
+    assert layers
+    assert not any(getattr(layer.weight.quant_state, "packing_format_for_cpu", False) for layer in layers)
+    assert policy.weights_hash() == before
+
+
 @pytest.mark.parametrize("kind", ["4bit", "8bit"])
 def test_a_quantised_base_trains_an_adapter_and_its_teacher_is_the_same_quantised_base(tmp_path: Path, kind):
     pytest.importorskip("bitsandbytes")
