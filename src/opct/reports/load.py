@@ -172,7 +172,7 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
             if path.is_file():
                 _add_log(runs, read_evaluation(path), label)
             else:
-                runs.append(load_run(path, label))
+                runs.append(load_run(path, label, trained_only=len(labelled) == 1))
     return _with_unique_names(runs)
 
 
@@ -211,8 +211,11 @@ def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> No
     runs.insert(same[0] if same else len(runs), added)
 
 
-def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
+def load_run(directory: Path, label: str | None = None, *, trained_only: bool = False) -> EvaluatedRun:
     """Read one run directory: its logs in evals/, of any Inspect task, and results.json.
+
+    Args:
+        trained_only: also read a training that was not evaluated; it has no rows and no samples.
 
     Raises:
         EvaluationError: the directory or its evaluation is missing, or a file in it cannot be read.
@@ -220,9 +223,15 @@ def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
     run_dir = RunDir(directory)
-    if not any(run_dir.evals_dir.glob("*.eval")):
+    config, values = _read_config(run_dir.config_path)
+    if any(run_dir.evals_dir.glob("*.eval")):
+        evaluation = read_evaluation(directory)
+    elif trained_only and run_dir.is_run and values:
+        names = {"model": "model.name_or_path", "method": "method", "seed": "seed"}
+        about = {name: values.get(setting) for name, setting in names.items()}
+        evaluation = Evaluation(directory, about, "", {}, {}, [], [], [])
+    else:
         raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {_remedy(run_dir)}")
-    evaluation = read_evaluation(directory)
     results = _Results.model_validate({"schema": SCHEMA, "run": evaluation.run, "rows": []})
     if run_dir.results_path.is_file():
         results = read_json(run_dir.results_path, _Results, hint=_remedy(run_dir), error=EvaluationError)
@@ -232,7 +241,6 @@ def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
         manifest = read_json(run_dir.manifest_path, _Manifest, hint=hint, error=EvaluationError)
     info, rows = results.run, [row.model_dump() for row in results.rows]
     known = {row["suite"] for row in rows}
-    config, values = _read_config(run_dir.config_path)
     return EvaluatedRun(
         name=info.name or directory.name,
         label=label or info.label or info.method or directory.name,

@@ -39,7 +39,7 @@ from opct.reports.figures import (
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser, embeddable
-from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
+from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note, rollouts_over_time
 from opct.reports.verdict import (
     axis_verdict,
     findings,
@@ -135,6 +135,9 @@ def page_html(
             attacks=list(attacks),
             attack_columns=COLUMNS,
             training=training,
+            over_time=rollouts_over_time(main_arm(comparison)),
+            is_trained_only=not comparison.rows,
+            kl_level=lambda nats: sum(nats >= step for step in KL_STEPS),
             not_drawn=_not_drawn(training, views),
             cost_columns=("runs", *COST_COLUMNS),
             costs=cost_rows(arms),

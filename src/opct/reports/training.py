@@ -8,11 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
+from opct.data.perturb.jailbreak import ARTIFACT
 from opct.reports.arms import ADAPTER, SFT, Arm, Pair, reference_pairs
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.wording import family_name, joined
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
 from opct.runs.usage import UNKNOWN, Usage, earlier_usage, sum_usage, usage_of
 
 MOST_TOKENS = 1.25
@@ -20,6 +23,7 @@ MOST_TOKENS = 1.25
 OF_ONE_RUN = ("seed", "output_dir")
 """Settings that may differ between the runs of one arm."""
 NOT_LOGGED = "not logged"
+MOST_PROMPTS = 6  # whose replies over time are shown
 COST_COLUMNS = (
     "optimizer steps",
     "seconds",
@@ -40,6 +44,35 @@ def arm_cost(arm: Arm) -> Usage | None:
     if arm.label == "base" or all(run.method is None and not run.metrics for run in arm.runs):
         return None
     return sum_usage([_run_cost(run) for run in arm.runs])
+
+
+def rollouts_over_time(arm: Arm) -> list[dict[str, Any]]:
+    """What the first run of an arm sampled for the same held-out prompts in its validations.
+
+    The prompts whose KL changed most, each with its replies at the start, the middle and the end, and the KL of each
+    token. Prompts of attackers are left out. Empty if there was no validation, or only one.
+    """
+    run = arm.runs[0]
+    folder = None if run.path is None else RunDir(run.path).rollouts_dir
+    files = [] if folder is None else sorted(folder.glob("validation-*.jsonl"))
+    if len(files) < 2:
+        return []
+    chosen = [files[0], *([files[len(files) // 2]] if len(files) > 2 else []), files[-1]]
+    at = {int(file.stem.partition("-")[2]): {row["pair_id"]: row for row in read_jsonl(file)} for file in chosen}
+    first, last = at[min(at)], at[max(at)]
+    shared = [key for key in first if all(key in rows for rows in at.values()) and first[key]["family"] != ARTIFACT]
+    shared.sort(key=lambda key: abs(_mean_kl(first[key]) - _mean_kl(last[key])), reverse=True)
+    return [
+        {
+            "prompt": [(message["role"], message["content"]) for message in first[key]["prompt"]],
+            "replies": [(step, rows[key]["tokens"], rows[key]["kl"], _mean_kl(rows[key])) for step, rows in at.items()],
+        }
+        for key in shared[:MOST_PROMPTS]
+    ]
+
+
+def _mean_kl(rollout: Mapping[str, Any]) -> float:
+    return sum(rollout["kl"]) / max(len(rollout["kl"]), 1)
 
 
 def _run_cost(run: EvaluatedRun) -> Usage:

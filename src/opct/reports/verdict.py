@@ -92,6 +92,8 @@ def summary(comparison: Comparison) -> list[str]:
     found = {id(row): comparison.difference(row, arm.label, first.label) for row in comparison.rows}
     rows = first_rows(comparison)
     deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and found[id(row)] is not None]
+    if not comparison.rows:
+        return _training_sentences(arm)
     if arm is first or not deciding:
         return [findings(comparison)[0].text]
     said = [_plain_sentence(comparison, row) for row in deciding]
@@ -115,6 +117,17 @@ def summary(comparison: Comparison) -> list[str]:
         *said,
         f"Of {pluralize(len(readings), 'side effect')} none got measurably worse{f' ({left})' if left else ''}.",
     ]
+
+
+def _training_sentences(arm: Arm) -> list[str]:
+    """What a training did that was not evaluated: the KL on held-out pairs, else on the training pairs."""
+    run, advice = arm.runs[0], "It was not evaluated: run `opct eval` on it."
+    for metric, pairs in (("validation/kl", "held-out"), ("train/kl", "training")):
+        logged = [row[metric] for row in run.metrics if row.get(metric) is not None]
+        if len(logged) > 1:
+            change = f"from {logged[0]:.3f} to {logged[-1]:.3f} nats a token"
+            return [f"{arm.name}: the KL on {pairs} pairs went {change}.", advice]
+    return [f"{arm.name}: no KL was logged.", advice]
 
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:

@@ -1,17 +1,21 @@
 """Training in the report: cost, families that are new to an arm, and different budgets."""
 
+import re
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from opct.config.schema import flat_settings
 from opct.data.perturb.jailbreak import FAMILIES
+from opct.errors import EvaluationError
 from opct.reports.arms import make_arms
-from opct.reports.build import report_json
+from opct.reports.build import report, report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
 from opct.reports.warnings import find_warnings
+from opct.runs.io import write_jsonl
 from opct.runs.usage import NOT_KNOWN, Usage
 from tests.unit.reports.small import run, sample
 from tests.unit.reports.synthetic import write_run
@@ -252,3 +256,29 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.parametrize(("nested", "flat"), [({}, {}), ({"a": {"b": {"c": 1}}, "d": [2]}, {"a.b.c": 1, "d": [2]})])
 def test_flat_settings(nested, flat):
     assert flat_settings(nested) == flat
+
+
+def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
+    """Its KL, and the same prompt at the start, the middle and the end; but not one of an attacker."""
+    own = write_run(tmp_path, "opct", 0, questions=2)
+    shutil.rmtree(own / "evals")
+    (own / "results.json").unlink()
+    for step, kl in ((0, 2.0), (6, 0.4), (12, 0.02)):
+        rows = [
+            {"pair_id": name, "family": family, "prompt": [{"role": "user", "content": f"Ask {name}"}],
+             "tokens": ["Par", "is"], "kl": [kl, 0.0]}
+            for name, family in (("a", "majority"), ("b", "artifact"))
+        ]  # fmt: skip
+        write_jsonl(own / "rollouts" / f"validation-{step:06d}.jsonl", rows)
+    page = report([own], tmp_path / "training.html").read_text(encoding="utf-8")
+    assert "It was not evaluated: run `opct eval` on it." in page
+    assert re.findall(r"Step (\d+) <span class=\"small\">KL ([\d.]+)", page) == [
+        ("0", "1.000"),
+        ("6", "0.200"),
+        ("12", "0.010"),
+    ]
+    assert '<span class="token k5" title="KL 2.000 nats">Par</span>' in page
+    assert "Ask a" in page
+    assert "Ask b" not in page
+    with pytest.raises(EvaluationError, match="holds no evaluation"):
+        report([own, write_run(tmp_path, "base", 0, questions=2)], tmp_path / "both.html")
