@@ -217,7 +217,7 @@ def differences(name: str, kept: Mapping[str, Any]) -> list[str]:
 
 
 def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
-    """A line a metric: the base, the reference and the shown arm, and the difference of the last two."""
+    """A line a metric, without single families: base, reference and shown arm, and the difference of the last two."""
     shown, base = SHOWN[name], "base"
     arms = (base, shown.against, shown.of)
     head = [
@@ -226,7 +226,7 @@ def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
         f"{arm_name(shown.of)} − {arm_name(shown.against)}",
     ]
     lines = [head, ["---"] * len(head)]
-    for column in shown.columns:
+    for column in (column for column in shown.columns if not column.group.startswith("family:")):
         cells = [_estimate(column, kept, label) for label in arms]
         lines.append([f"{column.title} ({_counts(column.row(kept))})", *cells])
         lines[-1].append(_difference(column, kept, shown.of, shown.against))
