@@ -377,15 +377,25 @@ def test_a_run_with_other_settings_is_replaced_only_by_force(path: Path, tmp_pat
     assert [(how["resume"], how["overwrite"]) for how in seen] == [(False, True)]
 
 
-def test_the_headline_fits_80_columns_and_has_differences_and_the_verdict(tmp_path: Path):
-    runs = [write_run(tmp_path, label, questions=60) for label in ("base", "sft", "opct")]
-    page = report(runs, tmp_path / "report.html")
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(module.headline(page, 70.0))
-    text = console.export_text()
+def test_the_headline_fits_80_columns_and_has_differences_and_the_finding(tmp_path: Path):
+    """Also with a long name of an arm; it says how many more rows there are, and --all has them."""
+    base, sft, opct = (write_run(tmp_path, label, questions=60) for label in ("base", "sft", "opct"))
+    page = report([base, sft, f"opct-4-samples-12e-4={opct}"], tmp_path / "report.html")
+
+    def shown(**options: bool) -> str:
+        console = Console(width=80, file=io.StringIO(), record=True)
+        console.print(module.headline(page, 70.0, **options))
+        return console.export_text()
+
+    text, whole = shown(), shown(everything=True)
     lines = text.splitlines()
     first = lines.index("Sycophancy rate on held-out families, sycophancy_short")
-    assert re.fullmatch(r"  base  [\d.]+% \([\d.]+ to [\d.]+\) +n = \d+ *", lines[first + 1])
-    assert re.fullmatch(r"  sft   .*% .* n = \d+ +[−+][\d.]+ points: (better|worse|inconclusive)", lines[first + 2])
-    assert "OPCT: sycophancy rate on held-out families fell from " in text
+    assert re.fullmatch(r"  base +[\d.]+% \([\d.]+ to [\d.]+\) +n=\d+ *", lines[first + 1])
+    reading = "(better|worse|no change|inconclusive)"
+    assert re.fullmatch(rf"  sft +.*% .* n=\d+ +[−+][\d.]+, {reading}", lines[first + 2])
+    assert re.fullmatch(rf"  opct-4-samples-12e-4 .*% .* n=\d+ +[−+][\d.]+, {reading}", lines[first + 3])
+    assert "opct-4-samples-12e-4 cut the sycophancy rate on held-out families from " in " ".join(text.split())
     assert "done in 1m10s. Open the page:" in text
+    [more] = [line for line in lines if line.endswith("--all")]
+    titles = [sum(line.startswith("  base ") for line in one.splitlines()) for one in (whole, text)]
+    assert int(more.split()[0]) == titles[0] - titles[1] > 0

@@ -30,7 +30,7 @@ from opct.models.memory import release_memory
 from opct.reports.build import report
 from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
-from opct.reports.wording import change, interval, quantity
+from opct.reports.wording import interval, number, quantity
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table, pluralize
 from opct.runs.io import read_json, write_json
@@ -90,9 +90,9 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
         changes = {each["of"]: each for each in row["differences"] if each["against"] == BASE}
         for label, arm in row["arms"].items():
             level = f"{quantity(arm['value'], metric.unit)} ({interval(arm['ci_low'], arm['ci_high'], metric.unit)})"
-            line = f"  {label:<{wide}}  {level:<22} n = {arm['n']:<6,}"
+            line = f"  {label:<{wide}} {level:<21} n={arm['n']:<5,}"
             if (own := changes.get(label)) is not None:
-                line += f" {change(own['difference'], metric.unit)}: {own['reading'].replace('_', ' ')}"
+                line += f" {number(own['difference'], metric.unit, signed=True)}, {own['reading'].replace('_', ' ')}"
             lines.append(as_text(line))
     left = 0 if everything else len(rows) - len(first)
     more = [f"{pluralize(left, 'more row')}: --all"] if left else []
