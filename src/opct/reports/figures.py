@@ -81,7 +81,7 @@ def change_figures(comparison: Comparison) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-MOST_BARS = 3  # groups of the first figure
+MOST_BARS = 12  # of the first figure, in at most three groups
 
 
 def first_figure(comparison: Comparison) -> Figure | None:
@@ -95,7 +95,8 @@ def first_figure(comparison: Comparison) -> Figure | None:
     rows = [(f"{comparison.name_of(row)}: {row.metric.better_text}", row) for row in found if row is not None]
     if not rows:
         return None
-    return _bars_figure(comparison, "Every arm", "metric", rows[:MOST_BARS], "95% intervals.", None)
+    n_groups = max(1, min(3, MOST_BARS // len(comparison.arms)))
+    return _bars_figure(comparison, "Every arm", "metric", rows[:n_groups], "95% intervals.", None)
 
 
 def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Figure | None:
