@@ -25,13 +25,20 @@ from benchmarks import pictures, results_chart
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
 from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
-from opct.reports.wording import MISSING, arm_name, interval, number
+from opct.reports.wording import MISSING, interval, number
+from opct.reports.wording import arm_name as label_name
 from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results"
 EXAMPLE = DOCS / "assets" / "example.json"
+NAMES = {
+    "sft-t0": "SFT, greedy answers",
+    "sft-t1": "SFT",
+    "prompt": "System prompt",
+    "opct-4-samples": "OPCT, 4 samples",
+}
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
 BLOCK = re.compile(r"(<!-- (table|metrics|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -67,13 +74,13 @@ class Shown:
     Attributes:
         columns: of its table, and what is kept.
         of: the arm whose differences from every other arm are shown; "" for none.
-        against: its reference in the table by metric.
+        against: the arms beside it in the table by metric and in the README's picture.
         chart: the columns that are drawn, as bars of every arm.
     """
 
     columns: tuple[Column, ...]
     of: str = ""
-    against: str = ""
+    against: tuple[str, ...] = ()
     chart: tuple[Column, ...] = ()
 
 
@@ -106,7 +113,7 @@ SHOWN = {
             ORDINARY,
         ),
         of="opct",
-        against="sft-t1",
+        against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
     ),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
@@ -217,20 +224,21 @@ def differences(name: str, kept: Mapping[str, Any]) -> list[str]:
 
 
 def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
-    """A line a metric, without single families: base, reference and shown arm, and the difference of the last two."""
-    shown, base = SHOWN[name], "base"
-    arms = (base, shown.against, shown.of)
-    head = [
-        "",
-        *(f"**{arm_name(label)}**" if label == shown.of else arm_name(label) for label in arms),
-        f"{arm_name(shown.of)} − {arm_name(shown.against)}",
-    ]
+    """A line a metric, without single families: base, references and shown arm, and its differences from these."""
+    shown = SHOWN[name]
+    arms = ("base", *shown.against, shown.of)
+    head = ["", *map(arm_name, arms), *(f"{arm_name(shown.of)} − {arm_name(label)}" for label in shown.against)]
     lines = [head, ["---"] * len(head)]
     for column in (column for column in shown.columns if not column.group.startswith("family:")):
         cells = [_estimate(column, kept, label) for label in arms]
         lines.append([f"{column.title} ({_counts(column.row(kept))})", *cells])
-        lines[-1].append(_difference(column, kept, shown.of, shown.against))
+        lines[-1] += [_difference(column, kept, shown.of, label) for label in shown.against]
     return _markdown(lines)
+
+
+def arm_name(label: str) -> str:
+    """Display name of an arm of these experiments."""
+    return NAMES.get(label) or label_name(label)
 
 
 def _markdown(lines: Iterable[Iterable[str]]) -> list[str]:
@@ -335,7 +343,7 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
 def hero(kept: Mapping[str, Any]) -> str:
     """The README's picture: a training step on a kept answer, and base, reference and shown arm."""
     shown = SHOWN[HERO]
-    groups = _groups(HERO, kept, ["base", shown.against, shown.of])
+    groups = _groups(HERO, kept, ["base", *shown.against, shown.of])
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
     seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
     note = f"{kept['model']}, {n} unseen questions, {seeds}, 95% intervals"

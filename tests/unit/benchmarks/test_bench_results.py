@@ -126,9 +126,9 @@ def test_differences_are_of_the_shown_arm(kept):
 
 
 def test_a_line_a_metric_has_base_reference_shown_arm_and_their_difference(kept, monkeypatch):
-    monkeypatch.setitem(results.SHOWN, "made_up", replace(SHOWN, against="sft"))
+    monkeypatch.setitem(results.SHOWN, "made_up", replace(SHOWN, against=("sft",)))
     lines = results.by_metric("made_up", kept)
-    assert lines[0] == "|  | Base | SFT | **OPCT** | OPCT − SFT |"
+    assert lines[0] == "|  | Base | SFT | OPCT | OPCT − SFT |"
     assert lines[2] == (
         "| added (600 (3 unscored, 9 cut)) | 40.0 [35.0 to 45.0] | 25.0 [20.0 to 30.0] | 12.3 [7.3 to 17.3] "
         "| −12.7 [−14.7 to −10.7] |"
