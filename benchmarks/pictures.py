@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 import opct.reports
-from opct.reports.charts import BarGroup, interval_bars, tag
+from opct.reports.charts import WIDTH, BarGroup, interval_bars, tag
 
 STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
 OWN_STYLE = """
@@ -81,6 +81,7 @@ def tokens(x: float, y: float, answer: Sequence[tuple[str, float]]) -> Markup:
 
 def hero(example: Mapping[str, Any], groups: Sequence[BarGroup], note: str) -> str:
     """A step of the method on a real answer, and what training changed."""
+    bars = str(interval_bars(groups, label=note)).replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 50} ")  # room for names
     asked, alone = example["prompt"].split("\n"), example["teacher_prompt"].split("\n")
     parts = [
         text(20, 28, "One training step", "title"),
@@ -91,12 +92,8 @@ def hero(example: Mapping[str, Any], groups: Sequence[BarGroup], note: str) -> s
         arrow(200, 234, 200, 214),
         text(20, 336, "3  Loss: KL between the two at every token, in nats.", "title"),
         text(20, 356, "Training makes it small, on the model's own answers."),
-        text(450, 28, "What it changes", "title"),
-        Markup(
-            str(interval_bars(groups, label=note)).replace(
-                "<svg", '<svg x="450" y="44" width="440" height="300" preserveAspectRatio="xMidYMin"', 1
-            )
-        ),
+        text(450, 28, "What it changes, with 95% intervals", "title"),
+        Markup(bars.replace("<svg", '<svg x="450" y="44" width="440" height="300" preserveAspectRatio="xMidYMin"', 1)),
         text(450, 356, note, "note"),
     ]
     return as_file(900, 376, f"On-policy consistency training. {note}", *parts)

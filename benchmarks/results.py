@@ -34,7 +34,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results"
 EXAMPLE = DOCS / "assets" / "example.json"
 NAMES = {
-    "sft-t0": "SFT, greedy answers",
+    "sft-t0": "SFT, greedy",
     "sft-t1": "SFT",
     "prompt": "System prompt",
     "opct-4-samples": "OPCT, 4 samples",
@@ -293,12 +293,18 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
     for column in SHOWN[name].chart:
         arms = column.row(kept)["arms"]
         bars = [
-            Bar(arm_name(label), style, own["value"], own["ci_low"], own["ci_high"], f"{arm_name(label)} {shown}")
+            Bar(arm_name(label), style, own["value"], own["ci_low"], own["ci_high"], _bar_text(label, own))
             for style, label in enumerate(labels)
-            if (own := arms.get(label)) is not None and (shown := _estimate(column, kept, label)) != MISSING
+            if (own := arms.get(label)) is not None and own["value"] is not None
         ]
         groups.append(BarGroup(column.title, tuple(bars)))
     return groups
+
+
+def _bar_text(label: str, own: Mapping[str, Any]) -> str:
+    """ "OPCT 11 (8 to 13)"."""
+    value, low, high = (number(own[name], "rate", digits=0) for name in ("value", "ci_low", "ci_high"))
+    return f"{arm_name(label)} {value} ({low} to {high})"
 
 
 def as_file(groups: Sequence[BarGroup], label: str) -> str:
@@ -306,7 +312,7 @@ def as_file(groups: Sequence[BarGroup], label: str) -> str:
     drawing = str(interval_bars(groups, label=label))
     tag, _, rest = drawing.partition(">")
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
-    svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 40} ")  # room for the arm's name before its numbers
+    svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 60} ")  # room for the arm's name before its numbers
     style = (
         pictures.STYLE.read_text(encoding="utf-8")
         + ".chart { max-width: none; background: var(--card); font-family: system-ui, sans-serif; }"
@@ -346,7 +352,7 @@ def hero(kept: Mapping[str, Any]) -> str:
     groups = _groups(HERO, kept, ["base", *shown.against, shown.of])
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
     seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
-    note = f"{kept['model']}, {n} unseen questions, {seeds}, 95% intervals"
+    note = f"{kept['model']}, {n} unseen questions, {seeds}"
     return pictures.hero(read_json(EXAMPLE), groups, note)
 
 
