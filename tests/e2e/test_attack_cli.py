@@ -54,7 +54,7 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     )
     assert done.code == 0, done.err
     assert f"target: {tiny_folder}, loaded on this machine" in done.err
-    assert "defense_success_rate" in done.out
+    assert "defence rate" in done.out
     assert "queries (limit 20)" in done.out
     assert "private" in done.out
     result = json.loads((out / "result.json").read_text())

@@ -40,7 +40,7 @@ def test_the_tutorial_runs_from_a_csv_to_a_report(tiny_folder: Path, tmp_path: P
         given = [str(tiny_folder) if word == "smollm2-135m-instruct" else word for word in words if word != "--open"]
         given += ["--model", str(tiny_folder)] if words[0] == "init" or words[1] == "show" else []
         assert run(*given, *SMALL.get(words[0], [])) == 0, words
-    assert Path("report.html").is_file()
+    assert Path("mine.html").is_file()
 
 
 def test_how_to_commands_that_need_nothing_run(smollm2_folder, tmp_path: Path, monkeypatch):

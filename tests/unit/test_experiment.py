@@ -136,7 +136,7 @@ def faked(path: Path, monkeypatch):
 
     def report(folders, out, **settings):
         seen.reported = ([folder.name for folder in folders], settings)
-        write_json(out.with_suffix(".json"), {"rows": [], "verdict": ["as measured"]})
+        write_json(out.with_suffix(".json"), {"rows": [], "first_rows": [], "summary": ["as measured"]})
         return out
 
     monkeypatch.setattr(module, "ensure_trained", ensure_trained)

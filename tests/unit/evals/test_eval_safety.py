@@ -301,7 +301,7 @@ def test_groups_without_hazards_or_counterparts_have_no_rows(tmp_path):
 
 
 def test_every_metric_is_documented():
-    page = (REPOSITORY / "docs" / "evals.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     records = [record(0, "k/a", "plain", 1.0)]
     metrics = {row["metric"] for row in metric_rows(records, {})} | {"over_warning_rate"}
     curve = {metric for metric in metrics if metric.startswith("share_at_")} - {"share_at_100"}

@@ -20,7 +20,7 @@ from opct.training.trainer import train
 from tests.tiny import CONTEXT, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
 
-PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "models.md"
 SIZES = {
     **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "initializer_range": 0.3},
