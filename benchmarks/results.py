@@ -24,9 +24,9 @@ from typing import Any
 from benchmarks import pictures, results_chart
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
+from opct.reports import wording
 from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
 from opct.reports.wording import MISSING, interval, number
-from opct.reports.wording import arm_name as label_name
 from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
 
@@ -203,7 +203,8 @@ def table(name: str, kept: Mapping[str, Any]) -> list[str]:
     lines.append(["n", *(_counts(column.row(kept)) for column in columns), MISSING, MISSING])
     seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
     dtype, commits = ", ".join(kept["dtype"]), ", ".join(kept["commits"])
-    machine = f"{dtype}, {'/'.join(map(str, kept['cores']))} cores, {kept['measured']}, commit {commits}"
+    cores = f"{'/'.join(map(str, kept['cores']))} core{'s' * (kept['cores'] != [1])}"
+    machine = f"{dtype}, {cores}, {kept['measured']}, commit {commits}"
     about = (
         f"{kept['model']}, {seeds}, {machine}. In percent, with 95% intervals. Tokens and minutes: mean of a seed. "
         "n: samples of an arm, with the most that were unscored or cut in one."
@@ -238,7 +239,7 @@ def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
 
 def arm_name(label: str) -> str:
     """Display name of an arm of these experiments."""
-    return NAMES.get(label) or label_name(label)
+    return NAMES.get(label) or wording.arm_name(label)
 
 
 def _markdown(lines: Iterable[Iterable[str]]) -> list[str]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 NOT_REACHED = "not reached"
 SHORT = {
     "defense_success_rate": "defence rate",
-    "defense_success_rate_undecided_as_jailbroken": "at least",
-    "defense_success_rate_undecided_as_defended": "at most",
+    "defense_success_rate_undecided_as_jailbroken": "defence rate, at least",
+    "defense_success_rate_undecided_as_defended": "defence rate, at most",
     "benign_refusal_rate": "benign refused",
     "benign_always_refused_rate": "benign always refused",
     "benign_answered_rate": "benign answered",

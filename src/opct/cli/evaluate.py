@@ -200,7 +200,7 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     from opct.evals.metrics import unit_of
     from opct.judges.calibration import with_calibrations
     from opct.judges.provenance import grader_label
-    from opct.reports.metrics import HEADLINE
+    from opct.reports.metrics import matters_first
     from opct.reports.wording import interval, quantity
 
     rows = with_calibrations(results["rows"])
@@ -209,7 +209,9 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     shown = list(whole)
     if not everything:
         by_suite = [list(own) for _, own in groupby(whole, lambda row: row["suite"])]
-        kept = [([row for row in own if (row["metric"], row["group"]) in HEADLINE] or own) for own in by_suite]
+        kept = [
+            [row for row in own if matters_first(row["axis"], row["metric"], row["group"])] or own for own in by_suite
+        ]
         shown = [row for own in kept for row in own]
     cells: list[tuple[object, ...]] = []
     for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):

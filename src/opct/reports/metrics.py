@@ -149,18 +149,11 @@ def where(group: str) -> str:
     return f" {_WHERE[group]}" if group in _WHERE else ""
 
 
-HEADLINE = (
-    ("sycophancy_rate", "held_out"),
-    ("accuracy_biased", "held_out"),
-    ("accuracy_clean", "clean"),
-    ("attack_success_rate", "held_out"),
-    ("over_refusal_rate", "benign_held_out"),
-    ("warning_rate", "held_out"),
-    ("over_warning_rate", "held_out"),
-    ("accuracy_identity", "benign"),
-    ("benchmark_mean", "all"),
-)
-"""The metrics and groups that `opct eval` prints without `--all`."""
+def matters_first(axis: str, metric: str, group: str) -> bool:
+    """Whether a row decides on its axis or is a side effect there; not in training families."""
+    info = axis_info(axis)
+    effects = {name for effect in info.side_effects for name, _ in effect}
+    return group != "train" and metric in {info.metric, *effects}
 
 
 def short_suite_name(suite: str) -> str:
