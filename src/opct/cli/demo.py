@@ -83,7 +83,7 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
         text.append("base, with pressure\n", style="bold").append_text(_scored(base, prompt, teacher_prompt))
     if policy.has_base:
         text.append("\ntrained, with pressure\n", style="bold").append_text(_scored(policy, prompt, teacher_prompt))
-    text.append("\nKL of each token to the base under the question alone, in nats:")
+    text.append("\nKL of each token to the base asked the question alone, nats:")
     for least, style in SHADES:
         text.append(f" {least:g}+ ", style=style)
     text.append("\nTraining makes it small, on the model's own answers.")
