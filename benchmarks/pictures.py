@@ -147,3 +147,53 @@ def methods() -> str:
         ]
         parts.append(cell(506, y, 310, loss, "teacher"))
     return as_file(832, 262, "What each method trains on, and its loss", *parts)
+
+
+def run_folder() -> str:
+    """Which command writes and which reads the files of a run."""
+    rows = (
+        ("opct train", "Training", ["config.yaml  manifest.json  metrics.jsonl", "rollouts/  checkpoints/"],
+         "opct chat, export"),
+        ("opct eval", "Evaluation", ["results.json  evals/"], "opct report"),
+        ("opct attack", "Attacks", ["attacks/"], "opct report"),
+    )  # fmt: skip
+    names = ("written by", "runs/mine/", "read by")
+    parts, y = [text(x, 24, name, "title") for x, name in zip((16, 196, 604), names, strict=True)], 36.0
+    for writer, title, files, reader in rows:
+        middle = y + box_height(files) / 2
+        parts += [cell(16, middle - 17, 130, writer, "policy"), arrow(148, middle, 192, middle)]
+        parts += [box(196, y, 360, title, files), arrow(558, middle, 600, middle)]
+        parts.append(cell(604, middle - 17, 150, reader, "teacher"))
+        y += box_height(files) + 12
+    return as_file(770, y + 2, "Which command writes and which reads the files of a run", *parts)
+
+
+def memory() -> str:
+    """What is in memory while a step samples and while it trains, and the setting that makes each part smaller."""
+    always = (
+        ("base weights, frozen", "policy and teacher share them", "model.quantization, parallel.strategy=fsdp", 92),
+        ("adapter, gradient, AdamW", "16 bytes a trained weight", "lora.r", 46),
+    )
+    phases = (
+        ("while sampling", "keys and values", "of all replies at once", "rollout.batch_tokens"),
+        ("while training", "activations", "of one micro-batch", "optim.micro_batch_tokens, gradient_checkpointing"),
+    )
+    parts, base = [], 274.0
+    for i, (phase, name, about, setting) in enumerate(phases):
+        x, y = 16 + 300 * i, base
+        parts.append(text(x, 24, phase, "title"))
+        for title, note, _, height in always:
+            y -= height + 4
+            parts.append(_block(x, y, height, title, note, "teacher" if note.startswith("policy") else "policy"))
+        parts += [_block(x, y - 64, 60, name, about, ""), text(x, y - 72, setting, "note")]
+    y = base
+    for _, _, setting, height in always:
+        y -= height + 4
+        parts.append(text(606, y + height / 2 + 4, setting, "note"))
+    return as_file(900, base + 10, "What a step keeps in memory, and which setting makes it smaller", *parts)
+
+
+def _block(x: float, y: float, height: float, title: str, note: str, kind: str) -> Markup:
+    frame = tag("rect", x=x, y=y, width=280, height=height, rx=6, class_=f"box {kind}".strip())
+    middle = y + height / 2
+    return tag("g", frame, text(x + 12, middle - 3, title, "title"), text(x + 12, middle + 14, note, "note"))

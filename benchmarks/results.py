@@ -342,6 +342,7 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
         charts["results"] = as_file(groups, "Rates of base, SFT and OPCT with 95% intervals")
     if docs == DOCS:
         charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
+        charts |= {"run-folder": pictures.run_folder(), "memory": pictures.memory()}
         if HERO in kept and EXAMPLE.is_file():
             charts["hero"] = hero(kept[HERO])
     return files | {docs / "assets" / f"{name}.svg": svg for name, svg in charts.items()}

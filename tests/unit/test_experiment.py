@@ -6,7 +6,9 @@ import io
 import json
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -209,7 +211,7 @@ def test_where_every_run_failed_there_is_no_report(path: Path, faked):
     faked.stops |= {f"{arm}, seed {seed}": NonFiniteError("nan") for arm in ("sft", "opct") for seed in (0, 1)}
     with pytest.raises(TrainingError, match=r"Every run of .* failed.*sft, seed 0: nan.*both, seed 1: it continues"):
         module.run_experiment(path)
-    assert (faked.measured, faked.reported) == ([], None)
+    assert (faked.measured, faked.reported) == (["base"], None)
 
 
 def test_no_other_error_is_passed_over(path: Path, faked):
@@ -226,6 +228,8 @@ def small(path: Path, tmp_path: Path, monkeypatch):
     text = path.read_text() + "evaluation: {suites: [sycophancy_short], n_questions: 2}\n"
     left: list[str] = []
     done: list[str] = []
+    together: list[Barrier] = []  # the first trainings of all processes wait for each other
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
 
     def part(name: str) -> None:
         if name in left:
@@ -236,6 +240,8 @@ def small(path: Path, tmp_path: Path, monkeypatch):
     def train(config, *, resume, **_):
         folder = Path(config.output_dir)
         part(f"train {folder.name}")
+        if len(together) and not together[-1].broken:
+            together[-1].wait()
         run = begun(folder, total_steps=2, dtype=config.model.dtype)
         run.config_path.write_text(dump_config(config))
         write_jsonl(run.metrics_path, [{"step": step, "time/step_s": 1.5} for step in (1, 2)])
@@ -258,14 +264,16 @@ def small(path: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "evaluate", evaluate)
     monkeypatch.setattr("opct.models.policy.Policy", SimpleNamespace(load=lambda *_, **__: MagicMock()))
 
-    def run(name: str, *cuts: str) -> tuple[str, list[str]]:
+    def run(name: str, *cuts: str, processes: int = 1) -> tuple[str, list[str]]:
         out = tmp_path / name
         path.write_text(text.replace(json.dumps(str(tmp_path / "out")), json.dumps(str(out))))
         left[:], done[:] = cuts, []
         for _ in cuts:
             with pytest.raises(KeyboardInterrupt):
                 module.run_experiment(path)
-        module.run_experiment(path)
+        together.append(Barrier(processes, timeout=30))
+        with ThreadPoolExecutor(processes) as pool:
+            list(pool.map(module.run_experiment, [path] * processes))
         made = json.loads((out / "report.json").read_text(encoding="utf-8"))
         assert made.pop("created")
         return json.dumps(made).replace(str(out), "OUT"), sorted(done)
@@ -278,6 +286,12 @@ def test_the_report_of_what_was_cut_short_is_that_of_what_was_not(small):
     whole, parts = small("whole")
     assert len(parts) == len(set(parts)) == 2 + 2 + 1
     assert small("cut", "train opct-seed0", "measure sft-seed0", "measure base") == (whole, parts)
+
+
+def test_processes_that_are_given_one_experiment_share_its_runs(small):
+    """Both train at the same time, each run is trained and measured once, and the report is that of one process."""
+    whole, parts = small("whole")
+    assert small("shared", processes=2) == (whole, parts)
 
 
 # ------------------------------------------------------------------------------------------ what is measured again

@@ -5,18 +5,22 @@
     attackers   of `attacks`, each against the base and every run
     report      report.html over all of them; report.json has its numbers
 
-The same command continues an interrupted experiment: finished work with the same settings is skipped. A run whose
-training fails is left out of the report, named in it, and retried by the next call.
+The same command continues an interrupted experiment: finished work with the same settings is skipped. Given several
+times at once, such as once a GPU, the processes share the runs. A run whose training fails is left out of the report,
+named in it, and retried by the next call.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
 
 FIRST = 5
 """Rows that the terminal shows without `--all`."""
+WAIT_SECONDS = 5.0
+"""Between two looks at runs that other processes have."""
+LOCKS = ".locks"
 MARKER = "experiment.json"
 """File next to the results: the settings and weights that they were made with."""
 
@@ -152,17 +159,20 @@ def run_experiment(
     n_steps = len(experiment.configs) * (1 + each) + each + len(experiment.untrained)
     steps = StepProgress(progress or NullProgress(), n_steps)
     failed: dict[str, str] = {}
-    for seed in experiment.config.seeds:
-        for arm in experiment.arms:
-            _run(experiment, arm, seed, force, steps, failed)
+    base = _base_config(experiment)
+    jobs = [
+        _Job(_name(arm.name, seed), partial(_run, experiment, arm, seed, force, steps, failed), _name(arm.after, seed))
+        for seed in experiment.config.seeds
+        for arm in experiment.arms
+    ]
+    jobs += [
+        _Job(label, partial(_measure_untrained, experiment, label, base, settings, force, steps))
+        for label, settings in experiment.untrained.items()
+    ]
+    _do_each_once(jobs, experiment.out / LOCKS, steps)
     if len(failed) == len(experiment.configs):
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
-    base = _base_config(experiment)
-    for label, settings in experiment.untrained.items():
-        steps.next()
-        ensure_evaluated(label, experiment.out / label, base, settings, progress=steps)
-    _attack(experiment, BASE, experiment.out / BASE, base, force, steps)
     steps.next()
     steps.stage("write the report")
     runs: dict[str, list[TrainConfig]] = {arm.name: [] for arm in experiment.arms}
@@ -190,6 +200,40 @@ def _name(arm: str | None, seed: int) -> str:
     return f"{arm}, seed {seed}"
 
 
+@dataclass
+class _Job:
+    name: str
+    do: Callable[[], None]
+    after: str | None = None
+
+
+def _do_each_once(jobs: Sequence[_Job], locks: Path, progress: Progress) -> None:
+    """Do every job that no other process has locked, then wait for the others and look again.
+
+    A job that is done already is skipped by its own functions, so in the end each process has looked at all of them.
+    """
+    locks.mkdir(parents=True, exist_ok=True)
+    left = {job.name: job for job in jobs}
+    waits = False
+    while left:
+        n_before = len(left)
+        for name, job in list(left.items()):
+            if job.after in left:
+                continue
+            try:
+                held = FileLock(locks / f"{name}.lock", timeout=0, is_singleton=False).acquire()
+            except Timeout:
+                continue
+            with held:
+                job.do()
+            del left[name]
+        if len(left) == n_before:
+            if not waits:
+                progress.log(f"other processes have {', '.join(left)}: waiting for them")
+            waits = True
+            time.sleep(WAIT_SECONDS)
+
+
 def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: dict[str, str]) -> None:
     """Train and evaluate one run; if its training fails, the reason goes into `failed`."""
     config, name, before = experiment.configs[arm.name, seed], _name(arm.name, seed), _name(arm.after, seed)
@@ -210,6 +254,16 @@ def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepPr
     failed[name] = why
     steps.log(f"{name} failed, and is not measured: {why}")
     steps.next(1 + len(experiment.config.attacks.attackers))
+
+
+def _measure_untrained(
+    experiment: Experiment, label: str, config: TrainConfig, settings: EvalConfig, force: bool, steps: StepProgress
+) -> None:
+    """Evaluate the base, as it is or with a system prompt; as it is, it is attacked too."""
+    steps.next()
+    ensure_evaluated(label, experiment.out / label, config, settings, progress=steps)
+    if label == BASE:
+        _attack(experiment, BASE, experiment.out / BASE, config, force, steps)
 
 
 def _attack(
