@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv install model quickstart lint types test check docs results clean
+.PHONY: help venv install model quickstart lint types test check docs links results clean
 .PHONY: bench bench-gpu bench-scores bench-step bench-sampler bench-parts bench-cost
 
 help: ## this list
@@ -74,6 +74,9 @@ docs: $(DEV) ## the documentation as a site, into site/
 	$(BIN)/python docs/reference.py
 	$(BIN)/codespell -L regrading README.md CONTRIBUTING.md CHANGELOG.md docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+links: docs ## look up every external link in the documentation (needs the network)
+	$(BIN)/linkchecker --no-status --check-extern site/index.html
 
 $(BENCH): pyproject.toml constraints.txt | $(CORE)
 	$(PIP) install $(PIP_ARGS) -c constraints.txt -e ".[bench]"
