@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pictures, results_chart
+from benchmarks import pictures
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
 from opct.reports import wording
@@ -337,9 +337,6 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
         if BLOCK.search(text):
             files[page] = BLOCK.sub(block, text)
     charts = {name: chart(name, own) for name, own in kept.items() if SHOWN[name].chart}
-    if (details := docs / "results_details.md").is_file():
-        groups = results_chart.groups(details.read_text(encoding="utf-8"))
-        charts["results"] = as_file(groups, "Rates of base, SFT and OPCT with 95% intervals")
     if docs == DOCS:
         charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
         charts |= {"run-folder": pictures.run_folder(), "memory": pictures.memory()}
