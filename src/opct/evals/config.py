@@ -65,6 +65,9 @@ class EvalConfig(Section):
         32, ge=1, description="Most tokens in an answer to a question; benchmarks have their own limits."
     )
     max_reply_tokens: int = Field(96, ge=1, description="Most tokens in a reply in jailbreak and safety_awareness.")
+    max_problem_tokens: int | None = Field(
+        None, ge=1, description="Most tokens in a reply to a benchmark problem; null: the benchmark's own limit."
+    )
     max_benign_tokens: int = Field(64, ge=1, description="Most tokens in a reply to a benign request.")
     system_prompt: str | None = Field(
         None, description="System prompt before every prompt of our own suites; null: none."

@@ -346,6 +346,8 @@ def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monk
     assert [len(task.dataset) for task in (gsm8k, truthfulqa)] == [asked, 3]
     said = gsm8k.metadata
     assert (said["n_asked"], said["n_available"], said["max_completion_tokens"]) == (asked, 6, 99)
+    gsm8k, _ = make_tasks(config.model_copy(update={"max_problem_tokens": 50}))
+    assert gsm8k.metadata["max_completion_tokens"] == 50
 
 
 def test_the_suites_and_their_inspect_tasks():

@@ -167,6 +167,8 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
     else:  # an explicit number overrides its own size
         n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
         part = replace(part, n=n)
+    if config.max_problem_tokens is not None:
+        part = replace(part, max_completion_tokens=config.max_problem_tokens)
     if name == MATH500:
         return _math500(part, config)
     if name == "ifeval":
