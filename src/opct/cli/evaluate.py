@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from opct.cli.options import ShowAll, named_files, settings_words
+from opct.cli.options import ShowAll, named_columns, named_files, settings_words
 from opct.runs.console import as_text, make_table, pluralize
 
 if TYPE_CHECKING:
@@ -65,6 +65,14 @@ QuestionFile = Annotated[
         rich_help_panel=QUESTIONS,
     ),
 ]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE=NAME",
+        help="The column of the question, answer ... in --questions; repeatable.",
+        rich_help_panel=QUESTIONS,
+    ),
+]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -118,6 +126,7 @@ def evaluate(
     task: Tasks = None,
     out: Out = None,
     questions: QuestionFile = None,
+    column: Columns = None,
     data: Files = None,
     families: Families = None,
     n_questions: Questions = None,
@@ -147,6 +156,7 @@ def evaluate(
     options: dict[str, Any] = {
         "suites": suite,
         "questions": questions,
+        "columns": named_columns(column or []),
         "data": named_files(data or []) or None,
         "families": families,
         "n_questions": n_questions,

@@ -89,7 +89,7 @@ def init(
     atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
     echo(f"{file}: written")
     run, asked = settings.output_dir, f" --questions {quote(questions)}" if questions else ""
-    asked += "".join(f" columns.{quote(assignment)}" for assignment in column or [])
+    asked += "".join(f" --column {quote(assignment)}" for assignment in column or [])
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
     echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))
 

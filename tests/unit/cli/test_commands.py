@@ -79,7 +79,8 @@ def test_eval_passes_everything(fake, capsys):
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
     options += ["--questions", "q.csv", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl", "--families", "held_out"]
     options += ["--n-questions", "5", "--dtype", "float32", "--label", "base"]
-    settings = ["seed=2", "columns={wrong: [a, b]}", "exclude=[copyright]", "families_per_question=null", "split=all"]
+    options += ["--column", "wrong=a", "--column", "wrong=b"]
+    settings = ["seed=2", "exclude=[copyright]", "families_per_question=null", "split=all"]
     assert run("eval", "runs/a", *settings, *options) == 0
     target, config = evaluate.call_args.args
     assert target == "runs/a"

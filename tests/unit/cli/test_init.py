@@ -79,7 +79,7 @@ def test_columns_are_named_and_repeated_for_the_evaluation(tmp_path: Path, capsy
     assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
     assert "name it, for example --column answer=COLUMN" in capsys.readouterr().err
     assert run("init", tmp_path / "mine.yaml", "--questions", questions, "--column", "answer=a") == 0
-    assert f"opct eval runs/mine --questions {questions} columns.answer=a\n" in capsys.readouterr().out
+    assert f"opct eval runs/mine --questions {questions} --column answer=a\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
