@@ -153,7 +153,7 @@ def run_folder() -> str:
     """Which command writes and which reads the files of a run."""
     rows = (
         ("opct train", "Training", ["config.yaml  manifest.json  metrics.jsonl", "rollouts/  checkpoints/"],
-         "opct chat, export"),
+         "eval, attack, chat, export"),
         ("opct eval", "Evaluation", ["results.json  evals/"], "opct report"),
         ("opct attack", "Attacks", ["attacks/"], "opct report"),
     )  # fmt: skip
@@ -163,37 +163,26 @@ def run_folder() -> str:
         middle = y + box_height(files) / 2
         parts += [cell(16, middle - 17, 130, writer, "policy"), arrow(148, middle, 192, middle)]
         parts += [box(196, y, 360, title, files), arrow(558, middle, 600, middle)]
-        parts.append(cell(604, middle - 17, 150, reader, "teacher"))
+        parts.append(cell(604, middle - 17, 200, reader, "teacher"))
         y += box_height(files) + 12
-    return as_file(770, y + 2, "Which command writes and which reads the files of a run", *parts)
+    return as_file(820, y + 2, "Which command writes and which reads the files of a run", *parts)
 
 
 def memory() -> str:
     """What is in memory while a step samples and while it trains, and the setting that makes each part smaller."""
-    always = (
-        ("base weights, frozen", "policy and teacher share them", "model.quantization, parallel.strategy=fsdp", 92),
-        ("adapter, gradient, AdamW", "16 bytes a trained weight", "lora.r", 46),
-    )
     phases = (
-        ("while sampling", "keys and values", "of all replies at once", "rollout.batch_tokens"),
-        ("while training", "activations", "of one micro-batch", "optim.micro_batch_tokens, gradient_checkpointing"),
+        ("while sampling", "keys and values", "of the replies sampled at once", "rollout.batch_tokens"),
+        ("while training", "activations", "of one micro-batch", "optim.micro_batch_tokens, .gradient_checkpointing"),
     )
-    parts, base = [], 274.0
+    always = (
+        ("adapter, gradient, AdamW", "16 bytes a trained weight", "lora.r", "policy"),
+        ("base weights, frozen", "policy and teacher share them", "model.quantization, parallel.strategy", "teacher"),
+    )
+    parts = []
     for i, (phase, name, about, setting) in enumerate(phases):
-        x, y = 16 + 300 * i, base
-        parts.append(text(x, 24, phase, "title"))
-        for title, note, _, height in always:
-            y -= height + 4
-            parts.append(_block(x, y, height, title, note, "teacher" if note.startswith("policy") else "policy"))
-        parts += [_block(x, y - 64, 60, name, about, ""), text(x, y - 72, setting, "note")]
-    y = base
-    for _, _, setting, height in always:
-        y -= height + 4
-        parts.append(text(606, y + height / 2 + 4, setting, "note"))
-    return as_file(900, base + 10, "What a step keeps in memory, and which setting makes it smaller", *parts)
-
-
-def _block(x: float, y: float, height: float, title: str, note: str, kind: str) -> Markup:
-    frame = tag("rect", x=x, y=y, width=280, height=height, rx=6, class_=f"box {kind}".strip())
-    middle = y + height / 2
-    return tag("g", frame, text(x + 12, middle - 3, title, "title"), text(x + 12, middle + 14, note, "note"))
+        x = 16 + 320 * i
+        parts += [text(x, 24, phase, "title"), text(x, 50, setting, "note"), box(x, 58, 300, name, [about])]
+        for j, (title, note, _, kind) in enumerate(always):
+            parts.append(box(x, 116 + 58 * j, 300, title, [note], kind))
+    parts += [text(650, 146 + 58 * j, setting, "note") for j, (_, _, setting, _) in enumerate(always)]
+    return as_file(890, 236, "What a step keeps in memory, and which setting makes it smaller", *parts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from opct.cli.options import ShowAll, named_columns, named_files, settings_words
+from opct.cli.options import QuestionColumns, ShowAll, named_columns, named_files, settings_words
 from opct.runs.console import as_text, make_table, pluralize
 
 if TYPE_CHECKING:
@@ -65,14 +65,6 @@ QuestionFile = Annotated[
         rich_help_panel=QUESTIONS,
     ),
 ]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ROLE=NAME",
-        help="The column of the question, answer ... in --questions; repeatable.",
-        rich_help_panel=QUESTIONS,
-    ),
-]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -126,7 +118,7 @@ def evaluate(
     task: Tasks = None,
     out: Out = None,
     questions: QuestionFile = None,
-    column: Columns = None,
+    column: QuestionColumns = None,
     data: Files = None,
     families: Families = None,
     n_questions: Questions = None,

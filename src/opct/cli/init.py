@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import Preset, named_columns
+from opct.cli.options import Preset, QuestionColumns, named_columns
 from opct.runs.console import echo, pluralize
 
 HEAD = """\
@@ -35,10 +35,7 @@ def init(
         str | None,
         typer.Option(metavar="FILE", help="Your questions: CSV, TSV or JSONL. Sycophancy pairs are made of them."),
     ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ROLE=NAME", help="The column of the question, answer ... in --questions; repeatable."),
-    ] = None,
+    column: QuestionColumns = None,
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="opct (default), sft, offpolicy, dpo or act.")
     ] = None,

@@ -29,6 +29,10 @@ Preset = Annotated[
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Print every row, not only those that matter first.")]
+QuestionColumns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROLE=NAME", help="The column of the question, answer ... in --questions; repeatable."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 

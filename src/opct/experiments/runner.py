@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -161,12 +161,16 @@ def run_experiment(
     failed: dict[str, str] = {}
     base = _base_config(experiment)
     jobs = [
-        _Job(_name(arm.name, seed), partial(_run, experiment, arm, seed, force, steps, failed), _name(arm.after, seed))
+        _Job(
+            _name(arm.name, seed),
+            partial(_run, experiment, arm, seed, force, steps, failed),
+            _name(arm.after, seed) if arm.after else "",
+        )
         for seed in experiment.config.seeds
         for arm in experiment.arms
     ]
     jobs += [
-        _Job(label, partial(_measure_untrained, experiment, label, base, settings, force, steps))
+        _Job(label, partial(_measure_untrained, experiment, label, base, settings, force, steps, failed))
         for label, settings in experiment.untrained.items()
     ]
     _do_each_once(jobs, experiment.out / LOCKS, steps)
@@ -179,19 +183,20 @@ def run_experiment(
     for (name, seed), config_of_run in experiment.configs.items():
         if _name(name, seed) not in failed:
             runs[name].append(config_of_run)
-    page = report(
-        [
-            *(experiment.out / label for label in experiment.untrained),
-            *(Path(run.output_dir) for own in runs.values() for run in own),
-        ],
-        experiment.out / "report.html",
-        also=experiment.comparisons,
-        suites=experiment.config.evaluation.suites,
-        warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
-        overwrite=True,
-    )
     costs = {name: sum_usage([_usage(run) for run in own]) for name, own in runs.items() if own}
-    write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
+    with FileLock(experiment.out / LOCKS / "report.lock", is_singleton=False):
+        page = report(
+            [
+                *(experiment.out / label for label in experiment.untrained),
+                *(Path(run.output_dir) for own in runs.values() for run in own),
+            ],
+            experiment.out / "report.html",
+            also=experiment.comparisons,
+            suites=experiment.config.evaluation.suites,
+            warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
+            overwrite=True,
+        )
+        write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
     steps.done()
     return ExperimentResult(page, costs, time.perf_counter() - started, failed)
 
@@ -204,7 +209,7 @@ def _name(arm: str | None, seed: int) -> str:
 class _Job:
     name: str
     do: Callable[[], None]
-    after: str | None = None
+    after: str = ""
 
 
 def _do_each_once(jobs: Sequence[_Job], locks: Path, progress: Progress) -> None:
@@ -229,7 +234,7 @@ def _do_each_once(jobs: Sequence[_Job], locks: Path, progress: Progress) -> None
             del left[name]
         if len(left) == n_before:
             if not waits:
-                progress.log(f"other processes have {', '.join(left)}: waiting for them")
+                progress.log(f"waiting for other processes before {', '.join(left)}")
             waits = True
             time.sleep(WAIT_SECONDS)
 
@@ -257,9 +262,17 @@ def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepPr
 
 
 def _measure_untrained(
-    experiment: Experiment, label: str, config: TrainConfig, settings: EvalConfig, force: bool, steps: StepProgress
+    experiment: Experiment,
+    label: str,
+    config: TrainConfig,
+    settings: EvalConfig,
+    force: bool,
+    steps: StepProgress,
+    failed: Collection[str],
 ) -> None:
     """Evaluate the base, as it is or with a system prompt; as it is, it is attacked too."""
+    if len(failed) == len(experiment.configs):
+        return
     steps.next()
     ensure_evaluated(label, experiment.out / label, config, settings, progress=steps)
     if label == BASE:
