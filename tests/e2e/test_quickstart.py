@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,9 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
         probed.append(dtype)
         return {torch.float32: 2.0, torch.bfloat16: 1.0 if len(probed) <= 2 else 4.0}[dtype]
 
-    monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
     monkeypatch.setattr(loading, "_matmul_time_s", time_s)
     out, said, own = tmp_path / "quick", Noted(), settings(tiny_folder)
-    result = quickstart.run_quickstart(out, overrides=own, progress=said)
+    result = quickstart.run_quickstart(out, overrides=own, evaluation=EVALUATION, progress=said)
     assert result.report == out / "report.html"
     assert "<html" in result.report.read_text(encoding="utf-8")
     dtypes = {label: found["run"]["dtype"] for label, found in result.results.items()}
@@ -72,7 +72,7 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
     assert sum("the page so far, without SFT" in line for line in said.lines) == 1
 
     before, again = stamps(out), Noted()
-    second = quickstart.run_quickstart(out, overrides=own, progress=again)
+    second = quickstart.run_quickstart(out, overrides=own, evaluation=EVALUATION, progress=again)
     assert stamps(out) == before
     assert second.results == result.results
     assert sum("trained already" in line for line in again.lines) == 2
@@ -83,6 +83,20 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
         quickstart.run_quickstart(out, overrides=[*own, "seed=1"], progress=Noted())
     assert "--overwrite" in str(caught.value)
     assert stamps(out) == before
+
+
+def test_two_processes_make_what_one_makes(tmp_path: Path, tiny_folder: Path):
+    """With half of the threads each; the second one's part is there already when the first comes to it."""
+    said, threads, own = Noted(), torch.get_num_threads(), [*settings(tiny_folder), "model.dtype=float32"]
+    run = partial(quickstart.run_quickstart, overrides=own, evaluation=EVALUATION)
+    both = run(tmp_path / "two", processes=2, progress=said)
+    assert torch.get_num_threads() == threads
+    assert any("sft: trained already" in line for line in said.lines)
+    assert any("sft: measured already" in line for line in said.lines)
+    one = run(tmp_path / "one", processes=1)
+    for label in ("base", "sft", "opct"):
+        values = [[row["value"] for row in result.results[label]["rows"]] for result in (both, one)]
+        assert values[0] == values[1]
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):

@@ -1,29 +1,47 @@
 """The quickstart: train OPCT and SFT with one budget, evaluate both against the base, write the report.
 
 Model and data are the embedded ones. After an interruption, the same command continues and skips finished work.
+
+On a CPU a second process evaluates the base and does the part of SFT, each process with half of the threads: a model
+this small does not keep several threads busy. What the second process does not finish, the first does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+
+import torch
 
 from opct.config.loader import load_config
 from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
-from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained, headline, is_evaluated
-from opct.models.loading import resolve_model
+from opct.experiments.runner import (
+    StepProgress,
+    ensure_evaluated,
+    ensure_trained,
+    headline,
+    is_evaluated,
+    shared_dtype,
+)
+from opct.models.loading import choose_device, resolve_model
 from opct.reports.build import report
-from opct.runs.console import NullProgress, Progress, as_text
-from opct.runs.run_dir import RunDir
+from opct.runs.console import NullProgress, Progress, as_text, make_progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,12 +49,13 @@ if TYPE_CHECKING:
 METHODS = ("opct", "sft")
 REMEDY = "replace the run with --overwrite"
 EVALUATION = EvalConfig(
-    n_questions=60,
-    families_per_question=2,
-    n_benign=32,
+    n_questions=80,
+    families="held_out",
+    families_per_question=1,
+    n_benign=24,
     max_completion_tokens=24,
     max_benign_tokens=32,
-    kl_samples=12,
+    kl_samples=8,
     browser_questions=16,
 )
 
@@ -61,12 +80,19 @@ class QuickstartResult:
 
 
 def run_quickstart(
-    out: str | Path, *, overrides: Sequence[str] = (), overwrite: bool = False, progress: Progress | None = None
+    out: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    overwrite: bool = False,
+    evaluation: EvalConfig = EVALUATION,
+    processes: int | None = None,
+    progress: Progress | None = None,
 ) -> QuickstartResult:
     """Run or finish the quickstart in `out`; see the module's docstring.
 
     Args:
         overrides: overrides of the packaged settings, such as `model.name_or_path=...`.
+        processes: 1 or 2; None: 2 for the default model on a CPU with several threads.
 
     Raises:
         RunError: the folder holds a quickstart with other settings.
@@ -76,34 +102,128 @@ def run_quickstart(
     out = Path(out)
     _refuse_other_things(out)
     configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
-    model = configs["opct"].model.name_or_path
+    model = configs["opct"].model
     steps = StepProgress(progress or NullProgress(), 3 * len(METHODS) + 2)
     steps.next()
-    steps.stage(f"get {model}" + (" (270 MB, once)" if model == DEFAULT_MODEL else ""))
-    resolve_model(model)
-    results: dict[str, dict] = {}
-    for method in METHODS:
+    steps.stage(f"get {model.name_or_path}" + (" (270 MB, once)" if model.name_or_path == DEFAULT_MODEL else ""))
+    resolve_model(model.name_or_path)
+    dtype = shared_dtype(list(configs.values()), out)
+    configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
+    parts = _Parts(configs, out, overwrite, evaluation, steps)
+    if processes is None:
+        on_cpu = choose_device(model.device).type == "cpu" and torch.get_num_threads() > 1
+        processes = 2 if on_cpu and model.name_or_path == DEFAULT_MODEL else 1
+    arguments = [str(out), "yes" if overwrite else "", evaluation.model_dump_json(), *overrides, f"model.dtype={dtype}"]
+    with _second_process(arguments) if processes == 2 else contextlib.nullcontext() as second:
+        parts.train("opct")
+        if second is not None:
+            second.wait(steps, until=lambda: parts.is_evaluated(BASE))
+            parts.overwrite = False
+        parts.evaluate(BASE)
+        parts.evaluate("opct")
         steps.next()
-        ensure_trained(configs[method], method, overwrite=overwrite, progress=steps, remedy=REMEDY)
-        dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` chose first holds for all
-        configs = {name: with_dtype(config, dtype) for name, config in configs.items()}
-        for label in (BASE, method):
-            if label in results:
-                continue
-            steps.next()
-            config, folder = configs.get(label, configs[method]), out / label
-            results[label] = ensure_evaluated(label, folder, config, EVALUATION, overwrite=overwrite, progress=steps)
-        steps.next()
-        last = METHODS[-1]
-        if method != last and is_evaluated(last, out / last, configs[last], EVALUATION):
-            continue  # the page that is there has both
-        steps.stage("write the report")
-        arms = [label for label in (BASE, "sft", "opct") if label in results]
-        page = report([out / label for label in arms], out / "report.html", overwrite=True)
-        if method != last:
+        if not parts.is_evaluated("sft"):
+            page = parts.report()
             steps.log(f"the page so far, without SFT: {page.resolve().as_uri()}")
+        if second is not None:
+            second.wait(steps)
+            parts.overwrite = overwrite and second.process.returncode != 0
+    parts.train("sft")
+    parts.evaluate("sft")
+    steps.next()
+    page = parts.report()
     steps.done()
-    return QuickstartResult(page, results, time.perf_counter() - started)
+    return QuickstartResult(page, parts.results, time.perf_counter() - started)
+
+
+@dataclass
+class _Parts:
+    """The parts of a quickstart; those that are done already are skipped."""
+
+    configs: dict[str, TrainConfig]
+    out: Path
+    overwrite: bool
+    evaluation: EvalConfig
+    steps: StepProgress
+    results: dict[str, dict] = field(default_factory=dict)
+
+    def train(self, method: str) -> None:
+        self.steps.next()
+        ensure_trained(self.configs[method], method, overwrite=self.overwrite, progress=self.steps, remedy=REMEDY)
+
+    def evaluate(self, label: str) -> None:
+        self.steps.next()
+        self.results[label] = ensure_evaluated(
+            label, self.out / label, self._config(label), self.evaluation, overwrite=self.overwrite, progress=self.steps
+        )
+
+    def is_evaluated(self, label: str) -> bool:
+        return is_evaluated(label, self.out / label, self._config(label), self.evaluation)
+
+    def report(self) -> Path:
+        self.steps.stage("write the report")
+        labels = [label for label in (BASE, "sft", "opct") if label in self.results]
+        return report([self.out / label for label in labels], self.out / "report.html", overwrite=True)
+
+    def _config(self, label: str) -> TrainConfig:
+        return self.configs.get(label, self.configs["opct"])
+
+
+# ----------------------------------------------------------------------------------------------- the second process
+
+
+@dataclass
+class _SecondProcess:
+    """The second process, and the file that it prints into."""
+
+    process: subprocess.Popen
+    log: IO[bytes]
+
+    def wait(self, progress: Progress, until: Callable[[], bool] = lambda: False) -> None:
+        """Wait until that is true, or until the process ends; show what it does."""
+        progress.stage("the second process")
+        while self.process.poll() is None and not until():
+            size = os.fstat(self.log.fileno()).st_size
+            lines = os.pread(self.log.fileno(), 400, max(0, size - 400)).decode(errors="replace").splitlines()
+            progress.advance(0, at=lines[-1].split("  ")[0] if lines else "")
+            time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def _second_process(arguments: Sequence[str]) -> Iterator[_SecondProcess]:
+    """Run `second` in another process, with half of the threads of this one; it ends with the block."""
+    threads = torch.get_num_threads()
+    half = max(1, threads // 2)
+    command = [sys.executable, "-c", f"from {__name__} import second; second()", *arguments]
+    own = os.environ | {"OMP_NUM_THREADS": str(half), "MKL_NUM_THREADS": str(half)}
+    with (
+        tempfile.TemporaryFile() as log,
+        # the pipe ends with this process, and ends the other
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=own) as process,
+    ):
+        torch.set_num_threads(half)
+        try:
+            yield _SecondProcess(process, log)
+        finally:
+            torch.set_num_threads(threads)
+            process.terminate()
+
+
+def second() -> None:
+    """What the second process does: evaluate the base, train SFT, evaluate it."""
+    out, overwrite, evaluation, *overrides = sys.argv[1:]
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    configs = {method: quickstart_config(method, Path(out), overrides) for method in METHODS}
+    settings = EvalConfig.model_validate_json(evaluation)
+    parts = _Parts(configs, Path(out), bool(overwrite), settings, StepProgress(make_progress(), 3))
+    parts.evaluate(BASE)
+    parts.train("sft")
+    parts.evaluate("sft")
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _refuse_other_things(out: Path) -> None:

@@ -151,7 +151,7 @@ def run_experiment(
     """
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
-    experiment = experiment.in_dtype(_dtype(experiment))
+    experiment = experiment.in_dtype(shared_dtype(list(experiment.configs.values()), experiment.out))
     if not force:
         _refuse_other_runs(experiment)
     _check_inputs(experiment)
@@ -433,27 +433,27 @@ def _is_done(results: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
 # ------------------------------------------------------------------------------------------------- before it begins
 
 
-def _dtype(experiment: Experiment) -> str:
+def shared_dtype(configs: Sequence[TrainConfig], out: Path) -> str:
     """The dtype of all runs: that of the runs in the folder, else the faster one on this machine.
 
     Raises:
         RunError: two runs in the folder have different dtypes.
     """
-    asked = {config.model.dtype: "model.dtype" for config in experiment.configs.values()}
+    asked = {config.model.dtype: "model.dtype" for config in configs}
     asked.pop("auto", None)
-    runs = [RunDir(config.output_dir) for config in experiment.configs.values()]
+    runs = [RunDir(config.output_dir) for config in configs]
     recorded = {run.read_manifest().get("dtype"): str(run.path) for run in runs if run.is_run}
     recorded.pop(None, None)  # interrupted before its first step
     found = asked | recorded
     if len(found) > 1:
         named = ", ".join(f"{dtype} ({where})" for dtype, where in found.items())
         raise RunError(
-            f"The runs of {experiment.out} have different dtypes: {named}. Set one dtype for all "
+            f"The runs of {out} have different dtypes: {named}. Set one dtype for all "
             "(model.dtype=float32), and delete the runs with another."
         )
     for dtype in found:
         return str(dtype)
-    device = choose_device(next(iter(experiment.configs.values())).model.device)
+    device = choose_device(configs[0].model.device)
     return str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
 
 
