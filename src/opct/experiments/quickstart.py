@@ -181,8 +181,13 @@ class _SecondProcess:
 
     def wait(self, progress: Progress, until: Callable[[], bool] = lambda: False) -> None:
         """Wait until that is true, or until the process ends; show what it does."""
-        progress.stage("the second process")
-        while self.process.poll() is None and not until():
+
+        def is_busy() -> bool:
+            return self.process.poll() is None and not until()
+
+        if is_busy():
+            progress.stage("the second process")
+        while is_busy():
             size = os.fstat(self.log.fileno()).st_size
             lines = os.pread(self.log.fileno(), 400, max(0, size - 400)).decode(errors="replace").splitlines()
             progress.advance(0, at=lines[-1].split("  ")[0] if lines else "")
