@@ -88,7 +88,7 @@ results: $(CORE) ## redraw the tables and charts in docs/ from docs/results/*.js
 bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the numbers of docs/results.md again (hours)
 
 bench-scores: $(BENCH) ## the table of evaluations, and the estimators
-	$(BIN)/opct experiment configs/experiments/sycophancy_80_steps.yaml
+	$(BIN)/opct experiment configs/experiments/sycophancy.yaml
 	$(BIN)/python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
 
 bench-step: $(BENCH) model ## seconds and memory of a step against TRL

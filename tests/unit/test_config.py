@@ -383,13 +383,10 @@ def test_the_schema_knows_every_setting():
     assert [option["const"] for option in schema["properties"]["preset"]["oneOf"]] == list(PRESETS)
 
 
-BASELINES = ("sft", "offpolicy", "dpo", "act")
-
-
 def test_every_preset_is_pinned_and_every_config_is_there():
     assert set(PRESETS) == set(PAPER)
-    named = {"jailbreak", "safety_awareness", "quickstart", "sycophancy", "sft_then_opct", "full_finetuning"}
-    assert {path.stem for path in shipped()} >= named | set(BASELINES)
+    named = {"jailbreak", "safety_awareness", "quickstart", "sycophancy", "full_finetuning"}
+    assert {path.stem for path in shipped()} >= named
 
 
 def shipped() -> list[Path]:
@@ -404,18 +401,6 @@ def test_a_shipped_config_loads_and_begins_with_its_command(path):
     command = shlex.split(first.removeprefix("# "))
     assert command[:2] == ["opct", "train"]
     assert f"configs/{path.relative_to(CONFIGS).as_posix()}" in command[2:]
-
-
-def test_baselines_have_the_budget_of_the_method():
-    budget = (
-        *("max_steps", "lora.r", "optim.learning_rate", "optim.prompts_per_step"),
-        *("rollout.num_generations", "rollout.max_completion_tokens", "data.anchor_fraction", "data.pairs"),
-    )
-    method = settings(load_config(CONFIGS / "sycophancy.yaml"))
-    for name in BASELINES:
-        baseline = settings(load_config(CONFIGS / "baselines" / f"{name}.yaml"))
-        assert baseline["method"] == name
-        assert {key: baseline[key] for key in budget} == {key: method[key] for key in budget}
 
 
 class Refine(Section):
