@@ -63,9 +63,10 @@ def test_a_run_that_was_killed_before_its_first_step_says_nothing_of_the_dtype(p
     """Its manifest is the one that a folder begins with; the other run there decides."""
     begun(tmp_path / "out" / "sft-seed0")
     experiment = load_experiment(path)
-    assert module._dtype(experiment) in ("float32", "bfloat16")
+    configs = list(experiment.configs.values())
+    assert module.shared_dtype(configs, experiment.out) in ("float32", "bfloat16")
     begun(tmp_path / "out" / "opct-seed0", dtype="float16")
-    assert module._dtype(experiment) == "float16"
+    assert module.shared_dtype(configs, experiment.out) == "float16"
 
 
 def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
