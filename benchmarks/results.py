@@ -207,7 +207,7 @@ def table(name: str, kept: Mapping[str, Any]) -> list[str]:
     machine = f"{dtype}, {cores}, {kept['measured']}, commit {commits}"
     about = (
         f"{kept['model']}, {seeds}, {machine}. In percent, with 95% intervals. Tokens and minutes: mean of a seed. "
-        "n: samples of an arm, with the most that were unscored or cut in one."
+        "n: samples of an arm, with the most that were unscored or cut in one (mean of a seed)."
     )
     return [*_markdown(lines), "", about]
 
@@ -275,9 +275,12 @@ def _cost(kept: Mapping[str, Any], label: str) -> tuple[str, str]:
 
 
 def _counts(row: Row) -> str:
-    """The most samples of an arm, and the most that were unscored or cut in one."""
-    names = ("n", "n_clusters", "n_unscored", "n_truncated")
-    n, clusters, unscored, cut = (max(own[name] for own in row["arms"].values()) for name in names)
+    """The most samples of an arm, and the most that were unscored or cut in one, mean of a seed."""
+    n, clusters = (max(own[name] for own in row["arms"].values()) for name in ("n", "n_clusters"))
+    unscored, cut = (
+        max(round(own[name] / max(1, len(own["run_values"]))) for own in row["arms"].values())
+        for name in ("n_unscored", "n_truncated")
+    )
     left = [f"of {clusters} questions"] if clusters < n else []
     left += [f"{count} {word}" for count, word in ((unscored, "unscored"), (cut, "cut")) if count]
     return f"{n:,}" + (f" ({', '.join(left)})" if left else "")
