@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 
 from opct.config.schema import ModelConfig
@@ -41,15 +42,9 @@ def refused(policy: Policy, behaviors: Iterable[Behavior], progress: Progress) -
         replies = policy.generate(
             [prompt for prompt, _ in asked], seeds=[seed for _, seed in asked], max_completion_tokens=TOKENS
         )
-        verdicts = [reply is not None and refuses(reply.text, reply.stop_reason == "length") for reply in replies]
-        for i, one in enumerate(batch):
-            if sum(verdict is True for verdict in verdicts[i * SAMPLES : (i + 1) * SAMPLES]) >= ENOUGH:
-                yield one
+        are = [bool(reply and refuses(reply.text, reply.stop_reason == "length")) for reply in replies]
+        yield from (one for i, one in enumerate(batch) if sum(are[i * SAMPLES : (i + 1) * SAMPLES]) >= ENOUGH)
         progress.advance(len(batch))
-
-
-def first(n: int, found: Iterator[Behavior]) -> list[Behavior]:
-    return [one for one, _ in zip(found, range(n), strict=False)]
 
 
 def choose(
@@ -63,9 +58,10 @@ def choose(
     progress, (n_train, n_validation, n_test) = progress or NullProgress(), n
     known = distinct([*test, *train])
     progress.stage("ask the test files", len(test))
-    asked = first(n_test, refused(policy, [one for one in known if one in test], progress))
+    asked = list(islice(refused(policy, [one for one in known if one in test], progress), n_test))
     progress.stage("ask the training files", len(train))
-    rest = first(n_train + n_validation, refused(policy, [one for one in known if one not in test], progress))
+    others = refused(policy, [one for one in known if one not in test], progress)
+    rest = list(islice(others, n_train + n_validation))
     splits: list[tuple[list[Behavior], Split]] = [
         (rest[:n_train], "train"),
         (rest[n_train:], "validation"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from opct.config.loader import load_config
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments import quickstart
@@ -84,16 +85,22 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
         quickstart.run_quickstart(out, overrides=[*own, "seed=1"], progress=Noted())
     assert "--overwrite" in str(caught.value)
     assert stamps(out) == before
+    other = quickstart.run_quickstart(out, overrides=[*own, "seed=1"], evaluation=EVALUATION, overwrite=True)
+    seeds = {label: load_config(out / label / "config.yaml").seed for label in ("sft", "opct")}
+    assert seeds == {"sft": 1, "opct": 1}
+    assert other.results["opct"]["created"] != result.results["opct"]["created"]
 
 
 def test_two_processes_make_what_one_makes(tmp_path: Path, tiny_folder: Path, monkeypatch):
-    """With half of the threads each; where the second fails, the first does its part."""
+    """What the second one has done is not done again; where it fails, the first does its part."""
     said, threads, own = Noted(), torch.get_num_threads(), [*settings(tiny_folder), "model.dtype=float32"]
     run = partial(quickstart.run_quickstart, overrides=own, evaluation=EVALUATION)
-    both = run(tmp_path / "two", processes=2, progress=said)
+    with quickstart.second_process([str(tmp_path / "two"), EVALUATION.model_dump_json(), *own]) as process:
+        assert process.wait(timeout=120) == 0
     assert torch.get_num_threads() == threads
-    assert any("sft: trained already" in line for line in said.lines)
-    assert any("sft: measured already" in line for line in said.lines)
+    both = run(tmp_path / "two", progress=said)
+    for done in ("base: measured already", "sft: trained already", "sft: measured already"):
+        assert any(done in line for line in said.lines)
     monkeypatch.setattr(sys, "executable", "false")
     one = run(tmp_path / "one", processes=2)
     for label in ("base", "sft", "opct"):

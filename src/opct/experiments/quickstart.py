@@ -15,14 +15,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -32,7 +32,9 @@ from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
 from opct.experiments.runner import (
+    Job,
     StepProgress,
+    do_each_once,
     ensure_evaluated,
     ensure_trained,
     headline,
@@ -41,7 +43,8 @@ from opct.experiments.runner import (
 )
 from opct.models.loading import choose_device, resolve_model
 from opct.reports.build import report
-from opct.runs.console import NullProgress, Progress, as_text, make_progress
+from opct.runs.console import NullProgress, Progress, as_text
+from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -109,60 +112,56 @@ def run_quickstart(
     resolve_model(model.name_or_path)
     dtype = shared_dtype(list(configs.values()), out)
     configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
-    parts = _Parts(configs, out, overwrite, evaluation, steps)
+    for old in (RunDir(config.output_dir) for config in configs.values()):
+        if overwrite and old.is_run:
+            with RunDir.create(old.path, overwrite=True) as run:
+                run.clear()
+    parts = _Parts(configs, out, evaluation, steps)
     if processes is None:
         on_cpu = choose_device(model.device).type == "cpu" and torch.get_num_threads() > 1
         processes = 2 if on_cpu and model.name_or_path == DEFAULT_MODEL else 1
-    arguments = [str(out), "yes" if overwrite else "", evaluation.model_dump_json(), *overrides, f"model.dtype={dtype}"]
-    with _second_process(arguments) if processes == 2 else contextlib.nullcontext() as second:
-        parts.train("opct")
-        if second is not None:
-            second.wait(steps, until=lambda: parts.is_evaluated(BASE))
-            parts.overwrite = False
-        parts.evaluate(BASE)
-        parts.evaluate("opct")
+    arguments = [str(out), evaluation.model_dump_json(), *overrides, f"model.dtype={dtype}"]
+    with second_process(arguments) if processes == 2 else contextlib.nullcontext():
+        parts.do("opct", BASE)
         steps.next()
         if not parts.is_evaluated("sft"):
-            page = parts.report()
+            page = parts.report(BASE, "opct")
             steps.log(f"the page so far, without SFT: {page.resolve().as_uri()}")
-        if second is not None:
-            second.wait(steps)
-            parts.overwrite = overwrite and second.process.returncode != 0
-    parts.train("sft")
-    parts.evaluate("sft")
+        parts.do("sft")
     steps.next()
-    page = parts.report()
+    page = parts.report(BASE, "sft", "opct")
     steps.done()
     return QuickstartResult(page, parts.results, time.perf_counter() - started)
 
 
 @dataclass
 class _Parts:
-    """The parts of a quickstart; those that are done already are skipped."""
+    """The parts of a quickstart: train and evaluate a method, or evaluate the base."""
 
     configs: dict[str, TrainConfig]
     out: Path
-    overwrite: bool
     evaluation: EvalConfig
     steps: StepProgress
     results: dict[str, dict] = field(default_factory=dict)
 
-    def train(self, method: str) -> None:
-        self.steps.next()
-        ensure_trained(self.configs[method], method, overwrite=self.overwrite, progress=self.steps, remedy=REMEDY)
+    def do(self, *labels: str) -> None:
+        """Do these parts; one that the other process has begun is waited for."""
+        do_each_once([Job(label, partial(self._do, label)) for label in labels], self.out, self.steps)
 
-    def evaluate(self, label: str) -> None:
+    def _do(self, label: str) -> None:
+        if label in self.configs:
+            self.steps.next()
+            ensure_trained(self.configs[label], label, overwrite=False, progress=self.steps, remedy=REMEDY)
         self.steps.next()
         self.results[label] = ensure_evaluated(
-            label, self.out / label, self._config(label), self.evaluation, overwrite=self.overwrite, progress=self.steps
+            label, self.out / label, self._config(label), self.evaluation, progress=self.steps
         )
 
     def is_evaluated(self, label: str) -> bool:
         return is_evaluated(label, self.out / label, self._config(label), self.evaluation)
 
-    def report(self) -> Path:
+    def report(self, *labels: str) -> Path:
         self.steps.stage("write the report")
-        labels = [label for label in (BASE, "sft", "opct") if label in self.results]
         return report([self.out / label for label in labels], self.out / "report.html", overwrite=True)
 
     def _config(self, label: str) -> TrainConfig:
@@ -172,58 +171,32 @@ class _Parts:
 # ----------------------------------------------------------------------------------------------- the second process
 
 
-@dataclass
-class _SecondProcess:
-    """The second process, and the file that it prints into."""
-
-    process: subprocess.Popen
-    log: IO[bytes]
-
-    def wait(self, progress: Progress, until: Callable[[], bool] = lambda: False) -> None:
-        """Wait until that is true, or until the process ends; show what it does."""
-
-        def is_busy() -> bool:
-            return self.process.poll() is None and not until()
-
-        if is_busy():
-            progress.stage("the second process")
-        while is_busy():
-            size = os.fstat(self.log.fileno()).st_size
-            lines = os.pread(self.log.fileno(), 400, max(0, size - 400)).decode(errors="replace").splitlines()
-            progress.advance(0, at=lines[-1].split("  ")[0] if lines else "")
-            time.sleep(0.5)
-
-
 @contextlib.contextmanager
-def _second_process(arguments: Sequence[str]) -> Iterator[_SecondProcess]:
+def second_process(arguments: Sequence[str]) -> Iterator[subprocess.Popen]:
     """Run `second` in another process, with half of the threads of this one; it ends with the block."""
     threads = torch.get_num_threads()
     half = max(1, threads // 2)
     command = [sys.executable, "-c", f"from {__name__} import second; second()", *arguments]
     own = os.environ | {"OMP_NUM_THREADS": str(half), "MKL_NUM_THREADS": str(half)}
-    with (
-        tempfile.TemporaryFile() as log,
-        # the pipe ends with this process, and ends the other
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=own) as process,
-    ):
-        torch.set_num_threads(half)
+    torch.set_num_threads(half)
+    # the pipe ends with this process, and ends the other; what fails there is tried here, and its error is seen
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=own
+    ) as process:
         try:
-            yield _SecondProcess(process, log)
+            yield process
         finally:
-            torch.set_num_threads(threads)
             process.terminate()
+            torch.set_num_threads(threads)
 
 
 def second() -> None:
-    """What the second process does: evaluate the base, train SFT, evaluate it."""
-    out, overwrite, evaluation, *overrides = sys.argv[1:]
+    """What the second process does: evaluate the base, train SFT and evaluate it."""
+    out, evaluation, *overrides = sys.argv[1:]
     threading.Thread(target=_end_with_parent, daemon=True).start()
     configs = {method: quickstart_config(method, Path(out), overrides) for method in METHODS}
     settings = EvalConfig.model_validate_json(evaluation)
-    parts = _Parts(configs, Path(out), bool(overwrite), settings, StepProgress(make_progress(), 3))
-    parts.evaluate(BASE)
-    parts.train("sft")
-    parts.evaluate("sft")
+    _Parts(configs, Path(out), settings, StepProgress(NullProgress(), 3)).do(BASE, "sft")
 
 
 def _end_with_parent() -> None:

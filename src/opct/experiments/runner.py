@@ -161,7 +161,7 @@ def run_experiment(
     failed: dict[str, str] = {}
     base = _base_config(experiment)
     jobs = [
-        _Job(
+        Job(
             _name(arm.name, seed),
             partial(_run, experiment, arm, seed, force, steps, failed),
             _name(arm.after, seed) if arm.after else "",
@@ -170,10 +170,10 @@ def run_experiment(
         for arm in experiment.arms
     ]
     jobs += [
-        _Job(label, partial(_measure_untrained, experiment, label, base, settings, force, steps, failed))
+        Job(label, partial(_measure_untrained, experiment, label, base, settings, force, steps, failed))
         for label, settings in experiment.untrained.items()
     ]
-    _do_each_once(jobs, experiment.out / LOCKS, steps)
+    do_each_once(jobs, experiment.out, steps)
     if len(failed) == len(experiment.configs):
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
@@ -206,17 +206,20 @@ def _name(arm: str | None, seed: int) -> str:
 
 
 @dataclass
-class _Job:
+class Job:
+    """A part of an experiment, and the name of the job that must be done before; "" for none."""
+
     name: str
     do: Callable[[], None]
     after: str = ""
 
 
-def _do_each_once(jobs: Sequence[_Job], locks: Path, progress: Progress) -> None:
-    """Do every job that no other process has locked, then wait for the others and look again.
+def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
+    """Do every job that no other process in the folder `out` has locked, then wait for the others and look again.
 
     A job that is done already is skipped by its own functions, so in the end each process has looked at all of them.
     """
+    locks = out / LOCKS
     locks.mkdir(parents=True, exist_ok=True)
     left = {job.name: job for job in jobs}
     waits = False
