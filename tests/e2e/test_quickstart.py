@@ -85,7 +85,8 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
         quickstart.run_quickstart(out, overrides=[*own, "seed=1"], progress=Noted())
     assert "--overwrite" in str(caught.value)
     assert stamps(out) == before
-    other = quickstart.run_quickstart(out, overrides=[*own, "seed=1"], evaluation=EVALUATION, overwrite=True)
+    changed = [*own, "seed=1", "model.dtype=float32"]
+    other = quickstart.run_quickstart(out, overrides=changed, evaluation=EVALUATION, overwrite=True)
     seeds = {label: load_config(out / label / "config.yaml").seed for label in ("sft", "opct")}
     assert seeds == {"sft": 1, "opct": 1}
     assert other.results["opct"]["created"] != result.results["opct"]["created"]

@@ -110,12 +110,12 @@ def run_quickstart(
     steps.next()
     steps.stage(f"get {model.name_or_path}" + (" (270 MB, once)" if model.name_or_path == DEFAULT_MODEL else ""))
     resolve_model(model.name_or_path)
-    dtype = shared_dtype(list(configs.values()), out)
-    configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
     for old in (RunDir(config.output_dir) for config in configs.values()):
         if overwrite and old.is_run:
             with RunDir.create(old.path, overwrite=True) as run:
                 run.clear()
+    dtype = shared_dtype(list(configs.values()), out)
+    configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
     parts = _Parts(configs, out, evaluation, steps)
     if processes is None:
         on_cpu = choose_device(model.device).type == "cpu" and torch.get_num_threads() > 1
