@@ -1,6 +1,7 @@
 """The gradient of a step: its rollouts in micro-batches, a prompt with several completions computed once.
 
-Where each prompt has one completion, what all prompts begin with (a system message) is computed once.
+Where each prompt has one completion, what all prompts begin with (a system message) is computed once, and so is what
+some teacher prompts begin with (worked examples).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
 from opct.models.fsdp import for_gradients
 from opct.models.inference.decode import no_shared_rows_reason
-from opct.models.inference.prefill import FORWARD, common_beginning
+from opct.models.inference.prefill import FORWARD, beginning, common_beginning, tokens_saved
 from opct.models.inference.prefix_sharing import (
     NOT_SHARED,
     Prefixes,
@@ -145,7 +146,8 @@ def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
         first = _first_tokens(rollouts)
         if first is None:
             return shared_batches([r.prompt_ids for r in rollouts], widths, [sum(r.lengths) for r in rollouts], budget)
-        lengths = [w - min(first) + sum(r.lengths) for w, r in zip(widths, rollouts, strict=True)]
+        rests = [max(len(r.prompt_ids) - first[0], len(r.teacher_ids) - first[1], 1) for r in rollouts]
+        lengths = [rest + sum(r.lengths) for rest, r in zip(rests, rollouts, strict=True)]
         return shared_batches([()] * len(rollouts), [max(first)] * len(rollouts), lengths, budget)
     # a row for each completion of a rollout, padding included
     tokens = [len(r.lengths) * (width + max(r.lengths)) for r, width in zip(rollouts, widths, strict=True)]
@@ -191,8 +193,9 @@ def shares_prompts(method: Method, rollouts: Sequence[Rollout]) -> bool:
     """True if several completions have a prompt in common, or a long beginning, and nothing is in the way; never
     without completions."""
     if not _several(rollouts):
-        saved = sum(_first_tokens(rollouts) or ()) * (len(rollouts) - 1)
-        backbone = method.policy.backbone
+        sides = [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts]
+        first, backbone = _first_tokens(rollouts) or (0, 0), method.policy.backbone
+        saved = sum(tokens_saved(side, n) for side, n in zip(sides, first, strict=True))
         if saved < FORWARD or backbone.shards is not None or no_cascade_reason(backbone) is not None:
             return False
     return no_sharing_reason(method.policy, method.teacher) is None
@@ -202,7 +205,7 @@ def shared_prefixes(method: Method, rollouts: Sequence[Rollout]) -> Prefixes:
     """The prompts of these rollouts, or what they begin with, each computed once for all its completions."""
     own, theirs = _first_tokens(rollouts) or (None, None)
     with method.teacher() as reference:
-        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts], first=theirs)
+        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts], first=theirs, nested=True)
     return Prefixes(method.policy.shared_prefix([r.prompt_ids for r in rollouts], first=own), teachers)
 
 
@@ -212,9 +215,17 @@ def _several(rollouts: Sequence[Rollout]) -> bool:
 
 
 def _first_tokens(rollouts: Sequence[Rollout]) -> tuple[int, int] | None:
-    """How many tokens all prompts and all teacher prompts begin with, if these are computed once; else None."""
+    """How many first tokens of prompts, and of teacher prompts, are computed once for all that begin so; else None.
+
+    All prompts begin alike, since they are padded to the longest beginning; teacher prompts may begin in several ways.
+    """
     if _several(rollouts) or not any(r.answers for r in rollouts):
         return None
-    sides = [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts]
-    found = [min(common_beginning(min(side), max(side)), *(len(ids) - 1 for ids in side)) for side in sides]
-    return (found[0], found[1]) if min(found) > 0 else None
+    own, theirs = [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts]
+    found = _all_begin_with(own), max(_all_begin_with(theirs), beginning(theirs))
+    return found if min(found) > 0 else None
+
+
+def _all_begin_with(prompts: Sequence[Sequence[int]]) -> int:
+    """Number of first tokens that all prompts share, without the last token of any."""
+    return min(common_beginning(min(prompts), max(prompts)), *(len(ids) - 1 for ids in prompts))

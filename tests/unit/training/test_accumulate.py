@@ -11,6 +11,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from opct.errors import NonFiniteError
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
+from opct.models.inference import prefill
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher, no_sharing_reason
@@ -72,19 +73,23 @@ def test_a_prompt_with_one_completion_is_not_shared(make_config):
         assert shares_prompts(method, rollouts) == shared
 
 
-def test_what_all_prompts_begin_with_is_computed_once(make_config, monkeypatch):
+@pytest.mark.parametrize("ways", [1, 2])
+def test_what_prompts_begin_with_is_computed_once(make_config, monkeypatch, ways):
     """Loss, KL and gradient are those of whole prompts, and fewer tokens are computed."""
     config = make_config()
     setup = build_setup(config)
     use_grouped_attention(setup.policy.backbone.bare_model)
     method = OPCT(setup.policy, setup.teacher, config)
     batch = [
-        dataclasses.replace(pair, prompt_ids=[*range(5, 45), *pair.prompt_ids], teacher_ids=[7] * 30 + pair.teacher_ids)
-        for pair in setup.data.batch(1)
+        dataclasses.replace(
+            pair, prompt_ids=[*range(5, 45), *pair.prompt_ids], teacher_ids=[7, *[8 + i % ways] * 30, *pair.teacher_ids]
+        )
+        for i, pair in enumerate([*setup.data.batch(1), *setup.data.batch(2)])
     ]
     rollouts = policy_rollouts(setup.policy, batch, config, "step 1", n=1)
-    assert not shares_prompts(method, rollouts)  # too little is saved
+    assert not shares_prompts(method, rollouts[:2])  # too little is saved
     monkeypatch.setattr(accumulate_module, "FORWARD", 1)
+    monkeypatch.setattr(prefill, "FORWARD", 1)
     assert shares_prompts(method, rollouts)
     computed: list[int] = []
     setup.policy.backbone.decoder.register_forward_pre_hook(
@@ -100,7 +105,7 @@ def test_what_all_prompts_begin_with_is_computed_once(make_config, monkeypatch):
     assert own_loss == pytest.approx(loss, rel=1e-5)
     torch.testing.assert_close(own_kl, kl, rtol=1e-4, atol=1e-6)
     assert oracles.largest_difference(own_gradients, gradients) < 1e-5
-    assert fewer <= plain - 70 * (len(rollouts) - 2)
+    assert fewer <= plain - 40 * (len(rollouts) - 1) - 30 * (len(rollouts) - ways)
 
 
 def test_a_run_says_why_prompts_are_not_shared(make_config):

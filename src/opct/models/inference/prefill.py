@@ -96,6 +96,12 @@ def _rests(lengths: Counter[int], n: int) -> int:
     return sum(count * (length - min(n, length - 1)) for length, count in lengths.items())
 
 
+def tokens_saved(prompts: Sequence[Sequence[int]], n: int) -> int:
+    """Tokens saved where the first n of each prompt (all but its last, where it is shorter) are computed once."""
+    begun = [tuple(prompt[: min(n, len(prompt) - 1)]) for prompt in prompts]
+    return sum(map(len, begun)) - sum(map(len, set(begun)))
+
+
 def common_beginning(a: Sequence[int], b: Sequence[int]) -> int:
     """Number of equal first tokens."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
