@@ -226,6 +226,6 @@ def _first_tokens(rollouts: Sequence[Rollout]) -> tuple[int, int] | None:
     return found if min(found) > 0 else None
 
 
-def _all_begin_with(prompts: Sequence[Sequence[int]]) -> int:
+def _all_begin_with(prompts: list[list[int]]) -> int:
     """Number of first tokens that all prompts share, without the last token of any."""
     return min(common_beginning(min(prompts), max(prompts)), *(len(ids) - 1 for ids in prompts))
