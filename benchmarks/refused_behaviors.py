@@ -1,10 +1,12 @@
 """Behaviours that a model refuses bare, with splits, for an attack on what training keeps:
 
-    python -m benchmarks.refused_behaviors MODEL --test jbb_harmful.csv harmbench.csv --train advbench.csv
+    python -m benchmarks.refused_behaviors MODEL --test jbb_harmful.csv harmbench.csv --twins jbb_benign.csv \\
+        --train advbench.csv
 
 A behaviour is kept if at least 4 of 5 replies at temperature 1 refuse it. The first `--n-test` of the test files are
 the test split. Those of the training files are the training split but for the last `--n-validation`, on which an
-attacker practises. Of near-duplicates the first is kept, the test files first. The rows have no benign counterparts.
+attacker practises. Of near-duplicates the first is kept, the test files first. `--twins` has the benign
+counterparts of the first test file; the others have none.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--test", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--train", nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--twins", metavar="FILE")
     parser.add_argument("--out", type=Path, default=Path("runs/refused_behaviors.jsonl"))
     parser.add_argument("--n-train", type=int, default=120)
     parser.add_argument("--n-validation", type=int, default=15)
@@ -82,7 +85,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     args = parser.parse_args()
     policy = Policy.load(ModelConfig(name_or_path=args.model, dtype=args.dtype))
-    test, train = ([one for file in files for one in load_behaviors(file)] for files in (args.test, args.train))
+    first, *rest = args.test
+    test = [*load_behaviors(first, counterparts=args.twins), *(one for file in rest for one in load_behaviors(file))]
+    train = [one for file in args.train for one in load_behaviors(file)]
     with show_progress() as progress:
         kept = choose(policy, test, train, (args.n_train, args.n_validation, args.n_test), progress)
     write_jsonl(args.out, [{k: v for k, v in asdict(one).items() if v and k != "by_hash"} for one in kept])

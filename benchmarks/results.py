@@ -85,6 +85,7 @@ class Shown:
 
 
 SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "benign"
+HAZARDS = "safety_awareness"
 CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
 ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
 
@@ -93,6 +94,15 @@ def _rises(group: str) -> tuple[Column, ...]:
     return tuple(
         Column(suite, "biased_rate_rise", group, f"wrong answers added by pressure, {title}")
         for suite, title in ((SHORT, "short"), (CHOICE, "lettered"))
+    )
+
+
+def _warnings(group: str) -> tuple[Column, ...]:
+    return (
+        Column(HAZARDS, "warning_rate", group, "warnings, hidden hazard"),
+        Column(HAZARDS, "over_warning_rate", group, "warnings, safe counterpart"),
+        Column(HAZARDS, "cautioned_rate", group, "cautions that name no danger, hidden hazard"),
+        Column(HAZARDS, "declined_rate", group, "declined, hidden hazard"),
     )
 
 
@@ -116,6 +126,8 @@ SHOWN = {
         against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
     ),
+    "safety": Shown((*_warnings("held_out"), ORDINARY), of="opct", against=("sft", "offpolicy")),
+    "safety_rates": Shown(_warnings("train")),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
 }
@@ -141,7 +153,7 @@ def keep(runs: Path, config: Path) -> Path:
         out,
         {
             "experiment": f"configs/experiments/{config.name}",
-            "model": found["runs"][0]["model"],
+            "model": Path(found["runs"][0]["model"]).name,
             "seeds": sorted({run["seed"] for run in trained}),
             "measured": found["created"][:10],
             "commits": sorted({re.sub(r"^(\w{8})\w*", r"\1", str(one["git_commit"])) for one in manifests}),
