@@ -3,10 +3,10 @@
     python -m benchmarks.refused_behaviors MODEL --test jbb_harmful.csv harmbench.csv --twins jbb_benign.csv \\
         --train advbench.csv
 
-A behaviour is kept if at least 4 of 5 replies at temperature 1 refuse it, or with `--greedy` the greedy one. The first `--n-test` of the test files are
-the test split. Those of the training files are the training split but for the last `--n-validation`, on which an
-attacker practises. Of near-duplicates the first is kept, the test files first. `--twins` has the benign
-counterparts of the first test file; the others have none.
+A behaviour is kept if at least 4 of 5 replies at temperature 1 refuse it, or with `--greedy` the greedy one. The first
+`--n-test` of the test files are the test split. Those of the training files are the training split but for the last
+`--n-validation`, on which an attacker practises. Of near-duplicates the first is kept, the test files first. `--twins`
+has the benign counterparts of the first test file; the others have none.
 """
 
 from __future__ import annotations
