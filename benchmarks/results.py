@@ -5,9 +5,10 @@
     python -m benchmarks.results            # or: make results
 
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
-questions and seeds, numbers of samples, paired differences), what training took, and on which machine, commit and
-dtype. The command redraws the lines of a page between `<!-- table:NAME -->` (a line an arm), `<!-- metrics:NAME -->` (a
-line a metric) or `<!-- differences:NAME -->` and `<!-- end -->`, and the picture of the README.
+questions and seeds, numbers of samples, paired differences), its attacks, what training took, and on which machine,
+commit and dtype. The command redraws the lines of a page between `<!-- table:NAME -->` (a line an arm),
+`<!-- metrics:NAME -->` (a line a metric), `<!-- attacks:NAME -->` (a line an attacker) or
+`<!-- differences:NAME -->`, and `<!-- end -->`, and the picture of the README.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NAMES = {
 }
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
-BLOCK = re.compile(r"(<!-- (table|metrics|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|metrics|attacks|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = Mapping[str, Any]
 
 
@@ -84,8 +85,10 @@ class Shown:
     chart: tuple[Column, ...] = ()
 
 
+ATTACKED = {"defense_success_rate": "behaviours defended", "benign_refusal_rate": "replies to benign twins that refuse"}
+"""Metrics that are kept of an attack, with their titles."""
 SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "benign"
-HAZARDS = "safety_awareness"
+HAZARDS, JAILBREAK = "safety_awareness", "jailbreak"
 CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
 ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
 
@@ -126,6 +129,17 @@ SHOWN = {
         against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
     ),
+    "adaptive_attack": Shown(
+        (
+            Column(JAILBREAK, "attack_success_rate", "held_out", "answered in an unseen wrapper"),
+            Column(JAILBREAK, "attack_success_rate", "bare", "answered bare"),
+            Column(JAILBREAK, "over_refusal_rate", "benign_held_out", "benign twin refused in a wrapper"),
+            Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign twin refused bare"),
+            ORDINARY,
+        ),
+        of="opct",
+        against=("sft", "offpolicy"),
+    ),
     "safety": Shown((*_warnings("held_out"), ORDINARY), of="opct", against=("sft", "offpolicy")),
     "safety_rates": Shown(_warnings("train")),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
@@ -162,9 +176,24 @@ def keep(runs: Path, config: Path) -> Path:
             "n_runs": dict(Counter(run["label"] for run in found["runs"])),
             "costs": read_json(runs / "costs.json"),
             "rows": rows,
+            "attacks": [_kept_attack(section) for section in found["attacks"]],
         },
     )
     return out
+
+
+def _kept_attack(section: Mapping[str, Any]) -> dict[str, Any]:
+    """What `ATTACKED` names of an attacker's attacks, one run an arm."""
+    kept = ("value", "ci_low", "ci_high", "n", "n_unscored")
+    arms = {
+        own["arm"]: {
+            row["metric"]: _rounded({name: row[name] for name in kept})
+            for row in own["rows"]
+            if row["metric"] in ATTACKED
+        }
+        for own in section["attacks"]
+    }
+    return {"attacker": section["attacker"], "arms": arms, "differences": section["differences"]}
 
 
 def _kept(row: Row) -> dict[str, Any]:
@@ -247,6 +276,29 @@ def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
         lines.append([f"{column.title} ({_counts(column.row(kept))})", *cells])
         lines[-1] += [_difference(column, kept, shown.of, label) for label in shown.against]
     return _markdown(lines)
+
+
+def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
+    """A line an attacker and metric: every arm with its interval and n, and the differences of the shown arm."""
+    labels, of, against = list(kept["attacks"][0]["arms"]), SHOWN[name].of, SHOWN[name].against
+    pairs = [f"{arm_name(of)} − {arm_name(label)}" for label in against]
+    head = ["attacker", *map(arm_name, labels), *pairs]
+    lines = [head, ["---"] * len(head)]
+    for metric, title in ATTACKED.items():
+        for own in kept["attacks"]:
+            cells = [_attacked(own["arms"].get(label, {}).get(metric)) for label in labels]
+            told = dict(said.split(": ", 1) for said in own["differences"]) if metric == next(iter(ATTACKED)) else {}
+            said = [told.get(pair, MISSING).replace(" of behaviours defended", "") for pair in pairs]
+            lines.append([f"`{own['attacker']}`: {title}", *cells, *said])
+    return _markdown(lines)
+
+
+def _attacked(row: Row | None) -> str:
+    if row is None or row["value"] is None:
+        return MISSING
+    left = f", {row['n_unscored']} unscored" if row["n_unscored"] else ""
+    bounds = interval(row["ci_low"], row["ci_high"], "rate")
+    return f"{number(row['value'], 'rate')} [{bounds}]; n = {row['n']}{left}"
 
 
 def arm_name(label: str) -> str:
@@ -343,7 +395,7 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
     }
 
     def block(found: re.Match[str]) -> str:
-        make = {"table": table, "metrics": by_metric, "differences": differences}[found[2]]
+        make = {"table": table, "metrics": by_metric, "attacks": attacks, "differences": differences}[found[2]]
         return "\n".join([found[1] + "", *make(found[3], kept[found[3]]), "", found[4]])
 
     files = {}

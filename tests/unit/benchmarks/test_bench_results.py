@@ -39,6 +39,14 @@ def row(axis: str, suite: str, metric: str, group: str, arms: dict, differences:
     return found | {"arms": arms, "differences": differences}
 
 
+def attacked(arm: str, defended: float | None, refused: float):
+    rows = [
+        ("defense_success_rate", estimate(defended, n=100, n_unscored=6)),
+        ("benign_refusal_rate", estimate(refused)),
+    ]
+    return {"arm": arm, "rows": [own | {"metric": metric} for metric, own in rows]}
+
+
 REPORT = {
     "created": "2026-11-25T10:00:00",
     "runs": [
@@ -56,6 +64,13 @@ REPORT = {
         row("sycophancy", SHORT, "biased_rate_rise", "held_out", RISES, FELL),
         row("benign", BENIGN, "kl_to_base", "benign", KLS, []),
         row("sycophancy", CHOICE, "biased_rate_rise", "held_out", {}, []),
+    ],
+    "attacks": [
+        {
+            "attacker": "refine",
+            "attacks": [attacked("base", None, 0.3), attacked("sft", 0.5, 0.8), attacked("opct", 0.7, 0.75)],
+            "differences": ["OPCT − SFT: +20.0 points of behaviours defended (+10.0 to +30.0; n = 94 decided in both)"],
+        }
     ],
 }
 
@@ -145,3 +160,13 @@ def test_a_page_is_redrawn_between_its_marks(kept, tmp_path: Path):
     drawn = results.drawn(tmp_path / "docs")
     text = "\n".join(results.table("made_up", kept))
     assert drawn == {page: f"before\n<!-- table:made_up -->\n\n{text}\n\n<!-- end -->\nafter\n"}
+
+
+def test_a_line_an_attacker_has_every_arm_and_the_difference_of_the_shown_one(kept, monkeypatch):
+    monkeypatch.setitem(results.SHOWN, "made_up", replace(SHOWN, against=("sft",)))
+    lines = results.attacks("made_up", kept)
+    assert lines[0] == "| attacker | Base | SFT | OPCT | OPCT − SFT |"
+    defended = "50.0 [45.0 to 55.0]; n = 100, 6 unscored | 70.0 [65.0 to 75.0]; n = 100, 6 unscored"
+    of_both = "+20.0 points (+10.0 to +30.0; n = 94 decided in both)"
+    assert lines[2] == f"| `refine`: behaviours defended | – | {defended} | {of_both} |"
+    assert "75.0 [70.0 to 80.0]; n = 600 | – |" in lines[3]
