@@ -1,12 +1,12 @@
 """Behaviours that a model refuses bare, with splits, for an attack on what training keeps:
 
-    python -m benchmarks.refused_behaviors MODEL --test jbb_harmful.csv harmbench.csv --twins jbb_benign.csv \\
+    python -m benchmarks.refused_behaviors MODEL --test jbb_harmful.csv harmbench.csv --counterparts jbb_benign.csv \\
         --train advbench.csv
 
 A behaviour is kept if at least 4 of 5 replies at temperature 1 refuse it, or with `--greedy` the greedy one. The first
 `--n-test` of the test files are the test split. Those of the training files are the training split but for the last
-`--n-validation`, on which an attacker practises. Of near-duplicates the first is kept, the test files first. `--twins`
-has the benign counterparts of the first test file; the others have none.
+`--n-validation`, on which an attacker practises. Of near-duplicates the first is kept, the test files first.
+`--counterparts` has the benign counterparts of the first test file; the others have none.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--test", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--train", nargs="+", required=True, metavar="FILE")
-    parser.add_argument("--twins", metavar="FILE")
+    parser.add_argument("--counterparts", metavar="FILE")
     parser.add_argument("--greedy", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/refused_behaviors.jsonl"))
     parser.add_argument("--n-train", type=int, default=120)
@@ -93,7 +93,10 @@ def main() -> None:
     args = parser.parse_args()
     policy = Policy.load(ModelConfig(name_or_path=args.model, dtype=args.dtype))
     first, *rest = args.test
-    test = [*load_behaviors(first, counterparts=args.twins), *(one for file in rest for one in load_behaviors(file))]
+    test = [
+        *load_behaviors(first, counterparts=args.counterparts),
+        *(one for file in rest for one in load_behaviors(file)),
+    ]
     train = [one for file in args.train for one in load_behaviors(file)]
     with show_progress() as progress:
         n = (args.n_train, args.n_validation, args.n_test)

@@ -7,8 +7,8 @@
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
 questions and seeds, numbers of samples, paired differences), its attacks, what training took, and on which machine,
 commit and dtype. The command redraws the lines of a page between `<!-- table:NAME -->` (a line an arm),
-`<!-- metrics:NAME -->` (a line a metric), `<!-- attacks:NAME -->` (a line an attacker) or
-`<!-- differences:NAME -->`, and `<!-- end -->`, and the picture of the README.
+`<!-- metrics:NAME -->` (a line a metric), `<!-- attacks:NAME -->` (a line an attacker), `<!-- differences:NAME -->` or
+`<!-- claims:all -->` (a line a claim of the paper), and `<!-- end -->`, the charts, and the picture of the README.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMES = {
 }
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
-BLOCK = re.compile(r"(<!-- (table|metrics|attacks|differences):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|metrics|attacks|differences|claims):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = Mapping[str, Any]
 
 
@@ -85,7 +85,29 @@ class Shown:
     chart: tuple[Column, ...] = ()
 
 
-ATTACKED = {"defense_success_rate": "behaviours defended", "benign_refusal_rate": "replies to benign twins that refuse"}
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, and what an experiment says of it.
+
+    Attributes:
+        metric: and its group: `{arm}` of `here` is its value, `{arm other}` the difference from another arm.
+        here: also has `{attacker arm}` and `{attacker ARM − OTHER}`, behaviours defended.
+        arms: whose minutes of training are told.
+    """
+
+    claim: str
+    paper: str
+    experiment: str
+    metric: str
+    here: str
+    verdict: str
+    arms: tuple[str, ...]
+
+
+ATTACKED = {
+    "defense_success_rate": "behaviours defended",
+    "benign_refusal_rate": "replies to benign counterparts that refuse",
+}
 """Metrics that are kept of an attack, with their titles."""
 SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "benign"
 HAZARDS, JAILBREAK = "safety_awareness", "jailbreak"
@@ -95,7 +117,7 @@ ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests pass
 
 def _rises(group: str) -> tuple[Column, ...]:
     return tuple(
-        Column(suite, "biased_rate_rise", group, f"wrong answers added by pressure, {title}")
+        Column(suite, "biased_rate_rise", group, f"wrong answers that pressure adds, {title}")
         for suite, title in ((SHORT, "short"), (CHOICE, "lettered"))
     )
 
@@ -122,7 +144,7 @@ SHOWN = {
             *HELD_OUT,
             CLEAN,
             Column(SHORT, "accuracy_biased", "held_out", "right under pressure"),
-            Column(SHORT, "right_rate_rise", "held_out", "right answers added where the user is right"),
+            Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right"),
             ORDINARY,
         ),
         of="opct",
@@ -133,18 +155,62 @@ SHOWN = {
         (
             Column(JAILBREAK, "attack_success_rate", "held_out", "answered in an unseen wrapper"),
             Column(JAILBREAK, "attack_success_rate", "bare", "answered bare"),
-            Column(JAILBREAK, "over_refusal_rate", "benign_held_out", "benign twin refused in a wrapper"),
-            Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign twin refused bare"),
+            Column(JAILBREAK, "over_refusal_rate", "benign_held_out", "benign counterpart refused in a wrapper"),
+            Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign counterpart refused bare"),
             ORDINARY,
         ),
         of="opct",
         against=("sft", "offpolicy"),
     ),
-    "safety": Shown((*_warnings("held_out"), ORDINARY), of="opct", against=("sft", "offpolicy")),
+    "safety": Shown(
+        (*_warnings("held_out"), ORDINARY), of="opct", against=("sft", "offpolicy"), chart=_warnings("held_out")[:2]
+    ),
     "safety_rates": Shown(_warnings("train")),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
 }
+CLAIMS = (
+    Claim(
+        "1. OPCT reduces sycophancy more than SFT",
+        "15.4% → 8.1%, SFT 11.2%",
+        "sycophancy",
+        "biased_rate_rise held_out",
+        "wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}, three "
+        "seeds, tuned rates",
+        "**seen**",
+        ("opct", "sft-t1"),
+    ),
+    Claim(
+        "2. Its own samples are what does it",
+        "the argument of the paper",
+        "sycophancy",
+        "biased_rate_rise held_out",
+        "OPCT − off-policy {opct offpolicy} points on sycophancy; against the attackers of claim 3 OPCT defends "
+        "more, and refuses more, too",
+        "**not seen** on sycophancy; open for attacks",
+        ("opct", "offpolicy"),
+    ),
+    Claim(
+        "3. It holds against an attacker that adapts",
+        "~99% defended, SFT 87%",
+        "adaptive_attack",
+        "",
+        "100 behaviours, one seed. Defended against `transfer`: {transfer base} → {transfer opct}%, SFT "
+        "{transfer sft}; against `grpo`: {grpo base} → {grpo opct}%, SFT {grpo sft}; OPCT − SFT {transfer OPCT − SFT} "
+        "and {grpo OPCT − SFT}; against two more they are not told apart",
+        "**seen against SFT**; 99% is far away",
+        ("opct", "sft"),
+    ),
+    Claim(
+        "4. It warns of hidden hazards more often",
+        "better than SFT",
+        "safety",
+        "warning_rate held_out",
+        "warnings in {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points, three seeds",
+        "**not seen**",
+        ("opct", "sft"),
+    ),
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- keep
@@ -301,6 +367,36 @@ def _attacked(row: Row | None) -> str:
     return f"{number(row['value'], 'rate')} [{bounds}]; n = {row['n']}{left}"
 
 
+def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line a claim: the paper's numbers, those of here, verdict, minutes of training, and the experiment's file."""
+    lines = [("claim", "in the paper", "here", "verdict", "minutes of training", "experiment")]
+    lines += [("---",) * len(lines[0])]
+    for claim in CLAIMS:
+        kept = all_kept[claim.experiment]
+        minutes = ", ".join(f"{arm_name(label)} {_cost(kept, label)[1]}" for label in claim.arms)
+        file = f"`{Path(kept['experiment']).name}`"
+        here = claim.here.format_map(_numbers(claim, kept))
+        lines.append((claim.claim, claim.paper, here, claim.verdict, minutes, file))
+    return _markdown(lines)
+
+
+def _numbers(claim: Claim, kept: Mapping[str, Any]) -> dict[str, str]:
+    """What `Claim.here` may name."""
+    found = {}
+    for column in SHOWN[claim.experiment].columns:
+        if f"{column.metric} {column.group}" == claim.metric:
+            arms = column.row(kept)["arms"]
+            found |= {label: number(own["value"], "rate") for label, own in arms.items()}
+            found |= {f"{of} {other}": _difference(column, kept, of, other) for of in arms for other in arms}
+    for attack in kept["attacks"]:
+        for label, rows in attack["arms"].items():
+            found[f"{attack['attacker']} {label}"] = number(rows["defense_success_rate"]["value"], "rate")
+        for said in attack["differences"]:
+            pair, difference, bounds = re.match(r"(.*): (\S+) points.* \((.*);", said).groups()
+            found[f"{attack['attacker']} {pair}"] = f"{difference} [{bounds}]"
+    return found
+
+
 def arm_name(label: str) -> str:
     """Display name of an arm of these experiments."""
     return NAMES.get(label) or wording.arm_name(label)
@@ -356,16 +452,19 @@ def chart(name: str, kept: Mapping[str, Any]) -> str:
 
 
 def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[BarGroup]:
-    """The drawn metrics of these arms, in the colours of their places."""
+    """The drawn metrics of these arms and what they defend, in the colours of their places."""
+    drawn = {column.title: column.row(kept)["arms"] for column in SHOWN[name].chart}
+    for attack in kept["attacks"]:
+        defended = {label: rows["defense_success_rate"] for label, rows in attack["arms"].items()}
+        drawn[f"defended against {attack['attacker']}"] = defended
     groups = []
-    for column in SHOWN[name].chart:
-        arms = column.row(kept)["arms"]
+    for title, arms in drawn.items():
         bars = [
             Bar(arm_name(label), style, own["value"], own["ci_low"], own["ci_high"], _bar_text(label, own))
             for style, label in enumerate(labels)
             if (own := arms.get(label)) is not None and own["value"] is not None
         ]
-        groups.append(BarGroup(column.title, tuple(bars)))
+        groups.append(BarGroup(title, tuple(bars)))
     return groups
 
 
@@ -395,15 +494,16 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
     }
 
     def block(found: re.Match[str]) -> str:
-        make = {"table": table, "metrics": by_metric, "attacks": attacks, "differences": differences}[found[2]]
-        return "\n".join([found[1] + "", *make(found[3], kept[found[3]]), "", found[4]])
+        make = {"table": table, "metrics": by_metric, "attacks": attacks, "differences": differences}.get(found[2])
+        lines = claims(kept) if make is None else make(found[3], kept[found[3]])
+        return "\n".join([found[1] + "", *lines, "", found[4]])
 
     files = {}
     for page in filter(Path.is_file, (docs.parent / "README.md", *sorted(docs.rglob("*.md")))):
         text = page.read_text(encoding="utf-8")
         if BLOCK.search(text):
             files[page] = BLOCK.sub(block, text)
-    charts = {name: chart(name, own) for name, own in kept.items() if SHOWN[name].chart}
+    charts = {name: chart(name, own) for name, own in kept.items() if SHOWN[name].chart or own["attacks"]}
     if docs == DOCS:
         charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
         charts |= {"run-folder": pictures.run_folder(), "memory": pictures.memory()}

@@ -1,4 +1,4 @@
-"""The commands of the docs run: the tutorial on a tiny model in its order, and how-to pages as they stand.
+"""The commands of the docs run: the tutorial on a tiny model in its order, README and how-to pages as they stand.
 
 A block that needs something says so in its title (`title="needs a GPU"`), and is not run.
 """
@@ -14,6 +14,9 @@ from tests.unit.cli.running import run
 
 DOCS = REPOSITORY / "docs"
 TUTORIAL = DOCS / "tutorials" / "your-own-behavior.md"
+AS_THEY_STAND = (REPOSITORY / "README.md", *sorted((DOCS / "how-to").glob("*.md")))
+EXAMPLES = DOCS / "reference" / "cli.md"
+"""Of the help; `test_docs.py` reads them."""
 SMALL = {
     "init": [],
     "train": ["max_steps=1", "optim.prompts_per_step=2", "data.validation_size=0", "rollout.max_completion_tokens=4"],
@@ -44,10 +47,15 @@ def test_the_tutorial_runs_from_a_csv_to_a_report(tiny_folder: Path, tmp_path: P
     assert Path("mine.html").is_file()
 
 
-def test_how_to_commands_that_need_nothing_run(smollm2_folder, tmp_path: Path, monkeypatch):
+def test_commands_that_need_nothing_run(smollm2_folder, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
-    commands = [words for page in sorted((DOCS / "how-to").glob("*.md")) for words in unmarked_commands(page)]
-    assert len(commands) >= 4
+    commands = [words for page in AS_THEY_STAND for words in unmarked_commands(page)]
+    assert len(commands) >= 5
     for words in commands:
         assert run(*words) == 0, words
+
+
+def test_every_other_command_says_what_it_needs():
+    others = set(DOCS.rglob("*.md")) - {TUTORIAL, EXAMPLES, *AS_THEY_STAND}
+    assert [page for page in sorted(others) if "```bash\n" in page.read_text(encoding="utf-8")] == []

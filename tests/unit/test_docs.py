@@ -63,7 +63,7 @@ def test_the_generated_blocks_are_those_of_the_code():
 def written_commands():
     """(where, words) of each `opct ...` in bash blocks, in the examples and in the first lines of the configs."""
     for page in PAGES:
-        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        for block in re.findall(r"^```bash.*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             yield from _commands_in(page, block)
     for words, command in commands().items():
         yield from _commands_in(Path(f"{words} --help"), re.sub(r"^ +", "", command.help or "", flags=re.MULTILINE))

@@ -85,7 +85,7 @@ class DataConfig(Section):
     """Which pairs are trained on."""
 
     pairs: list[str] = Field(
-        ["builtin:sycophancy"],
+        ["builtin:sycophancy", "builtin:sycophancy_mixed"],
         min_length=1,
         description="JSONL files, dataset folders, `hf:owner/name` or `hf:owner/name@revision`, or "
         "`builtin:` and the name of an embedded set: `builtin:sycophancy`, `builtin:jailbreak` ...",

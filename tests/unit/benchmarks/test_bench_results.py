@@ -122,9 +122,9 @@ def test_a_chart_has_a_bar_for_each_arm_that_was_scored(kept, monkeypatch):
     monkeypatch.setitem(results.SHOWN, "made_up", replace(SHOWN, chart=SHOWN.columns))
     svg = results.chart("made_up", kept)
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-    for text in ("Base 40 (35 to 45)", "SFT 25 (20 to 30)", "OPCT 12 (7 to 17)"):
+    for text in ("Base 40 (35 to 45)", "SFT 25 (20 to 30)", "OPCT 12 (7 to 17)", "defended against refine", "OPCT 70"):
         assert text in svg
-    assert svg.count('class="bar"') == 4
+    assert svg.count('class="bar"') == 6
 
 
 def test_an_unknown_experiment_or_a_missing_row_is_named(kept, tmp_path: Path):
@@ -159,7 +159,8 @@ def test_a_page_is_redrawn_between_its_marks(kept, tmp_path: Path):
     page.write_text("before\n<!-- table:made_up -->\nold\n<!-- end -->\nafter\n")
     drawn = results.drawn(tmp_path / "docs")
     text = "\n".join(results.table("made_up", kept))
-    assert drawn == {page: f"before\n<!-- table:made_up -->\n\n{text}\n\n<!-- end -->\nafter\n"}
+    assert drawn[page] == f"before\n<!-- table:made_up -->\n\n{text}\n\n<!-- end -->\nafter\n"
+    assert [path.name for path in drawn] == ["page.md", "made_up.svg"]
 
 
 def test_a_line_an_attacker_has_every_arm_and_the_difference_of_the_shown_one(kept, monkeypatch):
@@ -170,3 +171,14 @@ def test_a_line_an_attacker_has_every_arm_and_the_difference_of_the_shown_one(ke
     of_both = "+20.0 points (+10.0 to +30.0; n = 94 decided in both)"
     assert lines[2] == f"| `refine`: behaviours defended | – | {defended} | {of_both} |"
     assert "75.0 [70.0 to 80.0]; n = 600 | – |" in lines[3]
+
+
+def test_a_claim_takes_its_numbers_from_the_kept_results(kept, monkeypatch):
+    here = "{opct}, {opct sft}; {refine sft}%, {refine OPCT − SFT}"
+    claim = results.Claim(
+        "1. It helps", "by 7", "made_up", "biased_rate_rise held_out", here, "**seen**", ("opct", "sft")
+    )
+    monkeypatch.setattr(results, "CLAIMS", (claim,))
+    *_, line = results.claims({"made_up": kept})
+    told = "12.3, −12.7 [−14.7 to −10.7]; 50.0%, +20.0 [+10.0 to +30.0]"
+    assert line == f"| 1. It helps | by 7 | {told} | **seen** | OPCT 10.0, SFT 5.0 | `made_up.yaml` |"

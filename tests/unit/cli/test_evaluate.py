@@ -113,7 +113,7 @@ def test_rows_of_rules_have_their_agreement_with_people(monkeypatch, measured, c
     monkeypatch.setitem(AGREEMENT, "s", agreement)
     found = results()
     found["rows"] = [row | {"settings": {"grader": "rules", "grader_version": 3}} for row in found["rows"]]
-    said = f"rules, version 3; kappa 0.80 ({ci_low:.2f} to 0.90) against people's labels of 9 replies of a model{words}"
+    said = f"rules, version 3; kappa 0.80 ({ci_low:.2f} to 0.90) against labels of 9 replies of a model{words}"
     assert f"s: graded by {said.partition('; few')[0]}" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
     weakness = rules_weakness(found["rows"][0])
     assert (weakness is not None and f"{said}." in weakness) is is_weak

@@ -32,9 +32,9 @@ class Agreement:
 
     @property
     def text(self) -> str:
-        """Kappa with its interval, and whose labels of which replies it is against."""
+        """Kappa with its interval, and the labels of which replies it is against."""
         interval = f"{self.ci_low:.2f} to {self.ci_high:.2f}"
-        return f"kappa {self.kappa:.2f} ({interval}) against people's labels of {self.n} {self.labels}"
+        return f"kappa {self.kappa:.2f} ({interval}) against labels of {self.n} {self.labels}"
 
 
 AGREEMENT = {
@@ -47,8 +47,8 @@ AGREEMENT = {
         "39% of safe replies taken for answers, 2% of harmful ones for refusals",
     ),
     "safety_awareness": Agreement(
-        2, 0.621, 0.48, 0.76, 117, "natural replies to messages that hide a hazard",
-        "33% of warnings missed, no false warnings",
+        5, 0.28, 0.00, 0.66, 150, "replies of a 0.5B model, untrained and trained, by one reader",
+        "5 of 6 warnings missed, no false warnings",
     ),
     "sycophancy_short": Agreement(
         1, 0.889, 0.82, 0.96, 120, "replies of a 135M model", "weakest where a reply names both answers",
