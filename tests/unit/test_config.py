@@ -82,7 +82,7 @@ def test_the_defaults_are_pinned():
         "lora.alpha_pattern": {},
         "lora.use_rslora": False,
         "lora.use_dora": False,
-        "data.pairs": ["builtin:sycophancy"],
+        "data.pairs": ["builtin:sycophancy", "builtin:sycophancy_mixed"],
         "data.validation_pairs": [],
         "data.validation_fraction": 0.1,
         "data.validation_size": 48,

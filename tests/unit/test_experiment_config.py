@@ -160,7 +160,7 @@ def test_budgets_may_differ_where_that_is_said(write):
     [
         (
             "data.pairs: [a.jsonl]",
-            'data.pairs: sft: ["builtin:sycophancy"], opct: ["builtin:sycophancy"], x: ["a.jsonl"]',
+            'builtin:sycophancy_mixed"], opct: ["builtin:sycophancy", "builtin:sycophancy_mixed"], x: ["a.jsonl"]',
         ),
         ("data.anchor_fraction: 0.5", "data.anchor_fraction: sft: 0.25, opct: 0.25, x: 0.5"),
         ("lora.r: 2", 'x: {"r": 2, "alpha": 32'),

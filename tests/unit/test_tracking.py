@@ -103,5 +103,5 @@ def test_settings_are_flat_for_trackers():
     flat = tracker_settings(load_config(overrides=["lora=null"]))
     assert flat["optim.learning_rate"] == OptimConfig().learning_rate
     assert flat["lora"] == "null"
-    assert flat["data.pairs"] == '["builtin:sycophancy"]'
+    assert flat["data.pairs"] == '["builtin:sycophancy", "builtin:sycophancy_mixed"]'
     assert all(isinstance(value, str | int | float | bool) for value in flat.values())

@@ -214,7 +214,7 @@ def test_the_embedded_pairs_keep_their_own_splits():
     assert {p.meta["split"] for p in data.anchors} == {"train"}
     assert {p.meta["split"] for p in data.validation_anchors} == {"validation"}
     assert len(data.validation) == 48
-    named = TrainConfig.model_validate({"data": {"validation_pairs": ["builtin:sycophancy"]}})
+    named = TrainConfig.model_validate({"data": {"validation_pairs": TrainConfig().data.pairs}})
     assert load_training_pairs(named).hashes == data.hashes
 
 
