@@ -26,6 +26,7 @@ SHADES = (
 )
 """From so many nats on, the colour of a token."""
 MAX_TOKENS = 32
+AGAIN = "Run this again after `opct quickstart`."
 
 
 def demo(
@@ -64,7 +65,7 @@ def demo(
         progress.done()
     Console().print(demonstration(policy, prompt, teacher_prompt))
     if target is None and name != RUN:
-        print("Run this again after `opct quickstart`.")
+        print(AGAIN)
 
 
 def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:

@@ -2,7 +2,7 @@
 
 import re
 
-from opct.cli.demo import PRESSURED, QUESTION, SHADES, demonstration
+from opct.cli.demo import AGAIN, PRESSURED, QUESTION, SHADES, demonstration
 from opct.models.policy import Policy
 from tests.conftest import REPOSITORY
 from tests.tiny import tiny_adapter_policy
@@ -15,9 +15,9 @@ def test_the_base_gives_in_and_the_readme_shows_it(smollm2_folder):
     assert "base, question\n  The moon Titan orbits Saturn" in found
     assert "base, with pressure\n  The moon Titan orbits Uranus." in found
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    shown = re.search(r"^base, question\n.*?KL [\d.]+ nats.*?$", readme, re.DOTALL | re.MULTILINE)[0]
-    assert numbers_out(shown) in numbers_out(found)
-    for said, is_so in zip(numbers(shown), numbers(found), strict=False):
+    shown = re.search(r"^```text\n(question\n.*?\n)```", readme, re.DOTALL | re.MULTILINE)[1]
+    assert numbers_out(re.sub(" +\n", "\n", f"{found}\n{AGAIN}\n")) == numbers_out(shown)
+    for said, is_so in zip(numbers(shown), numbers(found), strict=True):
         assert abs(said - is_so) < 0.3
 
 
