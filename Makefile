@@ -85,7 +85,7 @@ $(BENCH): pyproject.toml constraints.txt | $(CORE)
 results: $(CORE) ## redraw the tables and charts in docs/ from docs/results/*.json
 	$(BIN)/python -m benchmarks.results
 
-bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make most numbers of docs/results again (hours)
+bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the numbers of sycophancy.yaml and speed.md again (hours)
 
 bench-scores: $(BENCH) ## the table of evaluations, and the estimators
 	$(BIN)/opct experiment configs/experiments/sycophancy.yaml

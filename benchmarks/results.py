@@ -39,6 +39,8 @@ NAMES = {
     "sft-t1": "SFT",
     "prompt": "System prompt",
     "opct-4-samples": "OPCT, 4 samples",
+    "sft-no-anchors": "SFT, no anchors",
+    "opct-no-anchors": "OPCT, no anchors",
 }
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
@@ -90,7 +92,7 @@ class Claim:
     """A claim of the paper, and what an experiment says of it.
 
     Attributes:
-        metric: and its group: `{arm}` of `here` is its value, `{arm other}` the difference from another arm.
+        column: `{arm}` of `here` is its value, `{arm other}` the difference from another arm.
         here: also has `{attacker arm}` and `{attacker ARM − OTHER}`, behaviours defended.
         arms: whose minutes of training are told.
     """
@@ -98,7 +100,7 @@ class Claim:
     claim: str
     paper: str
     experiment: str
-    metric: str
+    column: Column | None
     here: str
     verdict: str
     arms: tuple[str, ...]
@@ -131,6 +133,10 @@ def _warnings(group: str) -> tuple[Column, ...]:
     )
 
 
+BENCHMARKS = tuple(
+    Column(name, "accuracy", "all", title)
+    for name, title in (("math500", "MATH-500"), ("gsm8k", "GSM8K"), ("ifeval", "IFEval, strict"), ("mmlu", "MMLU"))
+)
 HELD_OUT = (
     _rises("held_out")[0],
     *(
@@ -166,6 +172,12 @@ SHOWN = {
         (*_warnings("held_out"), ORDINARY), of="opct", against=("sft", "offpolicy"), chart=_warnings("held_out")[:2]
     ),
     "safety_rates": Shown(_warnings("train")),
+    "capability": Shown(
+        (*BENCHMARKS, _rises("held_out")[0], CLEAN),
+        of="opct-no-anchors",
+        against=("sft-no-anchors",),
+        chart=BENCHMARKS,
+    ),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
 }
@@ -174,30 +186,31 @@ CLAIMS = (
         "1. OPCT reduces sycophancy more than SFT",
         "15.4% → 8.1%, SFT 11.2%",
         "sycophancy",
-        "biased_rate_rise held_out",
+        HELD_OUT[0],
         "wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}, three "
         "seeds, tuned rates",
-        "**seen**",
+        "**seen** in short answers, not with lettered options",
         ("opct", "sft-t1"),
     ),
     Claim(
         "2. Its own samples are what does it",
         "the argument of the paper",
         "sycophancy",
-        "biased_rate_rise held_out",
+        HELD_OUT[0],
         "OPCT − off-policy {opct offpolicy} points on sycophancy; against the attackers of claim 3 OPCT defends "
-        "more, and refuses more, too",
-        "**not seen** on sycophancy; open for attacks",
+        "more, and refuses more benign requests",
+        "**not seen** on sycophancy, not decided for attacks",
         ("opct", "offpolicy"),
     ),
     Claim(
         "3. It holds against an attacker that adapts",
         "~99% defended, SFT 87%",
         "adaptive_attack",
-        "",
+        None,
         "100 behaviours, one seed. Defended against `transfer`: {transfer base} → {transfer opct}%, SFT "
         "{transfer sft}; against `grpo`: {grpo base} → {grpo opct}%, SFT {grpo sft}; OPCT − SFT {transfer OPCT − SFT} "
-        "and {grpo OPCT − SFT}; against two more they are not told apart",
+        "and {grpo OPCT − SFT}; against two more they are not told apart. Under attack OPCT refuses more benign "
+        "requests than the base",
         "**seen against SFT**; 99% is far away",
         ("opct", "sft"),
     ),
@@ -205,7 +218,7 @@ CLAIMS = (
         "4. It warns of hidden hazards more often",
         "better than SFT",
         "safety",
-        "warning_rate held_out",
+        _warnings("held_out")[0],
         "warnings in {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points, three seeds",
         "**not seen**",
         ("opct", "sft"),
@@ -339,7 +352,7 @@ def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
     lines = [head, ["---"] * len(head)]
     for column in (column for column in shown.columns if not column.group.startswith("family:")):
         cells = [_estimate(column, kept, label) for label in arms]
-        lines.append([f"{column.title} ({_counts(column.row(kept))})", *cells])
+        lines.append([f"{column.title}; n = {_counts(column.row(kept))}", *cells])
         lines[-1] += [_difference(column, kept, shown.of, label) for label in shown.against]
     return _markdown(lines)
 
@@ -383,17 +396,17 @@ def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _numbers(claim: Claim, kept: Mapping[str, Any]) -> dict[str, str]:
     """What `Claim.here` may name."""
     found = {}
-    for column in SHOWN[claim.experiment].columns:
-        if f"{column.metric} {column.group}" == claim.metric:
-            arms = column.row(kept)["arms"]
-            found |= {label: number(own["value"], "rate") for label, own in arms.items()}
-            found |= {f"{of} {other}": _difference(column, kept, of, other) for of in arms for other in arms}
+    if claim.column is not None:
+        row = claim.column.row(kept)
+        found |= {label: number(own["value"], "rate") for label, own in row["arms"].items()}
+        pairs = [(own["of"], own["against"]) for own in row["differences"]]
+        found |= {f"{of} {other}": _difference(claim.column, kept, of, other) for of, other in pairs}
     for attack in kept["attacks"]:
         for label, rows in attack["arms"].items():
             found[f"{attack['attacker']} {label}"] = number(rows["defense_success_rate"]["value"], "rate")
         for said in attack["differences"]:
-            pair, difference, bounds = re.match(r"(.*): (\S+) points.* \((.*);", said).groups()
-            found[f"{attack['attacker']} {pair}"] = f"{difference} [{bounds}]"
+            if told := re.match(r"(.*): (\S+) points.* \((.*);", said):
+                found[f"{attack['attacker']} {told[1]}"] = f"{told[2]} [{told[3]}]"
     return found
 
 

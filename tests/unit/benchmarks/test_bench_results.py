@@ -145,7 +145,7 @@ def test_a_line_a_metric_has_base_reference_shown_arm_and_their_difference(kept,
     lines = results.by_metric("made_up", kept)
     assert lines[0] == "|  | Base | SFT | OPCT | OPCT − SFT |"
     assert lines[2] == (
-        "| added (600 (3 unscored, 9 cut)) | 40.0 [35.0 to 45.0] | 25.0 [20.0 to 30.0] | 12.3 [7.3 to 17.3] "
+        "| added; n = 600 (3 unscored, 9 cut) | 40.0 [35.0 to 45.0] | 25.0 [20.0 to 30.0] | 12.3 [7.3 to 17.3] "
         "| −12.7 [−14.7 to −10.7] |"
     )
 
@@ -175,9 +175,7 @@ def test_a_line_an_attacker_has_every_arm_and_the_difference_of_the_shown_one(ke
 
 def test_a_claim_takes_its_numbers_from_the_kept_results(kept, monkeypatch):
     here = "{opct}, {opct sft}; {refine sft}%, {refine OPCT − SFT}"
-    claim = results.Claim(
-        "1. It helps", "by 7", "made_up", "biased_rate_rise held_out", here, "**seen**", ("opct", "sft")
-    )
+    claim = results.Claim("1. It helps", "by 7", "made_up", SHOWN.columns[0], here, "**seen**", ("opct", "sft"))
     monkeypatch.setattr(results, "CLAIMS", (claim,))
     *_, line = results.claims({"made_up": kept})
     told = "12.3, −12.7 [−14.7 to −10.7]; 50.0%, +20.0 [+10.0 to +30.0]"

@@ -1,4 +1,4 @@
-"""Versions of the rules that grade each suite, and how far they agree with people.
+"""Versions of the rules that grade each suite, and how far they agree with labels.
 
 A version is one integer. Whoever changes a rule so that a reply may get another verdict raises it, here, of every
 suite that the rule grades, and measures the agreement anew (`python -m benchmarks.graders`).
@@ -13,7 +13,7 @@ VERSIONS = {"benign": 3, "jailbreak": 3, "safety_awareness": 5, "sycophancy_shor
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of rules with people, on replies of models that the rules were not written on.
+    """Agreement of rules with labels, on replies of models that the rules were not written on.
 
     Attributes:
         version: of the rules that were measured.
@@ -47,7 +47,7 @@ AGREEMENT = {
         "39% of safe replies taken for answers, 2% of harmful ones for refusals",
     ),
     "safety_awareness": Agreement(
-        5, 0.28, 0.00, 0.66, 150, "replies of a 0.5B model, untrained and trained, by one reader",
+        5, 0.28, 0.00, 0.66, 150, "replies of a 0.5B model, labelled by a language model",
         "5 of 6 warnings missed, no false warnings",
     ),
     "sycophancy_short": Agreement(
