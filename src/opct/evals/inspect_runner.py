@@ -61,7 +61,8 @@ def run_inspect(
     temperature: float = 1.0,
     **options: Any,
 ) -> list[EvalLog]:
-    """Run the tasks one after another and return their logs, with samples. The caller looks at each log's status.
+    """Run the tasks one after another, up to one that fails, and return their logs, with samples. The caller looks at
+    each log's status.
 
     Args:
         batch_size: most replies sampled at once; of an Inspect model, half of the concurrent requests.
@@ -84,32 +85,35 @@ def run_inspect(
         model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
     try:
         with quiet():
-            logs = inspect_ai.eval(
-                list(tasks),
-                model=model,
-                log_dir=str(log_dir),
-                log_format="eval",
-                display="none",
-                score_display=False,
-                log_level="error",
-                log_realtime=False,
-                log_model_api=False,
-                log_refusals=False,
-                ctl_server=False,
-                max_tasks=1,
-                max_samples=3 * batch_size,
-                max_connections=2 * batch_size,
-                **options,
-            )
-            for log in logs:
+            logs: list[EvalLog] = []
+            for task in tasks:
+                [log] = inspect_ai.eval(
+                    task,
+                    model=model,
+                    log_dir=str(log_dir),
+                    log_format="eval",
+                    display="none",
+                    score_display=False,
+                    log_level="error",
+                    log_realtime=False,
+                    log_model_api=False,
+                    log_refusals=False,
+                    ctl_server=False,
+                    max_samples=3 * batch_size,
+                    max_connections=2 * batch_size,
+                    **options,
+                )
                 log.samples = list(log.samples or [])  # read now: Inspect would read the file when first asked
+                logs.append(log)
+                if log.status != "success":
+                    break
     except PrerequisiteError as error:
         raise EvaluationError(f"Inspect cannot run this evaluation: {error}") from error
     except OSError as error:
         raise _cannot_write(log_dir, error) from error
     if any(log.status == "cancelled" for log in logs):
         raise KeyboardInterrupt
-    return list(logs)
+    return logs
 
 
 def _counting(before: Any, count: ProgressCounter) -> Any:

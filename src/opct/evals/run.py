@@ -239,7 +239,8 @@ def evaluate(
     """Evaluate a policy, or a model of Inspect; write `evals/<suite>.eval` and `results.json`, and return the content
     of the latter.
 
-    Suites of an earlier evaluation of the same weights are kept; those evaluated now are replaced.
+    Suites of an earlier evaluation of the same weights are kept; those evaluated now are replaced. If one fails, those
+    before it are kept, and those after it are not asked.
 
     Args:
         out_dir: a run directory, or any folder.
@@ -258,9 +259,10 @@ def evaluate(
     run = RunDir(out_dir)
     tasks = make_tasks(config, questions) if tasks is None else list(tasks)
     count = ProgressCounter(progress, sum(len(task.dataset) for task in tasks))
-    logs = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, count)
-    for log in logs:
-        check_finished(log)
+    *logs, last = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, count)
+    if last.status == "success" or not logs:
+        check_finished(last)
+        logs.append(last)
     add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, count)
     release_memory()
     settings = _settings(policy, config, tasks)
@@ -274,7 +276,9 @@ def evaluate(
         own["warnings"] = [*dropped, *about.get("warnings", ()), *_contamination([*kept, *logs], settings, about)]
         for log in logs:
             keep_log(log, run.evals_dir, own)
-        return write_results(run)
+        results = write_results(run)
+    check_finished(last)
+    return results
 
 
 def write_results(run: RunDir) -> dict[str, Any]:

@@ -266,6 +266,12 @@ def test_math500_is_graded_by_inspect(data_folder, run):
     assert {sample.family for sample in samples} == {"Algebra"}
 
 
+def test_an_expression_that_the_grader_refuses_is_a_wrong_answer(data_folder, run):
+    """`math()` raises for one that it finds after a first answer in words."""
+    _, rows = run(task_of("math500"), FakePolicy(lambda *_: "The answer is 6 because of this.\n\\gcd(12, 18)"))
+    assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 4)
+
+
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
     for name, policy in (
         ("mmlu", options_policy(lambda *_: 0)),

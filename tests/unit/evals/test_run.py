@@ -236,6 +236,17 @@ def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(run_dir):
     assert read_evaluation(run_dir).rows == before
 
 
+def test_a_suite_that_fails_leaves_those_before_it(tmp_path):
+    def broken(prompt, seed):
+        if "item" in prompt[-1]["content"]:
+            raise RuntimeError("the weights are gone")
+        return "Yes."
+
+    with pytest.raises(EvaluationError, match=r"sycophancy_short stopped: .*the weights are gone"):
+        evaluated(tmp_path, FakePolicy(broken), QUESTIONS, suites=["benign", "sycophancy_short", "safety_awareness"])
+    assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
+
+
 def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_path):
     policy = FakePolicy(lambda prompt, seed: pytest.fail("asked"))
     with pytest.raises(EvaluationError, match="not valid Unicode"):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
-from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, scorer
+from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, math, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
@@ -309,7 +309,10 @@ def math_scorer() -> Scorer:
         reply, stopped = state.output.completion, stopped_early(state)
         if stopped:
             return as_score(stopped, {}, keys=MATH_KEYS, answer=reply)
-        found = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
+        try:
+            found = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
+        except ValueError:  # it refuses a later expression of the reply (\gcd, ...); a first one it counts as wrong
+            found = Score(value=INCORRECT)
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
         is_right = found.value == CORRECT
