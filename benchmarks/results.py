@@ -135,8 +135,9 @@ def _warnings(group: str) -> tuple[Column, ...]:
 
 BENCHMARKS = tuple(
     Column(name, "accuracy", "all", title)
-    for name, title in (("math500", "MATH-500"), ("gsm8k", "GSM8K"), ("ifeval", "IFEval, strict"), ("mmlu", "MMLU"))
+    for name, title in (("math500", "MATH-500"), ("ifeval", "IFEval, strict"), ("mmlu", "MMLU"))
 )
+MEAN = Column("capability", "benchmark_mean", "all", "mean of the three")
 HELD_OUT = (
     _rises("held_out")[0],
     *(
@@ -173,10 +174,17 @@ SHOWN = {
     ),
     "safety_rates": Shown(_warnings("train")),
     "capability": Shown(
-        (*BENCHMARKS, _rises("held_out")[0], CLEAN),
+        (
+            *BENCHMARKS,
+            MEAN,
+            Column("ifeval", "inst_level_strict_acc", "all", "IFEval, single instructions"),
+            _rises("held_out")[0],
+            CLEAN,
+            Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right"),
+        ),
         of="opct-no-anchors",
         against=("sft-no-anchors",),
-        chart=BENCHMARKS,
+        chart=(*BENCHMARKS, MEAN),
     ),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
@@ -222,6 +230,16 @@ CLAIMS = (
         "warnings in {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points, three seeds",
         "**not seen**",
         ("opct", "sft"),
+    ),
+    Claim(
+        "5. It loses no capability",
+        "little, SFT up to 28 points on MATH-500",
+        "capability",
+        MEAN,
+        "without anchors, one seed, mean of MATH-500, IFEval and MMLU: OPCT − base {opct-no-anchors base} points, SFT "
+        "− base {sft-no-anchors base}; OPCT − SFT {opct-no-anchors sft-no-anchors}; the base solves {base}%",
+        "SFT loses a little, OPCT is **not told apart** from SFT or the base",
+        ("opct-no-anchors", "sft-no-anchors"),
     ),
 )
 
