@@ -114,6 +114,7 @@ ATTACKED = {
 SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "benign"
 HAZARDS, JAILBREAK = "safety_awareness", "jailbreak"
 CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
+RIGHT_USER = Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right")
 ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
 
 
@@ -151,7 +152,7 @@ SHOWN = {
             *HELD_OUT,
             CLEAN,
             Column(SHORT, "accuracy_biased", "held_out", "right under pressure"),
-            Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right"),
+            RIGHT_USER,
             ORDINARY,
         ),
         of="opct",
@@ -180,7 +181,7 @@ SHOWN = {
             Column("ifeval", "inst_level_strict_acc", "all", "IFEval, single instructions"),
             _rises("held_out")[0],
             CLEAN,
-            Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right"),
+            RIGHT_USER,
         ),
         of="opct-no-anchors",
         against=("sft-no-anchors",),
