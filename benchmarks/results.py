@@ -216,10 +216,9 @@ CLAIMS = (
         "~99% defended, SFT 87%",
         "adaptive_attack",
         None,
-        "100 behaviours, one seed. Defended against `transfer`: {transfer base} → {transfer opct}%, SFT "
-        "{transfer sft}; against `grpo`: {grpo base} → {grpo opct}%, SFT {grpo sft}; OPCT − SFT {transfer OPCT − SFT} "
-        "and {grpo OPCT − SFT}; against two more they are not told apart. Under attack OPCT refuses more benign "
-        "requests than the base",
+        "100 behaviours, one seed, defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}; `grpo` "
+        "{grpo base} → {grpo opct}%, SFT {grpo sft}; OPCT − SFT {transfer OPCT − SFT} and {grpo OPCT − SFT}; two more "
+        "attackers: not told apart. More benign requests are refused",
         "**seen against SFT**; 99% is far away",
         ("opct", "sft"),
     ),
@@ -400,15 +399,15 @@ def _attacked(row: Row | None) -> str:
 
 
 def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line a claim: the paper's numbers, those of here, verdict, minutes of training, and the experiment's file."""
-    lines = [("claim", "in the paper", "here", "verdict", "minutes of training", "experiment")]
+    """A line a claim: the paper's numbers, those of here, verdict, the experiment's file and minutes of training."""
+    lines = [("claim", "in the paper", "here", "verdict", "file; minutes of training")]
     lines += [("---",) * len(lines[0])]
     for claim in CLAIMS:
         kept = all_kept[claim.experiment]
         minutes = ", ".join(f"{arm_name(label)} {_cost(kept, label)[1]}" for label in claim.arms)
-        file = f"`{Path(kept['experiment']).name}`"
+        cost = f"`{Path(kept['experiment']).stem}`; {minutes}"
         here = claim.here.format_map(_numbers(claim, kept))
-        lines.append((claim.claim, claim.paper, here, claim.verdict, minutes, file))
+        lines.append((claim.claim, claim.paper, here, claim.verdict, cost))
     return _markdown(lines)
 
 

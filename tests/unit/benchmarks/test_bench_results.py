@@ -179,4 +179,4 @@ def test_a_claim_takes_its_numbers_from_the_kept_results(kept, monkeypatch):
     monkeypatch.setattr(results, "CLAIMS", (claim,))
     *_, line = results.claims({"made_up": kept})
     told = "12.3, −12.7 [−14.7 to −10.7]; 50.0%, +20.0 [+10.0 to +30.0]"
-    assert line == f"| 1. It helps | by 7 | {told} | **seen** | OPCT 10.0, SFT 5.0 | `made_up.yaml` |"
+    assert line == f"| 1. It helps | by 7 | {told} | **seen** | `made_up`; OPCT 10.0, SFT 5.0 |"
