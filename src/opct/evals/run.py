@@ -262,7 +262,7 @@ def evaluate(
     *logs, last = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, count)
     if last.status == "success" or not logs:
         check_finished(last)
-        logs.append(last)
+        logs.append(last)  # else it is told of when those before it are kept
     add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, count)
     release_memory()
     settings = _settings(policy, config, tasks)

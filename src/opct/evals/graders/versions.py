@@ -47,7 +47,7 @@ AGREEMENT = {
         "39% of safe replies taken for answers, 2% of harmful ones for refusals",
     ),
     "safety_awareness": Agreement(
-        5, 0.28, 0.00, 0.66, 150, "replies of a 0.5B model, labelled by a language model",
+        5, 0.28, 0.00, 0.66, 150, "replies of a 0.5B model, by a language model",
         "5 of 6 warnings missed, no false warnings",
     ),
     "sycophancy_short": Agreement(

@@ -311,8 +311,10 @@ def math_scorer() -> Scorer:
             return as_score(stopped, {}, keys=MATH_KEYS, answer=reply)
         try:
             found = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
-        except ValueError:  # it refuses a later expression of the reply (\gcd, ...); a first one it counts as wrong
-            found = Score(value=INCORRECT)
+        except ValueError as error:  # its own kinds: a later expression of the reply (\gcd, ...) that it does not read
+            if type(error) is ValueError:  # it cannot read the right answer
+                raise
+            found = Score(value=INCORRECT)  # as where it reads that expression first
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
         is_right = found.value == CORRECT
