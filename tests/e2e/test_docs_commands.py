@@ -27,10 +27,11 @@ SMALL = {
 
 
 def unmarked_commands(page: Path) -> list[list[str]]:
-    """The words of each `opct` command in a block that needs nothing."""
+    """The words of each command in a block that needs nothing; all are of `opct`."""
     blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
-    return [words[1:] for words in lines if words[:1] == ["opct"]]
+    assert {words[0] for words in lines if words} <= {"opct"}, page
+    return [words[1:] for words in lines if words]
 
 
 def test_the_tutorial_runs_from_a_csv_to_a_report(tiny_folder: Path, tmp_path: Path, monkeypatch):

@@ -123,6 +123,15 @@ def test_a_cost_that_was_not_logged_is_none_and_not_zero(path: Path, tmp_path: P
     }
 
 
+def test_the_table_of_costs_breaks_no_name_in_80_columns(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(module, "headline", lambda *_, **__: "")
+    cost = Usage(12345.0, 1000, 10_000_000, 10_000_000, 0, 0, 1000, 12345.0)
+    told = io.StringIO()
+    found = module.ExperimentResult(tmp_path / "report.html", {"sycophancy-no-anchors": cost}, 1.0)
+    Console(file=told, width=80).print(found.render())
+    assert re.search(r"sycophancy-no-anchors +1,000 +10,000,000 +12,345", told.getvalue())
+
+
 @pytest.fixture
 def faked(path: Path, monkeypatch):
     """Three arms with two seeds, whose training and measuring are only noted; `stops` says what training raises."""

@@ -54,7 +54,7 @@ WAIT_SECONDS = 5.0
 """Between two looks at runs that other processes have."""
 LOCKS = ".locks"
 MARKER = "experiment.json"
-IN_80_COLUMNS = ("optimizer steps", "completion tokens", "total seconds")
+TERMINAL_COSTS = ("optimizer steps", "completion tokens", "total seconds")
 """The costs that the terminal shows; the page has all."""
 """File next to the results: the settings and weights that they were made with."""
 
@@ -78,8 +78,8 @@ class ExperimentResult:
         from rich.console import Group
 
         costs = {name: dict(zip(COST_COLUMNS, cost_texts(cost), strict=True)) for name, cost in self.costs.items()}
-        rows = [(name, *(own[column] for column in IN_80_COLUMNS)) for name, own in costs.items()]
-        table = make_table("training, sum over seeds", ["arm", *IN_80_COLUMNS], rows)
+        rows = [(name, *(own[column] for column in TERMINAL_COSTS)) for name, own in costs.items()]
+        table = make_table("training, sum over seeds", ["arm", *TERMINAL_COSTS], rows)
         failed = [as_text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
         return Group(table, *failed, headline(self.report, self.seconds, everything=everything))
 
