@@ -93,7 +93,7 @@ class Claim:
 
     Attributes:
         column: `{arm}` of `here` is its value, `{arm other}` the difference from another arm.
-        here: also has `{attacker arm}` and `{attacker ARM − OTHER}`, behaviours defended.
+        here: also has `{attacker arm}` and `{attacker arm other}`, behaviours defended.
         arms: whose minutes of training are told.
     """
 
@@ -217,7 +217,7 @@ CLAIMS = (
         "adaptive_attack",
         None,
         "100 behaviours, one seed, defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}; `grpo` "
-        "{grpo base} → {grpo opct}%, SFT {grpo sft}; OPCT − SFT {transfer OPCT − SFT} and {grpo OPCT − SFT}; two more "
+        "{grpo base} → {grpo opct}%, SFT {grpo sft}; OPCT − SFT {transfer opct sft} and {grpo opct sft}; two more "
         "attackers: not told apart. More benign requests are refused",
         "**seen against SFT**; 99% is far away",
         ("opct", "sft"),
@@ -290,7 +290,11 @@ def _kept_attack(section: Mapping[str, Any]) -> dict[str, Any]:
         }
         for own in section["attacks"]
     }
-    return {"attacker": section["attacker"], "arms": arms, "differences": section["differences"]}
+    return {
+        "attacker": section["attacker"],
+        "arms": arms,
+        "differences": [_rounded(own) for own in section["differences"]],
+    }
 
 
 def _kept(row: Row) -> dict[str, Any]:
@@ -378,15 +382,14 @@ def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
 def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
     """A line an attacker and metric: every arm with its interval and n, and the differences of the shown arm."""
     labels, of, against = list(kept["attacks"][0]["arms"]), SHOWN[name].of, SHOWN[name].against
-    pairs = [f"{arm_name(of)} − {arm_name(label)}" for label in against]
-    head = ["attacker", *map(arm_name, labels), *pairs]
+    head = ["attacker", *map(arm_name, labels), *(f"{arm_name(of)} − {arm_name(label)}" for label in against)]
     lines = [head, ["---"] * len(head)]
     for metric, title in ATTACKED.items():
         for own in kept["attacks"]:
             cells = [_attacked(own["arms"].get(label, {}).get(metric)) for label in labels]
-            told = dict(said.split(": ", 1) for said in own["differences"]) if metric == next(iter(ATTACKED)) else {}
-            said = [told.get(pair, MISSING).replace(" of behaviours defended", "") for pair in pairs]
-            lines.append([f"`{own['attacker']}`: {title}", *cells, *said])
+            pairs = {(each["of"], each["against"]): each for each in own["differences"] if each["metric"] == metric}
+            told = [_paired(pairs.get((of, label)), "rate", n=True) for label in against]
+            lines.append([f"`{own['attacker']}`: {title}", *cells, *told])
     return _markdown(lines)
 
 
@@ -422,9 +425,8 @@ def _numbers(claim: Claim, kept: Mapping[str, Any]) -> dict[str, str]:
     for attack in kept["attacks"]:
         for label, rows in attack["arms"].items():
             found[f"{attack['attacker']} {label}"] = number(rows["defense_success_rate"]["value"], "rate")
-        for said in attack["differences"]:
-            if told := re.match(r"(.*): (\S+) points.* \((.*);", said):
-                found[f"{attack['attacker']} {told[1]}"] = f"{told[2]} [{told[3]}]"
+        for each in attack["differences"]:
+            found[f"{attack['attacker']} {each['of']} {each['against']}"] = _paired(each, "rate")
     return found
 
 
@@ -447,11 +449,16 @@ def _estimate(column: Column, kept: Mapping[str, Any], label: str) -> str:
 def _difference(column: Column, kept: Mapping[str, Any], of: str, against: str) -> str:
     row = column.row(kept)
     unit = find_metric(row["axis"], column.metric).unit
-    for own in row["differences"]:
-        if (own["of"], own["against"]) == (of, against) and own["difference"] is not None:
-            low, high = own["ci_low"], own["ci_high"]
-            return f"{number(own['difference'], unit, signed=True)} [{interval(low, high, unit, signed=True)}]"
-    return MISSING
+    return _paired(
+        next((own for own in row["differences"] if (own["of"], own["against"]) == (of, against)), None), unit
+    )
+
+
+def _paired(own: Row | None, unit: str, *, n: bool = False) -> str:
+    if own is None or own["difference"] is None:
+        return MISSING
+    bounds = interval(own["ci_low"], own["ci_high"], unit, signed=True)
+    return f"{number(own['difference'], unit, signed=True)} [{bounds}]" + (f"; n = {own['n']}" if n else "")
 
 
 def _cost(kept: Mapping[str, Any], label: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from opct.attack.result_table import median_text, reply_texts, row_of, undecided
 from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED, Outcome, Point
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
-from opct.evals.stats import average_over_runs, paired_difference
+from opct.evals.stats import Estimate, average_over_runs, paired_difference
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure
@@ -210,12 +210,33 @@ class Attack:
 
 
 @dataclass(frozen=True)
+class AttackDifference:
+    """The paired difference of two arms in the defence rate, over the behaviours that both decided."""
+
+    pair: Pair
+    found: Estimate
+
+    def __str__(self) -> str:
+        if self.found.value is None:
+            return f"{self.pair.title}: no behaviour was decided in both"
+        bounds = interval(self.found.ci_low, self.found.ci_high, "rate", signed=True)
+        moved = f"{change(self.found.value, 'rate')} of behaviours defended"
+        return f"{self.pair.title}: {moved} ({bounds}; n = {self.found.n} decided in both)"
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference in report.json."""
+        found = self.found
+        numbers = {"difference": found.value, "ci_low": found.ci_low, "ci_high": found.ci_high, "n": found.n}
+        return {"of": self.pair.of, "against": self.pair.against, "metric": RATE, **numbers}
+
+
+@dataclass(frozen=True)
 class AttackSection:
     """The section of the page about one attacker."""
 
     name: str
     attacks: tuple[Attack, ...]
-    differences: tuple[str, ...]
+    differences: tuple[AttackDifference, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -278,8 +299,10 @@ def rate_text(row: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------ differences and warnings
 
 
-def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The paired differences as sentences, or why two attacks cannot be compared."""
+def _differences(
+    attacks: Sequence[Attack], pairs: Sequence[Pair]
+) -> tuple[tuple[AttackDifference, ...], tuple[str, ...]]:
+    """The paired differences, several runs averaged first, or why two attacks cannot be compared."""
     found, not_compared = [], []
     for pair in pairs:
         one, other = ([a for a in attacks if a.arm.label == label] for label in (pair.of, pair.against))
@@ -293,18 +316,10 @@ def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tupl
         elif unlike:
             not_compared.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
         else:
-            found.append(f"{pair.title}: {_difference_text(one, other)}")
+            mine, theirs = (average_over_runs([attack.defended for attack in own]) for own in (one, other))
+            behaviors = {id_: id_ for id_ in (*mine, *theirs)}
+            found.append(AttackDifference(pair, paired_difference(mine, theirs, behaviors)))
     return tuple(found), tuple(not_compared)
-
-
-def _difference_text(one: Sequence[Attack], other: Sequence[Attack]) -> str:
-    """The difference in the defence rate over behaviours that both sides decided; several runs are averaged first."""
-    mine, theirs = (average_over_runs([attack.defended for attack in own]) for own in (one, other))
-    found = paired_difference(mine, theirs, {id_: id_ for id_ in (*mine, *theirs)})
-    if found.value is None:
-        return "no behaviour was decided in both"
-    bounds = interval(found.ci_low, found.ci_high, "rate", signed=True)
-    return f"{change(found.value, 'rate')} of behaviours defended ({bounds}; n = {found.n} decided in both)"
 
 
 def _comparability(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -531,7 +546,7 @@ def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
                 }
                 for attack in section.attacks
             ],
-            "differences": list(section.differences),
+            "differences": [found.to_json() for found in section.differences],
             "warnings": list(section.warnings),
         }
         for section in sections

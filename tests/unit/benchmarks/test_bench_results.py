@@ -69,7 +69,10 @@ REPORT = {
         {
             "attacker": "refine",
             "attacks": [attacked("base", None, 0.3), attacked("sft", 0.5, 0.8), attacked("opct", 0.7, 0.75)],
-            "differences": ["OPCT − SFT: +20.0 points of behaviours defended (+10.0 to +30.0; n = 94 decided in both)"],
+            "differences": [
+                {"of": "opct", "against": "sft", "metric": "defense_success_rate"}
+                | {"difference": 0.2, "ci_low": 0.1, "ci_high": 0.3, "n": 94}
+            ],
         }
     ],
 }
@@ -168,13 +171,13 @@ def test_a_line_an_attacker_has_every_arm_and_the_difference_of_the_shown_one(ke
     lines = results.attacks("made_up", kept)
     assert lines[0] == "| attacker | Base | SFT | OPCT | OPCT − SFT |"
     defended = "50.0 [45.0 to 55.0]; n = 100, 6 unscored | 70.0 [65.0 to 75.0]; n = 100, 6 unscored"
-    of_both = "+20.0 points (+10.0 to +30.0; n = 94 decided in both)"
+    of_both = "+20.0 [+10.0 to +30.0]; n = 94"
     assert lines[2] == f"| `refine`: behaviours defended | – | {defended} | {of_both} |"
     assert "75.0 [70.0 to 80.0]; n = 600 | – |" in lines[3]
 
 
 def test_a_claim_takes_its_numbers_from_the_kept_results(kept, monkeypatch):
-    here = "{opct}, {opct sft}; {refine sft}%, {refine OPCT − SFT}"
+    here = "{opct}, {opct sft}; {refine sft}%, {refine opct sft}"
     claim = results.Claim("1. It helps", "by 7", "made_up", SHOWN.columns[0], here, "**seen**", ("opct", "sft"))
     monkeypatch.setattr(results, "CLAIMS", (claim,))
     *_, line = results.claims({"made_up": kept})

@@ -258,9 +258,12 @@ def test_several_attacks_by_one_attacker_on_one_run_are_named_by_folder(runs, tm
 def test_the_difference_is_over_behaviours_that_both_attacks_decided(runs):
     """a: 0 - 0, b and c: 1 - 0; d is undecided in one and left out: +2/3 of 3."""
     [view], _ = views(runs)
-    [said] = view.differences
-    assert said.startswith("OPCT − Base: +66.7 points of behaviours defended")
-    assert "n = 3 decided in both" in said
+    [found] = view.differences
+    assert str(found).startswith("OPCT − Base: +66.7 points of behaviours defended")
+    assert "n = 3 decided in both" in str(found)
+    made = found.to_json()
+    assert (made["of"], made["against"], made["difference"], made["n"]) == ("opct", "base", pytest.approx(2 / 3), 3)
+    assert made["ci_low"] < 2 / 3 < made["ci_high"]
 
 
 @pytest.mark.parametrize(
@@ -279,10 +282,10 @@ def test_attacks_with_other_settings_or_that_ended_early_get_no_difference(runs,
     result = json.loads(path.read_text())
     inner = {name: result[name] | value if isinstance(value, dict) else value for name, value in change.items()}
     [view], _ = views([*runs, other])
-    assert any(text.startswith("SFT − Base: ") for text in view.differences)
+    assert any(str(found).startswith("SFT − Base: ") for found in view.differences)
     path.write_text(json.dumps(result | inner))
     [view], _ = views([*runs, other])
-    assert not any("SFT" in text for text in view.differences)
+    assert not any("SFT" in str(found) for found in view.differences)
     assert any(text.startswith(f"SFT − Base: {said}") for text in view.warnings)
 
 
@@ -297,7 +300,7 @@ def test_attackers_with_pools_of_their_own_training_are_compared(tmp_path):
         result["settings"]["pool"] = str(number)
         path.write_text(json.dumps(result))
     [view], _ = views(runs)
-    assert any(said.startswith("SFT − Base: ") for said in view.differences)
+    assert any(str(found).startswith("SFT − Base: ") for found in view.differences)
 
 
 def test_the_curve_begins_at_nothing_and_steps(runs):
