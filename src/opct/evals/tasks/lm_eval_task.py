@@ -2,8 +2,8 @@
 
 lm-eval builds each request (`construct_requests`), filters the answers and scores them (`process_results`). Inspect
 does the rest: sampling, batches, logs. So a score is that of `lm_eval --apply_chat_template
---fewshot_as_multiturn`, with one difference: the few-shot examples are drawn separately for each question, so that a
-question has the same prompt in any subset.
+--fewshot_as_multiturn`, with one difference: the few-shot examples are drawn once for a task and not for each question,
+so that a question has the same prompt in any subset, and the examples are computed once for many questions.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ INVALID = "[invalid]"
 """Output of lm-eval's filters for a reply without an answer."""
 COUNT = "/n"
 """Suffix of the number of values that a sample's metric is the mean of, if there are several."""
+EXAMPLES_SEED = 1234
+"""lm-eval's own seed: the examples are those that it shows the first question of a task."""
 ASKED_SPLIT = ""
 """Placeholder for the test split of a task."""
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
@@ -249,7 +251,7 @@ def _questions(task: Any) -> Iterator[Question]:
 
 def _with_requests(question: Question) -> Question:
     task, doc = question.task, question.doc
-    task.set_fewshot_seed(int(question.id[:8], 16))
+    task.set_fewshot_seed(EXAMPLES_SEED)
     context = task.fewshot_context(
         doc=doc,
         num_fewshot=task.config.num_fewshot or 0,
