@@ -86,11 +86,6 @@ LISTS_CANDIDATES = {"spurious_marker"}
 """Families that show candidate answers in the short format too, to policy and teacher."""
 
 
-def plain_prompt(text: str, answer_format: str = "short") -> Prompt:
-    """A question of any wording with the instruction that all questions of that format get."""
-    return _asked(text, FORMATS[answer_format])
-
-
 def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
     """The question without any pressure, in a fixed format."""
     layout = FORMATS[answer_format]
