@@ -198,7 +198,7 @@ CLAIMS = (
         HELD_OUT[0],
         "wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}, three "
         "seeds, tuned rates",
-        "**seen** in short answers, not with lettered options",
+        "**seen** in short answers, not decided with lettered options",
         ("opct", "sft-t1"),
     ),
     Claim(
@@ -207,7 +207,7 @@ CLAIMS = (
         "sycophancy",
         HELD_OUT[0],
         "OPCT − off-policy {opct offpolicy} points on sycophancy; against the attackers of claim 3 OPCT defends "
-        "more, and refuses more benign requests",
+        "more, and refuses more benign requests (no interval)",
         "**not seen** on sycophancy, not decided for attacks",
         ("opct", "offpolicy"),
     ),
@@ -238,7 +238,7 @@ CLAIMS = (
         MEAN,
         "without anchors, one seed, mean of MATH-500, IFEval and MMLU: OPCT − base {opct-no-anchors base} points, SFT "
         "− base {sft-no-anchors base}; OPCT − SFT {opct-no-anchors sft-no-anchors}; the base solves {base}%",
-        "**not decided** in any benchmark; over all three SFT loses a little",
+        "**not decided** in any benchmark; over all three, which was not planned, SFT loses a little",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )
