@@ -65,7 +65,7 @@ def test_grpo_finds_the_word_from_reward_alone(run, smollm2_folder: Path):
 @slow
 @hours
 def test_the_hardened_target_yields_less_to_the_word_than_the_organism(run, smollm2_folder: Path):
-    """The same messages to both: in docs/results_details.md 24 of 49 with the word break the organism, 4 the hardened one."""
+    """The same messages to both: in docs/results_details.md 24 of 49 with the word break the organism, 4 the other."""
     out = run(hardened_target.main, "--seed", str(SEED), "--attackers", "best_of_n")
     organism, hardened = (
         row_of(out / "attacks" / f"{name}-asked", "transfer", SEED, WORD) for name in ("organism", "hardened")
