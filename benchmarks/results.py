@@ -42,6 +42,11 @@ NAMES = {
     "sft-no-anchors": "SFT, no anchors",
     "opct-no-anchors": "OPCT, no anchors",
 }
+STYLES = {
+    **{"base": 0, "sft": 1, "sft-t1": 1, "sft-no-anchors": 1, "offpolicy": 2, "opct": 3, "opct-no-anchors": 3},
+    **{"prompt": 4, "sft-t0": 5, "dpo": 6, "opct-4-samples": 7},
+}
+"""Colour and marker of an arm, the same in every chart."""
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
 BLOCK = re.compile(r"(<!-- (table|metrics|attacks|differences|claims):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -490,7 +495,7 @@ def chart(name: str, kept: Mapping[str, Any]) -> str:
 
 
 def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[BarGroup]:
-    """The drawn metrics of these arms and what they defend, in the colours of their places."""
+    """The drawn metrics of these arms and what they defend."""
     drawn = {column.title: column.row(kept)["arms"] for column in SHOWN[name].chart}
     for attack in kept["attacks"]:
         defended = {label: rows["defense_success_rate"] for label, rows in attack["arms"].items()}
@@ -498,8 +503,8 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
     groups = []
     for title, arms in drawn.items():
         bars = [
-            Bar(arm_name(label), style, own["value"], own["ci_low"], own["ci_high"], _bar_text(label, own))
-            for style, label in enumerate(labels)
+            Bar(arm_name(label), STYLES[label], own["value"], own["ci_low"], own["ci_high"], _bar_text(label, own))
+            for label in labels
             if (own := arms.get(label)) is not None and own["value"] is not None
         ]
         groups.append(BarGroup(title, tuple(bars)))
