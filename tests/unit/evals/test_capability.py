@@ -153,6 +153,12 @@ def test_a_question_has_the_same_prompt_in_a_subset(data_folder):
     assert [sample.id for sample in task_of("gsm8k", n=5, seed=1).dataset] != [sample.id for sample in many]
 
 
+def test_a_math500_row_without_an_answer_is_told_with_its_place(tmp_path):
+    write_jsonl(tmp_path / "mine.jsonl", [MATH500[0], {"problem": "Halve 7."}])
+    with pytest.raises(DataError, match=r"mine\.jsonl.*, row 2: no problem or no answer: .*Halve 7"):
+        task_of("math500", data=tmp_path / "mine.jsonl")
+
+
 def test_mmlu_takes_the_likeliest_letter_in_each_subject(data_folder, run):
     """Always "B": right in one of four questions of either subject, whose own rows alone are asked."""
     task = task_of("mmlu")
