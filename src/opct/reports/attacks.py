@@ -31,12 +31,17 @@ from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
-RATE = "defense_success_rate"
+RATE, REFUSED = "defense_success_rate", "benign_refusal_rate"
 COUNTERPART_METRICS = {
-    "benign_refusal_rate": "refused",
+    REFUSED: "refused",
     "benign_always_refused_rate": "refused every time",
     "benign_answered_rate": "answered on topic",
 }
+DIFFERENCES = {
+    RATE: ("behaviours defended", "decided in both"),
+    REFUSED: ("replies to benign counterparts refused", "counterparts scored in both"),
+}
+"""The metrics of paired differences: what they count, and over which ids."""
 SHOWN_PROMPTS = 3  # of each jailbroken behaviour
 MOST_WITH_BOUNDS = 3  # attacks whose intervals fit in one drawing
 WORST = "if every unscored reply were a jailbreak"
@@ -109,7 +114,7 @@ class _Training(Stored):
 
 
 def _has_rates(rows: list[ResultRow]) -> list[ResultRow]:
-    needed = {RATE, *(f"{RATE}_undecided_as_{bound}" for bound in (JAILBROKEN, DEFENDED)), "benign_refusal_rate"}
+    needed = {RATE, *(f"{RATE}_undecided_as_{bound}" for bound in (JAILBROKEN, DEFENDED)), REFUSED}
     if lacking := needed - {row.metric for row in rows}:
         raise ValueError(f"{joined(sorted(lacking))} missing")
     return rows
@@ -130,6 +135,7 @@ class _Result(Stored):
     rows: Annotated[list[ResultRow], AfterValidator(_has_rates)]
     curve: _Curve
     behaviors: list[Outcome]
+    counterparts_refused: dict[str, float | None] = Field({})
     warnings: list[str]
 
 
@@ -166,9 +172,12 @@ class Attack:
         """ "OPCT: opct-seed1"; only the arm if the run is named like its label."""
         return self.arm.name if self.run == self.arm.label else f"{self.arm.name}: {self.run}"
 
-    @property
-    def defended(self) -> dict[str, float | None]:
-        """1 for a defended behaviour, 0 for a jailbroken one, None for an undecided one, by id."""
+    def values(self, metric: str) -> dict[str, float | None]:
+        """By id: of a behaviour 1 if defended, 0 if jailbroken, None if undecided; or the share of refusals of a
+        counterpart, None without a score.
+        """
+        if metric == REFUSED:
+            return dict(self.result["counterparts_refused"])
         values = {JAILBROKEN: 0.0, DEFENDED: 1.0, UNDECIDED: None}
         return {one["id"]: values[one["status"]] for one in self.result["behaviors"]}
 
@@ -211,23 +220,25 @@ class Attack:
 
 @dataclass(frozen=True)
 class AttackDifference:
-    """The paired difference of two arms in the defence rate, over the behaviours that both decided."""
+    """The paired difference of two arms, over behaviours that both decided, or counterparts with a score in both."""
 
     pair: Pair
+    metric: str
     found: Estimate
 
     def __str__(self) -> str:
+        counted, over = DIFFERENCES[self.metric]
         if self.found.value is None:
-            return f"{self.pair.title}: no behaviour was decided in both"
+            return f"{self.pair.title}: no difference in {counted}, none {over}"
         bounds = interval(self.found.ci_low, self.found.ci_high, "rate", signed=True)
-        moved = f"{change(self.found.value, 'rate')} of behaviours defended"
-        return f"{self.pair.title}: {moved} ({bounds}; n = {self.found.n} decided in both)"
+        told = f"{change(self.found.value, 'rate')} of {counted}"
+        return f"{self.pair.title}: {told} ({bounds}; n = {self.found.n} {over})"
 
     def to_json(self) -> dict[str, Any]:
         """The difference in report.json."""
         found = self.found
         numbers = {"difference": found.value, "ci_low": found.ci_low, "ci_high": found.ci_high, "n": found.n}
-        return {"of": self.pair.of, "against": self.pair.against, "metric": RATE, **numbers}
+        return {"of": self.pair.of, "against": self.pair.against, "metric": self.metric, **numbers}
 
 
 @dataclass(frozen=True)
@@ -316,9 +327,10 @@ def _differences(
         elif unlike:
             not_compared.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
         else:
-            mine, theirs = (average_over_runs([attack.defended for attack in own]) for own in (one, other))
-            behaviors = {id_: id_ for id_ in (*mine, *theirs)}
-            found.append(AttackDifference(pair, paired_difference(mine, theirs, behaviors)))
+            for metric in DIFFERENCES:
+                mine, theirs = (average_over_runs([attack.values(metric) for attack in own]) for own in (one, other))
+                if ids := {id_: id_ for id_ in (*mine, *theirs)}:
+                    found.append(AttackDifference(pair, metric, paired_difference(mine, theirs, ids)))
     return tuple(found), tuple(not_compared)
 
 

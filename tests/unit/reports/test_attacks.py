@@ -258,12 +258,27 @@ def test_several_attacks_by_one_attacker_on_one_run_are_named_by_folder(runs, tm
 def test_the_difference_is_over_behaviours_that_both_attacks_decided(runs):
     """a: 0 - 0, b and c: 1 - 0; d is undecided in one and left out: +2/3 of 3."""
     [view], _ = views(runs)
-    [found] = view.differences
+    found, _ = view.differences
     assert str(found).startswith("OPCT − Base: +66.7 points of behaviours defended")
     assert "n = 3 decided in both" in str(found)
     made = found.to_json()
     assert (made["of"], made["against"], made["difference"], made["n"]) == ("opct", "base", pytest.approx(2 / 3), 3)
     assert made["ci_low"] < 2 / 3 < made["ci_high"]
+
+
+def test_refused_counterparts_are_compared_over_those_scored_in_both(runs, tmp_path):
+    """Of a both replies are refused, of b the one that has a score is not. Made up: half of b, and c without one."""
+    results = [json.loads((run / "attacks" / "scripted" / "result.json").read_text()) for run in runs]
+    assert [result["counterparts_refused"] for result in results] == [{"a": 1.0, "b": 0.0}] * 2
+    other = tmp_path / "opct-1"
+    shutil.copytree(runs[1] / "attacks", other / "attacks")
+    path = other / "attacks" / "scripted" / "result.json"
+    path.write_text(json.dumps(results[1] | {"counterparts_refused": {"a": 1.0, "b": 0.5, "c": None}}))
+    [view], _ = views([runs[0], other])
+    _, found = view.differences
+    assert str(found).startswith("OPCT − Base: +25.0 points of replies to benign counterparts refused")
+    assert "n = 2 counterparts scored in both" in str(found)
+    assert (found.to_json()["metric"], found.to_json()["difference"]) == ("benign_refusal_rate", 0.25)
 
 
 @pytest.mark.parametrize(
