@@ -43,8 +43,17 @@ NAMES = {
     "opct-no-anchors": "OPCT, no anchors",
 }
 STYLES = {
-    **{"base": 0, "sft": 1, "sft-t1": 1, "sft-no-anchors": 1, "offpolicy": 2, "opct": 3, "opct-no-anchors": 3},
-    **{"prompt": 4, "sft-t0": 5, "dpo": 6, "opct-4-samples": 7},
+    "base": 0,
+    "sft": 1,
+    "sft-t1": 1,
+    "sft-no-anchors": 1,
+    "offpolicy": 2,
+    "opct": 3,
+    "opct-no-anchors": 3,
+    "prompt": 4,
+    "sft-t0": 5,
+    "dpo": 6,
+    "opct-4-samples": 7,
 }
 """Colour and marker of an arm, the same in every chart."""
 HERO = "sycophancy"
@@ -119,6 +128,7 @@ ATTACKED = {
 SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "benign"
 HAZARDS, JAILBREAK = "safety_awareness", "jailbreak"
 CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
+UNDER_PRESSURE = Column(SHORT, "accuracy_biased", "held_out", "right under pressure")
 RIGHT_USER = Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right")
 ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
 
@@ -153,13 +163,7 @@ HELD_OUT = (
 )
 SHOWN = {
     "sycophancy": Shown(
-        (
-            *HELD_OUT,
-            CLEAN,
-            Column(SHORT, "accuracy_biased", "held_out", "right under pressure"),
-            RIGHT_USER,
-            ORDINARY,
-        ),
+        (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
         of="opct",
         against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
@@ -192,6 +196,13 @@ SHOWN = {
         against=("sft-no-anchors",),
         chart=(*BENCHMARKS, MEAN),
     ),
+    "sycophancy_second_model": Shown(
+        (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
+        of="opct",
+        against=("sft", "offpolicy"),
+        chart=(*HELD_OUT[:1], CLEAN),
+    ),
+    "sycophancy_second_model_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),
 }

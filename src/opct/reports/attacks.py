@@ -42,6 +42,7 @@ DIFFERENCES = {
     REFUSED: ("replies to benign counterparts refused", "counterparts scored in both"),
 }
 """The metrics of paired differences: what they count, and over which ids."""
+COUNTERPART_SETTINGS = ("counterparts", "counterpart_rules", "counterpart_judge")
 SHOWN_PROMPTS = 3  # of each jailbroken behaviour
 MOST_WITH_BOUNDS = 3  # attacks whose intervals fit in one drawing
 WORST = "if every unscored reply were a jailbreak"
@@ -220,7 +221,9 @@ class Attack:
 
 @dataclass(frozen=True)
 class AttackDifference:
-    """The paired difference of two arms, over behaviours that both decided, or counterparts with a score in both."""
+    """The paired difference of two arms: of the defence rate over behaviours that both decided, or of the mean share of
+    refusals over benign counterparts that have a score in both.
+    """
 
     pair: Pair
     metric: str
@@ -229,7 +232,7 @@ class AttackDifference:
     def __str__(self) -> str:
         counted, over = DIFFERENCES[self.metric]
         if self.found.value is None:
-            return f"{self.pair.title}: no difference in {counted}, none {over}"
+            return f"{self.pair.title}: no difference in {counted} (n = 0 {over})"
         bounds = interval(self.found.ci_low, self.found.ci_high, "rate", signed=True)
         told = f"{change(self.found.value, 'rate')} of {counted}"
         return f"{self.pair.title}: {told} ({bounds}; n = {self.found.n} {over})"
@@ -328,9 +331,12 @@ def _differences(
             not_compared.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
         else:
             for metric in DIFFERENCES:
-                mine, theirs = (average_over_runs([attack.values(metric) for attack in own]) for own in (one, other))
-                if ids := {id_: id_ for id_ in (*mine, *theirs)}:
-                    found.append(AttackDifference(pair, metric, paired_difference(mine, theirs, ids)))
+                values = [[attack.values(metric) for attack in own] for own in (one, other)]
+                if not all(each for own in values for each in own):
+                    continue  # no counterparts, or an attack of before their outcomes were stored
+                mine, theirs = map(average_over_runs, values)
+                ids = {id_: id_ for id_ in (*mine, *theirs)}
+                found.append(AttackDifference(pair, metric, paired_difference(mine, theirs, ids)))
     return tuple(found), tuple(not_compared)
 
 
@@ -347,6 +353,7 @@ def _comparability(result: Mapping[str, Any]) -> dict[str, Any]:
         "judge": result["judge"]["hash"],
         "rules": result["settings"]["rules"],
         "behaviours": result["settings"]["behaviors"],
+        "benign counterparts": [result["settings"].get(name) for name in COUNTERPART_SETTINGS],
         "pool": None if learns else result["settings"].get("pool"),
         "budget": result["budget"]["limits"],
         "dtype": target.get("dtype"),

@@ -153,9 +153,9 @@ def test_a_question_has_the_same_prompt_in_a_subset(data_folder):
     assert [sample.id for sample in task_of("gsm8k", n=5, seed=1).dataset] != [sample.id for sample in many]
 
 
-def test_a_math500_row_without_an_answer_is_told_with_its_place(tmp_path):
+def test_a_math500_row_without_an_answer_is_told_with_its_file(tmp_path):
     write_jsonl(tmp_path / "mine.jsonl", [MATH500[0], {"problem": "Halve 7."}])
-    with pytest.raises(DataError, match=r"mine\.jsonl.*, row 2: no problem or no answer: .*Halve 7"):
+    with pytest.raises(DataError, match=r"mine\.jsonl.*: a row has no problem or no answer: .*Halve 7"):
         task_of("math500", data=tmp_path / "mine.jsonl")
 
 
@@ -180,7 +180,7 @@ def test_shots_are_examples_of_the_split_for_them(data_folder):
     (sample, *_) = task_of("mmlu", shots=2, n=1).dataset
     assert [message.role for message in sample.input] == ["system", *["user", "assistant"] * 2, "user"]
     assert "thing 0 of dev" in sample.input[1].text
-    assert task_of("mmlu", shots=2, n=1).metadata["graded_by"].endswith(", 2-shot, acc")
+    assert task_of("mmlu", shots=2, n=1).metadata["graded_by"].endswith(", 2-shot with seed 1234, acc")
 
 
 def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):

@@ -286,6 +286,7 @@ def test_refused_counterparts_are_compared_over_those_scored_in_both(runs, tmp_p
     [
         ({"budget": {"limits": {"queries": 99, "tokens": None, "seconds": None}}}, "the attacks differ in budget"),
         ({"target": {"dtype": "bfloat16"}}, "the attacks differ in dtype"),
+        ({"settings": {"counterpart_rules": {"rounds": 9}}}, "the attacks differ in benign counterparts"),
         ({"settings": {"pool": "abc"}}, "the attacks differ in pool"),
         ({"ended": "queries"}, "sft-1 (queries) ended early; no difference is given"),
     ],
@@ -302,6 +303,29 @@ def test_attacks_with_other_settings_or_that_ended_early_get_no_difference(runs,
     [view], _ = views([*runs, other])
     assert not any("SFT" in str(found) for found in view.differences)
     assert any(text.startswith(f"SFT − Base: {said}") for text in view.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("counterparts_refused", None, ["+66.7 points of behaviours defended"]),  # an older attack did not store them
+        ("behaviors", "undecided", ["no difference in behaviours defended (n = 0 decided in both)", "0.0 points of"]),
+    ],
+)
+def test_what_one_attack_lacks_is_not_compared(runs, tmp_path, name, value, said):
+    other = tmp_path / "opct-1"
+    shutil.copytree(runs[1] / "attacks", other / "attacks")
+    path = other / "attacks" / "scripted" / "result.json"
+    result = json.loads(path.read_text())
+    if value is None:
+        del result[name]
+    else:
+        result[name] = [one | {"status": value} for one in result[name]]
+    path.write_text(json.dumps(result))
+    [view], _ = views([runs[0], other])
+    assert len(view.differences) == len(said)
+    for found, start in zip(view.differences, said, strict=True):
+        assert str(found).startswith(f"OPCT − Base: {start}")
 
 
 def test_attackers_with_pools_of_their_own_training_are_compared(tmp_path):

@@ -256,8 +256,7 @@ def _math500(part: Part, config: EvalConfig) -> Task:
     splits, origin = _local_rows(MATH500, known, config.data.get(MATH500))
     if splits is None:
         origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
-    rows = _hub_rows(*origin.split("@")) if splits is None else splits["test"]
-    items = [_math_item(row, f"{origin}, row {number}") for number, row in enumerate(rows, 1)]
+    items = [_math_item(row, origin) for row in (_hub_rows(*origin.split("@")) if splits is None else splits["test"])]
     asked = chosen(items, part.n, config.seed, key=lambda item: item.cluster)
     return make_task(
         MATH500,
@@ -284,10 +283,10 @@ def _hub_rows(name: str, revision: str) -> list[Any]:
             return list(datasets.load_dataset(name, split="test", revision=revision))
 
 
-def _math_item(row: Mapping[str, Any], where: str) -> EvalSample:
+def _math_item(row: Mapping[str, Any], origin: str) -> EvalSample:
     problem, answer = row.get("problem"), row.get("answer") or row.get("correct_answer")
     if not problem or not answer:
-        raise DataError(f"{where}: no problem or no answer: {dict(row)!r:.200}")
+        raise DataError(f"{origin}: a row has no problem or no answer: {dict(row)!r:.200}")
     prompt: Prompt = ({"role": "user", "content": MATH_TEMPLATE.format(problem=problem)},)
     return EvalSample(
         task=MATH500,

@@ -131,7 +131,8 @@ def lm_eval_task(
     items = [_item(name, question, axis) for question in asked]
     by_id = {item.id: question for item, question in zip(items, asked, strict=True)}
     limits = [int((task.config.generation_kwargs or {}).get("max_gen_toks", MAX_TOKENS)) for task in tasks]
-    shots = ", ".join(map(str, sorted({task.config.num_fewshot or 0 for task in tasks})))
+    shots = sorted({task.config.num_fewshot or 0 for task in tasks})
+    shown = ", ".join(map(str, shots)) + "-shot" + (f" with seed {EXAMPLES_SEED}" if any(shots) else "")
     return make_task(
         name,
         items,
@@ -139,7 +140,7 @@ def lm_eval_task(
         config,
         max_completion_tokens=max_tokens or max(limits),
         settings={
-            "graded_by": f"lm-eval {metadata.version('lm_eval')}, {shots}-shot, {metric or 'its metrics'}",
+            "graded_by": f"lm-eval {metadata.version('lm_eval')}, {shown}, {metric or 'its metrics'}",
             "data": data,
             "n_asked": len(asked),
             "n_available": len(each),
