@@ -214,7 +214,7 @@ CLAIMS = (
         HELD_OUT[0],
         "wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}, three "
         "seeds, tuned rates",
-        "**seen** in short answers, not decided with lettered options",
+        "**seen** in short answers, not decided with lettered options, nor on a second model with two seeds",
         ("opct", "sft-t1"),
     ),
     Claim(
