@@ -442,7 +442,8 @@ def _numbers(claim: Claim, kept: Mapping[str, Any]) -> dict[str, str]:
         for label, rows in attack["arms"].items():
             found[f"{attack['attacker']} {label}"] = number(rows["defense_success_rate"]["value"], "rate")
         for each in attack["differences"]:
-            found[f"{attack['attacker']} {each['of']} {each['against']}"] = _paired(each, "rate")
+            if each["metric"] == "defense_success_rate":
+                found[f"{attack['attacker']} {each['of']} {each['against']}"] = _paired(each, "rate")
     return found
 
 

@@ -70,8 +70,9 @@ REPORT = {
             "attacker": "refine",
             "attacks": [attacked("base", None, 0.3), attacked("sft", 0.5, 0.8), attacked("opct", 0.7, 0.75)],
             "differences": [
-                {"of": "opct", "against": "sft", "metric": "defense_success_rate"}
-                | {"difference": 0.2, "ci_low": 0.1, "ci_high": 0.3, "n": 94}
+                {"of": "opct", "against": "sft", "metric": metric}
+                | {"difference": value, "ci_low": value - 0.1, "ci_high": value + 0.1, "n": n}
+                for metric, value, n in (("defense_success_rate", 0.2, 94), ("benign_refusal_rate", -0.3, 50))
             ],
         }
     ],
@@ -173,7 +174,7 @@ def test_a_line_an_attacker_has_every_arm_and_the_difference_of_the_shown_one(ke
     defended = "50.0 [45.0 to 55.0]; n = 100, 6 unscored | 70.0 [65.0 to 75.0]; n = 100, 6 unscored"
     of_both = "+20.0 [+10.0 to +30.0]; n = 94"
     assert lines[2] == f"| `refine`: behaviours defended | – | {defended} | {of_both} |"
-    assert "75.0 [70.0 to 80.0]; n = 600 | – |" in lines[3]
+    assert "75.0 [70.0 to 80.0]; n = 600 | −30.0 [−40.0 to −20.0]; n = 50 |" in lines[3]
 
 
 def test_a_claim_takes_its_numbers_from_the_kept_results(kept, monkeypatch):
