@@ -306,11 +306,7 @@ def _kept_attack(section: Mapping[str, Any]) -> dict[str, Any]:
         }
         for own in section["attacks"]
     }
-    return {
-        "attacker": section["attacker"],
-        "arms": arms,
-        "differences": [_rounded(own) for own in section["differences"]],
-    }
+    return {"attacker": section["attacker"], "arms": arms, "differences": _rounded(section["differences"])}
 
 
 def _kept(row: Row) -> dict[str, Any]:
