@@ -430,6 +430,6 @@ def describe(setup: TrainingSetup) -> list[str]:
     pairs = [rendered.pair for rendered in setup.data.visited()]
     warnings = near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
-    if not setup.data.validation and data.validation_fraction:
+    if not setup.data.validation and data.validation_fraction and data.validation_size:
         warnings.append("no pair is held out for validation: raise data.validation_fraction, or set validation_pairs")
     return lines + [WARNING + warning for warning in warnings]

@@ -101,6 +101,8 @@ def test_what_a_person_sees_before_a_run(make_config):
     assert "warning" not in lines
     few = describe(build_setup(make_config(data={"validation_fraction": 1e-9})))
     assert few[-1].startswith("warning: no pair is held out for validation: raise data.validation_fraction")
+    for off in ({"validation_size": 0}, {"validation_fraction": 0}):
+        assert "warning" not in "\n".join(describe(build_setup(make_config(data=off))))
 
 
 def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
