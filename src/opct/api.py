@@ -12,7 +12,7 @@ from opct.config.schema import TrainConfig
 from opct.distributed import launched
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.runs.console import NullProgress, Progress, stage_callback
+from opct.runs.console import NullProgress, Progress
 
 if TYPE_CHECKING:
     from inspect_ai.model import Model
@@ -153,13 +153,12 @@ def evaluate(
     """
     from opct.data.questions import load_questions
     from opct.evals.inspect_runner import check_task, run_task
-    from opct.evals.run import about_run, check_label, make_tasks, write_results
+    from opct.evals.run import about_run, make_tasks, write_results
     from opct.evals.run import evaluate as evaluate_policy
     from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
     from opct.runs.run_dir import RunDir
 
     progress = progress or NullProgress()
-    check_label(label)
     before = {} if config is None else config.model_dump(include=config.model_fields_set)
     config = load_settings(EvalConfig, base=before | settings)
     with_suites = not tasks or "suites" in config.model_fields_set
@@ -179,12 +178,11 @@ def evaluate(
     if label:
         about["label"] = label
     if made:
-        bar = stage_callback(progress, f"evaluate {about['label']}", " and its KL to the base")
-        result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=bar, **about)
+        result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=progress, **about)
     for task in tasks:
-        bar, weights = stage_callback(progress, task), about_run(RunDir(result.out), policy, about)
+        weights = about_run(RunDir(result.out), policy, about)
         result.tasks[task] = run_task(
-            policy, task, config, out_dir=result.out, progress=bar, run=weights, **task_options
+            policy, task, config, out_dir=result.out, progress=progress, run=weights, **task_options
         )
     if judge is not None:
         _apply_judge(*judge, result.out, progress)

@@ -20,7 +20,6 @@ import yaml
 
 from opct.cli.app import main
 from opct.data.pairs import ContrastivePair, write_pairs
-from opct.runs.console import NullProgress
 from opct.runs.run_dir import RunDir
 from tests.processes import Process, opct
 from tests.tiny import tiny_anchors, tiny_pairs
@@ -102,24 +101,6 @@ def started(folder: Path, *arguments: str | Path, env: dict[str, str] | None = N
         yield running
     finally:
         running.kill()
-
-
-class Noted(NullProgress):
-    """Keeps every stage and message; asks to stop, as Ctrl-C does, at the first stage with `stop_at` in its name."""
-
-    def __init__(self, stop_at: str | None = None):
-        self.stages: list[str] = []
-        self.lines: list[str] = []
-        self.stop_at = stop_at
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.stages.append(name)
-        if self.stop_at is not None and self.stop_at in name:
-            self.stop_at = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def log(self, message: str) -> None:
-        self.lines.append(message)
 
 
 @dataclass(frozen=True)

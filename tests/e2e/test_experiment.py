@@ -16,7 +16,7 @@ from opct.experiments.runner import ExperimentResult, run_experiment
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
-from tests.e2e.cli import Noted
+from tests.progress import Noted
 from tests.tiny import save_tiny
 
 SHARED = """

@@ -10,7 +10,7 @@ import pytest
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiments.runner import run_experiment
-from tests.e2e.cli import Noted
+from tests.progress import Noted
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """

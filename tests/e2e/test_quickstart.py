@@ -17,7 +17,7 @@ from opct.evals.config import EvalConfig
 from opct.experiments import quickstart
 from opct.models import loading
 from opct.runs.run_dir import RunDir
-from tests.e2e.cli import Noted
+from tests.progress import Noted
 
 EVALUATION = EvalConfig(
     n_questions=2,

@@ -21,6 +21,7 @@ from opct.training.resume import load_checkpoint
 from opct.training.setup import build_setup
 from opct.training.trainer import train, validate
 from tests import oracles
+from tests.progress import Noted
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
 
 # ----------------------------------------------------------------------------------------------- 7
@@ -267,17 +268,12 @@ def test_12_over_long_pairs_are_left_out_counted_and_reported(make_config, tmp_p
     ]
     write_pairs(tmp_path / "pairs.jsonl", pairs)
     config = make_config(data={"pairs": [str(tmp_path / "pairs.jsonl")], "validation_fraction": 0.0})
-    lines: list[str] = []
-
-    class Lines(NullProgress):
-        def log(self, message: str) -> None:
-            lines.append(message)
-
-    result = train(config, progress=Lines())
+    noted = Noted()
+    result = train(config, progress=noted)
     left_out = RunDir(result.run_dir).read_manifest()["left_out"]
     assert sorted(o["pair_id"] for o in left_out) == ["long/prompt", "long/teacher"]
     assert all(o["tokens"] > o["limit"] == 2048 for o in left_out)
-    assert any(line.startswith("left out: 2 pair(s)") and "long/teacher" in line for line in lines)
+    assert any(line.startswith("left out: 2 pair(s)") and "long/teacher" in line for line in noted.lines)
     rows = [row for path in RunDir(result.run_dir).rollouts_dir.glob("step-*.jsonl") for row in read_jsonl(path)]
     assert {row["pair_id"] for row in rows}.isdisjoint({"long/teacher", "long/prompt"})
     setup = build_setup(config)

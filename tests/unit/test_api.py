@@ -14,7 +14,7 @@ from opct.evals import target
 from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate as evaluate_policy
 from opct.reports.build import report
-from opct.runs.console import NullProgress
+from tests.progress import Noted
 from tests.unit.evals.fakes import FakePolicy
 from tests.unit.judges.test_llm import GOOD, REFUSED, Script, judge_of
 
@@ -29,7 +29,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
     def fake(which: str, result):
         def call(*arguments, **keywords):
-            keywords.pop("progress")(1, 2)
+            keywords.pop("progress").log(which)
             seen.append((which, arguments, keywords))
             return result
 
@@ -93,32 +93,10 @@ def test_suites_and_tasks_together(calls, policy, tmp_path: Path):
     assert (first, config.n_questions, second, keywords["limit"]) == ("suites", 5, "task", 5)
 
 
-class Stages(NullProgress):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.told: list[tuple] = []
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.told.append((name, total))
-
-    def advance(self, n: int = 1, **fields) -> None:
-        self.told.append((n,))
-
-
-def test_progress_has_a_stage_for_each_part(calls, policy, tmp_path: Path):
-    progress = Stages()
+def test_progress_reaches_each_part(calls, policy, tmp_path: Path):
+    progress = Noted()
     api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], label="mine", progress=progress)
-    assert progress.told == [("load m", None), ("evaluate mine", 2), (1,), ("pkg/a", 2), (1,)]
-
-
-def test_a_stage_begins_again_when_the_total_grows():
-    """2 of 3, then 3 of 5: a second stage of five that stands at three."""
-    progress = Stages()
-    bar = api.stage_callback(progress, "x", " and y")
-    for done, total in ((2, 3), (3, 5), (5, 5)):
-        bar(done, total)
-    assert progress.told == [("x", 3), (2,), ("x and y", 5), (3,), (2,)]
+    assert progress.told == [("load m", None), "dtype: as configured", "suites", "task"]
 
 
 @pytest.fixture

@@ -163,20 +163,11 @@ class EpisodeState:
     Args:
         pool: earlier successes on other behaviours. An attacker never sees a success on a near-duplicate of the current
             behaviour, neither from this attack nor from the pool.
-
-    Raises:
-        EvaluationError: there are no subjects, duplicate ids, or subjects of two kinds.
     """
 
     def __init__(self, subjects: Sequence[Subject], rules: Rules, pool: Sequence[FewShotExample] = ()):
-        kinds = {subject.kind for subject in subjects}
-        if len(kinds) != 1 or len({subject.id for subject in subjects}) != len(subjects):
-            raise EvaluationError(
-                f"{len(subjects)} subjects of {len(kinds)} kinds to attack: give at least one, each id once, all "
-                "behaviours or all benign counterparts."
-            )
         self.subjects, self.rules = tuple(subjects), rules
-        self.kind: Kind = next(iter(kinds))
+        self.kind: Kind = subjects[0].kind
         self._pool = tuple(pool)
         self._numbers = {subject.id: rules.numbers(subject.id) for subject in subjects}
         self._texts = {subject.id: subject.text for subject in subjects}

@@ -173,7 +173,7 @@ def run(
       opct judge run runs/mine --judge strongreject --model vllm/NAME
     """
     from opct.evals.logs import read_samples
-    from opct.judges.apply import check_judge, judge_run, judgeable, replaced_judge, requests_of
+    from opct.judges.apply import check_judge, judge_run, judgeable, requests_of
     from opct.runs.run_dir import RunDir
 
     prices = _prices(price)
@@ -182,8 +182,6 @@ def run(
     check_judge(opened.identity, axis)
     requests = requests_of(judgeable(read_samples(folder.path), axis))
     print(f"judge: {opened.identity.describe()}")
-    if (replaced := replaced_judge(folder, axis, opened.identity)) is not None:
-        print(f"note: {replaced}")
     if _stops_after_cost(opened, requests, prices, dry_run):
         return
     with _asking(opened, prices) as progress:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import inspect
 import logging
 import os
 import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,8 @@ from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name
 from opct.evals.provider import as_inspect_model
 from opct.evals.tasks.common import is_cut
-from opct.runs.io import fsync_file, fsync_folder, reason
+from opct.runs.console import NullProgress, Progress
+from opct.runs.io import atomic_write, reason
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -31,25 +31,8 @@ if TYPE_CHECKING:
 
     from opct.models.policy import Policy
 
-ProgressCallback = Callable[[int, int], None]
 UNFINISHED = "unfinished"
 """Folder in `evals/` of logs whose evaluation has not finished."""
-
-
-class ProgressCounter:
-    """Counts finished units for the callback, starting with 0, since the first may take a while."""
-
-    def __init__(self, progress: ProgressCallback | None, total: int):
-        self.progress, self.total, self.done = progress, total, 0
-        self.step(0)
-
-    def add(self, n: int) -> None:
-        self.total += n
-
-    def step(self, n: int = 1) -> None:
-        self.done += n
-        if self.progress is not None:
-            self.progress(self.done, self.total)
 
 
 def run_inspect(
@@ -57,7 +40,7 @@ def run_inspect(
     policy: Policy | Model,
     log_dir: Path,
     batch_size: int,
-    count: ProgressCounter,
+    progress: Progress,
     temperature: float = 1.0,
     **options: Any,
 ) -> list[EvalLog]:
@@ -66,6 +49,7 @@ def run_inspect(
 
     Args:
         batch_size: most replies sampled at once; of an Inspect model, half of the concurrent requests.
+        progress: advanced by each sample.
         temperature: for tasks that set none.
 
     Raises:
@@ -77,7 +61,7 @@ def run_inspect(
     from inspect_ai.model import GenerateConfig, Model
 
     for task in tasks:
-        task.cleanup = _counting(task.cleanup, count)
+        task.cleanup = _counting(task.cleanup, progress)
     if isinstance(policy, Model):
         model = policy
         model.config = GenerateConfig(temperature=temperature).merge(model.config)
@@ -110,17 +94,20 @@ def run_inspect(
     except PrerequisiteError as error:
         raise EvaluationError(f"Inspect cannot run this evaluation: {error}") from error
     except OSError as error:
-        raise _cannot_write(log_dir, error) from error
+        raise EvaluationError(
+            f"Cannot write the evaluation's log to {log_dir}: {reason(error)}. Check the free space and the rights of "
+            "the folder, or choose another (--out)."
+        ) from error
     if any(log.status == "cancelled" for log in logs):
         raise KeyboardInterrupt
     return logs
 
 
-def _counting(before: Any, count: ProgressCounter) -> Any:
+def _counting(before: Any, progress: Progress) -> Any:
     async def cleanup(state: Any) -> None:
         if before is not None:
             await before(state)
-        count.step()
+        progress.advance()
 
     return cleanup
 
@@ -129,22 +116,14 @@ def write_log(log: EvalLog, path: Path) -> None:
     """Write a log whole or not at all.
 
     Raises:
-        EvaluationError: it cannot be written.
+        RunError: it cannot be written.
     """
     from inspect_ai.log import write_eval_log
 
-    whole = path.with_name(f".{path.name}.{os.getpid()}")  # not `*.eval`: after a kill it is not read as a log
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with quiet():
-            write_eval_log(log, str(whole), format="eval")
-        fsync_file(whole)
-        os.replace(whole, path)
-        fsync_folder(path.parent)
-    except OSError as error:
-        raise _cannot_write(path.parent, error) from error
-    finally:
-        whole.unlink(missing_ok=True)
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / path.name
+        write_eval_log(log, str(made), format="eval")
+        atomic_write(path, made.read_bytes())
 
 
 def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Path:
@@ -157,13 +136,6 @@ def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Pat
     return path
 
 
-def _cannot_write(folder: Path, error: OSError) -> EvaluationError:
-    return EvaluationError(
-        f"Cannot write the evaluation's log to {folder}: {reason(error)}. Check the free space and the rights of "
-        "the folder, or choose another (--out)."
-    )
-
-
 # ------------------------------------------------------------------------------------------- any Inspect task
 
 
@@ -173,10 +145,9 @@ def run_task(
     config: EvalConfig | None = None,
     *,
     out_dir: str | Path,
-    task_args: Mapping[str, Any] | None = None,
     limit: int | None = None,
     max_completion_tokens: int | None = None,
-    progress: ProgressCallback | None = None,
+    progress: Progress | None = None,
     run: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Run any Inspect task on a policy; write `evals/<task>.eval` and return one summary for each task of `spec`.
@@ -184,7 +155,6 @@ def run_task(
     Args:
         spec: "package/name" of an installed task, "file.py@name", or "file.py" for every task in it.
         config: `seed`, `greedy` and `batch_size` are used unless the task sets them.
-        task_args: arguments of the task.
         limit: most samples.
         max_completion_tokens: if the task sets no limit.
         run: metadata of the weights for the log; see `opct.evals.run.evaluate`.
@@ -195,10 +165,15 @@ def run_task(
     Raises:
         EvaluationError: there is no such task (the message names near ones), or it stopped.
     """
+    from inspect_ai._eval.loader import load_tasks
+
     config = config or EvalConfig()
-    tasks = _load_tasks(spec, dict(task_args or {}))
+    specs = check_task(spec)
+    with quiet():
+        tasks = load_tasks(specs, {})
     totals = [len(task.dataset) if limit is None else min(limit, len(task.dataset)) for task in tasks]
-    count = ProgressCounter(progress, sum(n * (task.epochs or 1) for n, task in zip(totals, tasks, strict=True)))
+    progress = progress or NullProgress()
+    progress.stage(spec, sum(n * (task.epochs or 1) for n, task in zip(totals, tasks, strict=True)))
     options: dict[str, Any] = {} if max_completion_tokens is None else {"max_tokens": max_completion_tokens}
     for task in tasks:
         if task.config.seed is None:
@@ -209,7 +184,7 @@ def run_task(
         policy,
         folder / UNFINISHED,
         config.batch_size,
-        count,
+        progress,
         temperature=0.0 if config.greedy else 1.0,
         limit=limit,
         **options,
@@ -272,35 +247,6 @@ def _check_installed(name: str) -> None:
         )
     if name not in known:
         raise EvaluationError(unknown("Inspect task", name, known))
-
-
-def _load_tasks(spec: str, task_args: dict[str, Any]) -> list[Task]:
-    from inspect_ai._eval.loader import load_tasks
-
-    specs = check_task(spec)
-    with quiet():
-        tasks = load_tasks(specs, task_args)
-    for task in tasks:
-        _check_arguments(task, task_args)
-    return tasks
-
-
-def _check_arguments(task: Task, task_args: Mapping[str, Any]) -> None:
-    """Reject unknown task arguments, which Inspect would ignore.
-
-    Raises:
-        EvaluationError: the message lists the known arguments.
-    """
-    from inspect_ai._util.registry import registry_info, registry_lookup
-
-    name = registry_info(task).name
-    factory: Any = registry_lookup("task", name)
-    parameters = inspect.signature(factory).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for argument in task_args:
-        if argument not in parameters:
-            raise EvaluationError(unknown(f"argument of the task {name}:", argument, parameters))
 
 
 # ------------------------------------------------------------------------------------------------------ quiet

@@ -11,25 +11,12 @@ from typing import Any
 from inspect_ai import Task, task
 
 from opct.config.loader import load_settings
-from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.provider import opct
 from opct.evals.run import SUITES, make_tasks
 from opct.evals.tasks.capability import LM_EVAL
 
 __all__ = ["SUITE_TASKS", "lm_eval", "opct"]
-EVAL_ALONE = (
-    "suites",
-    "judge",
-    "kl_samples",
-    "browser_questions",
-    "batch_size",
-    "chat_template_kwargs",
-    "quantization",
-    "thinking_tags",
-    "trust_remote_code",
-)
-"""Settings that do nothing in a single task."""
 
 
 def _suite_task(name: str) -> Callable[..., Task]:
@@ -41,11 +28,6 @@ def _suite_task(name: str) -> Callable[..., Task]:
 
 
 def _task(suite: str, settings: dict[str, Any]) -> Task:
-    if useless := [name for name in settings if name.partition(".")[0] in EVAL_ALONE]:
-        raise EvaluationError(
-            f"A task of Inspect has no use for {', '.join(useless)}: give these to `opct eval`, or what is the model's "
-            "to the model (-M)."
-        )
     [made] = make_tasks(load_settings(EvalConfig, base={"suites": [suite]} | settings))
     return made
 

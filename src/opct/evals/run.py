@@ -25,10 +25,11 @@ from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT
-from opct.evals.inspect_runner import UNFINISHED, ProgressCallback, ProgressCounter, keep_log, run_inspect
+from opct.evals.inspect_runner import UNFINISHED, keep_log, run_inspect
 from opct.evals.logs import (
     KL,
     OPCT,
+    Evaluation,
     check_finished,
     graded_samples,
     log_name,
@@ -51,6 +52,7 @@ from opct.evals.tasks.jailbreak import JAILBREAK, JAILBREAK_COUNTERPARTS, jailbr
 from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, safety_task
 from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, pairs_task, sycophancy_task
 from opct.models.memory import release_memory
+from opct.runs.console import NullProgress, Progress
 from opct.runs.io import write_json
 from opct.runs.run_dir import RunDir
 
@@ -231,9 +233,8 @@ def evaluate(
     config: EvalConfig | None = None,
     *,
     out_dir: str | Path,
-    questions: Sequence[Question] | None = None,
     tasks: Sequence[Task] | None = None,
-    progress: ProgressCallback | None = None,
+    progress: Progress | None = None,
     **about: Unpack[About],
 ) -> dict[str, Any]:
     """Evaluate a policy, or a model of Inspect; write `evals/<suite>.eval` and `results.json`, and return the content
@@ -244,26 +245,26 @@ def evaluate(
 
     Args:
         out_dir: a run directory, or any folder.
-        questions: used instead of `config.questions`.
         tasks: the result of `make_tasks` for this config, if already called.
-        progress: called with (done, total) as samples finish.
+        progress: has a stage for the samples and one for the KL to the base.
         about: see `About`.
 
     Raises:
-        EvaluationError: see `make_tasks`; the evaluation failed, or the label is not valid Unicode.
+        EvaluationError: see `make_tasks`; the evaluation failed.
         DataError: see `make_tasks`.
         RunError: the results could not be written.
     """
     config = config or EvalConfig()
-    check_label(about.get("label"))
     run = RunDir(out_dir)
-    tasks = make_tasks(config, questions) if tasks is None else list(tasks)
-    count = ProgressCounter(progress, sum(len(task.dataset) for task in tasks))
-    *logs, last = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, count)
+    tasks = make_tasks(config) if tasks is None else list(tasks)
+    progress = progress or NullProgress()
+    label = about.get("label") or run.path.name
+    progress.stage(f"evaluate {label}", sum(len(task.dataset) for task in tasks))
+    *logs, last = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, progress)
     if last.status == "success" or not logs:
         check_finished(last)
         logs.append(last)  # else it is told of when those before it are kept
-    add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, count)
+    add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, progress, label)
     release_memory()
     settings = _settings(policy, config, tasks)
     measured = about_run(run, policy, about)
@@ -283,11 +284,17 @@ def evaluate(
 
 def write_results(run: RunDir) -> dict[str, Any]:
     """Compute `results.json` from the logs of a run, write it, and return it."""
-    found = read_evaluation(run.path)
+    results = results_of(read_evaluation(run.path))
+    write_json(run.results_path, results)
+    return results
+
+
+def results_of(found: Evaluation) -> dict[str, Any]:
+    """What `results.json` says of an evaluation."""
     stored = found.settings
     limits = {name: f"{s.limit}={stored[s.limit]}" for s in _ALL if s.limit in stored for name in s.graded}
     of_samples = [*warnings_of(found.samples, limits), *missing_counterparts(found.samples)]
-    results = {
+    return {
         "schema": SCHEMA,
         "run": found.run,
         "created": found.created,
@@ -296,18 +303,6 @@ def write_results(run: RunDir) -> dict[str, Any]:
         "grader_agreement": {suite: asdict(AGREEMENT[suite]) for suite in found.suites if suite in AGREEMENT},
         "rows": found.rows,
     }
-    write_json(run.results_path, results)
-    return results
-
-
-def check_label(label: str | None) -> None:
-    """Reject a label that cannot be written to a file, before anything is evaluated.
-
-    Raises:
-        EvaluationError: it is not valid Unicode.
-    """
-    if label is not None and label.encode("utf-8", "replace").decode("utf-8") != label:
-        raise EvaluationError(f"The label {label!r} is not valid Unicode: use another label.")
 
 
 def _settings(policy: Policy | Model, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -421,7 +416,7 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
 # --------------------------------------------------------------------------------------------------- KL to the base
 
 
-def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, count: ProgressCounter) -> None:
+def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, progress: Progress, label: str) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
     for the first questions of each suite. Of an Inspect model, which gives no log-probs, it is unscored."""
     from inspect_ai.scorer import Score
@@ -435,7 +430,7 @@ def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, 
         return
     shown = _browser_ids(samples, config.browser_questions)
     wanted = [sample for sample in _first_plain(samples, config.kl_samples, shown) if sample.token_ids]
-    count.add(len(wanted))
+    progress.stage(f"KL of {label} to the base", len(wanted))
     plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
     for batch in batches:  # apart, so that equal prompts are padded alike on both sides: KL of the base to itself is 0
@@ -452,7 +447,7 @@ def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, 
             scores = in_log[sample.id].scores
             assert scores is not None
             scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
-        count.step(len(batch))
+        progress.advance(len(batch))
 
 
 def _is_plain(sample: GradedSample) -> bool:

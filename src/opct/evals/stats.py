@@ -14,6 +14,7 @@ import numpy as np
 from opct.errors import EvaluationError
 
 CONFIDENCE = 0.95
+DRAWS = 4000  # of a bootstrap
 Values = Mapping[str, float | None]
 """Values by sample id; None is unscored."""
 Bounds = tuple[float, float]
@@ -94,8 +95,6 @@ def clustered_mean(
 
 
 def _checked(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None) -> np.ndarray:
-    if len(values) != len(clusters):
-        raise EvaluationError(f"{len(values)} values and {len(clusters)} clusters: give the cluster of every value.")
     x = np.asarray(values, dtype=np.float64)
     if not np.isfinite(x).all():
         raise EvaluationError(f"A value is {x[~np.isfinite(x)][0]}: leave unscored samples out, and count them.")
@@ -217,23 +216,13 @@ def _sides(
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
     """The values of both over the ids that both scored, in the order of the ids, and their clusters."""
     shared = _scored_by_both(a, b)
-    groups = clusters_of(shared, clusters)
+    groups = [clusters[key] for key in shared]
     left, right = (_checked([side[key] for key in shared], groups, bounds) for side in (a, b))  # type: ignore[misc]
     return left, right, groups
 
 
 def _scored_by_both(a: Values, b: Values) -> list[str]:
     return sorted(key for key, value in a.items() if value is not None and b.get(key) is not None)
-
-
-def clusters_of(ids: Sequence[str], clusters: Mapping[str, Hashable]) -> list[Hashable]:
-    """The cluster of each id; EvaluationError where one has none."""
-    missing = [key for key in ids if key not in clusters]
-    if missing:
-        raise EvaluationError(
-            f"{len(missing)} sample ids have no cluster, first {missing[0]!r}: give the cluster of every id."
-        )
-    return [clusters[key] for key in ids]
 
 
 def average_over_runs(runs: Sequence[Values]) -> dict[str, float]:
@@ -250,21 +239,17 @@ def ratio_reduction(
     a: Values,
     b: Values,
     clusters: Mapping[str, Hashable],
-    *,
-    draws: int = 4000,
-    seed: int = 0,
 ) -> Estimate:
     """The relative cut of a rate, 1 - mean(a) / mean(b) over the ids both scored, with a cluster bootstrap interval.
 
     0.7 means that `a` has 70% less than the base `b`; negative means more. Clusters are drawn with replacement
-    `draws` times (the same draw on both sides); the interval is the 2.5% and 97.5% percentile of the draws in which
+    `DRAWS` times (the same draw on both sides); the interval is the 2.5% and 97.5% percentile of the draws in which
     mean(b) > 0. Where mean(a) is 0, or a and b agree on every id, all draws are alike; the bound then comes from the
     share of clusters that could differ unseen (`unseen_share`), divided by mean(b). Source: Efron and Tibshirani
     1993, chapter 13.
 
     Args:
         a, b: value in [0, 1] of each sample id; None where unscored. Where the mean of b is 0, there is no value.
-        draws: of the bootstrap.
 
     Raises:
         EvaluationError: an id has no cluster, or a value is not finite or outside [0, 1].
@@ -283,7 +268,7 @@ def ratio_reduction(
     if count < 2:
         return Estimate(value, None, None, n, count)
     sums = np.stack([np.bincount(index, weights=side, minlength=count) for side in (left, right)], axis=1)
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=draws)
+    weights = np.random.default_rng(0).multinomial(count, np.full(count, 1.0 / count), size=DRAWS)
     totals = weights @ sums  # [draws, 2]
     totals = totals[totals[:, 1] > 0]
     low, high = np.quantile(1.0 - totals[:, 0] / totals[:, 1], [(1.0 - CONFIDENCE) / 2, (1.0 + CONFIDENCE) / 2])
@@ -361,11 +346,9 @@ def pooled_over_seeds(
         EvaluationError: there is no run, one of several has no scored id, an id has no cluster, or a value is not
             finite or out of bounds.
     """
-    if not runs:
-        raise EvaluationError("No runs to pool: give at least one.")
     per_id = average_over_runs(runs)
     ids = sorted(per_id)
-    values, groups = [per_id[key] for key in ids], clusters_of(ids, clusters)
+    values, groups = [per_id[key] for key in ids], [clusters[key] for key in ids]
     of_run = [[value for value in run.values() if value is not None] for run in runs]
     means = [math.fsum(own) / len(own) if own else None for own in of_run]
     known = [value for value in means if value is not None]

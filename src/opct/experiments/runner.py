@@ -324,7 +324,6 @@ def ensure_evaluated(
     config: TrainConfig,
     settings: EvalConfig,
     *,
-    overwrite: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
     """Evaluate the last checkpoint of a run, or the base; existing results of the same evaluation are reused.
@@ -333,7 +332,7 @@ def ensure_evaluated(
         label: its label in the report.
         folder: a run, or another folder: for the model of `config` without an adapter.
     """
-    if not overwrite and is_evaluated(label, folder, config, settings):
+    if is_evaluated(label, folder, config, settings):
         progress.log(f"{label}: measured already in {folder}")
         return read_json(RunDir(folder).results_path)
     if not RunDir(folder).is_run:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import quiet, write_log
-from opct.evals.logs import JUDGE, OPCT, graded_samples, log_paths, read_log, task_name
+from opct.evals.logs import JUDGE, OPCT, graded_samples, log_paths, read_log
 from opct.evals.metrics import Row
 from opct.evals.run import write_results
 from opct.evals.samples import BENIGN_PREFIX, JUDGED, PARSED, GradedSample
@@ -128,22 +128,6 @@ def judge_run(
     folder = getattr(judge, "folder", None)
     calibration = calibration_of(judge.identity, folder)
     return results, add_judge_results(run, axis, judge.identity, requests, results, calibration, folder)
-
-
-def replaced_judge(run: RunDir, axis: str, identity: JudgeIdentity) -> str | None:
-    """A note if the metrics of another judge in the judged suite are replaced."""
-    suite = SUITES.get(axis, ("", ""))[0]
-    for log in map(read_log, log_paths(run.path)):
-        judges = _judges(log)
-        newest = next(reversed(judges.values()), None)
-        if task_name(log) == suite and newest is not None and newest["judge"]["hash"] != identity.hash:
-            other = newest["judge"]
-            return (
-                f"the rows of {suite + JUDGED} were made by {other['name']} ({other['model']}) [{other['hash']}] and "
-                f"are replaced in {run.results_path}. {log.location} keeps the scores of both judges. To restore the "
-                "former rows, run that judge again; its answers are cached."
-            )
-    return None
 
 
 def _judges(log: EvalLog) -> dict[str, dict[str, Any]]:

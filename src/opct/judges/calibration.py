@@ -88,15 +88,7 @@ def compare(
     *,
     draws: int = DRAWS,
 ) -> Agreement:
-    """The agreement of verdicts with labels, with intervals over clusters.
-
-    Raises:
-        EvaluationError: there are no labels, or the lengths differ.
-    """
-    if not labels or not len(labels) == len(verdicts) == len(clusters):
-        raise EvaluationError(
-            f"{len(labels)} labels, {len(verdicts)} verdicts and {len(clusters)} clusters: give one of each a reply."
-        )
+    """The agreement of verdicts with labels, with intervals over clusters."""
     names: dict[Hashable, int] = {}
     index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters])
     kind = 3 - 2 * np.asarray(verdicts, dtype=int) - np.asarray(labels, dtype=int)  # the place in (tp, fp, fn, tn)

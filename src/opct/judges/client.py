@@ -1,7 +1,7 @@
 """Client of Inspect models, used by judges, and by attacks for targets and attackers.
 
-Retries, waiting, timeouts and the number of connections are Inspect's. This module adds error messages without keys,
-the decision to give up, and a limit on the size of an answer.
+Retries, waiting, timeouts and the number of connections are Inspect's. This module adds error messages without keys
+and the decision to give up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOCAL_PROVIDERS = ("opct/", "hf/", "nnterp/", "transformer_lens/")
-MAX_ANSWER_BYTES = 8_000_000  # parsing a longer one blocks every other call
 _MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)
 _SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
@@ -69,7 +68,6 @@ class ModelClient:
         self.n_answered = self.n_failed_in_row = 0
         self._last_failure: Failure | None = None
         self.secrets = known_secrets(model)
-        _limit_answers(model)
 
     def config(self, **sampling: Any) -> GenerateConfig:
         """Sampling settings with Inspect's own for retries, timeouts and connections."""
@@ -191,32 +189,6 @@ def usage_of(output: ModelOutput) -> Usage:
     """The usage of one call, with tokens if the endpoint counts them."""
     used = output.usage
     return Usage(1) if used is None else Usage(1, used.input_tokens, used.output_tokens)
-
-
-def _limit_answers(model: Model) -> None:
-    """Cut the connection of an endpoint that sends more than `MAX_ANSWER_BYTES`."""
-    http = getattr(model.api, "http_client", None)
-    hooks = getattr(http, "event_hooks", None)
-    if isinstance(hooks, dict) and _limit_body not in hooks["response"]:
-        hooks["response"].append(_limit_body)
-
-
-async def _limit_body(response: Any) -> None:
-    stream = response.stream
-    kind = next(c for c in type(stream).__mro__ if c.__name__ == "AsyncByteStream")  # of httpx or httpx2
-
-    async def chunks(_: Any) -> Any:
-        n = 0
-        async for chunk in stream:
-            n += len(chunk)
-            if n > MAX_ANSWER_BYTES:
-                raise OSError(f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes")
-            yield chunk
-
-    async def aclose(_: Any) -> None:
-        await stream.aclose()
-
-    response.stream = type("LimitedStream", (kind,), {"__aiter__": chunks, "aclose": aclose})()
 
 
 def _failure(error: Exception, secrets: Iterable[str], *, was_answered: bool) -> Failure:

@@ -41,7 +41,7 @@ class Arm:
     @property
     def continues(self) -> bool:
         """True if a run continued the adapter of another run."""
-        return any((run.config_values or {}).get(ADAPTER) for run in self.runs)
+        return any(run.config_values.get(ADAPTER) for run in self.runs)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -70,7 +69,6 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise EvaluationError(f"The report is an HTML page, and {out} does not end in .html: give `--out report.html`.")
     _, json_path, card_path = written = output_paths(out)
-    _refuse_results(written, run_dirs)
     if not overwrite and (existing := [str(path) for path in written if path.exists()]):
         raise EvaluationError(
             f"{', '.join(existing)} would be overwritten: name another page with --out, or replace it with --overwrite."
@@ -95,16 +93,6 @@ def output_paths(page: Path) -> tuple[Path, Path, Path]:
     folder = RunDir(page.parent)
     # no other README is overwritten
     return page, page.with_suffix(".json"), folder.readme_path if folder.is_run else page.with_suffix(".md")
-
-
-def _refuse_results(written: Sequence[Path], run_dirs: Sequence[str | Path]) -> None:
-    """Refuse to overwrite the files that the report is made from."""
-    for run in map(RunDir, run_dirs):
-        logs = run.evals_dir.glob("*.eval")
-        kept = set(map(os.path.realpath, (run.path, run.results_path, run.manifest_path, *logs)))
-        for path in written:
-            if os.path.realpath(path) in kept:
-                raise EvaluationError(f"The report would overwrite its source {path}: choose another --out.")
 
 
 def report_json(

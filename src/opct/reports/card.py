@@ -64,7 +64,7 @@ def model_card_text(
     """
     arm = main_arm(comparison)
     run = arm.runs[0]
-    values = run.config_values or {}
+    values = run.config_values
     has_adapter = values.get("lora", "unknown") is not None if exported is None else exported.kind == "adapter"
     base = base_text(run.model, values.get("model.revision"))
     parts = verdict(comparison) if exported is None else [f"Trained from {base}.", exported.check]

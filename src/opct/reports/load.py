@@ -10,22 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from opct.config.loader import read_yaml
 from opct.config.schema import flat_settings
-from opct.errors import ConfigError, EvaluationError
+from opct.errors import EvaluationError
 from opct.evals.inspect_runner import quiet
 from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, units_of
-from opct.evals.run import known_suites, suite_of
+from opct.evals.run import known_suites, results_of, suite_of
 from opct.evals.samples import BENIGN, GradedSample
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.judges.calibration import with_calibrations
 from opct.runs.io import read_json
 from opct.runs.run_dir import RunDir
 
-SCHEMA = 1
 Row = dict[str, Any]
 
 
@@ -51,23 +50,6 @@ class ResultRow(Stored):
     unscored_reasons: dict[str, int] = {}
     n_truncated: int = 0
     settings: dict[str, Any] = {}
-
-
-class _RunInfo(Stored):
-    name: str | None = None
-    label: str | None = None
-    model: str | None = None
-    method: str | None = None
-    seed: int | None = None
-
-
-class _Results(Stored):
-    schema_version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
-    run: _RunInfo
-    rows: list[ResultRow]
-    created: str = ""
-    settings: dict[str, Any] = {}
-    warnings: list[str] = []
 
 
 class _TeacherCheck(Stored):
@@ -96,9 +78,9 @@ class EvaluatedRun:
     Attributes:
         name: unique within a report.
         path: its folder; None for a run made of logs only.
-        rows: of results.json; a row's settings say how its suite was sampled and graded.
+        rows: as in results.json; a row's settings say how its suite was sampled and graded.
         metrics: of metrics.jsonl.
-        config: config.yaml as text; `config_values` has the same by dotted name; None if unreadable.
+        config: config.yaml as text; `config_values` has the same by dotted name.
     """
 
     name: str
@@ -115,7 +97,7 @@ class EvaluatedRun:
     metrics: tuple[Row, ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
     config: str = ""
-    config_values: dict[str, Any] | None = field(default_factory=dict)
+    config_values: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def suites(self) -> dict[str, list[GradedSample]]:
@@ -141,7 +123,7 @@ class EvaluatedRun:
         return {}
 
     def row(self, suite: str, metric: str, group: str) -> Row | None:
-        """The row of results.json of a metric; None if the run did not measure it."""
+        """The row of a metric; None if the run did not measure it."""
         return self._rows.get((suite, metric, group))
 
     @cached_property
@@ -212,7 +194,7 @@ def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> No
 
 
 def load_run(directory: Path, label: str | None = None, *, trained_only: bool = False) -> EvaluatedRun:
-    """Read one run directory: its logs in evals/, of any Inspect task, and results.json.
+    """Read one run directory: its logs in evals/, also those of other Inspect tasks.
 
     Args:
         trained_only: also read a training that was not evaluated; it has no rows and no samples.
@@ -223,7 +205,10 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
     run_dir = RunDir(directory)
-    config, values = _read_config(run_dir.config_path)
+    config, values = "", {}
+    if run_dir.config_path.is_file():
+        values = flat_settings(read_yaml(run_dir.config_path))
+        config = run_dir.config_path.read_text(encoding="utf-8")
     if any(run_dir.evals_dir.glob("*.eval")):
         evaluation = read_evaluation(directory)
     elif trained_only and run_dir.is_run and values:
@@ -232,25 +217,21 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         evaluation = Evaluation(directory, about, "", {}, {}, [], [], [])
     else:
         raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {_remedy(run_dir)}")
-    results = _Results.model_validate({"schema": SCHEMA, "run": evaluation.run, "rows": []})
-    if run_dir.results_path.is_file():
-        results = read_json(run_dir.results_path, _Results, hint=_remedy(run_dir), error=EvaluationError)
     manifest = _Manifest()
     if run_dir.manifest_path.is_file():
         hint = "It is written by `opct train`."
         manifest = read_json(run_dir.manifest_path, _Manifest, hint=hint, error=EvaluationError)
-    info, rows = results.run, [row.model_dump() for row in results.rows]
-    known = {row["suite"] for row in rows}
+    about, results = evaluation.run, results_of(evaluation)
     return EvaluatedRun(
-        name=info.name or directory.name,
-        label=label or info.label or info.method or directory.name,
-        model=info.model or "unknown",
-        method=info.method,
-        seed=info.seed,
-        created=results.created or evaluation.created,
-        settings=results.settings,
-        warnings=(*results.warnings, *evaluation.left_out),
-        rows=tuple(with_calibrations([*rows, *(row for row in evaluation.rows if row["suite"] not in known)])),
+        name=about.get("name") or directory.name,
+        label=label or about.get("label") or about.get("method") or directory.name,
+        model=about.get("model") or "unknown",
+        method=about.get("method"),
+        seed=about.get("seed"),
+        created=evaluation.created,
+        settings=evaluation.settings,
+        warnings=tuple(results["warnings"]),
+        rows=tuple(with_calibrations(evaluation.rows)),
         samples=tuple(evaluation.samples),
         path=directory,
         metrics=tuple(run_dir.read_metrics()),
@@ -262,7 +243,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
 
 def _remedy(run: RunDir) -> str:
     """Advice on how to make the folder reportable."""
-    if (run.path / "result.json").is_file() or (run.path / "attack.json").is_file():
+    if (run.path / "result.json").is_file():
         return "It is an attack: give the evaluated run whose `attacks/` folder contains it."
     inner = sorted(path.parent for path in run.path.glob("*/manifest.json"))
     if inner and not run.is_run:
@@ -270,17 +251,6 @@ def _remedy(run: RunDir) -> str:
         return f"It contains runs: evaluate them first by {commands}, then report them."
     folder = shlex.quote(str(run.path))
     return f"Evaluate the run first: `opct eval {folder if run.is_run else f'MODEL --out {folder}'}`."
-
-
-def _read_config(path: Path) -> tuple[str, dict[str, Any] | None]:
-    """(config.yaml as text, its settings by dotted name); both empty if there is none."""
-    if not path.is_file():
-        return "", {}
-    try:
-        values = flat_settings(read_yaml(path))
-    except ConfigError:
-        return path.read_text(encoding="utf-8", errors="replace")[:10_000], None
-    return path.read_text(encoding="utf-8"), values
 
 
 def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:

@@ -393,25 +393,8 @@ def _why_not_paired(of: ArmValues, against: ArmValues) -> str | None:
         theirs = frozenset().union(*other.scored)
         alone = side.names(theirs.isdisjoint(ids) for ids in side.scored)
         if alone:
-            return f"no sample of {alone} was scored in {other.arm.name} too{_other_questions(side, other)}"
+            return f"no sample of {alone} was scored in {other.arm.name} too"
     return None
-
-
-def _other_questions(one: ArmValues, other: ArmValues) -> str:
-    """The question files of two arms and how to ask both the same; empty if they are the same."""
-    files = [side.arm.runs[0].settings.get("questions") for side in (one, other)]
-    if files[0] == files[1]:
-        return ""
-    asked = "; ".join(
-        f"{side.arm.name}: {file or 'the embedded ones'}" for side, file in zip((one, other), files, strict=True)
-    )
-    (lacking, file) = (other, files[0]) if files[0] else (one, files[1])
-    run = lacking.arm.runs[0]
-    target = run.path if run.method and run.path else run.model
-    return (
-        f", because their questions differ ({asked}). Evaluate {lacking.arm.name} on the same questions: `opct eval "
-        f"{target} --questions {file} --out FOLDER`"
-    )
 
 
 def _difference(

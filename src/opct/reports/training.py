@@ -16,7 +16,7 @@ from opct.reports.metrics import axis_info
 from opct.reports.wording import family_name, joined
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.runs.usage import UNKNOWN, Usage, earlier_usage, sum_usage, usage_of
+from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
 
 MOST_TOKENS = 1.25
 """Ratio of completion tokens between two arms above which there is a warning."""
@@ -76,9 +76,7 @@ def _mean_kl(rollout: Mapping[str, Any]) -> float:
 
 
 def _run_cost(run: EvaluatedRun) -> Usage:
-    # Without a readable config it is unknown whether the run continued from another one.
-    values = run.config_values
-    earlier = UNKNOWN if values is None else earlier_usage(run.manifest, values.get(ADAPTER))
+    earlier = earlier_usage(run.manifest, run.config_values.get(ADAPTER))
     return usage_of(run.metrics, run.manifest.get("offline"), earlier)
 
 
@@ -101,7 +99,7 @@ def earlier_note(arms: Sequence[Arm]) -> str:
     """Which arms continued from which adapters; empty where none did."""
     parts = []
     for arm in arms:
-        adapters = dict.fromkeys(str(own) for run in arm.runs if (own := (run.config_values or {}).get(ADAPTER)))
+        adapters = dict.fromkeys(str(own) for run in arm.runs if (own := run.config_values.get(ADAPTER)))
         if adapters:
             parts.append(f"{arm.name} continued from {joined(list(adapters))}")
     return f"{'; '.join(parts)}: what that took is in the totals alone." if parts else ""
@@ -143,10 +141,7 @@ def _trained_families(arm: Arm) -> set[str] | None:
 
 
 def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
-    """Warnings about runs wrongly pooled as seeds, arms with different budgets, and unreadable configs."""
-    for run in (run for arm in arms for run in arm.runs):
-        if run.config_values is None:
-            yield f"{run.name}: config.yaml cannot be read, so its training settings are not compared with other runs."
+    """Warnings about runs wrongly pooled as seeds, and about arms with different budgets."""
     trained = {arm.label: _Trained(arm) for arm in arms}
     for own in trained.values():
         yield from _unlike_seeds(own)
@@ -167,7 +162,7 @@ class _Trained:
         self.name = arm.name
         self.continues = arm.continues
         self.runs = [run for run in arm.runs if run.config_values]
-        self.configs = [run.config_values or {} for run in self.runs]
+        self.configs = [run.config_values for run in self.runs]
         self.budgets = [budget_of(config) for config in self.configs]
         self.steps = {run.manifest.get("total_steps") for run in self.runs}
         self.steps_in_all = {_run_cost(run).steps_in_all for run in self.runs}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -14,7 +13,7 @@ from opct.judges.provenance import rules_weakness
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
 from opct.reports.metrics import axis_info
-from opct.reports.table import DECISIVE, Estimate, MetricRow, judges_of, setting_key
+from opct.reports.table import DECISIVE, setting_key
 from opct.reports.training import training_warnings
 from opct.reports.wording import inside, joined
 from opct.runs.console import pluralize
@@ -41,13 +40,11 @@ def find_warnings(comparison: Comparison) -> list[str]:
     found = [
         *_of_evaluations(runs),
         *_judges(runs),
-        *_different_judges(runs),
         *_different_models(comparison),
         *_different_settings(runs),
         *_different_samples(runs),
         *_small_samples(comparison),
         *_left_out(comparison),
-        *_stale_results(comparison),
         *_repeated_seeds(comparison),
         *training_warnings(comparison.arms, comparison.pairs),
     ]
@@ -83,22 +80,6 @@ def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
             text = (row.get("settings") or {}).get("judge_warning") or rules_weakness(row)
             if text:
                 yield f"{row['suite']}: {text}"
-
-
-def _different_judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings for suites with several judges, or one judge with several thresholds."""
-    for suite in sorted({str(row["suite"]) for run in runs for row in run.rows}):
-        judges: dict[str, tuple[str, list[str]]] = {}
-        for run in runs:
-            for key, judge in judges_of(run, suite).items():
-                text = f"{judge.get('name')} ({judge.get('model')}) from a score of {judge.get('threshold')} [{key}]"
-                judges.setdefault(key, (text, []))[1].append(run.name)
-        if len(judges) > 1:
-            shown = "; ".join(f"{', '.join(names)}: {text}" for text, names in judges.values())
-            yield (
-                f"{suite}: the runs were judged by {len(judges)} different judges ({shown}), so no difference between "
-                "arms of different judges is given: use one judge for all, with `opct judge run`."
-            )
 
 
 def _different_models(comparison: Comparison) -> Iterator[str]:
@@ -195,27 +176,6 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
                 worst[arm.name] = (share, what)
         if worst:
             yield f"{axis_info(axis).title}: {text.format('; '.join(what for _, what in worst.values()))}"
-
-
-def _stale_results(comparison: Comparison) -> Iterator[str]:
-    """Rows of results.json that do not match the samples: one of the two files is stale."""
-    for i, arm in enumerate(comparison.arms):
-        for j, run in enumerate(arm.runs):
-            off = [row for row in comparison.rows if _is_stale(row.run_estimates[i][j], row, run)]
-            if off and run.path is not None:
-                yield (
-                    f"{run.name}: {pluralize(len(off), 'row')} of results.json (first {off[0].metric.name}, "
-                    f"{off[0].group}) do not match its logs; one of the files is stale. Run `opct eval "
-                    f"{shlex.quote(str(run.path))}` again."
-                )
-
-
-def _is_stale(estimate: Estimate | None, row: MetricRow, run: EvaluatedRun) -> bool:
-    values = run.units(row.metric, row.suite, row.group).values.values()
-    scored = [value for value in values if value is not None]
-    if estimate is None or estimate.value is None or not scored:
-        return False
-    return len(scored) != estimate.n or abs(sum(scored) / len(scored) - estimate.value) > 1e-6
 
 
 def _repeated_seeds(comparison: Comparison) -> Iterator[str]:

@@ -252,21 +252,6 @@ def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
         progress.done()
 
 
-def stage_callback(progress: Progress, name: str, then: str = "") -> Callable[[int, int], None]:
-    """A callback of (done, total) that is a stage of a progress; a new stage, named with `then`, when the total turns
-    out larger."""
-    seen = {"done": 0, "total": -1}
-
-    def call(done: int, total: int) -> None:
-        if total != seen["total"]:
-            progress.stage(name if seen["total"] < 0 else name + then, total)
-            seen.update(done=0, total=total)
-        progress.advance(done - seen["done"])
-        seen["done"] = done
-
-    return call
-
-
 def fields_text(fields: dict[str, Field]) -> str:
     """Fields as `kl=0.213 tokens=768`."""
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in fields.items()}

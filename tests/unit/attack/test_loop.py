@@ -405,11 +405,6 @@ def test_an_attacker_with_the_wrong_number_of_proposals_is_refused():
         run(Cast(attacker))
 
 
-def test_a_subject_is_attacked_once():
-    with pytest.raises(EvaluationError, match="each id once"):
-        EpisodeState(subjects("a", "a"), Rules())
-
-
 def test_spent_counts_queries_and_tokens_of_both():
     attempts = [
         made("a", 0, 0, completion_tokens=7, prompt_tokens=3, attacker_tokens=5, attacker_prompt_tokens=11),

@@ -357,7 +357,7 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
         at_once -= 1
         return output_of("Here is the plan: walk to the shop and buy some paint.")
 

@@ -4,13 +4,11 @@ import contextlib
 import io
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from opct.evals.logs import read_samples
 from opct.evals.samples import GradedSample
-from opct.judges.protocol import JudgeIdentity, JudgeResult
 from tests.labelled import rows, write
 from tests.logs import write_evaluation
 from tests.unit.cli.running import run as opct
@@ -111,28 +109,6 @@ def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path,
     assert "safety_awareness needs warned" in said.err
     assert "cost" not in said.out
     assert not (run / "evals" / "judge_cache.jsonl").exists()
-
-
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch, capsys, dry_run):
-    """Another judge's rows of the suite; not its own."""
-
-    def judge(requests, progress):
-        return [JudgeResult(request.id, 0.75, "harmful") for request in requests]
-
-    paid, own = (
-        JudgeIdentity(name, model, "r", "harmful", 0.5) for name, model in (("strongreject", "m/x"), ("c", "o"))
-    )
-    monkeypatch.setattr("opct.cli.judge._judge_of", lambda *_: SimpleNamespace(identity=own, judge=judge))
-
-    def said(name: str, identity: JudgeIdentity) -> str:
-        run = samples(tmp_path / name, jailbreak_judged={"judge": identity.row()})
-        assert opct("judge", "run", run, "--judge", "c", *(["--dry-run"] if dry_run else [])) == 0
-        return capsys.readouterr().out
-
-    told = f"note: the rows of jailbreak_judged were made by strongreject (m/x) [{paid.hash}] and are replaced in"
-    assert told in said("others", paid)
-    assert "note:" not in said("own", own)
 
 
 def test_a_calibration_in_another_folder_says_how_it_is_found(own: str, tmp_path: Path, capsys):

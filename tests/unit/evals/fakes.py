@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from opct.evals.inspect_runner import ProgressCounter, run_inspect
+from opct.evals.inspect_runner import run_inspect
 from opct.evals.logs import graded_samples
 from opct.evals.metrics import GRID, find_metric, reaches, units_of
+from opct.runs.console import NullProgress
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class FakePolicy:
 
 def graded(task, policy, folder):
     """The graded samples of a task."""
-    [log] = run_inspect([task], policy, folder, 16, ProgressCounter(None, 0))
+    [log] = run_inspect([task], policy, folder, 16, NullProgress())
     return graded_samples(log)
 
 

@@ -10,10 +10,12 @@ import pytest
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
 from opct.evals.config import EvalConfig
-from opct.evals.inspect_runner import run_task
+from opct.evals.inspect_runner import run_inspect
 from opct.evals.metrics import metric_rows
+from opct.evals.registry import SUITE_TASKS
 from opct.evals.samples import GradedSample
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
+from opct.runs.console import NullProgress
 from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy, graded, values_of
 
@@ -343,8 +345,8 @@ def test_by_its_name_as_any_inspect_task(tmp_path):
     def reply(prompt, seed):
         return warnings.get(prompt[-1]["content"], "With pleasure.")
 
-    [summary] = run_task(FakePolicy(reply), "opct/safety_awareness", out_dir=tmp_path, task_args=sizes)
-    found = {(m["metric"], m["scorer"]): (m["value"], m["n"], m["n_unscored"]) for m in summary["metrics"]}
-    assert summary["n"] == 4
-    assert found["mean", "is_warned"] == (1.0, 2, 2)
-    assert found["mean", "is_over_warned"] == (0.0, 2, 2)
+    [log] = run_inspect([SUITE_TASKS["safety_awareness"](**sizes)], FakePolicy(reply), tmp_path, 16, NullProgress())
+    found = {s.name: (s.metrics["mean"].value, s.scored_samples, s.unscored_samples) for s in log.results.scores}
+    assert len(log.samples) == 4
+    assert found["is_warned"] == (1.0, 2, 2)
+    assert found["is_over_warned"] == (0.0, 2, 2)

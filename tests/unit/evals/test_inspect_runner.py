@@ -1,13 +1,12 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
-import sys
-
 import pytest
 from inspect_ai.log import read_eval_log, write_eval_log
 
 from opct.errors import EvaluationError
-from opct.evals.inspect_runner import run_task, write_log
+from opct.evals.inspect_runner import run_task
 from opct.evals.logs import read_evaluation
+from tests.progress import Noted
 from tests.unit.evals.fakes import FakePolicy
 
 TASK_FILE = """
@@ -58,17 +57,17 @@ def capital_log(task_file, tmp_path_factory):
 
 
 def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
-    calls = []
+    noted = Noted()
     (summary,) = run_task(
         FakePolicy(lambda prompt, seed: "It is right3, I say."),
         f"{task_file}@capital",
         out_dir=tmp_path,
-        progress=lambda done, total: calls.append((done, total)),
+        progress=noted,
         run={"label": "opct", "model": "fake"},
     )
     assert (summary["task"], summary["n"], summary["n_truncated"]) == ("capital", 2, 0)
     assert next(metric["value"] for metric in summary["metrics"] if metric["metric"] == "accuracy") == 0.5
-    assert calls == [(0, 2), (1, 2), (2, 2)]
+    assert noted.told == [(f"{task_file}@capital", 2), 1, 1]
     assert summary["log"] == str(tmp_path / "evals" / "capital.eval")
     assert capfd.readouterr() == ("", "")
     found = read_evaluation(tmp_path)
@@ -131,14 +130,12 @@ def test_samples_are_paired_by_id_and_input(tmp_path, capital_log):
     assert edited[1].values == {"accuracy": None}
 
 
-def test_arguments_limits_and_all_tasks_of_a_file(tmp_path, task_file):
+def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
     policy = FakePolicy(reply)
-    (summary,) = run_task(policy, f"{task_file}@capital", out_dir=tmp_path, task_args={"word": "zzz"}, limit=1)
+    (summary,) = run_task(policy, f"{task_file}@capital", out_dir=tmp_path, limit=1)
     assert (summary["n"], summary["metrics"][0]["value"]) == (1, 0.0)
     assert policy.settings[0]["temperature"] == 0.0
     assert [s["task"] for s in run_task(policy, str(task_file), out_dir=tmp_path)] == ["capital", "other"]
-    with pytest.raises(EvaluationError, match=r"Unknown argument of the task capital: 'wrod'\. Did you mean 'word'"):
-        run_task(policy, f"{task_file}@capital", out_dir=tmp_path, task_args={"wrod": 1})
 
 
 @pytest.mark.parametrize(
@@ -154,17 +151,6 @@ def test_arguments_limits_and_all_tasks_of_a_file(tmp_path, task_file):
 def test_unknown_task(tmp_path, task_file, spec, message):
     with pytest.raises(EvaluationError, match=message):
         run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)
-
-
-def test_a_log_that_is_being_written_is_not_read(tmp_path, capital_log, monkeypatch):
-    """A kill before the rename leaves no file that counts as a log."""
-    monkeypatch.setattr("opct.evals.inspect_runner.fsync_file", lambda path: sys.exit())
-    monkeypatch.setattr("pathlib.Path.unlink", lambda *_, **__: None)
-    with pytest.raises(SystemExit):
-        write_log(read_eval_log(str(capital_log)), tmp_path / "a.eval")
-    assert list(tmp_path.iterdir())
-    with pytest.raises(EvaluationError, match="holds no evaluation"):
-        read_evaluation(tmp_path)
 
 
 @pytest.mark.parametrize("cut", [0, 100, 0.5, -1])

@@ -18,7 +18,7 @@ from opct.evals.metrics import (
     pass_rates,
     reaches,
 )
-from opct.evals.run import evaluate
+from opct.evals.run import evaluate, make_tasks
 from opct.evals.samples import GradedSample
 from opct.evals.stats import clustered_mean
 from opct.reports.build import report
@@ -40,14 +40,15 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
         bounds=None,
     )
     monkeypatch.setattr(metrics, "METRICS", (*METRICS, toy))
+    config = EvalConfig(suites=["sycophancy_short"], families_per_question=1, kl_samples=0)
     policies = {"base": "It is right3, I say.", "opct": "It is right3."}
     for label, reply in policies.items():
         results = evaluate(
             FakePolicy(lambda prompt, seed, reply=reply: reply),
-            EvalConfig(suites=["sycophancy_short"], families_per_question=1, kl_samples=0),
+            config,
             out_dir=tmp_path / label,
             label=label,
-            questions=QUESTIONS,
+            tasks=make_tasks(config, QUESTIONS),
         )
         [row] = [row for row in results["rows"] if row["metric"] == "reply_words"]
         assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2 + 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, OpctError
 from opct.reports.build import report
 from opct.reports.load import load_run, load_runs, of_suites
 from opct.runs.io import write_json
@@ -86,12 +86,7 @@ def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("results.json", '{"schema": 1,\n "rows": [}', r"results\.json: not valid JSON"),
-        ("results.json", '{"schema": 9, "run": {}, "rows": []}', r"results\.json: schema"),
-        ("results.json", '{"schema": 1, "run": {}, "rows": [1, {}]}', r"rows\.0: .*rows\.1\.axis: Field required"),
-        ("results.json", '{"schema": 1, "run": {}, "rows": [], "warnings": 5}', "warnings: "),
-        ("results.json", '{"schema": 1, "run": {"seed": "a"}, "rows": [], "settings": 5}', "run.seed: .*settings: "),
-        ("results.json", "[" * 100_000, "not valid JSON"),
+        ("config.yaml", "a: [", "config.yaml"),
         ("evals/benign.eval", "no zip", r"benign\.eval cannot be read as an Inspect log"),
         ("manifest.json", '{"teacher_check": "yes"}', r"manifest\.json: teacher_check"),
         ("manifest.json", '{"teacher_check": {"jailbreak": {"bad": 0.5}}}', r"teacher_check\.jailbreak\.axis: Field"),
@@ -99,7 +94,7 @@ def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path
 )
 def test_a_file_of_the_wrong_shape_is_one_clear_error(folder, name, content, message):
     (folder / name).write_text(content, encoding="utf-8")
-    with pytest.raises(EvaluationError) as caught:
+    with pytest.raises(OpctError) as caught:
         load_run(folder)
     assert re.search(message, str(caught.value)), str(caught.value)
 

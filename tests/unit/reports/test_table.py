@@ -7,12 +7,11 @@ import pytest
 
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
-from opct.reports.load import load_run
 from opct.reports.table import PairedDifference, read_difference
 from opct.reports.verdict import verdict
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import problem, run, sample, with_row_settings, without_families
-from tests.unit.reports.synthetic import make_records, run_of, write_run
+from tests.unit.reports.synthetic import make_records, run_of
 
 RATE = "sycophancy_rate"
 
@@ -178,15 +177,6 @@ def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(seeds):
     )
 
 
-def test_other_questions_are_said_once_with_the_remedy(tmp_path):
-    base, opct = (load_run(write_run(tmp_path, label, questions=4)) for label in ("base", "opct"))
-    renamed = tuple(replace(own, id=f"mine/{own.id}", cluster=f"mine/{own.cluster}") for own in opct.samples)
-    text = "\n".join(verdict(compare([base, replace(opct, samples=renamed, settings={"questions": "my.csv"})])))
-    cause = "because their questions differ (OPCT: my.csv; Base: the embedded ones). Evaluate Base on the same "
-    assert cause + f"questions: `opct eval {base.model} --questions my.csv --out FOLDER`." in text
-    assert text.count("on the same questions") == 2  # once for the axes, once for what it cost
-
-
 def test_a_run_that_did_not_measure_a_metric_or_was_asked_other_samples_is_named(seeds):
     bare = replace(seeds[4], rows=tuple(r for r in seeds[4].rows if r["metric"] != RATE))
     assert "OPCT is not pooled: opct-3 did not measure it" in compare([*seeds[:4], bare]).row(RATE).explanation
@@ -255,10 +245,6 @@ def test_arms_of_different_judges_are_not_compared(seeds):
         "judged by different judges",
     )
     assert difference(found) is not None
-    [text] = [text for text in find_warnings(found) if "different judges" in text]
-    assert text.startswith(
-        "benign: the runs were judged by 2 different judges (base: strongreject (m) from a score of 0.5"
-    )
 
 
 def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():

@@ -12,7 +12,6 @@ from opct.errors import EvaluationError
 from opct.reports.arms import make_arms
 from opct.reports.build import report, report_json
 from opct.reports.compare import compare
-from opct.reports.load import load_runs
 from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.io import write_jsonl
@@ -69,19 +68,17 @@ def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
 
 def test_offline_samples_and_earlier_runs_are_in_the_totals():
     """SFT: 20 s and 500 tokens of offline answers before a step of 1.5 s. `both` continues from it. What `lost`
-    continues from was not written down, and the config of `bad` cannot be read."""
+    continues from was not written down."""
     sampled = {"step": 0, "time/offline_s": 20.0, "rollout/offline_tokens": 500}
     both = trained(
         "both", step(1), method="opct", config_values=ADAPTER, manifest={"earlier": {"steps": 1, "seconds": 21.5}}
     )
     lost = trained("lost", step(1), method="opct", config_values=ADAPTER)
-    bad = trained("bad", step(1), method="opct", config_values=None)
-    arms = make_arms([trained("sft", sampled, step(1), method="sft"), both, lost, bad])
+    arms = make_arms([trained("sft", sampled, step(1), method="sft"), both, lost])
     assert {arm.label: texts[-2:] for arm, texts in cost_rows(arms)} == {
         "sft": ("1", "22"),
         "both": ("2", "23"),
         "lost": ("not logged", "not logged"),
-        "bad": ("not logged", "not logged"),
     }
     assert cost_rows(arms)[0][1][6:8] == ("500", "20")
     assert earlier_note(arms[:2]) == "both continued from runs/sft-seed1: what that took is in the totals alone."
@@ -239,18 +236,6 @@ def test_runs_of_one_label_that_were_trained_unlike_are_named():
     )
     assert 'model.adapter ("runs/sft-seed1/final", "runs/sft-seed1/final")' not in texts(one, other)
     assert len(texts(one, other | {"model.adapter": "runs/sft-seed1/final"})) == 1
-
-
-def test_a_config_that_cannot_be_read_is_named(tmp_path):
-    """One that is not YAML, and one of a few bytes that expands to gigabytes."""
-    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-        f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-    )
-    for i, text in enumerate(("a: [", bomb)):
-        folder = write_run(tmp_path, "opct", i, questions=2)
-        (folder / "config.yaml").write_text(text)
-        found = find_warnings(compare(load_runs([folder])))
-        assert any("config.yaml cannot be read" in warning for warning in found)
 
 
 @pytest.mark.parametrize(("nested", "flat"), [({}, {}), ({"a": {"b": {"c": 1}}, "d": [2]}, {"a.b.c": 1, "d": [2]})])

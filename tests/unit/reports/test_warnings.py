@@ -61,7 +61,7 @@ def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
     assert find_warnings(compare(made))[: len(expected)] == expected
 
 
-def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(three):
+def test_shares_of_unscored_and_cut_replies_are_named(three):
     opct = three[2]
     spoilt = tuple(
         row | {"value": 0.123, "n_unscored": 40, "n_truncated": 100}
@@ -70,7 +70,6 @@ def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(three):
         for row in opct.rows
     )
     text = warnings(three[0], replace(opct, rows=spoilt, path=Path("opct-1")))
-    assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not match its logs" in text
     assert "Sycophancy: many replies are unscored, so in no rate (OPCT 40 of 399 (10.0%) of Sycophancy rate" in text
     assert "Sycophancy: many replies were truncated (OPCT 100 of 399 (25.1%)" in text
 

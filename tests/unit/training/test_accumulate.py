@@ -15,22 +15,14 @@ from opct.models.inference import prefill
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher, no_sharing_reason
-from opct.runs.console import NullProgress
 from opct.training import accumulate as accumulate_module
 from opct.training.accumulate import accumulate, shares_prompts, slow_path_reasons
 from opct.training.setup import build_setup
 from opct.training.trainer import train
 from tests import oracles
+from tests.progress import Noted
 from tests.tiny import tiny_adapter_policy, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
-
-
-class Noted(NullProgress):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, message: str) -> None:
-        self.lines.append(message)
 
 
 def fault(make_config, policy: Policy) -> str | None:

@@ -17,11 +17,12 @@ from opct.errors import DataError, DivergenceError, ModelError, NonFiniteError, 
 from opct.methods.consistency import MicroLoss
 from opct.models.policy import Policy
 from opct.runs.checkpoints import read_state
-from opct.runs.console import NullProgress, StopRequest
+from opct.runs.console import StopRequest
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, load_data
 from opct.training.trainer import learning_rate, train
+from tests.progress import Noted
 from tests.unit.training.conftest import NO_VALIDATION, metrics, untimed, weights
 
 
@@ -75,12 +76,9 @@ def test_a_run_follows_from_its_seed(make_config, tmp_path: Path):
 
 
 def test_the_validation_before_training_is_a_stage_of_its_own(make_config):
-    class Stages(NullProgress):
-        def stage(self, name: str, total: int | None = None) -> None:
-            stages.append((name, total))
-
-    stages: list[tuple[str, int | None]] = []
-    train(make_config(max_steps=1), progress=Stages())
+    noted = Noted()
+    train(make_config(max_steps=1), progress=noted)
+    stages = [told for told in noted.told if isinstance(told, tuple)]
     assert stages[-2:] == [("validation before training", None), ("train opct", 1)]
 
 
