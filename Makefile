@@ -89,13 +89,13 @@ bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the 
 
 bench-scores: $(BENCH) ## the table of evaluations, and the estimators
 	$(BIN)/opct experiment configs/experiments/sycophancy.yaml
-	$(BIN)/python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
+	$(BIN)/python benchmarks/estimators.py --out runs/estimators
 
 bench-step: $(BENCH) model ## seconds and memory of a step against TRL
-	$(BIN)/python -m benchmarks.step --out runs/step --figure docs/assets/step.svg
+	$(BIN)/python -m benchmarks.step --out runs/step
 
 bench-sampler: $(BENCH) model ## tokens per second; OPCT_VLLM_PYTHON names an interpreter with vLLM
-	$(BIN)/python -m benchmarks.sampler --out runs/sampler --figure docs/assets/sampler.svg
+	$(BIN)/python -m benchmarks.sampler --out runs/sampler
 
 bench-gpu: $(BENCH) ## a step, rollouts and the loss on a GPU, against TRL, vLLM and Liger; MODEL is a folder
 	$(BIN)/python -m benchmarks.gpu --model $(MODEL) --out runs/gpu

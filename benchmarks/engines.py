@@ -1,19 +1,13 @@
 """How fast each engine samples: completion tokens a second by rows sampled together, lengths forced equal.
 
-    python -m benchmarks.engines --dtype bfloat16 --rows 8 32 128 --tokens 64
-
-In this process, and in vLLM where it is installed, each with a LoRA adapter and without. The prompts are the embedded
-sycophancy pairs', one completion each; nothing stops a completion before its last token. Every measurement is repeated
-after a first one that is not counted; the median is printed, with the smallest and the largest. The log-probs of the
-sampled tokens are compared with those of the model in training (rollout/mismatch_kl).
+In this process, in vLLM, or at a server of it, each with a LoRA adapter. The prompts are the embedded sycophancy
+pairs', one completion each; nothing stops a completion before its last token. The log-probs of the sampled tokens are
+compared with those of the model in training (rollout/mismatch_kl). `benchmarks.gpu` measures with it.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import importlib.util
-import json
 import os
 import socket
 import statistics
@@ -22,58 +16,18 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from benchmarks.ours import force_lengths
-from opct.config.schema import Q4_MODEL, LoraSettings, ModelConfig, TrainConfig, VllmConfig
+from opct.config.schema import LoraSettings, ModelConfig, TrainConfig, VllmConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Engine, Sampler
+from opct.models.vllm.engine import Engine
 from opct.models.vllm.server import VllmServer
-
-
-def main() -> None:
-    options = parsed()
-    config = TrainConfig.model_validate(
-        {
-            "model": {"name_or_path": options.model, "dtype": options.dtype},
-            "lora": {"r": options.rank, "alpha": 2 * options.rank},
-            "rollout": {"engine": "vllm"},
-            "vllm": {"enforce_eager": options.eager},
-        }
-    )
-    policy = loaded(config.model, config.lora)
-    prompts = prompts_of(policy, max(options.rows))
-    print(f"{policy.name}, {policy.dtype}, {policy.device}, {torch.get_num_threads()} threads, {options.tokens} tokens")
-    samplers: dict[str, Callable[[], contextlib.AbstractContextManager[Sampler]]] = {
-        "in_process, adapter": lambda: contextlib.nullcontext(policy),
-        "in_process, base": policy.adapter_off,
-    }
-    with engine_of(policy, config, max(map(len, prompts)) + options.tokens) as engine:
-        if engine is not None:
-            engine.sync_weights(0)
-            samplers["vllm, adapter"] = lambda: contextlib.nullcontext(engine)
-            samplers["vllm, base"] = lambda: contextlib.nullcontext(engine.base())
-        for rows in options.rows:
-            for name, sampler in samplers.items():
-                row = measure(policy, name, sampler, prompts[:rows], options.tokens, options.repeats)
-                print(json.dumps(row), flush=True)
-
-
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=Q4_MODEL)
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
-    parser.add_argument("--rows", type=int, nargs="+", default=[8, 32, 128])
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs; a CPU has none")
-    return parser.parse_args()
 
 
 def loaded(model: ModelConfig, lora: LoraSettings | None) -> Policy:
@@ -94,12 +48,8 @@ def prompts_of(policy: Policy, n: int) -> list[list[int]]:
 
 
 @contextlib.contextmanager
-def engine_of(policy: Policy, config: TrainConfig, max_model_len: int) -> Iterator[Engine | None]:
-    """None where vLLM is not installed."""
-    if importlib.util.find_spec("vllm") is None:
-        print("vLLM is not installed: this process alone")
-        yield None
-        return
+def engine_of(policy: Policy, config: TrainConfig, max_model_len: int) -> Iterator[Engine]:
+    """vLLM in this process."""
     from opct.models.vllm.local import VllmEngine
 
     force_lengths()
@@ -169,7 +119,3 @@ def measure(policy: Policy, name: str, sampler, prompts: list[list[int]], tokens
         "mismatch_kl_k3": float(f"{((-differences).exp() - 1 + differences).mean():.2g}"),
         "mean_abs": float(f"{differences.abs().mean():.2g}"),
     }
-
-
-if __name__ == "__main__":
-    main()

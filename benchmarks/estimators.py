@@ -1,6 +1,6 @@
 """`exact` against `sampled`: the variance of the gradient at the same samples, and held-out KL over time.
 
-    python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
+    python benchmarks/estimators.py --out runs/estimators
 
 Variance: before the first step, for one batch of pairs, `--draws` independent rollouts (one completion a pair). Each
 rollout gives a gradient under both estimators, on the same tokens. With g_i the gradient of draw i over all trained
@@ -117,40 +117,9 @@ def curves(config: TrainConfig, out: Path) -> dict[str, list[tuple[int, float, f
     return found
 
 
-def draw_figure(result: dict, path: Path) -> None:
-    """Two panels side by side: variance (log scale), and held-out KL against time."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams["svg.hashsalt"] = "opct"
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    values = [result["variance"][name]["variance"] for name in ESTIMATORS]
-    left.bar(ESTIMATORS, values, color=["#2a6f97", "#c8553d"])
-    left.set_yscale("log")
-    left.set_title("gradient variance, same samples")
-    left.set_ylabel("sum of squared deviations")
-    for i, value in enumerate(values):
-        left.annotate(f"{value:.3g}", (i, value), ha="center", va="bottom")
-    for i, of_seed in enumerate(result["curves"].values()):
-        for name, colour in zip(ESTIMATORS, ["#2a6f97", "#c8553d"], strict=True):
-            seconds, kl = [p[1] for p in of_seed[name]], [p[2] for p in of_seed[name]]
-            label = name if i == 0 else None
-            right.plot(seconds, kl, marker="os^D"[i % 4], color=colour, label=label)
-    right.set_title(f"held-out KL while training, {len(result['curves'])} seeds")
-    right.set_xlabel("seconds of training")
-    right.set_ylabel("KL, nats per token")
-    right.set_ylim(bottom=0)
-    right.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/estimators"))
-    parser.add_argument("--figure", type=Path, default=Path("runs/estimators/estimators.svg"))
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--draws", type=int, default=24)
     parser.add_argument("--steps", type=int, default=16)
@@ -164,7 +133,6 @@ def main() -> None:
         "curves": {str(config.seed): curves(config, args.out) for config in configs},
     }
     write_json(args.out / "estimators.json", result)
-    draw_figure(result, args.figure)
     print(json.dumps(result, indent=1))
 
 

@@ -1,6 +1,6 @@
 """Completion tokens per second: the sampler of `opct` against `generate` of transformers, and vLLM where there is one.
 
-    python -m benchmarks.sampler --out runs/sampler --repeats 3 --figure docs/assets/sampler.svg
+    python -m benchmarks.sampler --out runs/sampler --repeats 3
     OPCT_VLLM_PYTHON=/path/to/python python -m benchmarks.sampler ...
 
 Prompts of 64 tokens, all different; 64 new tokens in every row, at 8, 32 and 128 rows; and `ragged`, where a row ends
@@ -206,27 +206,6 @@ def best_of_transformers(engines: dict[str, dict[int, float]]) -> dict[int, floa
     return max(own, key=lambda reps: spread(list(reps.values())).middle, default={})
 
 
-def draw(out: Path, figure: Path) -> None:
-    """Groups of bars: a case each, an engine a bar, whiskers from the least to the most."""
-    from benchmarks.figures import COLOURS, pyplot, save
-
-    cases, memory = collect(out)
-    canvas, axis = pyplot().subplots(figsize=(7, 3.4), layout="constrained")
-    width = 0.8 / len(memory)
-    for i, (engine, colour) in enumerate(zip(memory, COLOURS, strict=False)):
-        for place, engines in enumerate(cases.values()):
-            if engine in engines:
-                one = spread(list(engines[engine].values()))
-                error = [[one.middle - one.low], [one.high - one.middle]]
-                label = engine if place == 0 else None
-                axis.bar(place + i * width, one.middle, width, yerr=error, color=colour, label=label, capsize=2)
-    ticks = [place + width * (len(memory) - 1) / 2 for place in range(len(cases))]
-    axis.set_xticks(ticks, titles(cases))
-    axis.set_ylabel("completion tokens per second")
-    axis.legend(fontsize="small")
-    save(canvas, figure)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/sampler"))
@@ -238,7 +217,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-s", type=float, default=1800)
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and measure nothing")
-    parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     dtype = products_dtype(args.dtype)
     process = {"limit_s": args.limit_s, "threads": args.threads}
@@ -270,8 +248,6 @@ def main() -> None:
                         f"  {case} {engine} {rep}: {rate(result):.0f} tokens/s, {result['peak_gb']:.1f} GB", flush=True
                     )
     print(table(args.out))
-    if args.figure:
-        draw(args.out, args.figure)
     if failed:
         raise SystemExit(f"{failed} cells failed: start again to measure these")
 

@@ -1,6 +1,6 @@
 """Seconds and memory of a training step: `opct` against the two trainers of TRL that can compute the same.
 
-    python -m benchmarks.step --out runs/step --repeats 3 --figure docs/assets/step.svg
+    python -m benchmarks.step --out runs/step --repeats 3
     python -m benchmarks.step --out runs/step --table          # of what is there; nothing is run
 
 First each system computes the loss of one small step in float32 on the same completions; where the losses, or the norms
@@ -215,30 +215,6 @@ def _rate(row: dict[str, Any]) -> float:
     return row["training_flops"] / (row["step"] - row["rollout"])
 
 
-def draw(out: Path, figure: Path) -> None:
-    """Bars of a step, its phases stacked; a panel for each workload and way of training."""
-    from benchmarks.figures import legend_above, pyplot, save, stacked_bars
-
-    found = collect(out)
-    plt = pyplot()
-    rows = sorted(found)
-    height = sum(0.35 * len(found[key]) + 0.7 for key in rows)
-    ratio = [len(found[key]) + 1 for key in rows]
-    canvas, axes = plt.subplots(
-        len(rows), 1, figsize=(8.5, height), layout="constrained", squeeze=False, height_ratios=ratio
-    )
-    for axis, key in zip(axes[:, 0], rows, strict=True):
-        bars = {
-            text: {p: spread([row[p] for row in reps.values()]).middle for p in (*PHASES, "other")}
-            for text, reps in ((text, found[key][text]) for text in in_order(found[key]))
-        }
-        stacked_bars(axis, bars, (*PHASES, "other"))
-        axis.set_title(f"{key[1]}, {key[0]}", fontsize="medium", loc="left")
-    axes[-1, 0].set_xlabel("seconds a step")
-    legend_above(canvas, axes[0, 0])
-    save(canvas, figure)
-
-
 def work(cell: dict[str, Any]) -> dict[str, Any]:
     """In the process of a cell: check or time."""
     from benchmarks import ours
@@ -279,7 +255,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and measure nothing")
     parser.add_argument("--check", action="store_true", help="compare the losses, and time nothing")
     parser.add_argument("--rates", type=Path, default=Path("runs/breakdown/rates.json"), help="of benchmarks.breakdown")
-    parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     if args.steps < 2:
         parser.error("--steps: at least 2, for the first is a warm-up")
@@ -306,8 +281,6 @@ def main() -> None:
     if not args.check:
         measured = json.loads(args.rates.read_text(encoding="utf-8"))["result"] if args.rates.exists() else None
         print(table(args.out, measured and best_rate(measured, args.dtype)))
-        if args.figure:
-            draw(args.out, args.figure)
     if failed:
         raise SystemExit(f"{failed} cells failed: start again to measure these")
 

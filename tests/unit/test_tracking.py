@@ -1,4 +1,5 @@
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ def run(tmp_path):
 
 
 def test_metrics_are_written_without_any_tracker(run):
-    with Tracker(run, load_config()) as tracker:
+    with closing(Tracker(run, load_config())) as tracker:
         tracker.log(0, {"validation/kl": 0.5})
         tracker.log(1, {"train/kl": 0.25, "train/completion_tokens": 7})
     assert read_jsonl(run.metrics_path) == [
@@ -29,7 +30,7 @@ def test_metrics_are_written_without_any_tracker(run):
 
 
 def test_a_number_that_is_not_finite_is_refused(run):
-    with Tracker(run, load_config()) as tracker, pytest.raises(RunError, match="train/kl"):
+    with closing(Tracker(run, load_config())) as tracker, pytest.raises(RunError, match="train/kl"):
         tracker.log(1, {"train/kl": float("nan")})
 
 
@@ -39,7 +40,7 @@ def test_tensorboard_gets_the_same_numbers(run):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with Tracker(run, load_config(overrides=["report_to=[tensorboard, tensorboard]"])) as tracker:
+    with closing(Tracker(run, load_config(overrides=["report_to=[tensorboard, tensorboard]"]))) as tracker:
         for step in (1, 2, 3):
             tracker.log(step, {"train/kl": 1 / step})
     reader = EventAccumulator(str(run.trackers_dir / "opct"))
@@ -57,7 +58,7 @@ def test_a_step_that_is_done_again_after_a_kill_is_sent_once(run, monkeypatch):
     )
     monkeypatch.setattr("opct.runs.tracking._start", lambda *_: run.trackers_dir.mkdir(exist_ok=True) or stand_in)
     for steps in ((0, 1, 2, 3), (2, 3, 4)):  # the last checkpoint was that of step 1
-        with Tracker(run, load_config(overrides=["report_to=[tensorboard]"])) as tracker:
+        with closing(Tracker(run, load_config(overrides=["report_to=[tensorboard]"]))) as tracker:
             for step in steps:
                 tracker.log(step, {"train/kl": 1.0})
     assert sent == [0, 1, 2, 3, 4]
@@ -71,7 +72,7 @@ def test_a_run_keeps_its_name_and_id_when_it_is_resumed(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", api)
     monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: ["wandb"])
     for _ in range(2):
-        with Tracker(run, load_config(overrides=["report_to=[wandb]"])):
+        with closing(Tracker(run, load_config(overrides=["report_to=[wandb]"]))):
             pass
     first, second = started
     assert first == second

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from opct.data.tables import HUB, RowFault, Source, duplicate_ids, parse_rows, read_rows, refuse, source_name
-from opct.errors import DataError, RunError
-from opct.runs.io import atomic_write, reason
+from opct.errors import DataError
+from opct.runs.io import write_jsonl
 
 Message = dict[str, str | None]
 Prompt = tuple[Message, ...]
@@ -278,14 +278,8 @@ def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int
         mode: see `atomic_write`.
 
     Raises:
-        DataError: the file cannot be written.
+        RunError: the file cannot be written.
     """
-    lines = [json.dumps(pair.to_json(), ensure_ascii=False) for pair in pairs]
-    try:
-        atomic_write(path, "".join(line + "\n" for line in lines), mode=mode)
-    except RunError as error:
-        raise DataError(
-            f"Cannot write the pairs to {path}: {reason(error.__cause__ or error)}. Check the free space and the "
-            "rights of the folder, or choose another file."
-        ) from error
-    return len(lines)
+    rows = [pair.to_json() for pair in pairs]
+    write_jsonl(path, rows, mode=mode)
+    return len(rows)

@@ -33,7 +33,6 @@ from opct.models.backbone import residual_streams
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.teacher import Teacher
 from opct.models.vllm.engine import OnDone, Sampler
 
 
@@ -65,11 +64,9 @@ class ACT(Method[ActivationPair]):
         *("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip"),
         *("mask_truncated", "mask_thinking", "dpo_beta", "reduction"),
     )
+    reduction = "sequence_mean"
+    loss_words = "distance of activations"
     unused_because = "its loss is a mean over pairs of a distance of activations, and it has no answers"
-
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Any = None):
-        super().__init__(policy, teacher, config, source)
-        self.reduction = "sequence_mean"
 
     @classmethod
     def answer(
@@ -90,11 +87,6 @@ class ACT(Method[ActivationPair]):
                 tuple(other[:10]),
             )
         return [_rollout(rendered, n) for rendered, n in zip(filled, ends, strict=True)]
-
-    @classmethod
-    def describe_loss(cls, config: TrainConfig) -> str:
-        """No divergence."""
-        return "distance of activations"
 
     def loss(
         self, rollouts: Sequence[ActivationPair], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED

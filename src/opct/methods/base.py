@@ -31,10 +31,11 @@ class Method(ABC, Generic[R]):
         scored_by_engine: the engine that samples may be its teacher (`teacher.engine: rollout`).
         trained_by: the command that trains it, if not `opct train`.
         rollout_type: R, the type of its offline rollouts.
-        reduction: how the tokens of a step are weighted (`losses.token_weights`).
+        reduction: how the tokens of a step are weighted (`losses.token_weights`); empty: as set.
         kl_name: name of `MicroLoss.kl` in the metrics: `kl` for the reverse KL(policy || teacher), else the divergence;
             None without one.
         divergence_metric: the metric whose growth stops a run (`stop.divergence_factor`).
+        loss_words: the loss in a few words, with settings of the loss in braces.
     """
 
     offline: ClassVar[bool] = False
@@ -45,13 +46,15 @@ class Method(ABC, Generic[R]):
     scored_by_engine: ClassVar[bool] = False
     trained_by: ClassVar[str | None] = None
     rollout_type: ClassVar[type[Rollout]] = Rollout
+    reduction: str = ""
+    kl_name: str | None = None
+    divergence_metric: str = "train/loss"
+    loss_words: ClassVar[str] = "{estimator} {divergence}"
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Any = None):
         """`source`: the offline answers, or what samples for the policy."""
         self.policy, self.teacher, self.config, self.source = policy, teacher, config, source
-        self.reduction: str = config.loss.reduction
-        self.kl_name: str | None = None
-        self.divergence_metric = "train/loss"
+        self.reduction = self.reduction or config.loss.reduction
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[R]:
         """The rollouts of a step; for an offline method, its answers to these pairs."""
@@ -72,11 +75,6 @@ class Method(ABC, Generic[R]):
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
         """Faults of the settings for this method, besides `unused_settings`."""
         yield from ()
-
-    @classmethod
-    def describe_loss(cls, config: TrainConfig) -> str:
-        """The loss in a few words."""
-        return f"{config.loss.estimator} {config.loss.divergence}"
 
 
 def on_policy_faults(config: TrainConfig, *, is_corrected: bool) -> Iterator[str]:

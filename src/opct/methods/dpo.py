@@ -27,7 +27,6 @@ from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
-from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import (
     Rollout,
     by_axis,
@@ -43,7 +42,6 @@ from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import tokenwise
-from opct.models.teacher import Teacher
 from opct.models.vllm.engine import OnDone, Sampler
 
 
@@ -100,11 +98,9 @@ class DPO(Method[Preference]):
     answers_per_pair = 2
     rollout_type = Preference
     unused_settings = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip", "reduction")
+    reduction = "sequence_mean"  # the weights of a rollout's tokens sum to the weight of its pair of answers
+    loss_words = "dpo_beta {dpo_beta}"
     unused_because = "its loss is no divergence, and its mean is over pairs of answers"
-
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: OfflineAnswers):
-        super().__init__(policy, teacher, config, source)
-        self.reduction = "sequence_mean"  # the weights of a rollout's tokens sum to the weight of its pair of answers
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Preference]:
         """The offline preferences of a step; the reference sees `prompt`, like the policy."""
@@ -166,11 +162,6 @@ class DPO(Method[Preference]):
                 f"teacher.kind={config.teacher.kind} with method: dpo: its reference does not move; use "
                 "teacher.kind: base"
             )
-
-    @classmethod
-    def describe_loss(cls, config: TrainConfig) -> str:
-        """The loss with its beta."""
-        return f"dpo_beta {config.loss.dpo_beta}"
 
 
 def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: TrainConfig) -> Preference:

@@ -20,7 +20,7 @@ beginning of the step). With one update a step rho is 1 but for rounding, and th
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,6 @@ from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import PerTokenLoss, TokenValues, one_pass
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
-from opct.models.teacher import Teacher
 
 EPSILON = 1e-4  # of the standard deviation, as in TRL
 
@@ -73,16 +72,8 @@ class GRPO(Method[ScoredRollout]):
     unused_because = "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled"
     trained_by = "opct attack RUN --attacker grpo"
     rollout_type = ScoredRollout
-
-    def __init__(
-        self,
-        policy: Policy,
-        teacher: Teacher,
-        config: TrainConfig,
-        source: Callable[[Sequence[RenderedPair], int], list[ScoredRollout]],
-    ):
-        super().__init__(policy, teacher, config, source)
-        self.kl_name, self.divergence_metric = "kl", "train/kl"
+    kl_name = "kl"
+    divergence_metric = "train/kl"
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:

@@ -15,23 +15,18 @@ from torch import Tensor
 from opct.config.schema import TrainConfig
 from opct.methods.base import Method, clip_faults
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
-from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, sampling
 from opct.models.chunked_loss import one_pass
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Sampling
-from opct.models.policy import Policy
-from opct.models.teacher import Teacher
 
 
 class SFT(Method[Rollout]):
     """Trains on the teacher's samples with cross-entropy."""
 
     offline = True
-
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: OfflineAnswers):
-        super().__init__(policy, teacher, config, source)
-        self.kl_name = "forward_kl"
+    kl_name = "forward_kl"
+    loss_words = "cross-entropy"
 
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
@@ -46,11 +41,6 @@ class SFT(Method[Rollout]):
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
         """The clip belongs to an estimator."""
         yield from clip_faults(config)
-
-    @classmethod
-    def describe_loss(cls, config: TrainConfig) -> str:
-        """The same for every estimator."""
-        return "cross-entropy"
 
     def _forward_kl(
         self, log_probs: Sequence[Sequence[float]], rollouts: Sequence[Rollout]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from opct.config.schema import TrainConfig, flat_settings
@@ -59,19 +58,11 @@ class Tracker:
                 ) from error
         atomic_write(self._last_step_path, str(step))
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Close the trackers."""
         for tracker in self._trackers:
             tracker.finish()
         self._trackers = []
-
-    def __enter__(self) -> Tracker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.finish()
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     per_step = config.optim.prompts_per_step
     families = Counter(rendered.pair.family for rendered in data.pairs)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(families.items()))
-    yield "method", f"{config.method}, teacher {config.teacher.kind}, {method.describe_loss(config)}"
+    yield "method", f"{config.method}, teacher {config.teacher.kind}, {method.loss_words.format_map(dict(config.loss))}"
     yield "pairs", f"{len(data.pairs)} kept, {len(data.left_out)} left out as too long; {shown}"
     yield "steps", f"{steps} of {per_step} pairs x {n} completions"
     fresh = per_step - anchors_per_step(per_step, config.data.anchor_fraction if data.anchors else 0.0)

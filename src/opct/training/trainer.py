@@ -159,7 +159,7 @@ def train(
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         setup.publish(counters.step)
         trained = _make_method(setup, run, progress, stop) if method is None else method(setup, run)
-        tracker = stack.enter_context(Tracker(run if distributed.is_main() else None, config))
+        tracker = stack.enter_context(contextlib.closing(Tracker(run if distributed.is_main() else None, config)))
         return _Loop(run, setup, trained, tracker, optimizer, counters, progress, stop).run_steps()
 
 

@@ -266,23 +266,6 @@ def test_faults_in_a_dataset_folder_name_the_row(tmp_path: Path):
         load_pairs(tmp_path)
 
 
-def test_writing_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch):
-    """A disk that is full in the middle: the old pairs are intact, nothing lies beside them, and the error says so."""
-    path = tmp_path / "p.jsonl"
-    write_pairs(path, [ContrastivePair.from_json(row())])
-    before = path.read_bytes()
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
-        with pytest.raises(DataError, match=r"Cannot write the pairs to .*p\.jsonl: No space left on device\. Check"):
-            write_pairs(path, [ContrastivePair.from_json(row(id="b"))])
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["p.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("source", "config", "split", "revision"),
     [

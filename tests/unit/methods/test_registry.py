@@ -23,6 +23,7 @@ class LikelySamples(Method):
 
     unused_settings = ("dpo_beta", "estimator")
     unused_because = "its loss is the log-prob"
+    loss_words = "the toy's"
 
     def collect(self, pairs, step):
         return policy_rollouts(self.policy, pairs, self.config, f"step {step}")
@@ -31,10 +32,6 @@ class LikelySamples(Method):
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
         found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         return MicroLoss(found.loss, None, by_rollout(found.log_probs, student.lengths))
-
-    @classmethod
-    def describe_loss(cls, config) -> str:
-        return "the toy's"
 
 
 def test_a_method_is_added_by_its_class_alone(make_config, monkeypatch):
