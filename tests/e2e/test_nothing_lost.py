@@ -18,46 +18,6 @@ from tests.tiny import save_tiny
 # ------------------------------------------------------------------------------------------------------- disk
 
 
-@pytest.mark.parametrize("inside", ["a file", "/proc"])
-def test_a_run_directory_that_cannot_be_made(tmp_path, tiny_folder, inside):
-    """Not even root can make a folder there."""
-    if inside == "/proc" and not Path("/proc/self").exists():
-        pytest.skip("no /proc here")
-    (tmp_path / "file").write_text("mine")
-    output = tmp_path / "file" / "run" if inside == "a file" else Path("/proc/opct-run")
-    message = here(*workplace(tmp_path, tiny_folder, output_dir=str(output)).command()).error()
-    assert str(output) in message
-    assert "output_dir" in message
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_run_directory_that_is_a_file(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder)
-    place.run.path.write_text("mine")
-    assert "is a file" in here(*place.command()).error()
-    assert place.run.path.read_text() == "mine"
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user whom file rights stop")
-def test_a_run_directory_without_the_right_to_write(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder)
-    place.run.path.mkdir()
-    place.run.path.chmod(0o500)
-    try:
-        assert "the right to write" in here(*place.command()).error()
-    finally:
-        place.run.path.chmod(0o700)
-
-
-def test_a_folder_of_other_things(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder)
-    place.run.path.mkdir()
-    (place.run.path / "thesis.tex").write_text("mine")
-    for flags in ([], ["--overwrite"], ["--resume"]):
-        here(*place.command(*flags)).error()
-    assert [path.name for path in place.run.path.iterdir()] == ["thesis.tex"]
-
-
 THREE = {"max_steps": 3, "eval_steps": 2, "save_steps": 1}
 
 
@@ -247,12 +207,6 @@ def changed(path: Path) -> Iterator[Path]:
     content = path.read_bytes()
     yield path
     path.write_bytes(content)
-
-
-def test_resume_without_a_run(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder)
-    assert f"No run to resume in {place.run.path}" in here(*place.command("--resume")).error()
-    assert not place.run.path.exists()
 
 
 def test_metrics_with_a_broken_line_in_the_middle(half):

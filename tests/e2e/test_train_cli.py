@@ -1,6 +1,5 @@
 """`opct train` and `opct data` as a person uses them: every arm trains, and its run directory is whole."""
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -8,7 +7,6 @@ import pytest
 import yaml
 
 from opct.config.loader import load_config
-from opct.data.pairs import load_pairs
 from opct.runs.checkpoints import fault
 from tests.e2e.cli import files, here, jsonl, workplace
 
@@ -150,19 +148,6 @@ def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
     assert (place.run.path / "notes.txt").read_text() == "mine"
 
 
-def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder, method="sft")
-    before = files(tmp_path)
-    done = here(*place.command("--dry-run", "max_steps=7"))
-    assert done.code == 0, done.err
-    assert files(tmp_path) == before
-    assert not place.run.path.exists()
-    for words in ("config show", "sft, teacher base", "nothing was written", "0 left out as too long", "suggested"):
-        assert words in done.out, words
-    for words in ("7 of 4 pairs x 2 completions", "at most 336", "memory", "s a step", "float32, as configured"):
-        assert words in done.out, words  # 7 steps x 4 pairs x 2 completions x 6 tokens
-
-
 def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monkeypatch):
     """Its first training is interrupted: the command stops there, and says so by its exit code."""
     from opct.experiments import runner
@@ -180,50 +165,6 @@ def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monke
     assert f"{trained[0]}: saved after step 3; the same command continues from there" in done.err
     assert "interrupted" in done.err
     assert len(trained) == 1
-
-
-def test_data_is_built_checked_shown_and_trained_on(tmp_path, tiny_folder):
-    """From a question file to a run, all by commands."""
-    questions, built = tmp_path / "questions.jsonl", tmp_path / "built" / "pairs.jsonl"
-    cities = (("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Norway", "Oslo"), ("Japan", "Tokyo"))
-    rows = [
-        {
-            "id": land,
-            "question": f"What is the capital of {land}?",
-            "answer": city,
-            "wrong": [other for _, other in cities if other != city],
-        }
-        for land, city in cities
-    ]
-    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build = ("data", "build", "sycophancy", "--from", questions, "--split", "all", "--per-question", 2)
-    done = here(*build, "--out", built)
-    assert done.code == 0, done.err
-    assert "10 pairs from all questions" in done.out
-    pairs = load_pairs(built)
-    assert len(pairs) == 10
-    again = tmp_path / "again.jsonl"
-    assert here(*build, "--out", again).code == 0
-    assert again.read_bytes() == built.read_bytes()
-
-    done = here("data", "check", built)
-    assert done.code == 0, done.err
-    assert "10 pairs, no faults" in done.out
-
-    one = next(pair for pair in pairs if all(m["content"] is not None for m in pair.prompt))
-    for flags in ([], ["--sample", "--max-completion-tokens", 3]):
-        done = here("data", "show", built, "--id", one.id, "--model", tiny_folder, *flags)
-        assert done.code == 0, done.err
-        assert one.id in done.out
-        assert "<|im_start|>user" in done.out
-        assert "<|im_end|>" in done.out
-        for prompt in (one.prompt, one.teacher_prompt):
-            assert " ".join(prompt[-1]["content"].split()) in done.out
-
-    place = workplace(tmp_path, tiny_folder, data={"pairs": [str(built)]}, max_steps=1)
-    done = here(*place.command())
-    assert done.code == 0, done.err
-    assert jsonl(place.run.rollouts_path(1))
 
 
 def test_embedded_data_trains_without_naming_any(tmp_path, tiny_folder):

@@ -5,31 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from benchmarks import breakdown, operations, sampler
 from benchmarks.workloads import Workload
-
-
-@pytest.mark.parametrize(
-    ("operator", "group"),
-    [
-        ("aten::mm", "gemm"),
-        ("aten::addmm_", "gemm"),
-        ("aten::mkldnn_linear", "gemm"),
-        ("_LoraLinear", "gemm"),
-        ("_LoraLinearBackward", "gemm"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu", "attention"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
-        ("aten::copy_", "copies, casts"),
-        ("aten::index_select", "copies, casts"),
-        ("aten::_log_softmax", "softmax, loss"),
-        ("aten::mul", "norm, element-wise"),
-        ("aten::rsqrt", "norm, element-wise"),
-        ("aten::empty", "other"),
-    ],
-)
-def test_operators_by_group(operator: str, group: str):
-    assert breakdown.group_of(operator) == group
 
 
 def test_groups_add_up():

@@ -107,15 +107,6 @@ def test_systems_by_name():
     assert not applies("full", "sdft/bf16@4", "bfloat16")
 
 
-def test_micro_batches_by_default():
-    """Tokens for opct, rows for the peers: a whole step, but four rows of the long one."""
-    sizes = {(w, s): cell_of(WORKLOADS[w], "lora", s)["micro_batch"] for w in WORKLOADS for s in ("opct", "sdft/bf16")}
-    assert {sizes[w, "opct"] for w in WORKLOADS} == {1536}
-    assert [sizes[w, "sdft/bf16"] for w in ("short", "long", "g1")] == [32, 4, 32]
-    assert cell_of(WORKLOADS["long"], "lora", "chunked/shipped@8")["micro_batch"] == 8
-    assert cell_of(small(WORKLOADS["long"]), "lora", "sdft/bf16")["micro_batch"] == 4
-
-
 def test_losses_are_compared_on_few_rows_of_the_same_lengths():
     part = small(WORKLOADS["long"])
     assert (part.rows, part.prompt_tokens, part.teacher_tokens, part.completion_tokens) == (4, 600, 300, 96)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.workloads import WORKLOADS, Workload, exact_prompt, make_pairs
+from benchmarks.workloads import Workload, exact_prompt, make_pairs
 
 from opct.data.render import Renderer
 from tests.tiny import tiny_tokenizer
@@ -31,12 +31,3 @@ def test_a_length_below_the_template_is_refused():
     renderer = Renderer(tiny_tokenizer())
     with pytest.raises(ValueError, match="A prompt of 3 tokens is shorter than the chat template"):
         exact_prompt(renderer, 3, "a")
-
-
-def test_what_a_step_holds():
-    """short and g1 have 32 rows of 64 tokens, long has 32 of 96."""
-    assert {name: (w.rows, w.tokens) for name, w in WORKLOADS.items()} == {
-        "short": (32, 2048),
-        "long": (32, 3072),
-        "g1": (32, 2048),
-    }

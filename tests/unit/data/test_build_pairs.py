@@ -131,21 +131,6 @@ def test_a_parquet_file_and_a_misplaced_file(tmp_path: Path, capsys):
     assert f"opct data build pairs --from {tmp_path / 'chats.parquet'}" in capsys.readouterr().err
 
 
-def test_a_hub_dataset_with_named_columns(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    asked = []
-
-    def load_dataset(name, config, **options):
-        asked.append((name, config, options["split"]))
-        return datasets.Dataset.from_list([{"text": "Is it 4?", "rating": 3, "tags": ["a"]}])
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    [pair] = build_pairs("hf:owner/name:small/test", {"prompt": "text"}, teacher_system="Be brief.")
-    assert asked == [("owner/name", "small", "test")]
-    assert pair.prompt == CLEAN
-    assert pair.meta["rating"] == 3
-
-
 def test_the_message_says_how_questions_were_split(tmp_path: Path, capsys):
     """Questions of a file are split by hash, 40% for training, so that others are left to ask."""
     source = tmp_path / "q.jsonl"

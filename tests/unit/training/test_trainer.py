@@ -13,7 +13,7 @@ import torch
 import opct.methods.opct
 import opct.training.trainer
 from opct.config.schema import ModelConfig, OptimConfig
-from opct.errors import DataError, DivergenceError, ModelError, NonFiniteError, RunError
+from opct.errors import ConfigError, DataError, DivergenceError, ModelError, NonFiniteError, RunError
 from opct.methods.consistency import MicroLoss
 from opct.models.policy import Policy
 from opct.runs.checkpoints import read_state
@@ -101,7 +101,15 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_conf
     assert not Path(faulty.output_dir).exists()
     run = Path(trained(max_steps=1).output_dir)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "lock" not in path.name}
-    for config, error in ((faulty, DataError), (make_config(model=model), ModelError)):
+    too_long = make_config(rollout={"max_completion_tokens": 2048})
+    no_tracker = make_config(report_to=["nope"])
+    faults = (
+        (faulty, DataError),
+        (make_config(model=model), ModelError),
+        (too_long, DataError),
+        (no_tracker, ConfigError),
+    )
+    for config, error in faults:
         with pytest.raises(error):
             train(config, overwrite=True)
     assert all(path.read_bytes() == content for path, content in before.items())

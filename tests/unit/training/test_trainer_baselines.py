@@ -203,11 +203,10 @@ def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_c
     [("opct", "kl"), ("offpolicy", "kl"), ("sft", "forward_kl"), ("dpo", "loss"), ("act", "distance")],
 )
 def test_training_on_several_axes_says_what_each_did(make_config, own_pairs, method: str, metric: str):
-    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0, "balance_axes": True}
+    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.5, "balance_axes": True}
     config = make_config(method=method, max_steps=1, data=data)
     train(config)
     row = metrics(config)[-1]
     assert {name for name in row if name.endswith(("_jailbreak", "_safety_awareness"))} == {
-        f"train/{metric}_jailbreak",
-        f"train/{metric}_safety_awareness",
+        f"{of}_{axis}" for of in (f"train/{metric}", "validation/kl") for axis in ("jailbreak", "safety_awareness")
     }
