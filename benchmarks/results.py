@@ -41,6 +41,8 @@ NAMES = {
     "opct-4-samples": "OPCT, 4 samples",
     "sft-no-anchors": "SFT, no anchors",
     "opct-no-anchors": "OPCT, no anchors",
+    "opct-benign": "OPCT, benign anchors",
+    "opct-forms": "OPCT, anchors with forms",
 }
 STYLES = {
     "base": 0,
@@ -54,6 +56,8 @@ STYLES = {
     "sft-t0": 5,
     "dpo": 6,
     "opct-4-samples": 7,
+    "opct-forms": 7,
+    "opct-benign": 2,
 }
 """Colour and marker of an arm, the same in every chart."""
 HERO = "sycophancy"
@@ -91,12 +95,14 @@ class Shown:
     Attributes:
         columns: of its table, and what is kept.
         of: the arm whose differences from every other arm are shown; "" for none.
+        also: further pairs of arms whose difference is shown.
         against: the arms beside it in the table by metric and in the README's picture.
         chart: the columns that are drawn, as bars of every arm.
     """
 
     columns: tuple[Column, ...]
     of: str = ""
+    also: tuple[tuple[str, str], ...] = ()
     against: tuple[str, ...] = ()
     chart: tuple[Column, ...] = ()
 
@@ -153,6 +159,7 @@ BENCHMARKS = tuple(
     Column(name, "accuracy", "all", title)
     for name, title in (("math500", "MATH-500"), ("ifeval", "IFEval, strict"), ("mmlu", "MMLU"))
 )
+FORMS, SINGLE_FORMS = BENCHMARKS[1], Column("ifeval", "inst_level_strict_acc", "all", "IFEval, single instructions")
 MEAN = Column("capability", "benchmark_mean", "all", "mean of the three")
 HELD_OUT = (
     _rises("held_out")[0],
@@ -187,7 +194,7 @@ SHOWN = {
         (
             *BENCHMARKS,
             MEAN,
-            Column("ifeval", "inst_level_strict_acc", "all", "IFEval, single instructions"),
+            SINGLE_FORMS,
             _rises("held_out")[0],
             CLEAN,
             RIGHT_USER,
@@ -195,6 +202,15 @@ SHOWN = {
         of="opct-no-anchors",
         against=("sft-no-anchors",),
         chart=(*BENCHMARKS, MEAN),
+    ),
+    "instructions": Shown(
+        (FORMS, SINGLE_FORMS, _rises("held_out")[0], CLEAN, ORDINARY),
+        also=(
+            *((arm, "base") for arm in ("sft-no-anchors", "opct-no-anchors", "opct-benign", "opct-forms")),
+            ("opct-no-anchors", "sft-no-anchors"),
+            ("opct-forms", "opct-no-anchors"),
+            ("opct-forms", "opct-benign"),
+        ),
     ),
     "sycophancy_second_model": Shown(
         (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
@@ -367,13 +383,13 @@ def table(name: str, kept: Mapping[str, Any]) -> list[str]:
 
 
 def differences(name: str, kept: Mapping[str, Any]) -> list[str]:
-    """The paired differences of the shown arm from every other, in points."""
+    """The paired differences of the shown arm from every other and of the pairs in `also`, in points."""
     shown = SHOWN[name]
-    lines: list[list[str]] = []
-    others = [label for label in shown.columns[0].row(kept)["arms"] if label != shown.of]
-    for label in others:
-        cells = [_difference(column, kept, shown.of, label) for column in shown.columns]
-        lines.append([f"{arm_name(shown.of)} − {arm_name(label)}", *cells])
+    others = [label for label in shown.columns[0].row(kept)["arms"] if shown.of not in ("", label)]
+    lines = [
+        [f"{arm_name(of)} − {arm_name(other)}", *(_difference(column, kept, of, other) for column in shown.columns)]
+        for of, other in (*((shown.of, label) for label in others), *shown.also)
+    ]
     head = ["difference in points", *(column.title for column in shown.columns)]
     return _markdown([head, ["---"] * len(head), *lines])
 
