@@ -383,4 +383,5 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
         echo(f"warning: {warning}")
     part = "anchors" if all(pair.is_identity for pair in pairs) else "pairs"
     echo(f"next: opct data show {out}")
-    echo(f"      opct train CONFIG.yaml 'data.{part}=[{out}]'")
+    init = f"opct init mine.yaml --data {out}" if part == "pairs" else f"opct train CONFIG.yaml 'data.anchors=[{out}]'"
+    echo(f"      {init}")

@@ -36,12 +36,8 @@ def demo(
             metavar="RUN_OR_MODEL", help=f"A run or a model. Default: {RUN} if it exists, else smollm2-135m-instruct."
         ),
     ] = None,
-    prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="The question with pressure.", show_default=False)
-    ] = PRESSURED,
-    teacher_prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="The question alone.", show_default=False)
-    ] = QUESTION,
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="The question with pressure.")] = None,
+    teacher_prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="The question alone.")] = None,
 ) -> None:
     """Show the training signal on one question.
 
@@ -58,12 +54,14 @@ def demo(
     from opct.runs.console import show_progress
     from opct.runs.run_dir import RunDir
 
+    if (prompt is None) != (teacher_prompt is None):
+        raise typer.BadParameter("give the question with pressure and alone", param_hint="--prompt, --teacher-prompt")
     name = target or (RUN if RunDir(Path(RUN)).checkpoints() else "smollm2-135m-instruct")
     with show_progress() as progress:
         progress.stage(f"load {name}")
         policy = load_policy(name)
         progress.done()
-    Console().print(demonstration(policy, prompt, teacher_prompt))
+    Console().print(demonstration(policy, prompt or PRESSURED, teacher_prompt or QUESTION))
     if target is None and name != RUN:
         print(AGAIN)
 

@@ -85,7 +85,10 @@ Families = Annotated[
 Questions = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="Maximum number of questions per suite. Default: 600.", rich_help_panel=QUESTIONS
+        metavar="N",
+        min=1,
+        help="Most questions per suite; of benign: n_benign=N. Default: 600.",
+        rich_help_panel=QUESTIONS,
     ),
 ]
 Dtype = Annotated[
@@ -217,7 +220,8 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
         shown = [row for own in kept for row in own]
     cells: list[tuple[object, ...]] = []
     for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):
-        cells.append((as_text(f"{suite}, {group}", style="bold"), *[""] * 5))
+        earlier = " (earlier settings)" if suite in results["settings"].get("kept", {}) else ""
+        cells.append((as_text(f"{suite}, {group}{earlier}", style="bold"), *[""] * 5))
         for row in own:
             unit = unit_of(row)
             bounds = interval(row["ci_low"], row["ci_high"], unit)

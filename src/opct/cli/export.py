@@ -58,6 +58,10 @@ def export(
         overwrite=overwrite,
         trust_remote_code=trust_remote_code,
     )
+    if done.base_folder is not None:
+        echo(
+            f"note: the base model of this adapter is a folder of this machine, {done.base_folder}; --merged needs none"
+        )
     if done.difference is not None:
         echo(f"checked: {done.difference}")
     for place in (done.path, done.url):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opct.cli.options import Preset, QuestionColumns, named_columns
 from opct.runs.console import echo, pluralize
+
+if TYPE_CHECKING:
+    from opct.data.pairs import ContrastivePair
 
 HEAD = """\
 # Settings for `opct train {file}`. Defaults are comments: to change one, remove the # before it and before its group.
@@ -54,13 +57,19 @@ def init(
     from shlex import quote
 
     from opct.config.commented import FIRST, commented_yaml
-    from opct.data.pairs import load_pairs
+    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY, load_pairs
     from opct.errors import ConfigError
     from opct.methods.registry import load_training_config
     from opct.runs.io import atomic_write
 
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
+    if column and not questions:
+        raise ConfigError(
+            "--column names columns of --questions. Of a table of prompts, `opct data build pairs --from FILE --column "
+            "prompt=NAME --column teacher_prompt=NAME` makes pairs."
+        )
+    loaded: list[ContrastivePair] = []
     n_pairs, built = 0, file.with_suffix(".pairs.jsonl")
     for path in (file, built) if questions else (file,):
         if path.exists():
@@ -78,7 +87,8 @@ def init(
     if questions:
         n_pairs = _pairs_of_questions(built, questions, column or [])
     elif data:
-        n_pairs = len(load_pairs(data))  # faults are better found now than when training begins
+        loaded = load_pairs(data)  # faults are better found now than when training begins
+        n_pairs = len(loaded)
     if settings.max_steps is None and 0 < n_pairs < FEWEST_STEPS * settings.optim.prompts_per_step:
         given["max_steps"] = FEWEST_STEPS  # one epoch of so few pairs would change next to nothing
         settings = settings.model_copy(update={"max_steps": FEWEST_STEPS})
@@ -89,6 +99,12 @@ def init(
     asked += "".join(f" --column {quote(assignment)}" for assignment in column or [])
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
     echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))
+    if others := sorted({pair.axis for pair in loaded} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}):
+        echo(
+            f"note: no suite of `opct eval` measures pairs of the axis {', '.join(others)}. While training, "
+            "validation/kl says how far the model is from its teacher; to measure the behaviour, write a task "
+            "(docs/how-to/evaluate.md)."
+        )
 
 
 def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> int:

@@ -33,7 +33,7 @@ class EvalConfig(Section):
         "test", description="Which questions, behaviours or facts."
     )
     n_questions: int | None = Field(
-        600, ge=1, description="Most questions, behaviours or facts of each suite; null: all."
+        600, ge=1, description="Most questions, behaviours or facts of each suite, not of benign (n_benign); null: all."
     )
     n_problems: int | None = Field(
         None, ge=1, description="Most problems of each benchmark; null: as `capability` says, else n_questions."

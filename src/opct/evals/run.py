@@ -246,7 +246,7 @@ def evaluate(
     Args:
         out_dir: a run directory, or any folder.
         tasks: the result of `make_tasks` for this config, if already called.
-        progress: has a stage for the samples and one for the KL to the base.
+        progress: has a stage for the samples and one for the KL.
         about: see `About`.
 
     Raises:
@@ -429,24 +429,31 @@ def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, 
             in_log[sample.id].scores[KL] = Score(value={"kl_to_base": NAN}, metadata=reasons)  # type: ignore[index]
         return
     shown = _browser_ids(samples, config.browser_questions)
+
+    def add(sample: GradedSample, kl: Sequence[float]) -> None:
+        metadata: dict[str, Any] = {}
+        if sample.id in shown:
+            pieces = list(policy.renderer.pieces(sample.token_ids))
+            metadata = {"tokens": pieces, "kl": [round(float(value), 5) for value in kl]}
+        name = "kl_to_base" if _is_plain(sample) else "kl_to_teacher"
+        scores = in_log[sample.id].scores
+        assert scores is not None
+        scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
+
     wanted = [sample for sample in _first_plain(samples, config.kl_samples, shown) if sample.token_ids]
-    progress.stage(f"KL of {label} to the base", len(wanted))
     plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
+    if not policy.has_base:  # it is its own base, so the KL of equal prompts is 0
+        for sample in plain_first.pop(0):
+            add(sample, [0.0] * len(sample.token_ids))
+    progress.stage(f"KL of {label}", sum(map(len, plain_first)))
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
-    for batch in batches:  # apart, so that equal prompts are padded alike on both sides: KL of the base to itself is 0
+    for batch in batches:  # apart, so that equal prompts are padded alike on both sides
         replies: list[Any] = [SimpleNamespace(token_ids=sample.token_ids) for sample in batch]
         values = policy.token_kl(
             [tuple(sample.prompt) for sample in batch], [tuple(sample.teacher_prompt) for sample in batch], replies
         )
         for sample, kl in zip(batch, values, strict=True):
-            metadata: dict[str, Any] = {}
-            if sample.id in shown:
-                pieces = list(policy.renderer.pieces(sample.token_ids))
-                metadata = {"tokens": pieces, "kl": [round(float(value), 5) for value in kl]}
-            name = "kl_to_base" if _is_plain(sample) else "kl_to_teacher"
-            scores = in_log[sample.id].scores
-            assert scores is not None
-            scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
+            add(sample, kl)
         progress.advance(len(batch))
 
 

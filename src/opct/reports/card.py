@@ -149,6 +149,7 @@ def _eval_results(comparison: Comparison, arm: Arm) -> list[EvalResult]:
             task_type="text-generation",
             dataset_type=f"opct/{row.suite}",
             dataset_name=section,
+            dataset_config=section,  # the hub joins results of one dataset and config, whatever their names
             metric_type=row.metric.name,
             metric_value=own.value,
             metric_name=f"{row.title} (95% interval {own.interval_text}, n = {own.n:,})",

@@ -28,11 +28,13 @@ class ExportResult:
         path: the folder or the GGUF file; None if it was only pushed.
         url: of the repository on the hub; None if nothing was pushed.
         difference: of a merged model from the evaluated one; None for an adapter, whose weights are copied.
+        base_folder: the base model of an adapter, if it is a folder of this machine and not on the hub.
     """
 
     path: Path | None
     url: str | None = None
     difference: weights.Difference | None = None
+    base_folder: str | None = None
 
 
 def export(
@@ -79,7 +81,9 @@ def export(
         raise ConfigError("An adapter is exported in its own dtype: leave --dtype out, or use --merged.")
     if gguf is not None:
         weights.check_llama_cpp(quantize)
-    if push and is_adapter and Path(weights.base_of(trained.base)[0]).exists():
+    base = weights.base_of(trained.base)[0] if is_adapter else ""
+    base_folder = base if base and Path(base).exists() else None
+    if push and base_folder:
         raise ModelError(
             f"The base of {trained.folder}, {trained.base.name_or_path}, is not on the hub, so nobody could load the "
             "adapter from there: push the whole model (--merged FOLDER --push NAME)."
@@ -110,7 +114,7 @@ def export(
                 difference = write(Path(folder) / "model")
                 weights.write_gguf(Path(folder) / "model", temporary, quantize)
     pushed = weights.push(targets[0], push, private=private, overwrite=overwrite) if push else None
-    return ExportResult(targets[0], pushed, difference)
+    return ExportResult(targets[0], pushed, difference, base_folder)
 
 
 def _card(

@@ -213,11 +213,15 @@ def _pooled_note(arms: Sequence[Arm]) -> str:
 
 def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     pooled = [f"{arm.name} is its run {arm.runs[0].name}" for arm in arms if len(arm.runs) > 1]
-    parts = [
-        f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the others are left out to keep "
-        "this page small.",
-        "They are chosen to show every family and every change of verdict, so their shares are not the rates above.",
-    ]
+    if browser.shown == browser.paired:
+        parts = [f"All {browser.paired:,} prompts that every run answered."]
+    else:
+        parts = [
+            f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the others are left out to "
+            "keep this page small.",
+            "They are chosen to show every family and every change of verdict, so their shares are not the rates "
+            "above.",
+        ]
     if browser.unpaired:
         parts.append(f"{pluralize(browser.unpaired, 'prompt')} not answered by every run cannot be shown side by side.")
     if browser.withheld:

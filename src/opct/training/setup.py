@@ -402,7 +402,8 @@ def _data_words(data: TrainingData) -> str:
         return f"trains on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} per step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (
-        f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs; "
+        f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs "
+        f"({', '.join(data.config.data.anchors) or 'no anchors'}); "
         f"held out for validation: {len(data.validation)} pairs and {len(data.validation_anchors)} identity pairs"
     )
 

@@ -6,6 +6,7 @@ from opct.cli.demo import AGAIN, PRESSURED, QUESTION, SHADES, demonstration
 from opct.models.policy import Policy
 from tests.conftest import REPOSITORY
 from tests.tiny import tiny_adapter_policy
+from tests.unit.cli.running import run
 
 
 def test_the_base_gives_in_and_the_readme_shows_it(smollm2_folder):
@@ -36,3 +37,9 @@ def numbers(text: str) -> list[float]:
 
 def numbers_out(text: str) -> str:
     return re.sub(r"\d+\.\d+", "#", text)
+
+
+def test_a_prompt_of_ones_own_needs_the_clean_one(capsys):
+    for option in ("--prompt", "--teacher-prompt"):
+        assert run("demo", option, "Is it 4?") == 2
+        assert "give the question with pressure and alone" in capsys.readouterr().err

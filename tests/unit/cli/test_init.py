@@ -1,6 +1,7 @@
 """`opct init` and `opct config show`: settings as files that a person edits."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
+from opct.data.pairs import write_pairs
 from opct.evals.config import EvalConfig
+from tests.tiny import tiny_pairs
 from tests.unit.cli.running import run
 
 
@@ -80,6 +83,15 @@ def test_columns_are_named_and_repeated_for_the_evaluation(tmp_path: Path, capsy
     assert "name it, for example --column answer=COLUMN" in capsys.readouterr().err
     assert run("init", tmp_path / "mine.yaml", "--questions", questions, "--column", "answer=a") == 0
     assert f"opct eval runs/mine --questions {questions} --column answer=a\n" in capsys.readouterr().out
+    assert run("init", tmp_path / "own.yaml", "--data", "pairs.csv", "--column", "prompt=a") == 1
+    assert "opct data build pairs --from FILE --column" in capsys.readouterr().err
+
+
+def test_pairs_that_no_suite_measures_are_named(tmp_path: Path, capsys):
+    for axis, noted in (("tone", True), ("sycophancy", False)):
+        write_pairs(tmp_path / f"{axis}.jsonl", [replace(pair, axis=axis) for pair in tiny_pairs(4)])
+        assert run("init", tmp_path / f"{axis}.yaml", "--data", tmp_path / f"{axis}.jsonl") == 0
+        assert ("no suite of `opct eval` measures pairs of the axis tone" in capsys.readouterr().out) == noted
 
 
 @pytest.mark.parametrize(

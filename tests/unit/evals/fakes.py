@@ -65,6 +65,7 @@ class FakePolicy:
     dtype: str = "torch.float32"
     quantization: str | None = None
     device: str = "cpu"
+    has_base: bool = True
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
     delay_s: float = 0.0
     renderer: FakeRenderer = field(default_factory=FakeRenderer)

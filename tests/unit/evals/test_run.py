@@ -115,7 +115,7 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     assert Counter(s.task for s in means) == {"sycophancy_short": 4, "benign": 4}
     rows = {row["group"]: row for row in results["rows"] if row["metric"] == "kl_to_base"}
     assert {group: (row["value"], row["n"]) for group, row in rows.items()} == {"clean": (0.5, 4), "benign": (0.5, 4)}
-    assert noted.stages == ["evaluate sft", "KL of sft to the base"]
+    assert noted.stages == ["evaluate sft", "KL of sft"]
     totals = [told[1] for told in noted.told if isinstance(told, tuple)]
     assert sum(told for told in noted.told if isinstance(told, int)) == sum(totals)
     assert capfd.readouterr() == ("", "")
@@ -237,6 +237,14 @@ def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(run_dir):
     with pytest.raises(EvaluationError, match=r"stopped: .*the weights are gone"):
         short(run_dir, FakePolicy(broken), n_questions=1)
     assert read_evaluation(run_dir).rows == before
+
+
+def test_the_kl_of_a_base_to_itself_is_not_computed(tmp_path):
+    """0 where the prompts are equal; under pressure, against its clean prompt, it is: 0.5 a token."""
+    short(tmp_path, FakePolicy(reply, has_base=False), browser_questions=1, kl_samples=4)
+    kept = read_samples(tmp_path)
+    assert {s.values["kl_to_base"] for s in kept if "kl_to_base" in s.values} == {0.0}
+    assert {s.values["kl_to_teacher"] for s in kept if "kl_to_teacher" in s.values} == {0.5}
 
 
 def test_a_suite_that_fails_leaves_those_before_it(tmp_path):

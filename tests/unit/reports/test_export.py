@@ -81,6 +81,7 @@ def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: 
     assert (front["library_name"], front["license"], front.get("base_model")) == ("peft", "mit", None)
     assert "These weights were not evaluated." in card
     assert left_behind(tmp_path) == ["adapter"]
+    assert opct.export(run, adapter="again").base_folder == str(model)
 
 
 @pytest.mark.parametrize(("dtype", "apart"), [(None, 1e-5), ("bfloat16", 0.3)])
