@@ -15,7 +15,6 @@ from pathlib import Path
 import opct
 from opct.data.builders.pairs import build_pairs
 from opct.errors import DataError
-from opct.runs.console import make_progress
 
 MODEL = os.environ.get("OPCT_EXAMPLE_MODEL", "smollm2-135m-instruct")
 
@@ -69,9 +68,7 @@ def main() -> None:
         rollout={"num_generations": 2, "max_completion_tokens": 32},
         optim={"prompts_per_step": 8},
     )
-    progress = make_progress()
-    result = opct.train(config, pairs=pairs, overwrite=args.out.exists(), progress=progress)
-    progress.done()
+    result = opct.train(config, pairs=pairs, overwrite=args.out.exists())
     print(result.render())
     print(f"KL on the way that was not trained on: {held_out_kl(result.run_dir, held_out):.3f} nats a token")
 

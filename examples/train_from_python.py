@@ -15,7 +15,6 @@ from pathlib import Path
 import opct
 from opct.data.builders.builtin import builtin_pairs
 from opct.models.from_run import load_policy
-from opct.runs.console import make_progress
 
 MODEL = os.environ.get("OPCT_EXAMPLE_MODEL", "smollm2-135m-instruct")
 
@@ -36,9 +35,7 @@ def main() -> None:
         rollout={"num_generations": 2, "max_completion_tokens": 24},
         optim={"learning_rate": 2e-4, "prompts_per_step": args.prompts},
     )
-    progress = make_progress()
-    result = opct.train(config, overwrite=args.out.exists(), progress=progress)
-    progress.done()
+    result = opct.train(config, overwrite=args.out.exists())
 
     print(f"\n{result.status} after {result.step} steps. KL on held-out pairs, nats a token:")
     for row in map(json.loads, (result.run_dir / "metrics.jsonl").read_text().splitlines()):

@@ -12,7 +12,7 @@ from opct.config.schema import TrainConfig
 from opct.distributed import launched
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.runs.console import NullProgress, Progress
+from opct.runs.console import Progress, shows_progress
 
 if TYPE_CHECKING:
     from inspect_ai.model import Model
@@ -49,6 +49,7 @@ class EvalResult:
     tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
+@shows_progress
 def train(
     config: TrainConfig,
     *,
@@ -64,6 +65,7 @@ def train(
             keeps them as `pairs.jsonl`, which its config names, so that it can be resumed without them.
         resume: continue from the last checkpoint in the run directory.
         overwrite: replace the run that is there.
+        progress: by default it is shown on stderr; `opct.runs.console.NullProgress()` shows none.
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
@@ -118,6 +120,7 @@ def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] |
     return rows or None
 
 
+@shows_progress
 def evaluate(
     target: str | Path | Policy,
     config: EvalConfig | None = None,
@@ -143,6 +146,7 @@ def evaluate(
         label: name in the report: by default the run's method; without a run, "base" without an adapter and "trained"
             with one.
         dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
+        progress: as of `train`.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
     Raises:
@@ -158,7 +162,7 @@ def evaluate(
     from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
     from opct.runs.run_dir import RunDir
 
-    progress = progress or NullProgress()
+    assert progress is not None
     before = {} if config is None else config.model_dump(include=config.model_fields_set)
     config = load_settings(EvalConfig, base=before | settings)
     with_suites = not tasks or "suites" in config.model_fields_set

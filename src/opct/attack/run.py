@@ -26,7 +26,7 @@ from opct.attack.results import AttackResult, AttackRun, build_result
 from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.config.loader import load_settings
-from opct.runs.console import NullProgress, Progress, StopRequest
+from opct.runs.console import Progress, StopRequest, shows_progress
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -43,6 +43,7 @@ def load_attack_config(
     return load_settings(AttackConfig, path, overrides, base={"attacker": {"name": "refine"}, **(base or {})})
 
 
+@shows_progress
 def run_attack(
     target: str | Path | Policy,
     config: AttackConfig | Mapping[str, Any] | None = None,
@@ -62,6 +63,7 @@ def run_attack(
         attacker: a custom `opct.attack.protocol.Attacker`, used instead of `config.attacker`.
         out: folder of the attack; by default `attacks/<attacker>` in the run, or `runs/attack-<target>-<attacker>`.
         resume: continue the attack in that folder; overwrite: replace it, after everything was loaded and checked.
+        progress: as of `opct.train`.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -70,7 +72,7 @@ def run_attack(
         RunError: the folder is in the way, in use, or holds another attack.
         KeyboardInterrupt: the signal came before the first batch, or twice.
     """
-    progress = progress or NullProgress()
+    assert progress is not None
     config = config if isinstance(config, AttackConfig) else load_attack_config(base=config)
     progress.log(setup.check_target(target, config.target))
     name = (attacker or config.attacker).name

@@ -16,6 +16,7 @@ Progress is three calls and an end:
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -25,13 +26,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+F = TypeVar("F", bound=Callable[..., Any])
 Field = float | int | str
 EARLY = 0.02  # below this share no remaining time is shown: the first result of a batch waits for the whole batch
 # C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
@@ -250,6 +252,17 @@ def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
         yield progress
     finally:
         progress.done()
+
+
+def shows_progress(call: F) -> F:
+    """A function whose progress is shown on stderr unless `progress` is given."""
+
+    @functools.wraps(call)
+    def shown(*arguments: Any, progress: Progress | None = None, **keywords: Any) -> Any:
+        with contextlib.nullcontext(progress) if progress is not None else show_progress() as own:
+            return call(*arguments, progress=own, **keywords)
+
+    return cast("F", shown)
 
 
 def fields_text(fields: dict[str, Field]) -> str:
