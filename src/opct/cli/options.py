@@ -6,10 +6,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer's own copy of click is private
 Target = Annotated[
@@ -68,9 +71,22 @@ class SettingsCommand(Command):
         except USAGE_ERROR as error:
             option = getattr(error, "option_name", None)
             if option is not None and not getattr(error, "possibilities", None):
-                name = option.lstrip("-").replace("-", "_")
+                name = _setting_meant(ctx.command.name, option.lstrip("-").replace("-", "_"))
                 error.message += f". Settings are written {name}=VALUE."  # type: ignore[attr-defined]
             raise
+
+
+def _setting_meant(command: str | None, name: str) -> str:
+    """The setting of a command with this last name, or the first of the group with this name; else the name."""
+    from opct.attack.config import AttackConfig
+    from opct.config.schema import TrainConfig
+    from opct.config.section import setting_names
+    from opct.evals.config import EvalConfig
+
+    configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig}
+    known = setting_names(configs.get(command, TrainConfig))
+    meant = [full for full in known if full.rpartition(".")[2] == name or full.startswith(f"{name}.")]
+    return meant[0] if meant else name
 
 
 def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[str | None, list[str]]:

@@ -196,9 +196,8 @@ def choose_dtype(
     ratio = times_s[torch.float32] / times_s[torch.bfloat16]
     chosen = torch.bfloat16 if ratio >= PROBE_ADVANTAGE else torch.float32
     name = str(chosen).removeprefix("torch.")
-    factor, way = (ratio, "faster") if ratio >= 1 else (1 / ratio, "slower")
-    times = f"{factor:.0f}" if factor >= 10 else f"{factor:.1f}"
-    return chosen, f"{name}: bfloat16 products are {times} times {way} than float32 on this machine ({device.type})"
+    times = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
+    return chosen, f"{name}: bfloat16 products have {times} times the speed of float32 on this machine ({device.type})"
 
 
 def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -> float:

@@ -106,6 +106,9 @@ def test_a_completion_script():
         (["trian"], "No such command"),
         (["train", "a.yaml", "--resum"], "No such option: --resum (Possible"),
         (["train", "a.yaml", "--max_steps", "4"], "No such option: --max_steps. Settings are written max_steps=VALUE."),
+        (["train", "a.yaml", "--learning-rate", "4"], "Settings are written optim.learning_rate=VALUE."),
+        (["train", "a.yaml", "--data", "a.jsonl"], "Settings are written data.pairs=VALUE."),
+        (["eval", "runs/a", "--n_benign", "4"], "Settings are written n_benign=VALUE."),
         (["eval", "a", "--dtype", "fp16"], "'fp16' is not one of 'float32', 'bfloat16', 'float16'"),
     ],
 )
