@@ -56,8 +56,6 @@ STYLES = {
     "sft-t0": 5,
     "dpo": 6,
     "opct-4-samples": 7,
-    "opct-forms": 7,
-    "opct-benign": 2,
 }
 """Colour and marker of an arm, the same in every chart."""
 HERO = "sycophancy"

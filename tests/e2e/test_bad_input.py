@@ -79,7 +79,7 @@ def test_results_without_logs_are_replaced_and_never_by_a_report(tmp_path, tiny_
     done = here(*command, "--dtype", "float32", "max_completion_tokens=1")
     assert done.code == 0, done.err
     before = files(out)
-    assert "would be overwritten" in here("report", out, "--out", out / "results.html").error()
+    assert "would overwrite" in here("report", out, "--out", out / "results.html", "--overwrite").error()
     assert files(out) == before
 
 

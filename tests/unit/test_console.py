@@ -17,6 +17,7 @@ from opct.runs.console import (
     make_progress,
     make_table,
     pluralize,
+    shows_progress,
     visible,
 )
 
@@ -194,3 +195,15 @@ def test_tables_and_progress_take_hostile_text():
 
 def test_pluralize():
     assert [pluralize(1, "sample"), pluralize(1200, "reply", "replies")] == ["1 sample", "1,200 replies"]
+
+
+def test_a_function_shows_its_progress_unless_it_is_given_one(capsys):
+    @shows_progress
+    def work(n, *, progress=None):
+        progress.stage("count")
+        return n + 1
+
+    assert work(1) == 2
+    assert capsys.readouterr().err.startswith("count ...")
+    assert work(1, progress=NullProgress()) == 2
+    assert capsys.readouterr().err == ""

@@ -368,6 +368,8 @@ def _echo_left_out(what: str, ids: Sequence[str]) -> None:
 
 def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_private: bool = False) -> None:
     """Write the pairs and warn about overlap with the embedded evaluation."""
+    from shlex import quote
+
     from opct.data.behaviors import builtin_behaviors
     from opct.data.duplicates import near_test_items
     from opct.data.hazards import builtin_facts
@@ -383,5 +385,6 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
         echo(f"warning: {warning}")
     part = "anchors" if all(pair.is_identity for pair in pairs) else "pairs"
     echo(f"next: opct data show {out}")
-    init = f"opct init mine.yaml --data {out}" if part == "pairs" else f"opct train CONFIG.yaml 'data.anchors=[{out}]'"
-    echo(f"      {init}")
+    init = f"init mine.yaml --data {quote(str(out))}"
+    command = init if part == "pairs" else f"train CONFIG.yaml 'data.anchors=[{out}]'"
+    echo(f"      opct {command}")

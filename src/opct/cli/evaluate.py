@@ -203,6 +203,7 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     from rich.console import Group
 
     from opct.evals.metrics import unit_of
+    from opct.evals.samples import JUDGED, PARSED
     from opct.judges.calibration import with_calibrations
     from opct.judges.provenance import grader_label
     from opct.reports.metrics import matters_first
@@ -218,9 +219,10 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
             [row for row in own if matters_first(row["axis"], row["metric"], row["group"])] or own for own in by_suite
         ]
         shown = [row for own in kept for row in own]
+    kept = results["settings"].get("kept", {})
     cells: list[tuple[object, ...]] = []
     for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):
-        earlier = " (earlier settings)" if suite in results["settings"].get("kept", {}) else ""
+        earlier = " (earlier settings)" if suite.removesuffix(PARSED).removesuffix(JUDGED) in kept else ""
         cells.append((as_text(f"{suite}, {group}{earlier}", style="bold"), *[""] * 5))
         for row in own:
             unit = unit_of(row)

@@ -59,9 +59,7 @@ def export(
         trust_remote_code=trust_remote_code,
     )
     if done.base_folder is not None:
-        echo(
-            f"note: the base model of this adapter is a folder of this machine, {done.base_folder}; --merged needs none"
-        )
+        echo(f"note: the base model of this adapter is the folder {done.base_folder}, which only this machine has")
     if done.difference is not None:
         echo(f"checked: {done.difference}")
     for place in (done.path, done.url):

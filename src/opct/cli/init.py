@@ -99,7 +99,9 @@ def init(
     asked += "".join(f" --column {quote(assignment)}" for assignment in column or [])
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
     echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))
-    if others := sorted({pair.axis for pair in loaded} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}):
+    if others := sorted(
+        {pair.axis for pair in loaded if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
+    ):
         echo(
             f"note: no suite of `opct eval` measures pairs of the axis {', '.join(others)}. While training, "
             "validation/kl says how far the model is from its teacher; to measure the behaviour, write a task "

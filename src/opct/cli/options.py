@@ -79,11 +79,15 @@ class SettingsCommand(Command):
 def _setting_meant(command: str | None, name: str) -> str:
     """The setting of a command with this last name, or the first of the group with this name; else the name."""
     from opct.attack.config import AttackConfig
-    from opct.config.schema import TrainConfig
+    from opct.config.schema import ModelConfig, TrainConfig
     from opct.config.section import setting_names
     from opct.evals.config import EvalConfig
 
-    configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig}
+    configs: dict[str | None, type[BaseModel]] = {
+        "eval": EvalConfig,
+        "attack": AttackConfig,
+        "chat": ModelConfig,
+    }
     known = setting_names(configs.get(command, TrainConfig))
     meant = [full for full in known if full.rpartition(".")[2] == name or full.startswith(f"{name}.")]
     return meant[0] if meant else name

@@ -37,8 +37,8 @@ def train(
     from opct.methods.registry import load_training_config
     from opct.runs.console import show_progress
 
-    if config.suffix in (".jsonl", ".csv", ".parquet"):
-        raise ConfigError(f"{config} is data, not settings: `opct init mine.yaml --data {config}` writes a config.")
+    if config.suffix in (".jsonl", ".csv", ".tsv", ".parquet", ".gz"):
+        raise ConfigError(f"{config} is data, not settings: `opct init mine.yaml --data FILE` writes a config.")
     settings = load_training_config(config, overrides or [], preset)
     if dry_run:
         if launched():

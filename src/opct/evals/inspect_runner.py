@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.errors import EvaluationError, unknown
+from opct.errors import EvaluationError, RunError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name
 from opct.evals.provider import as_inspect_model
@@ -120,10 +120,14 @@ def write_log(log: EvalLog, path: Path) -> None:
     """
     from inspect_ai.log import write_eval_log
 
-    with quiet(), tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / path.name
-        write_eval_log(log, str(made), format="eval")
-        atomic_write(path, made.read_bytes())
+    try:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / path.name
+            write_eval_log(log, str(made), format="eval")
+            content = made.read_bytes()
+    except OSError as error:
+        raise RunError(f"Cannot write {path} by way of {tempfile.gettempdir()}: {reason(error)}.") from error
+    atomic_write(path, content)
 
 
 def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Path:

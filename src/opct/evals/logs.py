@@ -319,7 +319,8 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 
 def _evaluation(path: str | Path, logs: Sequence[EvalLog]) -> Evaluation:
-    newest = max(logs, key=_created)
+    ours = [log for log in logs if "settings" in (log.eval.metadata or {}).get(OPCT, {})]
+    newest = max(ours or logs, key=_created)
     about = (newest.eval.metadata or {}).get(OPCT, {})
     left_out: list[str] = []
     graded = (sample for log in logs for sample in graded_samples(log, left_out))
@@ -377,6 +378,10 @@ def _foreign_settings(log: EvalLog) -> dict[str, Any]:
     }
 
 
+OF_ALL = ("suites", "families")
+"""Settings that say what was asked in all suites of one evaluation; each suite has its own families."""
+
+
 def _joined_settings(logs: Sequence[EvalLog], newest: EvalLog) -> dict[str, Any]:
     """The settings of the newest evaluation; `kept` has the settings that differed for suites measured earlier."""
     of_log = {task_name(log): (log.eval.metadata or {}).get(OPCT, {}).get("settings", {}) for log in logs}
@@ -384,6 +389,6 @@ def _joined_settings(logs: Sequence[EvalLog], newest: EvalLog) -> dict[str, Any]
     kept = {
         name: unlike
         for name, own in of_log.items()
-        if (unlike := {key: value for key, value in own.items() if now.get(key) != value})
+        if (unlike := {key: value for key, value in own.items() if key not in OF_ALL and now.get(key) != value})
     }
     return {**now, "suites": list(of_log)} | ({"kept": kept} if kept else {})

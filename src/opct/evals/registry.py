@@ -11,12 +11,17 @@ from typing import Any
 from inspect_ai import Task, task
 
 from opct.config.loader import load_settings
+from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.provider import opct
 from opct.evals.run import SUITES, make_tasks
 from opct.evals.tasks.capability import LM_EVAL
 
 __all__ = ["SUITE_TASKS", "lm_eval", "opct"]
+EVAL_ALONE = {
+    *("suites", "judge", "kl_samples", "browser_questions", "batch_size"),
+    *("chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"),
+}
 
 
 def _suite_task(name: str) -> Callable[..., Task]:
@@ -28,6 +33,8 @@ def _suite_task(name: str) -> Callable[..., Task]:
 
 
 def _task(suite: str, settings: dict[str, Any]) -> Task:
+    if useless := sorted(EVAL_ALONE & {name.partition(".")[0] for name in settings}):
+        raise EvaluationError(f"A task of Inspect takes no {', '.join(useless)}: give these to `opct eval`.")
     [made] = make_tasks(load_settings(EvalConfig, base={"suites": [suite]} | settings))
     return made
 

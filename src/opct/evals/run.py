@@ -258,7 +258,7 @@ def evaluate(
     run = RunDir(out_dir)
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
-    label = about.get("label") or run.path.name
+    label = about_run(run, policy, about)["label"]
     progress.stage(f"evaluate {label}", sum(len(task.dataset) for task in tasks))
     *logs, last = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, progress)
     if last.status == "success" or not logs:
@@ -445,8 +445,9 @@ def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, 
     if not policy.has_base:  # it is its own base, so the KL of equal prompts is 0
         for sample in plain_first.pop(0):
             add(sample, [0.0] * len(sample.token_ids))
-    progress.stage(f"KL of {label}", sum(map(len, plain_first)))
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
+    if batches:
+        progress.stage(f"KL of {label}", sum(map(len, batches)))
     for batch in batches:  # apart, so that equal prompts are padded alike on both sides
         replies: list[Any] = [SimpleNamespace(token_ids=sample.token_ids) for sample in batch]
         values = policy.token_kl(

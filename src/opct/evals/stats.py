@@ -78,7 +78,7 @@ def clustered_mean(
         parts: further parts of the mean's variance, such as that of training seeds.
 
     Raises:
-        EvaluationError: the lengths differ, or a value is not finite or out of bounds.
+        EvaluationError: a value is not finite or out of bounds.
     """
     x = _checked(values, clusters, bounds)
     n = len(x)
@@ -204,7 +204,7 @@ def paired_difference(
         parts: see `clustered_mean`.
 
     Raises:
-        EvaluationError: an id has no cluster, or a value is not finite or out of bounds.
+        EvaluationError: a value is not finite or out of bounds.
     """
     left, right, groups = _sides(a, b, clusters, bounds)
     width = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
@@ -252,7 +252,7 @@ def ratio_reduction(
         a, b: value in [0, 1] of each sample id; None where unscored. Where the mean of b is 0, there is no value.
 
     Raises:
-        EvaluationError: an id has no cluster, or a value is not finite or outside [0, 1].
+        EvaluationError: a value is not finite or outside [0, 1].
     """
     left, right, groups = _sides(a, b, clusters, (0.0, 1.0))
     index, count = _numbered(groups)
@@ -343,8 +343,7 @@ def pooled_over_seeds(
     """The mean of one method over its training seeds: averaged per sample id over the runs, then clustered.
 
     Raises:
-        EvaluationError: there is no run, one of several has no scored id, an id has no cluster, or a value is not
-            finite or out of bounds.
+        EvaluationError: one of several runs has no scored id, or a value is not finite or out of bounds.
     """
     per_id = average_over_runs(runs)
     ids = sorted(per_id)
@@ -386,8 +385,7 @@ def difference_over_seeds(
         bounds: what a value can be.
 
     Raises:
-        EvaluationError: a run shares no scored id with the other side, an id has no cluster, or a value is not finite
-            or out of bounds.
+        EvaluationError: a run shares no scored id with the other side, or a value is not finite or out of bounds.
     """
     mean_a, mean_b = average_over_runs(a), average_over_runs(b)
     spreads = _spreads(a, b, seeds_a, seeds_b, lambda left, right: float((left - right).mean()))

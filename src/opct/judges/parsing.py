@@ -82,5 +82,5 @@ def is_refusal(answer: str, fields: Sequence[Field]) -> bool:
 
 def _values_given(field: Field, text: str) -> list[int]:
     """Each number that the text gives the field: `refused: 1`, `"refused" = 1`."""
-    found = re.findall(rf"(?<![^\W_]){field.name}{_MARKS}[:=\uff1a]{_MARKS}([+-]?\d+)", text, re.IGNORECASE)
+    found = re.findall(rf"(?<![^\W_]){field.name}{_MARKS}[:=\uff1a]{_MARKS}([+-]?\d{{1,9}})", text, re.IGNORECASE)
     return [int(number) for number in found]

@@ -55,7 +55,7 @@ def report(
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
-            in .html, a source would be overwritten, or a file exists and `overwrite` is false.
+            in .html, a file of a run would be overwritten, or a file exists and `overwrite` is false.
         RunError: a file cannot be read or written.
     """
     from opct.attack.store import WARNING
@@ -69,6 +69,9 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise EvaluationError(f"The report is an HTML page, and {out} does not end in .html: give `--out report.html`.")
     _, json_path, card_path = written = output_paths(out)
+    folder = RunDir(out.parent)
+    if json_path in (folder.manifest_path, folder.results_path):
+        raise EvaluationError(f"The report would overwrite {json_path} of the run: name another page with --out.")
     if not overwrite and (existing := [str(path) for path in written if path.exists()]):
         raise EvaluationError(
             f"{', '.join(existing)} would be overwritten: name another page with --out, or replace it with --overwrite."

@@ -201,6 +201,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
 
     Raises:
         EvaluationError: the directory or its evaluation is missing, or a file in it cannot be read.
+        ConfigError: config.yaml cannot be read.
     """
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
@@ -231,7 +232,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         created=evaluation.created,
         settings=evaluation.settings,
         warnings=tuple(results["warnings"]),
-        rows=tuple(with_calibrations(evaluation.rows)),
+        rows=tuple(with_calibrations(results["rows"])),
         samples=tuple(evaluation.samples),
         path=directory,
         metrics=tuple(run_dir.read_metrics()),

@@ -1,6 +1,6 @@
 """The table of results: a row is one metric of one group of samples, with every arm and every comparison.
 
-The estimate of a single run is its row of `results.json`. Pooled estimates and differences are computed from the
+The estimate of a single run is its row, as in `results.json`. Pooled estimates and differences are computed from the
 samples, paired by sample id. If two sides cannot be compared, the row has the reason instead of a difference.
 """
 

@@ -108,6 +108,8 @@ def test_a_completion_script():
         (["train", "a.yaml", "--max_steps", "4"], "No such option: --max_steps. Settings are written max_steps=VALUE."),
         (["train", "a.yaml", "--learning-rate", "4"], "Settings are written optim.learning_rate=VALUE."),
         (["train", "a.yaml", "--data", "a.jsonl"], "Settings are written data.pairs=VALUE."),
+        (["train", "a.yaml", "--nothing", "1"], "Settings are written nothing=VALUE."),
+        (["chat", "runs/a", "--dtype", "float32"], "Settings are written dtype=VALUE."),
         (["eval", "runs/a", "--n_benign", "4"], "Settings are written n_benign=VALUE."),
         (["eval", "a", "--dtype", "fp16"], "'fp16' is not one of 'float32', 'bfloat16', 'float16'"),
     ],

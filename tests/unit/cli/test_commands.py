@@ -184,3 +184,8 @@ def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
     assert rows["OPCT_CALIBRATIONS"] == "/own/calibrations"
     assert rows["accelerators"] == "H200 (64.0 of 128.0 GiB free)"
     assert rows["smollm2-135m-instruct-q4_1"].startswith("not in the cache")
+
+
+def test_a_file_of_data_is_no_config(capsys):
+    assert run("train", "pairs.jsonl") == 1
+    assert "`opct init mine.yaml --data FILE` writes a config" in capsys.readouterr().err

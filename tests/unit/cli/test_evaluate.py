@@ -31,7 +31,12 @@ def results(label: str = "base") -> dict[str, Any]:
     held_out = ROW | COUNTS | {"axis": "sycophancy", "metric": "sycophancy_rate", "group": "held_out"}
     unknown = held_out | {"metric": "consistency", "value": None, "ci_low": None, "ci_high": None}
     family = held_out | {"metric": "of_a_family", "group": "family:x"}
-    return {"run": {"label": label, "model": "tiny"}, "rows": [held_out, unknown, family], "warnings": ["look here"]}
+    return {
+        "run": {"label": label, "model": "tiny"},
+        "rows": [held_out, unknown, family],
+        "warnings": ["look here"],
+        "settings": {},
+    }
 
 
 def summary(name: str = "capital") -> dict[str, Any]:
@@ -43,6 +48,12 @@ def shown(result: EvalResult, *, everything: bool = False) -> str:
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(evaluation_tables(result, everything=everything))
     return console.export_text()
+
+
+def test_a_suite_that_was_measured_with_other_settings_is_marked():
+    found = results()
+    found["settings"] = {"seed": 1, "kept": {"s": {"seed": 0}}}
+    assert "s, held_out (earlier settings)" in shown(EvalResult(Path("runs/x"), found))
 
 
 def test_a_result_as_tables():

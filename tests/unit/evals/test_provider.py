@@ -139,3 +139,12 @@ def test_model_by_name_loads_its_policy_when_first_asked(monkeypatch):
     assert (str(model), model.api.policy) == ("opct/runs/demo", policy)
     assert model.api.policy is policy
     assert loaded == [("runs/demo", {"dtype": "float32"})]
+
+
+@pytest.mark.parametrize("setting", ["judge.model", "kl_samples", "quantization", "suites"])
+def test_a_task_refuses_settings_that_do_nothing_in_it(setting):
+    from opct.evals.registry import SUITE_TASKS
+
+    with pytest.raises(EvaluationError, match=f"takes no {setting.partition('.')[0]}: "):
+        SUITE_TASKS["benign"](**{setting: 1})
+    assert len(SUITE_TASKS["benign"](n_benign=3).dataset)

@@ -10,7 +10,7 @@ import yaml
 
 from opct.errors import EvaluationError
 from opct.reports.build import report
-from opct.reports.card import model_card_text
+from opct.reports.card import Exported, model_card_text
 from opct.reports.compare import compare
 from opct.reports.page import axis_view
 from tests.unit.reports.small import problem, run, sample
@@ -129,6 +129,17 @@ def test_the_card_says_how_to_load_what_was_trained(values, part):
         compare([run("base", [sample("q")]), opct]), [], {"created": "now", "version": "0"}, page_name="r.html"
     )
     assert part in card
+
+
+def test_the_hub_keeps_the_sections_of_a_card_apart(comparison):
+    """The hub joins results of one dataset and configuration, so none of these holds a metric twice."""
+    exported = Exported("adapter", "a/b", "", None, ())
+    card = model_card_text(comparison, [], {"created": "now", "version": "0"}, exported=exported)
+    results = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]
+    for result in results:
+        kinds = [metric["type"] for metric in result["metrics"]]
+        assert len(kinds) == len(set(kinds)), result
+    assert len({result["dataset"]["name"] for result in results}) > 2
 
 
 def test_every_figure_has_a_name_and_a_table(page, outline):
