@@ -216,6 +216,7 @@ SHOWN = {
         against=("sft", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
     ),
+    "capability_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_second_model_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
     "sycophancy_formats": Shown((*_rises("held_out"), CLEAN, ORDINARY)),

@@ -279,6 +279,14 @@ def test_an_expression_that_the_grader_refuses_is_a_wrong_answer(data_folder, ru
     assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 4)
 
 
+def test_a_reply_that_the_grader_fails_on_is_unscored(data_folder, run):
+    """An equation that begins with another, which sympy does not multiply."""
+    reply = "\\[0.36a^4 - a^2 = 0.24a^4\\]\n\\[\\left(\\frac{0.24a^4}{a^2}\\right) \\times 100 = 24\\%\\]"
+    samples, rows = run(task_of("math500"), FakePolicy(lambda *_: reply))
+    assert {sample.verdict for sample in samples} == {"unscored:grader_error"}
+    assert rows["accuracy"]["value"] is None
+
+
 def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
     file = tmp_path / "math500.jsonl"
     file.write_text(json.dumps({"problem": "1?", "answer": "\\gcd(12, 18)", "unique_id": "a"}))
