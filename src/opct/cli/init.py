@@ -57,7 +57,7 @@ def init(
     from shlex import quote
 
     from opct.config.commented import FIRST, commented_yaml
-    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY, load_pairs
+    from opct.data.pairs import load_pairs
     from opct.errors import ConfigError
     from opct.methods.registry import load_training_config
     from opct.runs.io import atomic_write
@@ -65,10 +65,7 @@ def init(
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:
-        raise ConfigError(
-            "--column names columns of --questions. Of a table of prompts, `opct data build pairs --from FILE --column "
-            "prompt=NAME --column teacher_prompt=NAME` makes pairs."
-        )
+        raise ConfigError("--column is for --questions; for prompts: `opct data build pairs --from FILE --column ...`.")
     loaded: list[ContrastivePair] = []
     n_pairs, built = 0, file.with_suffix(".pairs.jsonl")
     for path in (file, built) if questions else (file,):
@@ -99,11 +96,16 @@ def init(
     asked += "".join(f" --column {quote(assignment)}" for assignment in column or [])
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
     echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))
-    if others := sorted(
-        {pair.axis for pair in loaded if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
-    ):
+    _note_what_is_not_measured(loaded)
+
+
+def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
+    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY
+
+    axes = {pair.axis for pair in pairs if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
+    if axes:
         echo(
-            f"note: no suite of `opct eval` measures pairs of the axis {', '.join(others)}. While training, "
+            f"note: no suite of `opct eval` measures pairs of the axis {', '.join(sorted(axes))}. While training, "
             "validation/kl says how far the model is from its teacher; to measure the behaviour, write a task "
             "(docs/how-to/evaluate.md)."
         )

@@ -81,8 +81,7 @@ def export(
         raise ConfigError("An adapter is exported in its own dtype: leave --dtype out, or use --merged.")
     if gguf is not None:
         weights.check_llama_cpp(quantize)
-    base = weights.base_of(trained.base)[0] if is_adapter else ""
-    base_folder = base if base and Path(base).exists() else None
+    base_folder = base if is_adapter and Path(base := weights.base_of(trained.base)[0]).exists() else None
     if push and base_folder:
         raise ModelError(
             f"The base of {trained.folder}, {trained.base.name_or_path}, is not on the hub, so nobody could load the "

@@ -114,7 +114,7 @@ def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, ca
     assert run(*build, "--template", template) == 0
     said = capsys.readouterr()
     assert f"{out}: 2 pairs from 2 prompts: 2 tone/rude\nnext: opct data show {out}\n" in said.out
-    assert f"opct train CONFIG.yaml 'data.pairs=[{out}]'" in said.out
+    assert f"opct init mine.yaml --data {out}" in said.out
     assert f"{table}: 2 rows; prompt=Text; in meta: right" in said.err
     assert [pair.prompt[0]["content"] for pair in load_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
     assert run(*build, "--identity", "--n", 1, "--overwrite") == 0
