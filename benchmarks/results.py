@@ -198,6 +198,7 @@ SHOWN = {
             RIGHT_USER,
         ),
         of="opct-no-anchors",
+        also=(("sft-no-anchors", "base"),),
         against=("sft-no-anchors",),
         chart=(*BENCHMARKS, MEAN),
     ),
