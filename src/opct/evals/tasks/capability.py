@@ -315,12 +315,7 @@ def math_scorer() -> Scorer:
             if type(error) is ValueError:  # it cannot read the right answer
                 raise
             found = Score(value=INCORRECT)  # as where it reads that expression first
-        except (
-            ArithmeticError,
-            AttributeError,
-            NotImplementedError,
-            TypeError,
-        ):  # of sympy, which cannot compare the two
+        except (ArithmeticError, NotImplementedError, TypeError):  # of sympy: it cannot compare the two
             return as_score(Verdict("unscored:grader_error"), {}, keys=MATH_KEYS, answer=reply)
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
