@@ -312,17 +312,8 @@ def keep(runs: Path, config: Path) -> Path:
 
 
 def _kept_attack(section: Mapping[str, Any]) -> dict[str, Any]:
-    """What `ATTACKED` names of an attacker's attacks, one run an arm."""
-    kept = ("value", "ci_low", "ci_high", "n", "n_unscored")
-    arms = {
-        own["arm"]: {
-            row["metric"]: _rounded({name: row[name] for name in kept})
-            for row in own["rows"]
-            if row["metric"] in ATTACKED
-        }
-        for own in section["attacks"]
-    }
-    return {"attacker": section["attacker"], "arms": arms, "differences": _rounded(section["differences"])}
+    """What `ATTACKED` names of an attacker's attacks."""
+    return {name: _rounded(section[name]) for name in ("attacker", "arms", "differences")}
 
 
 def _kept(row: Row) -> dict[str, Any]:
@@ -424,7 +415,7 @@ def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
 def _attacked(row: Row | None) -> str:
     if row is None or row["value"] is None:
         return MISSING
-    left = f", {row['n_unscored']} unscored" if row["n_unscored"] else ""
+    left = f", {row['n_unscored']:.2g} unscored" if row["n_unscored"] else ""
     bounds = interval(row["ci_low"], row["ci_high"], "rate")
     return f"{number(row['value'], 'rate')} [{bounds}]; n = {row['n']}{left}"
 

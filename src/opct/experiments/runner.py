@@ -6,15 +6,16 @@
     report      report.html over all of them; report.json has its numbers
 
 The same command continues an interrupted experiment: finished work with the same settings is skipped. Given several
-times at once, such as once a GPU, the processes share the runs. A run whose training fails is left out of the report,
-named in it, and retried by the next call.
+times at once, such as once a GPU, the processes share the trainings, evaluations and attacks. A run whose training
+fails is left out of the report, named in it, and retried by the next call.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -113,15 +114,15 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
 class StepProgress:
     """Progress that prefixes each stage with its step: "[3/7] train opct"."""
 
-    def __init__(self, progress: Progress, total: int):
-        self._progress, self._total, self._step = progress, total, 0
+    def __init__(self, progress: Progress, total: int = 0):
+        self._progress, self.total, self._step = progress, total, 0
 
-    def next(self, n: int = 1) -> None:
-        """Begin the next step, which may have several stages; `n` above 1 skips steps."""
-        self._step += n
+    def next(self) -> None:
+        """Begin the next step, which may have several stages."""
+        self._step += 1
 
     def stage(self, name: str, total: int | None = None) -> None:
-        self._progress.stage(f"[{self._step}/{self._total}] {name}", total)
+        self._progress.stage(f"[{self._step}/{self.total}] {name}", total)
 
     def advance(self, n: int = 1, **fields: Field) -> None:
         self._progress.advance(n, **fields)
@@ -158,24 +159,9 @@ def run_experiment(
     if not force:
         _refuse_other_runs(experiment)
     _check_inputs(experiment)
-    each = 1 + len(experiment.config.attacks.attackers)
-    n_steps = len(experiment.configs) * (1 + each) + each + len(experiment.untrained)
-    steps = StepProgress(progress or NullProgress(), n_steps)
-    failed: dict[str, str] = {}
-    base = _base_config(experiment)
-    jobs = [
-        Job(
-            _name(arm.name, seed),
-            partial(_run, experiment, arm, seed, force, steps, failed),
-            _name(arm.after, seed) if arm.after else "",
-        )
-        for seed in experiment.config.seeds
-        for arm in experiment.arms
-    ]
-    jobs += [
-        Job(label, partial(_measure_untrained, experiment, label, base, settings, force, steps, failed))
-        for label, settings in experiment.untrained.items()
-    ]
+    steps, failed = StepProgress(progress or NullProgress()), dict[str, str]()
+    jobs = list(_jobs(experiment, force, steps, failed))
+    steps.total = len(jobs) + 1
     do_each_once(jobs, experiment.out, steps)
     if len(failed) == len(experiment.configs):
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
@@ -245,53 +231,50 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
             time.sleep(WAIT_SECONDS)
 
 
-def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: dict[str, str]) -> None:
-    """Train and evaluate one run; if its training fails, the reason goes into `failed`."""
+def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict[str, str]) -> Iterator[Job]:
+    """Every run and the base, each followed by its evaluation and its attacks, which may go on side by side.
+
+    Args:
+        failed: gets the reason, by run, when a training fails; such a run is not measured.
+    """
+    attackers = experiment.config.attacks.by_name
+
+    def measure(name: str, do: Callable[[], Any]) -> None:
+        steps.next()
+        if name not in failed and len(failed) < len(experiment.configs):
+            do()
+
+    def measurements(
+        name: str, label: str, folder: Path, config: TrainConfig, settings: EvalConfig, after: str = ""
+    ) -> Iterator[Job]:
+        evaluation = partial(ensure_evaluated, label, folder, config, settings, progress=steps)
+        yield Job(f"{name}, evaluation", partial(measure, name, evaluation), after)
+        for attacker, own in attackers.items() if label == BASE or after else ():
+            attack = partial(ensure_attacked, label, folder, config, attacker, own, force=force, progress=steps)
+            yield Job(f"{name}, {attacker}", partial(measure, name, attack), after)
+
+    for seed, arm in itertools.product(experiment.config.seeds, experiment.arms):
+        config, name = experiment.configs[arm.name, seed], _name(arm.name, seed)
+        train_it = partial(_train, experiment, arm, seed, force, steps, failed)
+        yield Job(name, train_it, _name(arm.after, seed) if arm.after else "")
+        yield from measurements(name, arm.name, Path(config.output_dir), config, experiment.config.evaluation, name)
+    for label, settings in experiment.untrained.items():
+        yield from measurements(label, label, experiment.out / label, _base_config(experiment), settings)
+
+
+def _train(
+    experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: dict[str, str]
+) -> None:
+    """Train one run; if that fails, the reason goes into `failed`."""
     config, name, before = experiment.configs[arm.name, seed], _name(arm.name, seed), _name(arm.after, seed)
     steps.next()
-    why = None
-    if before in failed:
-        why = f"it continues {before}, which failed"
-    else:
-        try:
-            ensure_trained(config, name, overwrite=force and _is_other(config), progress=steps)
-        except TrainingError as error:
-            why = " ".join(str(error).split())
-    if why is None:
-        steps.next()
-        ensure_evaluated(arm.name, Path(config.output_dir), config, experiment.config.evaluation, progress=steps)
-        _attack(experiment, arm.name, Path(config.output_dir), config, force, steps)
-        return
-    failed[name] = why
-    steps.log(f"{name} failed, and is not measured: {why}")
-    steps.next(1 + len(experiment.config.attacks.attackers))
-
-
-def _measure_untrained(
-    experiment: Experiment,
-    label: str,
-    config: TrainConfig,
-    settings: EvalConfig,
-    force: bool,
-    steps: StepProgress,
-    failed: Collection[str],
-) -> None:
-    """Evaluate the base, as it is or with a system prompt; as it is, it is attacked too."""
-    if len(failed) == len(experiment.configs):
-        return
-    steps.next()
-    ensure_evaluated(label, experiment.out / label, config, settings, progress=steps)
-    if label == BASE:
-        _attack(experiment, BASE, experiment.out / BASE, config, force, steps)
-
-
-def _attack(
-    experiment: Experiment, label: str, folder: Path, config: TrainConfig, force: bool, steps: StepProgress
-) -> None:
-    """Let every attacker attack a run or the base."""
-    for attacker, settings in experiment.config.attacks.by_name.items():
-        steps.next()
-        ensure_attacked(label, folder, config, attacker, settings, force=force, progress=steps)
+    try:
+        if before in failed:
+            raise TrainingError(f"it continues {before}, which failed")
+        ensure_trained(config, name, overwrite=force and _is_other(config), progress=steps)
+    except TrainingError as error:
+        failed[name] = " ".join(str(error).split())
+        steps.log(f"{name} failed, and is not measured: {failed[name]}")
 
 
 # --------------------------------------------------------------------------------------- steps that are done once

@@ -19,7 +19,7 @@ from opct.attack.result_table import median_text, reply_texts, row_of, undecided
 from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED, Outcome, Point
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
-from opct.evals.stats import Estimate, average_over_runs, paired_difference
+from opct.evals.stats import Estimate, Pooled, difference_over_seeds, pooled_over_seeds
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure
@@ -159,6 +159,7 @@ class Attack:
 
     arm: Arm
     of_run: str
+    seed: int | None
     folder: str
     run: str
     result: Mapping[str, Any]
@@ -258,6 +259,17 @@ class AttackSection:
         found = (curve_figure(self.name, self.attacks), learning_figure(self.name, self.attacks))
         return [figure for figure in found if figure is not None]
 
+    def mean(self, label: str, metric: str) -> Pooled | None:
+        """Of an arm over its runs, of a metric in `DIFFERENCES`; None where a run has no value.
+
+        Raises:
+            EvaluationError: a value is no share.
+        """
+        values = [attack.values(metric) for attack in self.attacks if attack.arm.label == label]
+        if not values or not all(any(one is not None for one in own.values()) for own in values):
+            return None
+        return pooled_over_seeds(values, {id_: id_ for own in values for id_ in own})
+
     @property
     def settings(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """(columns: one for each attack, rows: one for each setting)."""
@@ -288,7 +300,9 @@ def _load_attacks(arm: Arm, run: EvaluatedRun, *, prompts: bool) -> list[Attack]
     for path in sorted(RunDir(run.path).attacks_dir.glob(f"*/{RESULT}")) if run.path else ():
         result = read_json(path, _Result, hint="Run the attack again, or delete its folder.", error=EvaluationError)
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(Attack(arm, run.name, path.parent.name, run.name, result.model_dump(by_alias=True), texts))
+        found.append(
+            Attack(arm, run.name, run.seed, path.parent.name, run.name, result.model_dump(by_alias=True), texts)
+        )
     by = Counter(attack.attacker for attack in found)
     return [replace(one, run=f"{run.name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
@@ -316,7 +330,7 @@ def rate_text(row: Mapping[str, Any]) -> str:
 def _differences(
     attacks: Sequence[Attack], pairs: Sequence[Pair]
 ) -> tuple[tuple[AttackDifference, ...], tuple[str, ...]]:
-    """The paired differences, several runs averaged first, or why two attacks cannot be compared."""
+    """The paired differences over behaviours and seeds, or why two attacks cannot be compared."""
     found, not_compared = [], []
     for pair in pairs:
         one, other = ([a for a in attacks if a.arm.label == label] for label in (pair.of, pair.against))
@@ -331,12 +345,17 @@ def _differences(
             not_compared.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
         else:
             for metric in DIFFERENCES:
-                values = [[attack.values(metric) for attack in own] for own in (one, other)]
-                if not all(each for own in values for each in own):
+                mine, theirs = ([attack.values(metric) for attack in own] for own in (one, other))
+                if not all([*mine, *theirs]):
                     continue  # no counterparts, or an attack of before their outcomes were stored
-                mine, theirs = map(average_over_runs, values)
-                ids = {id_: id_ for id_ in (*mine, *theirs)}
-                found.append(AttackDifference(pair, metric, paired_difference(mine, theirs, ids)))
+                ids = {id_: id_ for own in (*mine, *theirs) for id_ in own}
+                seeds_a, seeds_b = ([attack.seed for attack in own] for own in (one, other))
+                try:
+                    estimate = difference_over_seeds(mine, theirs, ids, seeds_a=seeds_a, seeds_b=seeds_b)
+                except EvaluationError as error:
+                    not_compared.append(f"{pair.title}: {error}")
+                else:
+                    found.append(AttackDifference(pair, metric, estimate))
     return tuple(found), tuple(not_compared)
 
 
@@ -565,6 +584,7 @@ def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
                 }
                 for attack in section.attacks
             ],
+            "arms": {arm.label: _means_json(section, arm.label) for arm in _arms(section.attacks)},
             "differences": [found.to_json() for found in section.differences],
             "warnings": list(section.warnings),
         }
@@ -572,13 +592,36 @@ def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
     ]
 
 
+def _means_json(section: AttackSection, label: str) -> dict[str, Any]:
+    """By metric: the mean of an arm over its runs; n_unscored is the mean over the runs too."""
+    own = [attack for attack in section.attacks if attack.arm.label == label]
+    found = {}
+    for metric in DIFFERENCES:
+        if (mean := section.mean(label, metric)) is not None:
+            left = sum(value is None for attack in own for value in attack.values(metric).values())
+            kept = {name: getattr(mean, name) for name in ("value", "ci_low", "ci_high", "n")}
+            found[metric] = {**kept, "n_unscored": left / len(own), "run_values": list(mean.run_means)}
+    return found
+
+
 # ------------------------------------------------------------------------------------------ the verdict and the card
 
 
 def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
     """The verdict on each attacker: how many behaviours each arm defended."""
-    texts = tuple(f"{own.name}: {joined([_defended_text(attack) for attack in own.attacks])}." for own in sections)
+    texts = tuple(f"{own.name}: {joined([_arm_text(own, arm) for arm in _arms(own.attacks)])}." for own in sections)
     return [Finding("Attacks", texts, "attacks")] if texts else []
+
+
+def _arm_text(section: AttackSection, arm: Arm) -> str:
+    """What an arm defended: of its run, or over its runs."""
+    runs, mean = [own for own in section.attacks if own.arm.label == arm.label], section.mean(arm.label, RATE)
+    if len(runs) == 1 or mean is None:
+        return joined([_defended_text(attack) for attack in runs])
+    bounds = interval(mean.ci_low, mean.ci_high, "rate")
+    more = f"; {mean.n_partial:,} not decided in every run" if mean.n_partial else ""
+    about = f"95% interval {bounds}; {len(runs)} runs, {pluralize(mean.n, 'behaviour')}{more}"
+    return f"{arm.name} defended {quantity(mean.value, 'rate')} ({about})"
 
 
 def _defended_text(attack: Attack) -> str:

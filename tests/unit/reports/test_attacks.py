@@ -21,6 +21,7 @@ from opct.reports.attacks import (
     WORST,
     attack_findings,
     attack_sections,
+    attacks_json,
     card_rows,
     without_folders,
 )
@@ -279,6 +280,29 @@ def test_refused_counterparts_are_compared_over_those_scored_in_both(runs, tmp_p
     assert str(found).startswith("OPCT − Base: +25.0 points of replies to benign counterparts refused")
     assert "n = 2 counterparts scored in both" in str(found)
     assert (found.to_json()["metric"], found.to_json()["difference"]) == ("benign_refusal_rate", 0.25)
+
+
+def test_several_seeds_are_one_mean_and_widen_the_intervals(runs, tmp_path):
+    """The second seed loses a and b and decides all: a 0, b 1/2, c 1, d 1 of one run."""
+    second = tmp_path / "opct-2"
+    attack(second / "attacks" / "scripted", "ab")
+    [view], _ = views([*runs, second])
+    mean = view.mean("opct", RATE)
+    assert (mean.value, mean.n, mean.run_means) == (pytest.approx(2.5 / 4), 4, (pytest.approx(2 / 3), 0.5))
+    found = view.differences[0].found
+    assert found.value == pytest.approx(1.5 / 4)
+    low, high = found.over_questions
+    assert found.ci_low < low
+    assert found.ci_high == high == 1
+    [said] = attack_findings([view])
+    assert said.sentences[0].endswith("2 runs, 4 behaviours; 1 not decided in every run).")
+    kept = attacks_json([view])[0]["arms"]["opct"]["defense_success_rate"]
+    assert (kept["n"], kept["n_unscored"], kept["value"]) == (4, 0.5, pytest.approx(2.5 / 4))
+    third = tmp_path / "opct-3"
+    attack(third / "attacks" / "scripted", "", undecided="abcd")
+    [view], _ = views([*runs, third])
+    assert view.mean("opct", RATE) is None
+    assert "shares no scored sample" in view.warnings[-1]
 
 
 @pytest.mark.parametrize(
