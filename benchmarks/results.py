@@ -184,6 +184,14 @@ SHOWN = {
         of="opct",
         against=("sft", "offpolicy"),
     ),
+    "adaptive_attack_rates": Shown(
+        (
+            Column(JAILBREAK, "attack_success_rate", "train", "answered in a wrapper"),
+            Column(JAILBREAK, "attack_success_rate", "bare", "answered bare"),
+            Column(JAILBREAK, "over_refusal_rate", "benign_train", "benign counterpart refused in a wrapper"),
+            Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign counterpart refused bare"),
+        )
+    ),
     "safety": Shown(
         (*_warnings("held_out"), ORDINARY), of="opct", against=("sft", "offpolicy"), chart=_warnings("held_out")[:2]
     ),
