@@ -126,7 +126,7 @@ class Claim:
 
 ATTACKED = {
     "defense_success_rate": "behaviours defended",
-    "benign_refusal_rate": "replies to benign counterparts that refuse",
+    "benign_refusal_rate": "share of replies to a benign counterpart that refuse",
 }
 """Metrics that are kept of an attack, with their titles."""
 SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "benign"
@@ -423,7 +423,8 @@ def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
 def _attacked(row: Row | None) -> str:
     if row is None or row["value"] is None:
         return MISSING
-    left = f", {row['n_unscored']:.2g} unscored" if row["n_unscored"] else ""
+    unscored = round(row["n_unscored"] / max(1, len(row.get("run_values", ""))))
+    left = f", {unscored} unscored" if unscored else ""
     bounds = interval(row["ci_low"], row["ci_high"], "rate")
     return f"{number(row['value'], 'rate')} [{bounds}]; n = {row['n']}{left}"
 

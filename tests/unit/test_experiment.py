@@ -306,6 +306,36 @@ def test_processes_that_are_given_one_experiment_share_its_runs(small):
     assert small("shared", processes=2) == (whole, parts)
 
 
+def test_evaluation_and_attacks_are_jobs_after_the_training(path: Path):
+    path.write_text(path.read_text() + "attacks: {attackers: [transfer], settings: {n_behaviors: 1}}\n")
+    jobs = module._jobs(module.load_experiment(path), False, module.StepProgress(NullProgress()), {})
+    runs = [(name, f"{name}, seed 0") for name in ("sft", "opct")]
+    assert [(job.name, job.after) for job in jobs] == [
+        *(pair for _, run in runs for pair in ((run, ""), (f"{run}, evaluation", run), (f"{run}, transfer", run))),
+        ("base, evaluation", ""),
+        ("base, transfer", ""),
+    ]
+
+
+def test_what_follows_a_training_is_done_by_several_processes_at_once(tmp_path: Path, monkeypatch):
+    """The evaluation and the attack wait for each other."""
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+    both, done = Barrier(2, timeout=30), []
+
+    def do(name: str) -> None:
+        if name not in done:
+            done.append(name)
+            both.wait()
+
+    jobs = [
+        module.Job("run", lambda: None),
+        *(module.Job(name, partial(do, name), "run") for name in ("eval", "attack")),
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: module.do_each_once(jobs, tmp_path, NullProgress()), range(2)))
+    assert sorted(done) == ["attack", "eval"]
+
+
 # ------------------------------------------------------------------------------------------ what is measured again
 
 

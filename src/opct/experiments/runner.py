@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 FIRST = 5
 """Rows that the terminal shows without `--all`."""
 WAIT_SECONDS = 5.0
-"""Between two looks at runs that other processes have."""
+"""Between two looks at what other processes do."""
 LOCKS = ".locks"
 MARKER = "experiment.json"
 TERMINAL_COSTS = ("optimizer steps", "completion tokens", "total seconds")
@@ -213,53 +213,51 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
     left = {job.name: job for job in jobs}
     waits = False
     while left:
-        n_before = len(left)
+        n_before, others = len(left), []
         for name, job in list(left.items()):
             if job.after in left:
                 continue
             try:
                 held = FileLock(locks / f"{name}.lock", timeout=0, is_singleton=False).acquire()
             except Timeout:
+                others.append(name)
                 continue
             with held:
                 job.do()
             del left[name]
         if len(left) == n_before:
             if not waits:
-                progress.log(f"waiting for other processes before {', '.join(left)}")
+                progress.log(f"waiting for other processes: {'; '.join(others)}")
             waits = True
             time.sleep(WAIT_SECONDS)
 
 
 def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict[str, str]) -> Iterator[Job]:
-    """Every run and the base, each followed by its evaluation and its attacks, which may go on side by side.
+    """Every training, then the evaluation and the attacks of that run, which may go on side by side; then the base's.
 
     Args:
-        failed: gets the reason, by run, when a training fails; such a run is not measured.
+        failed: gets the reason, by run, when a training fails; such a run is not measured, nor the base if all fail.
     """
-    attackers = experiment.config.attacks.by_name
 
-    def measure(name: str, do: Callable[[], Any]) -> None:
+    def measure(after: str, do: Callable[[], Any]) -> None:
         steps.next()
-        if name not in failed and len(failed) < len(experiment.configs):
+        if after not in failed and len(failed) < len(experiment.configs):
             do()
 
-    def measurements(
-        name: str, label: str, folder: Path, config: TrainConfig, settings: EvalConfig, after: str = ""
-    ) -> Iterator[Job]:
+    def measurements(after: str, label: str, folder: Path, config: TrainConfig, settings: EvalConfig) -> Iterator[Job]:
         evaluation = partial(ensure_evaluated, label, folder, config, settings, progress=steps)
-        yield Job(f"{name}, evaluation", partial(measure, name, evaluation), after)
-        for attacker, own in attackers.items() if label == BASE or after else ():
+        yield Job(f"{after or label}, evaluation", partial(measure, after, evaluation), after)
+        for attacker, own in experiment.config.attacks.by_name.items() if label == BASE or after else ():
             attack = partial(ensure_attacked, label, folder, config, attacker, own, force=force, progress=steps)
-            yield Job(f"{name}, {attacker}", partial(measure, name, attack), after)
+            yield Job(f"{after or label}, {attacker}", partial(measure, after, attack), after)
 
     for seed, arm in itertools.product(experiment.config.seeds, experiment.arms):
         config, name = experiment.configs[arm.name, seed], _name(arm.name, seed)
-        train_it = partial(_train, experiment, arm, seed, force, steps, failed)
-        yield Job(name, train_it, _name(arm.after, seed) if arm.after else "")
-        yield from measurements(name, arm.name, Path(config.output_dir), config, experiment.config.evaluation, name)
+        before = _name(arm.after, seed) if arm.after else ""
+        yield Job(name, partial(_train, experiment, arm, seed, force, steps, failed), before)
+        yield from measurements(name, arm.name, Path(config.output_dir), config, experiment.config.evaluation)
     for label, settings in experiment.untrained.items():
-        yield from measurements(label, label, experiment.out / label, _base_config(experiment), settings)
+        yield from measurements("", label, experiment.out / label, _base_config(experiment), settings)
 
 
 def _train(

@@ -19,7 +19,7 @@ from opct.attack.result_table import median_text, reply_texts, row_of, undecided
 from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED, Outcome, Point
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
-from opct.evals.stats import Estimate, Pooled, difference_over_seeds, pooled_over_seeds
+from opct.evals.stats import Pooled, SeedDifference, difference_over_seeds, pooled_over_seeds
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure
@@ -228,7 +228,7 @@ class AttackDifference:
 
     pair: Pair
     metric: str
-    found: Estimate
+    found: SeedDifference
 
     def __str__(self) -> str:
         counted, over = DIFFERENCES[self.metric]
@@ -259,14 +259,21 @@ class AttackSection:
         found = (curve_figure(self.name, self.attacks), learning_figure(self.name, self.attacks))
         return [figure for figure in found if figure is not None]
 
-    def mean(self, label: str, metric: str) -> Pooled | None:
-        """Of an arm over its runs, of a metric in `DIFFERENCES`; None where a run has no value.
+    def of(self, label: str) -> list[Attack]:
+        """The attacks on an arm."""
+        return [attack for attack in self.attacks if attack.arm.label == label]
 
-        Raises:
-            EvaluationError: a value is no share.
+    def mean(self, label: str, metric: str) -> Pooled | None:
+        """Of an arm over its runs, of a metric in `DIFFERENCES`; None where a run has no value, several attacks or one
+        that ended early, or where the attacks differ in their settings.
         """
-        values = [attack.values(metric) for attack in self.attacks if attack.arm.label == label]
-        if not values or not all(any(one is not None for one in own.values()) for own in values):
+        attacks = self.of(label)
+        values = [attack.values(metric) for attack in attacks]
+        alike = all(_comparability(attack.result) == _comparability(attacks[0].result) for attack in attacks)
+        complete = all(attack.result["ended"] == COMPLETE for attack in attacks)
+        if not alike or not complete or len({attack.of_run for attack in attacks}) < len(attacks):
+            return None
+        if not all(any(one is not None for one in own.values()) for own in values):
             return None
         return pooled_over_seeds(values, {id_: id_ for own in values for id_ in own})
 
@@ -352,8 +359,11 @@ def _differences(
                 seeds_a, seeds_b = ([attack.seed for attack in own] for own in (one, other))
                 try:
                     estimate = difference_over_seeds(mine, theirs, ids, seeds_a=seeds_a, seeds_b=seeds_b)
-                except EvaluationError as error:
-                    not_compared.append(f"{pair.title}: {error}")
+                except EvaluationError:
+                    why = (
+                        f"a run has none that the other arm has too; no difference in {DIFFERENCES[metric][0]} is given"
+                    )
+                    not_compared.append(f"{pair.title}: {why}.")
                 else:
                     found.append(AttackDifference(pair, metric, estimate))
     return tuple(found), tuple(not_compared)
@@ -593,14 +603,16 @@ def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
 
 
 def _means_json(section: AttackSection, label: str) -> dict[str, Any]:
-    """By metric: the mean of an arm over its runs; n_unscored is the mean over the runs too."""
-    own = [attack for attack in section.attacks if attack.arm.label == label]
+    """By metric: the mean of an arm over its runs; n behaviours or counterparts, n_unscored summed over the runs."""
     found = {}
     for metric in DIFFERENCES:
-        if (mean := section.mean(label, metric)) is not None:
-            left = sum(value is None for attack in own for value in attack.values(metric).values())
-            kept = {name: getattr(mean, name) for name in ("value", "ci_low", "ci_high", "n")}
-            found[metric] = {**kept, "n_unscored": left / len(own), "run_values": list(mean.run_means)}
+        mean, values = section.mean(label, metric), [attack.values(metric) for attack in section.of(label)]
+        found[metric] = {
+            **{name: getattr(mean, name, None) for name in ("value", "ci_low", "ci_high")},
+            "n": 0 if mean is None else mean.n,
+            "n_unscored": sum(value is None for own in values for value in own.values()),
+            "run_values": [] if mean is None else list(mean.run_means),
+        }
     return found
 
 
@@ -614,14 +626,15 @@ def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
 
 
 def _arm_text(section: AttackSection, arm: Arm) -> str:
-    """What an arm defended: of its run, or over its runs."""
-    runs, mean = [own for own in section.attacks if own.arm.label == arm.label], section.mean(arm.label, RATE)
-    if len(runs) == 1 or mean is None:
-        return joined([_defended_text(attack) for attack in runs])
-    bounds = interval(mean.ci_low, mean.ci_high, "rate")
-    more = f"; {mean.n_partial:,} not decided in every run" if mean.n_partial else ""
-    about = f"95% interval {bounds}; {len(runs)} runs, {pluralize(mean.n, 'behaviour')}{more}"
-    return f"{arm.name} defended {quantity(mean.value, 'rate')} ({about})"
+    """What an arm defended: in its run, or on the mean of several."""
+    attacks, mean = section.of(arm.label), section.mean(arm.label, RATE)
+    if len(attacks) == 1 or mean is None:
+        return joined([_defended_text(attack) for attack in attacks])
+    left = len({id_ for attack in attacks for id_ in attack.values(RATE)}) - mean.n
+    more = f"; {mean.n_partial:,} decided in only some of the runs" if mean.n_partial else ""
+    more += f"; {left:,} more undecided in all" if left else ""
+    share = f"{quantity(mean.value, 'rate')} of {pluralize(mean.n, 'behaviour')}, mean of {len(attacks)} runs"
+    return f"{arm.name} defended {share} (95% interval {interval(mean.ci_low, mean.ci_high, 'rate')}{more})"
 
 
 def _defended_text(attack: Attack) -> str:

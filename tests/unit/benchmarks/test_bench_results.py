@@ -39,12 +39,10 @@ def row(axis: str, suite: str, metric: str, group: str, arms: dict, differences:
     return found | {"arms": arms, "differences": differences}
 
 
-def attacked(arm: str, defended: float | None, refused: float):
-    rows = [
-        ("defense_success_rate", estimate(defended, n=100, n_unscored=6)),
-        ("benign_refusal_rate", estimate(refused)),
-    ]
-    return {"arm": arm, "rows": [own | {"metric": metric} for metric, own in rows]}
+def attacked(defended: float | None, refused: float):
+    """Means over two runs."""
+    own = estimate(defended, n=100, n_unscored=12) | {"run_values": [defended, defended]}
+    return {"defense_success_rate": own, "benign_refusal_rate": estimate(refused)}
 
 
 REPORT = {
@@ -68,7 +66,11 @@ REPORT = {
     "attacks": [
         {
             "attacker": "refine",
-            "attacks": [attacked("base", None, 0.3), attacked("sft", 0.5, 0.8), attacked("opct", 0.7, 0.75)],
+            "arms": {
+                "base": attacked(None, 0.3),
+                "sft": attacked(0.5, 0.8),
+                "opct": attacked(0.7, 0.75),
+            },
             "differences": [
                 {"of": "opct", "against": "sft", "metric": metric}
                 | {"difference": value, "ci_low": value - 0.1, "ci_high": value + 0.1, "n": n}

@@ -295,14 +295,15 @@ def test_several_seeds_are_one_mean_and_widen_the_intervals(runs, tmp_path):
     assert found.ci_low < low
     assert found.ci_high == high == 1
     [said] = attack_findings([view])
-    assert said.sentences[0].endswith("2 runs, 4 behaviours; 1 not decided in every run).")
+    assert "OPCT defended 62.5% of 4 behaviours, mean of 2 runs (95% interval" in said.sentences[0]
+    assert said.sentences[0].endswith("; 1 decided in only some of the runs).")
     kept = attacks_json([view])[0]["arms"]["opct"]["defense_success_rate"]
-    assert (kept["n"], kept["n_unscored"], kept["value"]) == (4, 0.5, pytest.approx(2.5 / 4))
+    assert (kept["n"], kept["n_unscored"], kept["value"]) == (4, 1, pytest.approx(2.5 / 4))
     third = tmp_path / "opct-3"
     attack(third / "attacks" / "scripted", "", undecided="abcd")
     [view], _ = views([*runs, third])
     assert view.mean("opct", RATE) is None
-    assert "shares no scored sample" in view.warnings[-1]
+    assert view.warnings[-1].endswith("has too; no difference in behaviours defended is given.")
 
 
 @pytest.mark.parametrize(
