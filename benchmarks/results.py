@@ -166,6 +166,17 @@ HELD_OUT = (
         for name, title in (("truthfulqa", "TruthfulQA"), ("bct", "BCT"), ("political", "political"))
     ),
 )
+ATTACKS = Shown(
+    (
+        Column(JAILBREAK, "attack_success_rate", "held_out", "answered in an unseen wrapper"),
+        Column(JAILBREAK, "attack_success_rate", "bare", "answered bare"),
+        Column(JAILBREAK, "over_refusal_rate", "benign_held_out", "benign counterpart refused in a wrapper"),
+        Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign counterpart refused bare"),
+        ORDINARY,
+    ),
+    of="opct",
+    against=("sft", "offpolicy"),
+)
 SHOWN = {
     "sycophancy": Shown(
         (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
@@ -173,17 +184,8 @@ SHOWN = {
         against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
     ),
-    "adaptive_attack": Shown(
-        (
-            Column(JAILBREAK, "attack_success_rate", "held_out", "answered in an unseen wrapper"),
-            Column(JAILBREAK, "attack_success_rate", "bare", "answered bare"),
-            Column(JAILBREAK, "over_refusal_rate", "benign_held_out", "benign counterpart refused in a wrapper"),
-            Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign counterpart refused bare"),
-            ORDINARY,
-        ),
-        of="opct",
-        against=("sft", "offpolicy"),
-    ),
+    "adaptive_attack": ATTACKS,
+    "adaptive_attack_one_rate": ATTACKS,
     "adaptive_attack_rates": Shown(
         (
             Column(JAILBREAK, "attack_success_rate", "train", "answered in a wrapper"),
@@ -246,9 +248,9 @@ CLAIMS = (
         "the argument of the paper",
         "sycophancy",
         HELD_OUT[0],
-        "OPCT − off-policy {opct offpolicy} points on sycophancy; against the attackers of claim 3 OPCT defends "
-        "more, and refuses more benign requests (no interval)",
-        "**not seen** on sycophancy, not decided for attacks",
+        "OPCT − off-policy {opct offpolicy} points on sycophancy; behaviours defended, three seeds: `transfer` "
+        "{transfer opct offpolicy}, `refine` {refine opct offpolicy}; benign refusals not told apart",
+        "**not seen** on sycophancy, **seen** against one attacker of two",
         ("opct", "offpolicy"),
     ),
     Claim(
@@ -256,10 +258,10 @@ CLAIMS = (
         "~99% defended, SFT 87%",
         "adaptive_attack",
         None,
-        "100 behaviours, one seed, defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}; `grpo` "
-        "{grpo base} → {grpo opct}%, SFT {grpo sft}; OPCT − SFT {transfer opct sft} and {grpo opct sft}; two more "
-        "attackers: not told apart. More benign requests are refused",
-        "**seen against SFT**; 99% is far away",
+        "100 behaviours, three seeds, tuned rates, defended: `transfer` {transfer base} → {transfer opct}%, SFT "
+        "{transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT {transfer opct sft} and "
+        "{refine opct sft}. SFT refuses more benign requests",
+        "**not seen**: SFT defends as much or more, and is more cautious; 99% is far away",
         ("opct", "sft"),
     ),
     Claim(
@@ -437,12 +439,12 @@ def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
         kept = all_kept[claim.experiment]
         minutes = ", ".join(f"{arm_name(label)} {_cost(kept, label)[1]}" for label in claim.arms)
         cost = f"`{Path(kept['experiment']).stem}`; {minutes}"
-        here = claim.here.format_map(_numbers(claim, kept))
+        here = claim.here.format_map(_numbers(claim, kept, all_kept.get("adaptive_attack", kept)["attacks"]))
         lines.append((claim.claim, claim.paper, here, claim.verdict, cost))
     return _markdown(lines)
 
 
-def _numbers(claim: Claim, kept: Mapping[str, Any]) -> dict[str, str]:
+def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> dict[str, str]:
     """What `Claim.here` may name."""
     found = {}
     if claim.column is not None:
@@ -450,7 +452,7 @@ def _numbers(claim: Claim, kept: Mapping[str, Any]) -> dict[str, str]:
         found |= {label: number(own["value"], "rate") for label, own in row["arms"].items()}
         pairs = [(own["of"], own["against"]) for own in row["differences"]]
         found |= {f"{of} {other}": _difference(claim.column, kept, of, other) for of, other in pairs}
-    for attack in kept["attacks"]:
+    for attack in attacks:
         for label, rows in attack["arms"].items():
             found[f"{attack['attacker']} {label}"] = number(rows["defense_success_rate"]["value"], "rate")
         for each in attack["differences"]:
