@@ -360,10 +360,10 @@ def _differences(
                 try:
                     estimate = difference_over_seeds(mine, theirs, ids, seeds_a=seeds_a, seeds_b=seeds_b)
                 except EvaluationError:
-                    why = (
-                        f"a run has none that the other arm has too; no difference in {DIFFERENCES[metric][0]} is given"
+                    what = DIFFERENCES[metric][0]
+                    not_compared.append(
+                        f"{pair.title}: a run scored nothing that the other arm did; no difference in {what}."
                     )
-                    not_compared.append(f"{pair.title}: {why}.")
                 else:
                     found.append(AttackDifference(pair, metric, estimate))
     return tuple(found), tuple(not_compared)

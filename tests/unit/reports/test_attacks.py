@@ -303,7 +303,7 @@ def test_several_seeds_are_one_mean_and_widen_the_intervals(runs, tmp_path):
     attack(third / "attacks" / "scripted", "", undecided="abcd")
     [view], _ = views([*runs, third])
     assert view.mean("opct", RATE) is None
-    assert view.warnings[-1].endswith("has too; no difference in behaviours defended is given.")
+    assert view.warnings[-1].endswith("the other arm did; no difference in behaviours defended.")
 
 
 @pytest.mark.parametrize(
