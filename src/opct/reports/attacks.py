@@ -604,11 +604,14 @@ def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
 
 def _means_json(section: AttackSection, label: str) -> dict[str, Any]:
     """By metric: the mean of an arm over its runs; n behaviours or counterparts, n_unscored summed over the runs."""
-    found = {}
+    found, attacks = {}, section.of(label)
     for metric in DIFFERENCES:
-        mean, values = section.mean(label, metric), [attack.values(metric) for attack in section.of(label)]
+        mean, values = section.mean(label, metric), [attack.values(metric) for attack in attacks]
+        numbers: Mapping[str, Any] = {} if mean is None else vars(mean)
+        if len(attacks) == 1 and metric == RATE:
+            numbers = row_of(attacks[0].result, RATE)  # with the bounds that the page shows
         found[metric] = {
-            **{name: getattr(mean, name, None) for name in ("value", "ci_low", "ci_high")},
+            **{name: numbers.get(name) for name in ("value", "ci_low", "ci_high")},
             "n": 0 if mean is None else mean.n,
             "n_unscored": sum(value is None for own in values for value in own.values()),
             "run_values": [] if mean is None else list(mean.run_means),

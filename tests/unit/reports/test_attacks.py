@@ -299,6 +299,8 @@ def test_several_seeds_are_one_mean_and_widen_the_intervals(runs, tmp_path):
     assert said.sentences[0].endswith("; 1 decided in only some of the runs).")
     kept = attacks_json([view])[0]["arms"]["opct"]["defense_success_rate"]
     assert (kept["n"], kept["n_unscored"], kept["value"]) == (4, 1, pytest.approx(2.5 / 4))
+    base = attacks_json([view])[0]["arms"]["base"]["defense_success_rate"]
+    assert (base["n"], round(base["ci_low"], 3), round(base["ci_high"], 3)) == (4, 0.006, 0.806)  # as in the table
     third = tmp_path / "opct-3"
     attack(third / "attacks" / "scripted", "", undecided="abcd")
     [view], _ = views([*runs, third])
