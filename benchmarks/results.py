@@ -261,7 +261,7 @@ CLAIMS = (
         "100 behaviours, three seeds, tuned rates, defended: `transfer` {transfer base} → {transfer opct}%, SFT "
         "{transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT {transfer opct sft} and "
         "{refine opct sft}. SFT refuses more benign requests",
-        "**not seen**: SFT defends as much or more, and is more cautious; 99% is far away",
+        "**not seen**: not decided against `transfer`, refuted against `refine`; SFT is more cautious; 99% is far away",
         ("opct", "sft"),
     ),
     Claim(
@@ -415,18 +415,17 @@ def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
     lines = [head, ["---"] * len(head)]
     for metric, title in ATTACKED.items():
         for own in kept["attacks"]:
-            cells = [_attacked(own["arms"].get(label, {}).get(metric)) for label in labels]
+            cells = [_attacked(own["arms"].get(label, {}).get(metric), kept["n_runs"][label]) for label in labels]
             pairs = {(each["of"], each["against"]): each for each in own["differences"] if each["metric"] == metric}
             told = [_paired(pairs.get((of, label)), "rate", n=True) for label in against]
             lines.append([f"`{own['attacker']}`: {title}", *cells, *told])
     return _markdown(lines)
 
 
-def _attacked(row: Row | None) -> str:
+def _attacked(row: Row | None, n_runs: int) -> str:
     if row is None or row["value"] is None:
         return MISSING
-    unscored = round(row["n_unscored"] / max(1, len(row.get("run_values", ""))))
-    left = f", {unscored} unscored" if unscored else ""
+    left = f", {unscored} unscored" if (unscored := round(row["n_unscored"] / n_runs)) else ""
     bounds = interval(row["ci_low"], row["ci_high"], "rate")
     return f"{number(row['value'], 'rate')} [{bounds}]; n = {row['n']}{left}"
 
