@@ -1,5 +1,6 @@
 import io
 import os
+import re
 import signal
 
 import pytest
@@ -89,21 +90,27 @@ def test_plain_stages_follow_each_other_and_markup_is_text(clock):
     ]
 
 
-def test_bars_show_stage_and_fields():
+def test_a_bar_and_its_line_fit_the_terminal_and_an_ended_stage_leaves_its_line_whole():
+    """Of 80 columns the bar and the spinner keep 15, whatever was said before."""
     out = io.StringIO()
-    bar = RichProgress(Console(file=out, force_terminal=True, width=120))
-    bar.stage("load")
-    bar.stage("train [x]", total=2)
-    bar.advance(1, kl=0.5)
+    bar = RichProgress(Console(file=out, force_terminal=True, width=80, color_system="standard"))
+    bar.advance()  # before any stage: nothing to say
+    bar.stage(long := "load [x] " + "a-long-name/" * 6)
+    bar.stage("train opct", total=20)
+    bar.advance(5, kl=0.5)
     bar.log("note [y]")
-    bar.advance(1)
     bar.done()
     bar.done()
-    text = out.getvalue()
-    assert "train [x]" in text
-    assert "2/2" in text
-    assert "kl=0.5" in text
-    assert "note [y]" in text
+    lines = [line for line in re.split("[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())) if line]
+    assert [line for line in lines if "━" not in line] == [
+        f"{long}  took 0s",
+        "note [y]",
+        "train opct: 5/20  took 0s  kl=0.5",
+    ]
+    drawn = [line.rstrip() for line in lines if "━" in line]
+    assert all(len(line) <= 80 and re.match(". [━╸╺]{12} ", line) for line in drawn)
+    assert any(line.endswith("…") for line in drawn)
+    assert any(line.endswith("train opct: 5/20  elapsed 0s  left 0s  kl=0.5") for line in drawn)
 
 
 def test_the_kind_fits_the_output():

@@ -145,16 +145,14 @@ class PlainProgress:
         self._name, self._total, self._n = name, total, 0
         self._fields: dict[str, Field] = {}
         self._start = self._said = time.monotonic()
-        self._say(f"{name} ..." if total is None else f"{name}: 0/{total}")
+        self._began()
 
     def advance(self, n: int = 1, **fields: Field) -> None:
         if self._name is None:
             return
         self._n += n
         self._fields |= fields
-        if time.monotonic() - self._said >= self.interval_s:
-            self._said = time.monotonic()
-            self._say(self._line())
+        self._advanced()
 
     def log(self, message: str) -> None:
         self._say(message)
@@ -163,6 +161,14 @@ class PlainProgress:
         if self._name is not None:
             self._say(self._line(ended=True))
             self._name = None
+
+    def _began(self) -> None:
+        self._say(f"{self._name} ..." if self._total is None else f"{self._name}: 0/{self._total}")
+
+    def _advanced(self) -> None:
+        if time.monotonic() - self._said >= self.interval_s:
+            self._said = time.monotonic()
+            self._say(self._line())
 
     def _line(self, *, ended: bool = False) -> str:
         elapsed = time.monotonic() - self._start
@@ -176,63 +182,38 @@ class PlainProgress:
         self.console.print(as_text(line), highlight=False, soft_wrap=True)
 
 
-class RichProgress:
-    """A bar for each stage, with elapsed and remaining time and the fields of the last call."""
-
-    def __init__(self, console: Console):
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import Progress as Bars
-
-        self.console = console
-        self._bars = Bars(
-            SpinnerColumn(finished_text="[green]✓[/green]"),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[shown]}", markup=False),
-            console=console,
-            speed_estimate_period=120.0,  # a step may take many seconds
-        )
-        self._task: Any = None
-        self._fields: dict[str, Field] = {}
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self._end_stage()
-        self._bars.start()
-        self._fields = {}
-        self._task = self._bars.add_task(visible(name), total=total, shown="")
-
-    def advance(self, n: int = 1, **fields: Field) -> None:
-        if self._task is None:
-            return
-        self._fields |= fields
-        self._bars.update(self._task, advance=n, shown=fields_text(self._fields))
-
-    def log(self, message: str) -> None:
-        self._bars.console.print(as_text(message), highlight=False)
+class RichProgress(PlainProgress):
+    """The same line, kept up to date beside a bar and cut to the terminal's width; a stage that ended leaves its
+    last."""
 
     def done(self) -> None:
-        self._end_stage()
-        self._bars.stop()
+        if self._name is not None:
+            self._live.stop()
+        super().done()
 
-    def _end_stage(self) -> None:
-        if self._task is None:
-            return
-        task = self._bars.tasks[self._bars.task_ids.index(self._task)]
-        if task.total is None:  # an unknown total is known once the stage has ended
-            self._bars.update(self._task, total=max(1, task.completed), completed=max(1, task.completed))
-        self._bars.stop_task(self._task)
-        self._task = None
+    def _began(self) -> None:
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self._spinner = Spinner("dots")
+        self._live = Live(console=self.console, get_renderable=self._shown, transient=True, refresh_per_second=8)
+        self._live.start()
+
+    def _advanced(self) -> None:
+        """The bar is drawn from time to time."""
+
+    def _shown(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        line = as_text(self._line())
+        line.no_wrap, line.overflow = True, "ellipsis"
+        row = Table.grid(padding=(0, 1))
+        row.add_column(no_wrap=True)
+        row.add_column(no_wrap=True)
+        row.add_column()  # the one that is made narrower
+        row.add_row(self._spinner, ProgressBar(self._total, self._n, width=12, pulse=self._total is None), line)
+        return row
 
 
 def make_progress(console: Console | None = None) -> Progress:
