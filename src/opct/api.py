@@ -130,6 +130,7 @@ def evaluate(
     out: str | Path | None = None,
     label: str | None = None,
     dtype: str | None = None,
+    resume: bool = False,
     progress: Progress | None = None,
     **settings: Any,
 ) -> EvalResult:
@@ -146,6 +147,7 @@ def evaluate(
         label: name in the report: by default the run's method; without a run, "base" without an adapter and "trained"
             with one.
         dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
+        resume: leave out the suites that were evaluated in `out` with the same weights, settings and prompts.
         progress: as of `train`.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
@@ -182,7 +184,9 @@ def evaluate(
     if label:
         about["label"] = label
     if made:
-        result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=progress, **about)
+        result.results = evaluate_policy(
+            policy, config, tasks=made, out_dir=result.out, resume=resume, progress=progress, **about
+        )
     for task in tasks:
         weights = about_run(RunDir(result.out), policy, about)
         result.tasks[task] = run_task(

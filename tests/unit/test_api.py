@@ -54,12 +54,13 @@ def policy(monkeypatch) -> SimpleNamespace:
 
 def test_suites_are_asked_by_one_config(calls, policy, monkeypatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
-    found = api.evaluate("m", label="mine", suites=["benign"], n_benign=4, greedy=False, n_questions=None)
+    asked = {"suites": ["benign"], "n_benign": 4, "greedy": False, "n_questions": None}
+    found = api.evaluate("m", label="mine", resume=True, **asked)
     [(which, arguments, keywords)] = calls
     assert (which, arguments[0]) == ("suites", policy)
-    assert arguments[1] == EvalConfig(suites=["benign"], n_benign=4, greedy=False, n_questions=None)
+    assert arguments[1] == EvalConfig(**asked)
     expected = {"out_dir": Path("runs/eval-m"), "tasks": ["made"], "label": "mine", "weights": {"hash": "00ff"}}
-    assert keywords == expected
+    assert keywords == {**expected, "resume": True}
     assert (found.out, found.results, found.tasks) == (keywords["out_dir"], RESULTS, {})
 
 

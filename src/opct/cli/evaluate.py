@@ -104,6 +104,14 @@ Label = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Label of this arm in a report: base, sft, opct ...", rich_help_panel=OUTPUT),
 ]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Leave out the suites that were evaluated already with the same weights, settings and prompts.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Regrade = Annotated[
     bool,
     typer.Option(
@@ -127,6 +135,7 @@ def evaluate(
     n_questions: Questions = None,
     dtype: Dtype = None,
     label: Label = None,
+    resume: Resume = False,
     regrade: Regrade = False,
     everything: ShowAll = False,
 ) -> None:
@@ -157,13 +166,15 @@ def evaluate(
         "n_questions": n_questions,
     }
     if regrade:
-        if any([*options.values(), settings, task, dtype, label]):
+        if any([*options.values(), settings, task, dtype, label, resume]):
             raise EvaluationError("--regrade loads no model: it takes no settings and no option but --out.")
         _regrade(Path(out or target), everything)
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     with show_progress() as progress:
-        result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, progress=progress)
+        result = evaluate_target(
+            target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume, progress=progress
+        )
     Console().print(evaluation_tables(result, everything=everything))
 
 

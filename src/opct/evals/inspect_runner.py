@@ -10,14 +10,14 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError, RunError, unknown
 from opct.evals.config import EvalConfig
-from opct.evals.logs import OPCT, check_finished, log_name
+from opct.evals.logs import OPCT, check_finished, log_name, task_name
 from opct.evals.provider import as_inspect_model
 from opct.evals.tasks.common import is_cut
 from opct.runs.console import NullProgress, Progress
@@ -36,32 +36,30 @@ UNFINISHED = "unfinished"
 
 
 def run_inspect(
-    tasks: Sequence[Task],
+    task: Task,
     policy: Policy | Model,
     log_dir: Path,
     batch_size: int,
     progress: Progress,
     temperature: float = 1.0,
     **options: Any,
-) -> list[EvalLog]:
-    """Run the tasks one after another, up to one that fails, and return their logs, with samples. The caller looks at
-    each log's status.
+) -> EvalLog:
+    """Run a task and return its log, with samples.
 
     Args:
         batch_size: most replies sampled at once; of an Inspect model, half of the concurrent requests.
         progress: advanced by each sample.
-        temperature: for tasks that set none.
+        temperature: if the task sets none.
 
     Raises:
-        EvaluationError: Inspect cannot run the tasks, or the log cannot be written.
+        EvaluationError: Inspect cannot run the task, it stopped, or the log cannot be written.
         KeyboardInterrupt: the run was interrupted; finished samples are in the log.
     """
     import inspect_ai
     from inspect_ai._util.error import PrerequisiteError
     from inspect_ai.model import GenerateConfig, Model
 
-    for task in tasks:
-        task.cleanup = _counting(task.cleanup, progress)
+    task.cleanup = _counting(task.cleanup, progress)
     if isinstance(policy, Model):
         model = policy
         model.config = GenerateConfig(temperature=temperature).merge(model.config)
@@ -69,28 +67,23 @@ def run_inspect(
         model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
     try:
         with quiet():
-            logs: list[EvalLog] = []
-            for task in tasks:
-                [log] = inspect_ai.eval(
-                    task,
-                    model=model,
-                    log_dir=str(log_dir),
-                    log_format="eval",
-                    display="none",
-                    score_display=False,
-                    log_level="error",
-                    log_realtime=False,
-                    log_model_api=False,
-                    log_refusals=False,
-                    ctl_server=False,
-                    max_samples=3 * batch_size,
-                    max_connections=2 * batch_size,
-                    **options,
-                )
-                log.samples = list(log.samples or [])  # read now: Inspect would read the file when first asked
-                logs.append(log)
-                if log.status != "success":
-                    break
+            [log] = inspect_ai.eval(
+                task,
+                model=model,
+                log_dir=str(log_dir),
+                log_format="eval",
+                display="none",
+                score_display=False,
+                log_level="error",
+                log_realtime=False,
+                log_model_api=False,
+                log_refusals=False,
+                ctl_server=False,
+                max_samples=3 * batch_size,
+                max_connections=2 * batch_size,
+                **options,
+            )
+            log.samples = list(log.samples or [])  # read now: Inspect would read the file when first asked
     except PrerequisiteError as error:
         raise EvaluationError(f"Inspect cannot run this evaluation: {error}") from error
     except OSError as error:
@@ -98,9 +91,10 @@ def run_inspect(
             f"Cannot write the evaluation's log to {log_dir}: {reason(error)}. Check the free space and the rights of "
             "the folder, or choose another (--out)."
         ) from error
-    if any(log.status == "cancelled" for log in logs):
+    if log.status == "cancelled":
         raise KeyboardInterrupt
-    return logs
+    check_finished(log)
+    return log
 
 
 def _counting(before: Any, progress: Progress) -> Any:
@@ -132,7 +126,7 @@ def write_log(log: EvalLog, path: Path) -> None:
 
 def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Path:
     """Store a finished log in `folder`, with this metadata under `OPCT`, and remove the temporary one."""
-    unfinished, path = log.location, folder / log_name(log)
+    unfinished, path = log.location, folder / log_name(task_name(log))
     if about is not None:
         log.eval.metadata = {**(log.eval.metadata or {}), OPCT: dict(about)}
     write_log(log, path)
@@ -175,30 +169,31 @@ def run_task(
     specs = check_task(spec)
     with quiet():
         tasks = load_tasks(specs, {})
-    totals = [len(task.dataset) if limit is None else min(limit, len(task.dataset)) for task in tasks]
     progress = progress or NullProgress()
-    progress.stage(spec, sum(n * (task.epochs or 1) for n, task in zip(totals, tasks, strict=True)))
     options: dict[str, Any] = {} if max_completion_tokens is None else {"max_tokens": max_completion_tokens}
+    folder = RunDir(out_dir).evals_dir
+    found = []
     for task in tasks:
+        n = len(task.dataset) if limit is None else min(limit, len(task.dataset))
+        progress.stage(spec, n * (task.epochs or 1))
         if task.config.seed is None:
             task.config.seed = config.seed
-    folder = RunDir(out_dir).evals_dir
-    logs = run_inspect(
-        tasks,
-        policy,
-        folder / UNFINISHED,
-        config.batch_size,
-        progress,
-        temperature=0.0 if config.greedy else 1.0,
-        limit=limit,
-        **options,
-    )
-    return [_kept_summary(log, folder, run) for log in logs]
+        log = run_inspect(
+            task,
+            policy,
+            folder / UNFINISHED,
+            config.batch_size,
+            progress,
+            temperature=0.0 if config.greedy else 1.0,
+            limit=limit,
+            **options,
+        )
+        found.append(_kept_summary(log, folder, run))
+    return found
 
 
 def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> dict[str, Any]:
     """Store a finished log and return its summary."""
-    check_finished(log)
     path = keep_log(log, folder, None if run is None else {"run": dict(run)})
     samples = log.samples or []
     return {

@@ -89,9 +89,9 @@ def task_name(log: EvalLog) -> str:
     return task if "/" in task or package in ("", OPCT) else f"{package}/{task}"
 
 
-def log_name(log: EvalLog) -> str:
+def log_name(task: str) -> str:
     """The file that holds a suite or task in `evals/`."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", task_name(log)) + ".eval"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", task) + ".eval"
 
 
 def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[GradedSample]:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from inspect_ai.model import Model
+from pydantic_core import to_jsonable_python
 
 from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.perturb import jailbreak as wrappers
@@ -30,7 +31,6 @@ from opct.evals.logs import (
     KL,
     OPCT,
     Evaluation,
-    check_finished,
     graded_samples,
     log_name,
     read_evaluation,
@@ -53,7 +53,7 @@ from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, sa
 from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, pairs_task, sycophancy_task
 from opct.models.memory import release_memory
 from opct.runs.console import NullProgress, Progress
-from opct.runs.io import write_json
+from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -234,19 +234,21 @@ def evaluate(
     *,
     out_dir: str | Path,
     tasks: Sequence[Task] | None = None,
+    resume: bool = False,
     progress: Progress | None = None,
     **about: Unpack[About],
 ) -> dict[str, Any]:
     """Evaluate a policy, or a model of Inspect; write `evals/<suite>.eval` and `results.json`, and return the content
     of the latter.
 
-    Suites of an earlier evaluation of the same weights are kept; those evaluated now are replaced. If one fails, those
-    before it are kept, and those after it are not asked.
+    Suites of an earlier evaluation of the same weights are kept; those evaluated now are replaced, each as soon as it
+    has ended.
 
     Args:
         out_dir: a run directory, or any folder.
         tasks: the result of `make_tasks` for this config, if already called.
-        progress: has a stage for the samples and one for the KL.
+        resume: leave out the suites that were evaluated in `out_dir` with the same weights, settings and prompts.
+        progress: has a stage for the samples of each suite and one for their KL.
         about: see `About`.
 
     Raises:
@@ -258,28 +260,43 @@ def evaluate(
     run = RunDir(out_dir)
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
-    label = about_run(run, policy, about)["label"]
-    progress.stage(f"evaluate {label}", sum(len(task.dataset) for task in tasks))
-    *logs, last = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, progress)
-    if last.status == "success" or not logs:
-        check_finished(last)
-        logs.append(last)  # else it is told of when those before it are kept
-    add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, progress, label)
-    release_memory()
-    settings = _settings(policy, config, tasks)
-    measured = about_run(run, policy, about)
-    own = {"schema": SCHEMA, "run": measured, "settings": settings}
-    own |= {"created": datetime.now(UTC).isoformat()}
-    if "template_hash" in settings:
-        own["template_hash"] = settings["template_hash"]
-    with run.results_lock():  # with two concurrent evaluations, the second keeps the suites of the first
-        kept, dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
-        own["warnings"] = [*dropped, *about.get("warnings", ()), *_contamination([*kept, *logs], settings, about)]
-        for log in logs:
+    settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
+    label, dropped = measured["label"], list[str]()
+    for task in tasks:
+        if resume and _is_measured(run, task, measured, settings):
+            progress.log(f"{label}: {task.name} is measured already")
+            continue
+        progress.stage(f"evaluate {label} on {task.name}", len(task.dataset))
+        log = run_inspect(task, policy, run.evals_dir / UNFINISHED, config.batch_size, progress)
+        if suite_of(task.name).measures_kl:
+            add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
+        release_memory()
+        own = {"schema": SCHEMA, "run": measured, "settings": settings, "created": datetime.now(UTC).isoformat()}
+        if "template_hash" in settings:
+            own["template_hash"] = settings["template_hash"]
+        with run.results_lock():  # another evaluation may end at the same time
+            kept, said = _set_aside_others(run, measured, task.name, [each.name for each in tasks])
+            dropped += said
+            own["warnings"] = [*dropped, *about.get("warnings", ()), *_contamination([*kept, log], settings, about)]
             keep_log(log, run.evals_dir, own)
-        results = write_results(run)
-    check_finished(last)
-    return results
+            write_results(run)
+    return read_json(run.results_path)
+
+
+def _is_measured(run: RunDir, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the run has a log of this task with the same weights, settings and samples."""
+    path = run.evals_dir / log_name(task.name)
+    if not path.is_file():
+        return False
+    log = read_log(path)
+    asked = dict(log.eval.metadata or {})
+    about = asked.pop(OPCT, {})
+    return (
+        (about.get("run"), about.get("settings")) == (measured, settings)
+        and asked == to_jsonable_python(task.metadata)
+        and {sample.id: sample.metadata for sample in log.samples or []}
+        == {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
+    )
 
 
 def write_results(run: RunDir) -> dict[str, Any]:
@@ -344,24 +361,27 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
     }
 
 
-def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> tuple[list[EvalLog], list[str]]:
-    """Move logs of other weights aside. Returns the logs that stay besides the tasks `now`, and a warning for each
-    moved one."""
+def _set_aside_others(
+    run: RunDir, about: Mapping[str, Any], now: str, asked: Sequence[str]
+) -> tuple[list[EvalLog], list[str]]:
+    """Move logs of other weights aside. Returns the logs that stay besides that of the suite `now`, and a warning for
+    each moved one that is not asked again."""
     measured: tuple[str, ...] = ("weights", "dtype", "quantization")
     measured = measured if about["weights"] else ("model", *measured)
     kept, dropped = [], []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        log = read_log(path)
-        if task_name(log) in now and path.name == log_name(log):
+        if path.name == log_name(now):
             continue  # it is replaced
+        log = read_log(path)
         before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
         unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
         if not unlike:
             kept.append(log)
-        else:
-            aside = run.evals_dir / "replaced"
-            aside.mkdir(exist_ok=True)
-            os.replace(path, aside / path.name)
+            continue
+        aside = run.evals_dir / "replaced"
+        aside.mkdir(exist_ok=True)
+        os.replace(path, aside / path.name)
+        if task_name(log) not in asked:
             dropped.append(
                 f"Earlier results of {path.stem} were dropped because they are of another model ({', '.join(unlike)}); "
                 f"the log is in {aside}."
@@ -416,13 +436,13 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
 # --------------------------------------------------------------------------------------------------- KL to the base
 
 
-def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, progress: Progress, label: str) -> None:
-    """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
-    for the first questions of each suite. Of an Inspect model, which gives no log-probs, it is unscored."""
+def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: Progress, stage: str) -> None:
+    """Add KL(policy | prompt || base | teacher_prompt) to a log, as the score `kl`: its mean a reply, and per token
+    for the first questions. Of an Inspect model, which gives no log-probs, it is unscored."""
     from inspect_ai.scorer import Score
 
-    samples = [sample for log in logs for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
-    in_log = {str(sample.id): sample for log in logs for sample in log.samples or []}
+    samples = [sample for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
+    in_log = {str(sample.id): sample for sample in log.samples or []}
     if isinstance(policy, Model):
         reasons = {"reasons": {"kl_to_base": "no_likelihoods"}}
         for sample in filter(_is_plain, samples):
@@ -440,14 +460,16 @@ def add_kl(policy: Policy | Model, logs: Sequence[EvalLog], config: EvalConfig, 
         assert scores is not None
         scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
 
-    wanted = [sample for sample in _first_plain(samples, config.kl_samples, shown) if sample.token_ids]
-    plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
+    plain = [sample for sample in samples if _is_plain(sample) and sample.token_ids]
+    wanted = shown | {sample.id for sample in plain[: config.kl_samples]}
+    found = [sample for sample in samples if sample.id in wanted and sample.token_ids]
+    plain_first = [[s for s in found if _is_plain(s)], [s for s in found if not _is_plain(s)]]
     if not policy.has_base:  # it is its own base, so the KL of equal prompts is 0
         for sample in plain_first.pop(0):
             add(sample, [0.0] * len(sample.token_ids))
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
     if batches:
-        progress.stage(f"KL of {label}", sum(map(len, batches)))
+        progress.stage(stage, sum(map(len, batches)))
     for batch in batches:  # apart, so that equal prompts are padded alike on both sides
         replies: list[Any] = [SimpleNamespace(token_ids=sample.token_ids) for sample in batch]
         values = policy.token_kl(
@@ -463,21 +485,7 @@ def _is_plain(sample: GradedSample) -> bool:
     return list(sample.prompt) == list(sample.teacher_prompt)
 
 
-def _first_plain(samples: Sequence[GradedSample], n: int, shown: set[str]) -> Iterator[GradedSample]:
-    """The samples of the rollout browser, and the first n samples without pressure of each suite."""
-    taken: dict[str, int] = {}
-    for sample in samples:
-        plain = _is_plain(sample) and bool(sample.token_ids)
-        taken[sample.task] = taken.get(sample.task, 0) + plain
-        if sample.id in shown or (plain and taken[sample.task] <= n):
-            yield sample
-
-
 def _browser_ids(samples: Sequence[GradedSample], n_clusters: int) -> set[str]:
-    """The ids of all samples of the first questions of each task; the families take turns, so these show them all."""
-    first: dict[str, dict[str, None]] = {}
-    for sample in samples:
-        clusters = first.setdefault(sample.task, {})
-        if len(clusters) < n_clusters:
-            clusters.setdefault(sample.cluster)
-    return {sample.id for sample in samples if sample.cluster in first[sample.task]}
+    """The ids of all samples of the first questions; the families take turns, so these show them all."""
+    first = list(dict.fromkeys(sample.cluster for sample in samples))[:n_clusters]
+    return {sample.id for sample in samples if sample.cluster in first}

@@ -307,7 +307,7 @@ def ensure_evaluated(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Evaluate the last checkpoint of a run, or the base; existing results of the same evaluation are reused.
+    """Evaluate the last checkpoint of a run, or the base; suites of the same evaluation that have ended are reused.
 
     Args:
         label: its label in the report.
@@ -319,7 +319,7 @@ def ensure_evaluated(
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
     target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
-    found = evaluate(target, settings, out=folder, label=label, progress=progress).results
+    found = evaluate(target, settings, out=folder, label=label, resume=True, progress=progress).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})

@@ -78,7 +78,7 @@ def test_eval_passes_everything(fake, capsys):
     evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
     options += ["--questions", "q.csv", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl", "--families", "held_out"]
-    options += ["--n-questions", "5", "--dtype", "float32", "--label", "base"]
+    options += ["--n-questions", "5", "--dtype", "float32", "--label", "base", "--resume"]
     options += ["--column", "wrong=a", "--column", "wrong=b"]
     settings = ["seed=2", "exclude=[copyright]", "families_per_question=null", "split=all"]
     assert run("eval", "runs/a", *settings, *options) == 0
@@ -97,7 +97,8 @@ def test_eval_passes_everything(fake, capsys):
         split="all",
     )
     assert hasattr(evaluate.call_args.kwargs.pop("progress"), "stage")
-    assert evaluate.call_args.kwargs == {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32"}
+    named = {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32", "resume": True}
+    assert evaluate.call_args.kwargs == named
     assert capsys.readouterr().out.startswith("logs: o/evals")
 
 

@@ -112,7 +112,7 @@ class FakePolicy:
 
 def graded(task, policy, folder):
     """The graded samples of a task."""
-    [log] = run_inspect([task], policy, folder, 16, NullProgress())
+    log = run_inspect(task, policy, folder, 16, NullProgress())
     return graded_samples(log)
 
 

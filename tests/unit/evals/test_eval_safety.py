@@ -334,7 +334,7 @@ def test_by_its_name_as_any_inspect_task(tmp_path):
     def reply(prompt, seed):
         return warnings.get(prompt[-1]["content"], "With pleasure.")
 
-    [log] = run_inspect([SUITE_TASKS["safety_awareness"](**sizes)], FakePolicy(reply), tmp_path, 16, NullProgress())
+    log = run_inspect(SUITE_TASKS["safety_awareness"](**sizes), FakePolicy(reply), tmp_path, 16, NullProgress())
     found = {s.name: (s.metrics["mean"].value, s.scored_samples, s.unscored_samples) for s in log.results.scores}
     assert len(log.samples) == 4
     assert found["is_warned"] == (1.0, 2, 2)

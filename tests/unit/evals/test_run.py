@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -115,7 +115,8 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     assert Counter(s.task for s in means) == {"sycophancy_short": 4, "benign": 4}
     rows = {row["group"]: row for row in results["rows"] if row["metric"] == "kl_to_base"}
     assert {group: (row["value"], row["n"]) for group, row in rows.items()} == {"clean": (0.5, 4), "benign": (0.5, 4)}
-    assert noted.stages == ["evaluate sft", "KL of sft"]
+    on = ("sycophancy_short", "benign")
+    assert noted.stages == [f"{what} sft on {suite}" for suite in on for what in ("evaluate", "KL of")]
     totals = [told[1] for told in noted.told if isinstance(told, tuple)]
     assert sum(told for told in noted.told if isinstance(told, int)) == sum(totals)
     assert capfd.readouterr() == ("", "")
@@ -256,6 +257,42 @@ def test_a_suite_that_fails_leaves_those_before_it(tmp_path):
     with pytest.raises(EvaluationError, match=r"sycophancy_short stopped: .*the weights are gone"):
         evaluated(tmp_path, FakePolicy(broken), QUESTIONS, suites=["benign", "sycophancy_short", "safety_awareness"])
     assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
+
+
+def test_resume_asks_the_suites_that_are_left(tmp_path):
+    """The second of three suites failed; of the rest nothing is asked twice, until a setting, the weights or a question
+    is another."""
+    asked = Counter()
+
+    def count(prompt, seed):
+        asked["replies"] += 1
+        return "Yes."
+
+    def stop(prompt, seed):
+        if "item" in prompt[-1]["content"]:
+            raise RuntimeError("the weights are gone")
+        return "Yes."
+
+    def again(policy, *, questions=QUESTIONS, step=7, **settings):
+        asked.clear()
+        sizes = {"suites": ["benign", "sycophancy_short", "safety_awareness"], "n_benign": 3, "prompts_per_fact": 1}
+        config = load_settings(EvalConfig, base=sizes | {"n_questions": 2, "families_per_question": 1} | settings)
+        own = {"out_dir": tmp_path, "tasks": make_tasks(config, questions), "resume": True}
+        results = evaluate(FakePolicy(policy), config, **own, weights={"step": step})
+        return {row["suite"] for row in results["rows"]}, asked.total()
+
+    with pytest.raises(EvaluationError, match="sycophancy_short stopped"):
+        again(stop)
+    everything = {"benign", "sycophancy_short", "safety_awareness"}
+    suites, first = again(count)
+    assert suites == everything
+    n = Counter(sample.task for sample in read_samples(tmp_path))
+    assert first == n["sycophancy_short"] + n["safety_awareness"]
+    assert again(count) == (everything, 0)
+    others = [replace(question, answer="other") for question in QUESTIONS]
+    assert again(count, questions=others) == (everything, n["sycophancy_short"])
+    assert again(count, questions=others, greedy=False) == (everything, n.total())
+    assert again(count, questions=others, greedy=False, step=8) == (everything, n.total())
 
 
 # ------------------------------------------------------------------------------------------------- what is asked
