@@ -20,6 +20,8 @@ from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig
 from opct.config.section import Section, setting_names
 from opct.errors import ConfigError
+from opct.evals.config import EvalConfig
+from opct.experiments.config import ExperimentConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -242,6 +244,19 @@ def test_a_name_that_is_a_list_is_refused(write):
 )
 def test_files_that_are_no_config(write, text, part):
     assert part in message(write(text))
+
+
+@pytest.mark.parametrize(
+    ("model_class", "text", "said"),
+    [
+        (TrainConfig, "arms: {a: {}}", "sets arms: it is a file for `opct experiment`"),
+        (ExperimentConfig, "optim: {}", "sets optim: it is a file for `opct train`"),
+        (EvalConfig, "attacker: grpo", "sets attacker: it is a file for `opct attack`"),
+    ],
+)
+def test_a_file_of_another_command(write, model_class, text, said):
+    with pytest.raises(ConfigError, match=said):
+        load_settings(model_class, write(text))
 
 
 @pytest.mark.parametrize(

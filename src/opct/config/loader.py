@@ -27,6 +27,8 @@ S = TypeVar("S", bound=BaseModel)
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
+COMMANDS = {"arms": "experiment", "attacker": "attack", "suites": "eval", "method": "train", "optim": "train"}
+"""By a setting that only the files of one command have: that command."""
 
 
 def load_settings(
@@ -52,6 +54,9 @@ def load_settings(
     """
     faults: list[Fault] = []
     own = Tree() if path is None else _read_file(Path(path), faults)
+    for name, command in COMMANDS.items():
+        if name in own.values and name not in model_class.model_fields:
+            raise ConfigError(f"{path} sets {name}: it is a file for `opct {command}`. Nothing was started.")
     for text in overrides:
         own.update(_read_override(text, faults))
     tree = Tree()
