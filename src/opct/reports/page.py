@@ -120,7 +120,6 @@ def page_html(
             private=private,
             findings=[*findings(comparison), *attack_findings(attacks)],
             summary=summary(comparison),
-            attack_findings=attack_findings(attacks),
             first=first_figure(comparison),
             tiles=headlines(comparison),
             example=_example(browser, comparison),

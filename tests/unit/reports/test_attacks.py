@@ -297,6 +297,7 @@ def test_several_seeds_are_one_mean_and_widen_the_intervals(runs, tmp_path):
     [said] = attack_findings([view])
     assert "OPCT defended 62.5% of 4 behaviours, mean of 2 runs (95% interval" in said.sentences[0]
     assert said.sentences[0].endswith("; 1 decided in only some of the runs).")
+    assert [(arm.name, level) for arm, level, _ in view.levels] == [("Base", "25.0%"), ("OPCT", "62.5%")]
     kept = attacks_json([view])[0]["arms"]["opct"]["defense_success_rate"]
     assert (kept["n"], kept["n_unscored"], kept["value"]) == (4, 1, pytest.approx(2.5 / 4))
     base = attacks_json([view])[0]["arms"]["base"]["defense_success_rate"]
@@ -447,13 +448,18 @@ def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
     assert learned.title == "Score of scripted during its training"
 
 
-def test_the_top_of_the_page_says_what_the_attacks_found(runs, page):
+def test_a_tile_and_the_findings_say_what_the_attacks_found(runs, page):
     page = page.read_text(encoding="utf-8")
-    top = page[page.index('class="first"') : page.index("<main>")]
+    tile = page[page.index("Defended against scripted") :]
+    words = re.sub("<[^>]*>", " ", tile[: tile.index("</li>")]).split()
+    assert " ".join(words) == (
+        "Defended against scripted Base 25.0% 0.6 to 80.6 OPCT 66.7% 9.4 to 99.2 n = 3 to 4 behaviours a run, 0 to 1 "
+        "undecided; 2 runs"
+    )
     assert (
         "scripted: Base defended 1 of 4 behaviours (25.0%, 95% interval 0.6 to 80.6) and OPCT: opct-1 defended 2 "
         "of 3 behaviours (66.7%, 95% interval 9.4 to 99.2; 1 more undecided)."
-    ) in top
+    ) in page[page.index('id="findings"') :]
     [view], _ = views(runs)
     rows = [{"metric": RATE, "n": 0, "n_unscored": 4, "value": None}]
     none = replace(view.attacks[1], result=view.attacks[1].result | {"rows": rows})
