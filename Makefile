@@ -100,7 +100,7 @@ bench-sampler: $(BENCH) model ## tokens per second; OPCT_VLLM_PYTHON names an in
 bench-gpu: $(BENCH) ## a step, rollouts and the loss on a GPU, against TRL, vLLM and Liger; MODEL is a folder
 	$(BIN)/python -m benchmarks.gpu --model $(MODEL) --out runs/gpu
 
-bench-parts: $(BENCH) model ## the machine's rate, and what a step's parts reach of it
+bench-parts: $(BENCH) model ## the machine's rate of matrix products
 	$(BIN)/python -m benchmarks.breakdown --out runs/breakdown
 
 bench-cost: $(BENCH) model ## a step against completions, lengths and processes

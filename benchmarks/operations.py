@@ -39,7 +39,6 @@ class Operations:
     policy: float
     backward: float
     loss: float
-    rollout: float
 
     @property
     def training(self) -> float:
@@ -71,5 +70,4 @@ def operations(sizes: Sizes, workload: Any, *, lora: bool) -> Operations:
         policy=policy,
         backward=policy * (1 if lora else 2),
         loss=3 * 2 * sizes.head * completion,
-        rollout=2 * sizes.body * (prompt + completion) + 2 * sizes.head * completion,
     )

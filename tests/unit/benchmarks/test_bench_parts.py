@@ -1,4 +1,4 @@
-"""The pure parts of the benchmarks of the sampler, and of a step's parts."""
+"""The pure parts of the benchmarks of the sampler, of the machine's rate and of a step's operations."""
 
 from __future__ import annotations
 
@@ -9,25 +9,9 @@ from benchmarks import breakdown, operations, sampler
 from benchmarks.workloads import Workload
 
 
-def test_groups_add_up():
-    """mm 2 and addmm 1 are gemm 3; nothing is lost."""
-    found = breakdown.by_group({"aten::mm": 2.0, "aten::addmm": 1.0, "aten::mul": 0.5, "aten::empty": 0.25})
-    assert found == {"gemm": 3.0, "norm, element-wise": 0.5, "other": 0.25}
-
-
-def test_shares_of_the_rate():
-    """2e12 operations in 4 s at 1e12 a second are half of the rate; 1 of 4 profiled seconds was gemm."""
+def test_the_machines_rate_is_the_best_of_its_products():
     rates = {"rates": [{"dtype": "bfloat16", "matrix": "down", "rows": 32, "gflops": n} for n in (400.0, 1000.0)]}
     assert breakdown.best_rate(rates, "bfloat16") == 1e12
-    part = {"seconds": [3.0, 4.0, 5.0], "flops": 2e12, "groups": {"gemm": 1.0, "other": 3.0}}
-    line = breakdown.part_table({"teacher": part}, 1e12).splitlines()[-1]
-    assert [cell.strip() for cell in line.strip("|").split("|")][:5] == [
-        "teacher",
-        "4.00 [3.00, 5.00]",
-        "2.00",
-        "50%",
-        "25%",
-    ]
 
 
 def write_sampler(out: Path, case: str, engine: str, rep: int, seconds: float) -> None:
@@ -56,18 +40,3 @@ def test_the_operations_of_a_step_are_those_of_the_formula():
     assert full.teacher == 2 * body * 2 * (4 + 3 * 7)
     assert full.policy == 2 * body * 2 * (5 + 3 * 7)
     assert (full.backward, full.loss) == (2 * full.policy, 6 * head * 2 * 3 * 7)
-
-
-def test_a_steps_parts_are_measured(tiny_folder: Path):
-    """Seconds, operations and groups of operators of all five."""
-    workload = {"name": "tiny", "prompts": 2, "generations": 2}
-    workload |= {"prompt_tokens": 90, "teacher_tokens": 71, "completion_tokens": 5}
-    cell = {"do": "parts", "model": str(tiny_folder), "training": "full", "workload": workload, "dtype": "float32"}
-    found = breakdown.work(cell)["parts"]
-    assert tuple(found) == breakdown.PARTS
-    for part in found.values():
-        assert all(s > 0 for s in part["seconds"])
-        assert len(part["seconds"]) == 3
-        assert part["flops"] > 0
-        assert part["groups"]["gemm"] > 0
-    assert "attention" in found["backward"]["groups"]
