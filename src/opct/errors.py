@@ -1,27 +1,13 @@
 """Every error that `opct` raises on purpose.
 
-    OpctError
-    ├── ConfigError        (ValueError)         a setting is unknown, of the wrong type or out of range
-    ├── DataError          (ValueError)         a data file breaks the pair contract; lists all faults
-    ├── ModelError         (ValueError)         a model cannot be used as asked (no chat template, wrong head ...)
-    ├── DownloadError      (OSError)            a file could not be fetched, or is not the file it should be
-    ├── RunError           (RuntimeError)       a run directory is in the way, in use, or cannot be resumed
-    │   ├── CheckpointError                     a checkpoint is missing, corrupt, or could not be written
-    │   └── OtherAttackError                    a folder holds another attack
-    ├── TrainingError      (RuntimeError)       training stopped itself: the message has the step and the cause
-    │   ├── NonFiniteError                      a loss or gradient is NaN or infinite
-    │   ├── DivergenceError                     the KL left its bound
-    │   └── MismatchError                       the sampler and the policy in training differ
-    ├── EngineError        (RuntimeError)       the engine that samples cannot be used, or does not answer
-    └── EvaluationError    (RuntimeError)       an evaluation cannot be run or compared
-
-Each one is also the standard-library error in parentheses, so that callers need not know this package.
+Each one is also the standard-library error that it derives from, so that callers need not know this package.
 A message says what, where, the value, and what to do. The command line prints it without a traceback.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
@@ -29,6 +15,12 @@ SHOWN_FAULTS = 50
 """Number of faults of one file that are listed; the others are counted."""
 LONGEST_REASON = 400
 """Characters of a library's message: some quote the file that they read."""
+
+
+def shorten(value: object) -> str:
+    """A value as messages quote it: JSON of at most 60 characters."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class OpctError(Exception):

@@ -14,7 +14,6 @@ import numpy as np
 from opct.errors import EvaluationError
 
 CONFIDENCE = 0.95
-DRAWS = 4000  # of a bootstrap
 Values = Mapping[str, float | None]
 """Values by sample id; None is unscored."""
 Bounds = tuple[float, float]
@@ -235,46 +234,6 @@ def average_over_runs(runs: Sequence[Values]) -> dict[str, float]:
     return {key: math.fsum(numbers) / len(numbers) for key, numbers in values.items()}
 
 
-def ratio_reduction(
-    a: Values,
-    b: Values,
-    clusters: Mapping[str, Hashable],
-) -> Estimate:
-    """The relative cut of a rate, 1 - mean(a) / mean(b) over the ids both scored, with a cluster bootstrap interval.
-
-    0.7 means that `a` has 70% less than the base `b`; negative means more. Clusters are drawn with replacement
-    `DRAWS` times (the same draw on both sides); the interval is the 2.5% and 97.5% percentile of the draws in which
-    mean(b) > 0. Where mean(a) is 0, or a and b agree on every id, all draws are alike; the bound then comes from the
-    share of clusters that could differ unseen (`unseen_share`), divided by mean(b). Source: Efron and Tibshirani
-    1993, chapter 13.
-
-    Args:
-        a, b: value in [0, 1] of each sample id; None where unscored. Where the mean of b is 0, there is no value.
-
-    Raises:
-        EvaluationError: a value is not finite or outside [0, 1].
-    """
-    left, right, groups = _sides(a, b, clusters, (0.0, 1.0))
-    index, count = _numbered(groups)
-    n = len(groups)
-    if not n or right.sum() == 0:
-        return Estimate(None, None, None, n, count)
-    value = 1.0 - float(left.sum() / right.sum())
-    slack = unseen_share(count) / float(right.mean())
-    if left.sum() == 0:
-        return Estimate(value, 1.0 - slack, 1.0, n, count)
-    if np.array_equal(left, right):
-        return Estimate(value, -slack, min(slack, 1.0), n, count)
-    if count < 2:
-        return Estimate(value, None, None, n, count)
-    sums = np.stack([np.bincount(index, weights=side, minlength=count) for side in (left, right)], axis=1)
-    weights = np.random.default_rng(0).multinomial(count, np.full(count, 1.0 / count), size=DRAWS)
-    totals = weights @ sums  # [draws, 2]
-    totals = totals[totals[:, 1] > 0]
-    low, high = np.quantile(1.0 - totals[:, 0] / totals[:, 1], [(1.0 - CONFIDENCE) / 2, (1.0 + CONFIDENCE) / 2])
-    return Estimate(value, float(low), float(high), n, count)
-
-
 # ------------------------------------------------------------------------------------- several training seeds
 # Several training seeds of one method: pooled, and compared, with intervals over questions and seeds.
 #
@@ -397,29 +356,6 @@ def difference_over_seeds(
         n_partial=_partial(mean_a.keys() & mean_b.keys(), [*a, *b]),
         over_questions=(plain.ci_low, plain.ci_high),
     )
-
-
-def ratio_over_seeds(
-    a: Sequence[Values],
-    b: Sequence[Values],
-    clusters: Mapping[str, Hashable],
-    *,
-    seeds_a: Sequence[int | None],
-    seeds_b: Sequence[int | None],
-) -> Estimate:
-    """The relative cut of a rate, 1 - mean(a) / mean(b), as `ratio_reduction` has it, its interval over seeds too.
-
-    Arguments as of `difference_over_seeds`. No interval where the rate of a seed of `b` is 0.
-    """
-    cut = ratio_reduction(average_over_runs(a), average_over_runs(b), clusters)
-    if cut.value is None or cut.ci_low is None or cut.ci_high is None:
-        return cut
-    try:
-        spreads = _spreads(a, b, seeds_a, seeds_b, lambda left, right: 1.0 - float(left.sum()) / float(right.sum()))
-    except ZeroDivisionError:
-        return Estimate(cut.value, None, None, cut.n, cut.n_clusters)
-    low, high = widened(cut.value, (cut.ci_low, cut.ci_high), cut.n_clusters - 1, spreads, (-math.inf, 1.0))
-    return Estimate(cut.value, low, high, cut.n, cut.n_clusters)
 
 
 def widened(value: float, questions: Bounds, df: int, spreads: Sequence[SeedSpread], bounds: Bounds) -> Bounds:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from opct.reports.charts import STYLES
 from opct.reports.load import EvaluatedRun
-from opct.reports.wording import arm_name, joined
+from opct.reports.wording import arm_name
 
 SFT, OFFPOLICY, OPCT = "sft", "offpolicy", "opct"
 ADAPTER = "model.adapter"
@@ -126,16 +126,3 @@ def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dic
 def reference_pairs(arms: Sequence[Arm], pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     """The comparisons with an arm other than the first."""
     return tuple(pair for pair in pairs if pair.against != arms[0].label)
-
-
-def reference_note(arms: Sequence[Arm], pairs: Sequence[Pair]) -> str:
-    """Which of several SFT arms others are compared with; empty where there is but one."""
-    by_label = {arm.label: arm for arm in arms}
-    compared: dict[str, list[str]] = {}
-    for pair in reference_pairs(arms, pairs):
-        if by_label[pair.of].uses(SFT) and not pair.is_requested:
-            compared.setdefault(by_label[pair.against].name, []).append(by_label[pair.of].name)
-    return " ".join(
-        f"Of several SFT arms {name} is the one that others are compared with, {joined(more)} too."
-        for name, more in compared.items()
-    )

@@ -25,6 +25,7 @@ from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure
 from opct.reports.load import EvaluatedRun, ResultRow, Stored
 from opct.reports.verdict import Finding
+from opct.reports.warnings import merge_alike
 from opct.reports.wording import MISSING, change, interval, joined, quantity
 from opct.runs.console import pluralize
 from opct.runs.io import read_json, read_jsonl
@@ -413,13 +414,22 @@ def _comparability(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warnings(name: str, attacks: Sequence[Attack]) -> list[str]:
-    """The warnings of the attacks and their judges, each once with the attacks that it concerns."""
-    about: dict[str, list[str]] = {}
+    """The warnings of the attacks and their judges; those that differ only in numbers are one."""
+    told = []
     for attack in attacks:
         weakness = attack.result["judge"].get("warning")
-        for text in (*attack.result["warnings"], *([weakness] if weakness else ())):
-            about.setdefault(text, []).append(attack.title)
-    return [f"{name} against {joined(titles)}: {text}" for text, titles in about.items()]
+        told += [(attack.title, text) for text in (*attack.result["warnings"], *([weakness] if weakness else ()))]
+    return [f"{name} against {joined(_short(titles, attacks))}: {text}" for titles, text in merge_alike(told)]
+
+
+def _short(titles: Sequence[str], attacks: Sequence[Attack]) -> list[str]:
+    """These attacks by their titles; by the arm's name where they are all of an arm."""
+    found = []
+    for arm in _arms(attacks):
+        own = [attack.title for attack in attacks if attack.arm.label == arm.label]
+        named = [title for title in own if title in titles]
+        found += [arm.name] if named == own else named
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ figures
@@ -576,7 +586,7 @@ PUBLIC_MODEL = (
 )
 PUBLIC_TRAINING = (
     *("steps", "queries", "trained_on", "settings", "spent", "judge_usage", "curve", "unscored_episodes"),
-    *("steps_played_twice", "queries_played_twice", "steps_cut_short", "queries_cut_short_at_most"),
+    "queries_cut_short_at_most",
 )
 
 

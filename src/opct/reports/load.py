@@ -217,7 +217,9 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         about = {name: values.get(setting) for name, setting in names.items()}
         evaluation = Evaluation(directory, about, "", {}, {}, [], [], [])
     else:
-        raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {_remedy(run_dir)}")
+        place = shlex.quote(str(directory))
+        how = f"opct eval {place if run_dir.is_run else f'MODEL --out {place}'}"
+        raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). Evaluate the run first: `{how}`.")
     manifest = _Manifest()
     if run_dir.manifest_path.is_file():
         hint = "It is written by `opct train`."
@@ -240,18 +242,6 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         config=config,
         config_values=values,
     )
-
-
-def _remedy(run: RunDir) -> str:
-    """Advice on how to make the folder reportable."""
-    if (run.path / "result.json").is_file():
-        return "It is an attack: give the evaluated run whose `attacks/` folder contains it."
-    inner = sorted(path.parent for path in run.path.glob("*/manifest.json"))
-    if inner and not run.is_run:
-        commands = " and ".join(f"`opct eval {shlex.quote(str(path))}`" for path in inner)
-        return f"It contains runs: evaluate them first by {commands}, then report them."
-    folder = shlex.quote(str(run.path))
-    return f"Evaluate the run first: `opct eval {folder if run.is_run else f'MODEL --out {folder}'}`."
 
 
 def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:

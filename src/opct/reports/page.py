@@ -25,7 +25,7 @@ from markupsafe import Markup
 from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import charts
-from opct.reports.arms import Arm, reference_note
+from opct.reports.arms import Arm
 from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
 from opct.reports.figures import (
@@ -38,7 +38,7 @@ from opct.reports.figures import (
 )
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
-from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser, embeddable
+from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
 from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note, rollouts_over_time
 from opct.reports.verdict import (
     axis_verdict,
@@ -109,7 +109,6 @@ def page_html(
     """
     arms = comparison.arms
     browser = build_browser(arms)
-    notes = (chance_note(comparison), _pooled_note(arms), reference_note(arms, comparison.pairs))
     views, training = [axis_view(comparison, axis) for axis in comparison.axes], training_figures(comparison)
     page = (
         environment(autoescape=True)
@@ -127,7 +126,7 @@ def page_html(
             warnings=list(warnings),
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
-            notes=[note for note in notes if note],
+            chance=chance_note(comparison),
             axes=views,
             anchors={"attacks": "attacks"} | {view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
@@ -145,7 +144,7 @@ def page_html(
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_json=Markup(embeddable(browser.data | {"main": arms.index(main_arm(comparison))})),
+            browser_data=browser.data | {"main": arms.index(main_arm(comparison))},
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,
@@ -196,17 +195,6 @@ def chance_note(comparison: Comparison) -> str:
     return (
         f"The intervals are not adjusted for their number: if no two arms differed, about {some} (5%) of the "
         f"{pluralize(n, 'difference')} in this report would still read as better or worse by chance."
-    )
-
-
-def _pooled_note(arms: Sequence[Arm]) -> str:
-    pooled = [f"{arm.name} ({pluralize(len(arm.runs), 'run')})" for arm in arms if len(arm.runs) > 1]
-    if not pooled:
-        return ""
-    return (
-        f"Pooled over training seeds: {', '.join(pooled)}. Replies to one prompt are averaged over the runs first. The "
-        "interval covers questions and seeds; with two or three seeds it is wide. SD is the standard deviation between "
-        "runs."
     )
 
 

@@ -37,7 +37,6 @@ UNPUBLISHED = ("gpqa",)
 """Suites whose authors ask that examples are not shown in plain text online."""
 
 _SPLIT_RANK = ("held_out", "train", "clean", "benign")
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,6 @@ class Browser:
     paired: int
     unpaired: int
     withheld: int = 0
-
-
-def embeddable(value: Any) -> str:
-    """JSON for `<script type="application/json">`: it cannot close the element or open a comment."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # A lone surrogate (half of a cut emoji) cannot be written as UTF-8.
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    for character, escaped in _ESCAPES.items():
-        text = text.replace(character, escaped)
-    return text
 
 
 def build_browser(arms: Sequence[Arm]) -> Browser:

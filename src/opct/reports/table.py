@@ -13,16 +13,14 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from opct.evals import stats
 from opct.evals.metrics import Metric, Unit
-from opct.evals.stats import Interval, SeedSpread, Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
+from opct.evals.stats import Interval, SeedDifference, Values, difference_over_seeds, pooled_over_seeds
 from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
 from opct.reports.wording import change, interval, joined, number, quantity
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
-RELATIVE_METRICS = ("sycophancy_rate", "attack_success_rate")
 DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
 """Settings of a suite that two runs must share; otherwise no difference is given."""
 _OF_MEAN = ("value", "ci_low", "ci_high", "n", "n_clusters")
@@ -100,29 +98,18 @@ def _reason_text(reason: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedDifference:
-    """The difference between two arms on one metric, paired by sample.
+class PairedDifference(SeedDifference):
+    """The difference between two arms on one metric, paired by sample; `ci_low` and `ci_high` cover other seeds too.
 
     Attributes:
         left_out: samples that could not be paired.
         reading, margin: see `read_difference`.
-        spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`.
-        over_questions: the interval for exactly these seeds; `ci_low` and `ci_high` cover other seeds too.
     """
 
     unit: Unit
-    value: float | None
-    ci_low: float | None
-    ci_high: float | None
-    n: int
-    n_clusters: int
     left_out: int
     reading: str
     margin: float | None
-    over_questions: Interval
-    relative_cut: stats.Estimate | None = None
-    spreads: tuple[SeedSpread, ...] = ()
-    n_partial: int = 0
 
     @property
     def text(self) -> str:
@@ -168,7 +155,6 @@ class PairedDifference:
             "n_unpaired": self.left_out,
             "reading": self.reading,
             "margin": self.margin,
-            "relative_cut": None if self.relative_cut is None else asdict(self.relative_cut),
             "seeds": [{"differences": list(spread.values), "sd": spread.sd} for spread in self.spreads],
             "n_partial": self.n_partial,
             "ci_over_questions": list(self.over_questions),
@@ -301,8 +287,7 @@ def make_row(
         of, against = sides[pair.of], sides[pair.against]
         reasons[i] = incomparable[pair.of, pair.against] or _why_not_paired(of, against)
         if reasons[i] is None:
-            relative = metric.name in RELATIVE_METRICS and not group.startswith("family:")
-            differences[i] = _difference(of, against, clusters, metric, relative=relative)
+            differences[i] = _difference(of, against, clusters, metric)
     measured = [row for of_arm in rows for row in of_arm if row is not None]
     judges = _distinct([grader_label(row) for row in measured])
     return MetricRow(
@@ -397,9 +382,7 @@ def _why_not_paired(of: ArmValues, against: ArmValues) -> str | None:
     return None
 
 
-def _difference(
-    of: ArmValues, against: ArmValues, clusters: Mapping[str, str], metric: Metric, *, relative: bool
-) -> PairedDifference:
+def _difference(of: ArmValues, against: ArmValues, clusters: Mapping[str, str], metric: Metric) -> PairedDifference:
     a, b = of.values, against.values
     seeds_a, seeds_b = ([run.seed for run in side.arm.runs] for side in (of, against))
     seeds: dict[str, Any] = {"seeds_a": seeds_a, "seeds_b": seeds_b}
@@ -409,6 +392,5 @@ def _difference(
         left_out=len({key for own in (*a, *b) for key in own}) - found.n,
         reading=read_difference(found.ci_low, found.ci_high, metric),
         margin=metric.margin,
-        relative_cut=ratio_over_seeds(a, b, clusters, **seeds) if relative else None,
         **{name: getattr(found, name) for name in (*_OF_MEAN, "spreads", "n_partial", "over_questions")},
     )

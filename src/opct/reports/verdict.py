@@ -235,7 +235,7 @@ def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
     is_open = difference.reading in ("no_change", "inconclusive", "unknown") or difference.value is None
     verb = "went" if is_open else "fell" if (difference.value or 0.0) < 0 else "rose"
     levels = f"{inside(comparison.name_of(row))} {verb} from {before.text} to {after.text}"
-    evidence = f"{difference.reading_text} ({_evidence(difference)}){_relative_text(difference)}"
+    evidence = f"{difference.reading_text} ({_evidence(difference)})"
     return f"{arm.name}: {levels}, {evidence}.{_judged_text(comparison, row)}"
 
 
@@ -270,15 +270,6 @@ def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
 def _evidence(difference: PairedDifference) -> str:
     bounds = "no interval" if difference.ci_low is None else f"95% interval {difference.interval_text}"
     return f"{difference.text}, {bounds}, n = {difference.n:,}, {difference.left_out_text}"
-
-
-def _relative_text(difference: PairedDifference) -> str:
-    """ ", a relative cut of 84% (80 to 87)", if the interval excludes 0."""
-    cut = difference.relative_cut
-    if cut is None or cut.value is None or cut.ci_low is None or cut.ci_high is None or difference.reading != "better":
-        return ""
-    low, high = (number(bound, "rate", digits=0) for bound in (cut.ci_low, cut.ci_high))
-    return f", a relative cut of {cut.value:.0%} ({low} to {high})"
 
 
 def _judged_text(comparison: Comparison, row: MetricRow) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from opct.config.schema import flat_settings
+from opct.errors import shorten
 from opct.judges.provenance import rules_weakness
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
@@ -52,15 +52,22 @@ def find_warnings(comparison: Comparison) -> list[str]:
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings of the evaluations and teacher checks; those that differ only in numbers are merged."""
-    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    """Warnings of the evaluations and teacher checks."""
+    told = []
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
-        for text in [*run.warnings, *(str(warning) for warning in of_teacher if warning)]:
-            alike.setdefault(tuple(NUMBER.split(text)), []).append((run.name, text))
+        told += [(run.name, text) for text in [*run.warnings, *(str(warning) for warning in of_teacher if warning)]]
+    for names, text in merge_alike(told):
+        yield f"{', '.join(names)}: {text}"
+
+
+def merge_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], str]]:
+    """(names, text) of what is told of each name; texts that differ only in numbers are one, with their ranges."""
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for name, text in told:
+        alike.setdefault(tuple(NUMBER.split(text)), []).append((name, text))
     for found in alike.values():
-        names = dict.fromkeys(name for name, _ in found)
-        yield f"{', '.join(names)}: {_with_spans([text for _, text in found])}"
+        yield list(dict.fromkeys(name for name, _ in found)), _with_spans([text for _, text in found])
 
 
 def _with_spans(texts: Sequence[str]) -> str:
@@ -122,12 +129,7 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
             value = each.get(name)
             found.setdefault(setting_key(name, value), (value, []))[1].append(run)
         if len(found) > 1:
-            yield name, "; ".join(f"{', '.join(own)}: {_short(value)}" for value, own in found.values())
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
+            yield name, "; ".join(f"{', '.join(own)}: {shorten(value)}" for value, own in found.values())
 
 
 def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:

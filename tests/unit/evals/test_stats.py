@@ -15,8 +15,6 @@ from opct.evals.stats import (
     difference_over_seeds,
     paired_difference,
     pooled_over_seeds,
-    ratio_over_seeds,
-    ratio_reduction,
     unseen_share,
     widened,
 )
@@ -149,30 +147,6 @@ def test_a_part_counts_where_all_clusters_agree_too():
     assert clustered_mean([1, 0], "aa", parts=[Part(0.04, 2)]).ci_low is None  # one cluster says nothing about others
 
 
-def test_ratio_reduction():
-    """a has 1 of 10, b has 4 of 10: a cut of 1 - 1/4 = 75%; the same seed gives the same interval."""
-    ids = [str(i) for i in range(10)]
-    a = {key: float(key == "0") for key in ids}
-    b = {key: float(int(key) < 4) for key in ids}
-    cut = ratio_reduction(a, b, {key: key for key in ids})
-    assert cut.value == pytest.approx(0.75)
-    assert cut.ci_low < 0.75 < cut.ci_high
-    assert cut == ratio_reduction(a, b, {key: key for key in ids})
-
-
-def test_ratio_reduction_is_never_certain_from_luck():
-    """40 clusters, none sycophantic after, half before: at most 0.0881 / 0.5 of the rate may be left unseen."""
-    ids = [str(i) for i in range(40)]
-    zero, half = dict.fromkeys(ids, 0.0), {key: float(int(key) % 2) for key in ids}
-    clusters = {key: key for key in ids}
-    cut = ratio_reduction(zero, half, clusters)
-    assert (cut.value, cut.ci_high) == (1.0, 1.0)
-    assert cut.ci_low == pytest.approx(1 - unseen_share(40) / 0.5)
-    same = ratio_reduction(half, half, clusters)
-    assert (same.value, same.ci_low) == (0.0, pytest.approx(-unseen_share(40) / 0.5))
-    assert ratio_reduction(half, zero, clusters).value is None
-
-
 def test_coverage():
     """400 draws of 60 clusters of 4 correlated answers around 0.3: 95% intervals cover it, independent ones would
     not."""
@@ -301,27 +275,6 @@ def test_what_a_part_of_the_seeds_scored_is_counted_in_a_difference_too():
     a = [ids([1, 0, 1, 1]), ids([1, 0, None, 1])]
     found = difference_over_seeds(a, [ids([0, 0, 0, None])], own(4), seeds_a=[0, 1], seeds_b=[None])
     assert (found.n, found.n_partial) == (3, 1)
-
-
-def test_the_relative_cut_is_over_seeds_too():
-    """20 of 40 before; 10 and 8 of 40 after: cuts of 50% and 60%, in the mean 55%; their SD is 7.07 points, and s^2 / S
-    = 0.0025 is joined with the width over questions, whose standard error is that over t(39)."""
-    a, b = [first(10, 40), first(8, 40)], [first(20, 40)]
-    cut = ratio_over_seeds(a, b, own(40), seeds_a=[0, 1], seeds_b=[None])
-    plain = ratio_reduction(average_over_runs(a), b[0], own(40))
-    assert cut.value == plain.value == pytest.approx(0.55)
-    own_part = ((0.55 - plain.ci_low) / float(student.ppf(0.975, 39))) ** 2
-    df = (own_part + 0.0025) ** 2 / (own_part**2 / 39 + 0.0025**2)
-    width = float(student.ppf(0.975, df)) * math.sqrt(own_part + 0.0025)
-    assert width > 0.55 - plain.ci_low
-    assert cut.ci_low == pytest.approx(0.55 - width)
-    assert ratio_over_seeds(a[:1], b, own(40), seeds_a=[0], seeds_b=[None]) == ratio_reduction(a[0], b[0], own(40))
-
-
-def test_against_a_seed_without_any_there_is_no_interval_of_a_cut():
-    a, b = [first(1, 8), first(2, 8)], [first(4, 8), first(0, 8)]
-    cut = ratio_over_seeds(a, b, own(8), seeds_a=[0, 1], seeds_b=[0, 1])
-    assert (cut.value, cut.ci_low, cut.ci_high) == (pytest.approx(0.25), None, None)
 
 
 def test_widened_by_hand():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from opct.reports.arms import make_arms, make_pairs, reference_note
+from opct.reports.arms import make_arms, make_pairs
 from opct.reports.charts import STYLES
 from opct.reports.compare import compare
 from opct.reports.verdict import verdict
@@ -81,18 +81,6 @@ def test_what_an_experiment_says_wins_over_the_names():
     assert against_sft(methods)["c-d"] == "sft"
     assert against_sft(methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
     assert against_sft(methods, {}) == {}
-
-
-def test_of_several_sft_arms_the_page_says_which_is_the_reference():
-    """Of two that are compared on request neither is."""
-    arms = make_arms([run("base"), run("slow", method="sft"), run("fast", method="sft"), run("opct")])
-    assert (
-        reference_note(arms, make_pairs(arms))
-        == "Of several SFT arms slow is the one that others are compared with, fast too."
-    )
-    assert reference_note(arms, make_pairs(arms, {}, [("fast", "slow")])) == ""
-    arms = make_arms([run("base"), run("slow", method="sft"), run("opct")])
-    assert reference_note(arms, make_pairs(arms)) == ""
 
 
 def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():

@@ -81,7 +81,7 @@ def attack(folder: Path, breaks: str, *, undecided: str = "", rules=RULES):
                 on_behaviors=played,
                 counterparts=TWINS,
                 on_counterparts=on_counterparts,
-                warnings=["of this attack"],
+                warnings=[f"{len(breaks)} of this attack"],
             )
         )
         kept.write_result(result, SUBJECTS, played.attempts)
@@ -244,7 +244,7 @@ def test_several_attacks_by_one_attacker_on_one_run_are_named_by_folder(runs, tm
         f"{name}: {n} jailbroken behaviour{'s' * (n > 1)}" for name, n in zip(names, (3, 2, 1), strict=True)
     ]
     first, *_ = view.warnings
-    assert first == "scripted against Base, OPCT: opct-1, again and OPCT: opct-1, scripted: of this attack"
+    assert first == "scripted against Base and OPCT: 1 to 3 of this attack"
     assert sum("of this attack" in said for said in view.warnings) == 1
     [made] = report_json(comparison, [], {"created": "now", "version": "0"}, [view])["attacks"]
     assert [(row["run"], row["folder"], len(row["jailbroken"])) for row in made["attacks"]] == [

@@ -22,7 +22,7 @@ ROW = {"axis": "sycophancy", "suite": "sycophancy_short", "metric": "sycophancy_
 def make_run(path: Path, *, steps: int, method: str = "opct") -> RunDir:
     """A training of two steps with a checkpoint after `steps`, still in use."""
     run = RunDir.create(path)
-    run.write_manifest(data={}, teacher=None, seeds={}, extra={"total_steps": 2})
+    run.write_manifest(data={}, teacher=None, seeds={}, total_steps=2)
     atomic_write(run.config_path, dump_config(TrainConfig(method=method, output_dir=str(path))))
     append_jsonl(run.metrics_path, {"step": steps})
     run.save_checkpoint(steps, lambda folder: atomic_write(folder / "adapter" / "weights", b"w"))

@@ -198,7 +198,6 @@ def test_the_json_holds_the_numbers_of_the_page(page):
     assert set(row["arms"]) == {"base", "sft", "offpolicy", "opct"}
     assert [d["of"] for d in row["differences"] if d["against"] == "base"] == ["sft", "offpolicy", "opct"]
     assert all(d["ci_low"] <= d["difference"] <= d["ci_high"] for d in row["differences"])
-    assert row["differences"][2]["relative_cut"]["value"] > 0.5
     assert len(row["arms"]["opct"]["run_values"]) == len(row["differences"][2]["seeds"][0]["differences"]) == 2
     assert len(content["runs"]) == 5
     assert content["verdict"][0] in text_of(page)

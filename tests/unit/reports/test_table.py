@@ -121,6 +121,7 @@ def test_a_difference_in_words():
     found = PairedDifference(
         unit="rate",
         value=-0.09,
+        spreads=(),
         ci_low=-0.2,
         ci_high=0.003,
         n=50,

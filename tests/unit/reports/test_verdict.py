@@ -80,7 +80,6 @@ def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(compar
         f"Accuracy on clean questions: inconclusive ({difference.text}, 95% interval {difference.interval_text}"
         in verdict(found)[1]
     )
-    assert "a relative cut of" in verdict(found)[0]
 
 
 def test_the_same_model_twice_is_inconclusive_with_120_questions_and_a_rate_that_rose_has_risen(three):
@@ -92,7 +91,6 @@ def test_the_same_model_twice_is_inconclusive_with_120_questions_and_a_rate_that
     text = verdict(compare([replace(base, label="opct"), replace(opct, label="base")]))[0]
     assert "sycophancy rate on held-out families rose from " in text
     assert "%, worse (+" in text
-    assert "relative cut" not in text
 
 
 def test_one_kind_of_run_is_told_by_its_levels(three):
