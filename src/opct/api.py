@@ -238,7 +238,7 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
     requests = requests_of(judgeable(read_samples(out), axis))
     progress.log(f"judge: {judge.identity.describe()}")
     if isinstance(judge, LLMJudge):
-        progress.log(f"cost: {judge.estimate(requests).describe()}")
+        progress.log(f"cost: {judge.estimate(requests)}")
     judge_run(RunDir(out), axis, judge, requests, progress)
 
 

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from opct.config.loader import load_config
-from opct.data.pairs import ContrastivePair
+from opct.data.pairs import checked_pair
 from opct.integrations import verl
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import Rollout, step_weights
@@ -160,7 +160,7 @@ def ours(setup: Any, batch: Any, teacher_prompts: dict[str, list[int]]) -> tuple
     method = OPCT(setup.policy, setup.teacher, setup.config)
     rollouts = []
     for i, info in enumerate(list(batch["extra_info"])):
-        pair = ContrastivePair.from_json(json.loads(info["pair"]))
+        pair = checked_pair(json.loads(info["pair"]))
         ids, logprobs = batch["responses"][i].tolist(), batch["rollout_log_probs"][i].tolist()
         completion = Completion("", tuple(ids), "length", tuple(logprobs), len(batch["prompts"][i]), seed=0)
         mask = (True,) * len(ids)

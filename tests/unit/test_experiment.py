@@ -40,6 +40,7 @@ from opct.runs.usage import Usage
 from tests.unit.reports.synthetic import write_run
 
 SHARED = "max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n"
+COST = Usage(12345.0, 1000, 10_000_000, 10_000_000, 0, 0, 1000, 12345.0)
 PLAIN = "output_dir: {out}\ntrain: shared.yaml\nseeds: [0]\narms:\n  sft: {{method: sft}}\n  opct: {{method: opct}}\n"
 
 
@@ -109,25 +110,10 @@ def test_a_judge_that_cannot_be_used_is_refused_before_training(path: Path, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cost_that_was_not_logged_is_none_and_not_zero(path: Path, tmp_path: Path):
-    """Neither what sft sampled before its first step, which a kill can lose, nor the loss tokens of opct."""
-    row = {"time/step_s": 1.5, "train/completion_tokens": 5}
-    for name, offline in (("sft", True), ("opct", False)):
-        run = begun(tmp_path / "out" / f"{name}-seed0", offline=offline)
-        own = row if name == "opct" else row | {"train/tokens_in_loss": 4}
-        write_jsonl(run.metrics_path, [{"step": step} | own for step in (1, 2)])
-    experiment = load_experiment(path)
-    assert {arm: module._usage(config) for (arm, _), config in experiment.configs.items()} == {
-        "sft": Usage(3.0, 2, 10, 8, None, None, 2, None),
-        "opct": Usage(3.0, 2, 10, None, 0, 0, 2, 3.0),
-    }
-
-
 def test_the_table_of_costs_breaks_no_name_in_80_columns(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "headline", lambda *_, **__: "")
-    cost = Usage(12345.0, 1000, 10_000_000, 10_000_000, 0, 0, 1000, 12345.0)
     told = io.StringIO()
-    found = module.ExperimentResult(tmp_path / "report.html", {"sycophancy-no-anchors": cost}, 1.0)
+    found = module.ExperimentResult(tmp_path / "report.html", {"sycophancy-no-anchors": COST}, 1.0)
     Console(file=told, width=80).print(found.render())
     assert re.search(r"sycophancy-no-anchors +1,000 +10,000,000 +12,345", told.getvalue())
 
@@ -149,7 +135,10 @@ def faked(path: Path, monkeypatch):
 
     def report(folders, out, **settings):
         seen.reported = ([folder.name for folder in folders], settings)
-        write_json(out.with_suffix(".json"), {"rows": [], "first_rows": [], "summary": ["as measured"]})
+        arms = dict.fromkeys(folder.name.partition("-seed")[0] for folder in folders)
+        costs = {arm: None if arm == "base" else vars(COST) for arm in arms}
+        numbers = {"rows": [], "first_rows": [], "summary": ["as measured"], "costs": costs}
+        write_json(out.with_suffix(".json"), numbers)
         return out
 
     monkeypatch.setattr(module, "ensure_trained", ensure_trained)

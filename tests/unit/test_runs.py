@@ -185,7 +185,7 @@ def test_the_manifest(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
     arguments = {"data": {"pairs.jsonl": "aa"}, "teacher": "bb", "seeds": {"seed": 1}}
     run = started(tmp_path / "run")
-    first = run.write_manifest(**arguments, extra={"note": 1})
+    first = run.write_manifest(**arguments, note=1)
     assert first == json.loads(run.manifest_path.read_text())
     assert first["command"] == "opct train a.yaml --token=***"
     assert {key: first[key] for key in arguments} == arguments

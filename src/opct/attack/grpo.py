@@ -514,16 +514,12 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     curve = {row["step"]: row for row in played}
     steps = [row for row in run.read_metrics() if "time/step_s" in row]
     counts = ("behaviors", "jailbroken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
-    n_cut_short = sum("started" in row for row in rows) - len(played)
-    again = [row for row in played if row is not curve[row["step"]]]
+    started = [row["started"] for row in rows if "started" in row]
     spent = {name: sum(row[name] for row in played) for name in ("queries", "tokens", "prompt_tokens")}
     return {
         "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
         "judge_usage": asdict(sum((Usage(**row["judge_usage"]) for row in played), Usage())),
-        "steps_played_twice": len(again),
-        "queries_played_twice": sum(row["queries"] for row in again),
-        "steps_cut_short": n_cut_short,
-        "queries_cut_short_at_most": n_cut_short * max((row["started"] for row in rows if "started" in row), default=0),
+        "queries_cut_short_at_most": (len(started) - len(played)) * max(started, default=0),
         "curve": [{name: row[name] for name in ("step", "reward", *counts)} for _, row in sorted(curve.items())],
         "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
     }

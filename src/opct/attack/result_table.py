@@ -135,21 +135,11 @@ def training_lines(training: Mapping[str, Any] | None) -> list[str]:
         return []
     curve = [row for row in training["curve"] if row["reward"] is not None]
     few = max(1, len(curve) // 5)
-    again, cut = training["steps_played_twice"], training["steps_cut_short"]
-    repeated = ", ".join(
-        text
-        for n, text in (
-            (again, f"{pluralize(again, 'step')} played twice ({training['queries_played_twice']:,} queries)"),
-            (cut, f"{pluralize(cut, 'step')} cut short and played again"),
-        )
-        if n
-    )
     return [
         f"attacker trained in {pluralize(training['steps'], 'step')} on {training['trained_on']['n']} other "
         f"behaviours: mean score of an episode {_mean_reward('first', curve[:few])}, "
         f"{_mean_reward('last', curve[-few:])}; {pluralize(training['unscored_episodes'], 'episode')} without a score",
         "training " + _cost(training, training["judge_usage"]),
-        *([f"training after a kill: {repeated}"] if repeated else []),
     ]
 
 

@@ -31,7 +31,7 @@ from opct.attack.loop import AttackUsage, Journal
 from opct.attack.protocol import BEHAVIOR, Attempt, Kind, Subject
 from opct.config.schema import flat_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
-from opct.errors import OtherAttackError, RunError
+from opct.errors import OtherAttackError, RunError, shorten
 from opct.runs.io import (
     PRIVATE_MODE,
     append_jsonl,
@@ -191,7 +191,7 @@ class AttackDir(Journal):
         before = flat_settings({name: saved.get(name) for name in known})
         now = flat_settings(json.loads(json.dumps(known)))
         differ = [
-            f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
+            f"{name} was {shorten(before.get(name))} and is {shorten(now.get(name))}"
             for name in {**before, **now}
             if before.get(name) != now.get(name)
         ]
@@ -277,11 +277,6 @@ def resume_hint(path: Path, *, was_overwritten: bool) -> str:
     """The message after an attack was interrupted."""
     without = ", without --overwrite" if was_overwritten else ""
     return f"finished attempts are kept in {path}: continue with the same command and --resume{without}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _row(one: Attempt) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def _stops_after_cost(
     from opct.judges.llm import LLMJudge
 
     if isinstance(judge, LLMJudge):
-        print(f"cost: {judge.estimate(requests).describe(prices)}", flush=True)
+        print(f"cost: {judge.estimate(requests, prices)}", flush=True)
     elif dry_run:
         print(f"cost: none; {len(requests)} replies offline")
     return dry_run

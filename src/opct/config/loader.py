@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from opct.config.presets import PRESETS
 from opct.config.schema import TrainConfig, flat_settings
-from opct.config.section import Fault, Name, Tree, did_you_mean, faults_of, settings_error, shorten
+from opct.config.section import Name, Tree, did_you_mean, faults_of, settings_error
 from opct.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def load_settings(
         ConfigError: with every fault at once, each with file:line (or the override), the dotted name, the value,
             what is expected, and the nearest valid name.
     """
-    faults: list[Fault] = []
+    faults: list[str] = []
     own = Tree() if path is None else _read_file(Path(path), faults)
     for name, command in COMMANDS.items():
         if name in own.values and name not in model_class.model_fields:
@@ -65,7 +65,11 @@ def load_settings(
     if issubclass(model_class, TrainConfig):
         tree.update(_chosen_preset(own, preset, faults))
     tree.update(own)
-    settings = _validate(model_class, tree, faults)
+    settings = None
+    try:  # JSON mode: a YAML list may become a tuple, while every other type stays strict
+        settings = model_class.model_validate_json(json.dumps(tree.values))
+    except ValidationError as error:
+        faults += faults_of(model_class, error, tree)
     if faults or settings is None:
         raise settings_error(faults, path)
     return settings
@@ -114,22 +118,13 @@ def config_schema() -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------- values and their places
 
 
-def _without(values: dict[str, Any], name: Name) -> dict[str, Any]:
-    kept = dict(values)
-    if len(name) > 1 and isinstance(kept.get(name[0]), dict):
-        kept[name[0]] = _without(kept[name[0]], name[1:])
-    elif name:
-        kept.pop(name[0], None)
-    return kept
-
-
 def _nested(parts: Sequence[str], value: Any) -> dict[str, Any]:
     for part in reversed(parts):
         value = {part: value}
     return dict(value)
 
 
-def _chosen_preset(own: Tree, preset: str | None, faults: list[Fault]) -> Tree:
+def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
     """The settings of the chosen preset, if any; its name is removed from `own`."""
     name, place = own.values.pop("preset", None), own.place(("preset",))
     if preset is not None:
@@ -138,7 +133,7 @@ def _chosen_preset(own: Tree, preset: str | None, faults: list[Fault]) -> Tree:
         return Tree()
     if str(name) not in PRESETS:
         expected = f"expected one of {', '.join(PRESETS)}{did_you_mean(str(name), PRESETS)}"
-        faults.append(Fault(f"{place}: preset: no preset {name!r}, {expected}", "preset"))
+        faults.append(f"{place}: preset: no preset {name!r}, {expected}")
         return Tree()
     values = PRESETS[name].settings
     return Tree(dict(values), {tuple(dotted.split(".")): f"preset {name}" for dotted in flat_settings(values)})
@@ -169,7 +164,7 @@ class CoreDumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _RESOLVERS
 
 
-def _read_file(path: Path, faults: list[Fault]) -> Tree:
+def _read_file(path: Path, faults: list[str]) -> Tree:
     """Parse the YAML file into a tree; recoverable faults are added to `faults`."""
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -197,13 +192,13 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
         raise ConfigError(f"{place}: {_yaml_problem(error)}.") from error
 
 
-def _read_override(text: str, faults: list[Fault]) -> Tree:
+def _read_override(text: str, faults: list[str]) -> Tree:
     """Parse `section.name=value` into a tree with one setting; if malformed, an empty tree and a fault."""
     place = f"override {text}"
     dotted, equals, raw = text.partition("=")
     name = tuple(dotted.strip().split("."))
     if not equals or not all(name):
-        faults.append(Fault(f"{place}: an override is `section.name=value`, such as optim.learning_rate=1e-4", ""))
+        faults.append(f"{place}: an override is `section.name=value`, such as optim.learning_rate=1e-4")
         return Tree()
     try:
         node = yaml.compose(raw, Loader=_CoreLoader) if raw.strip() else None
@@ -212,7 +207,7 @@ def _read_override(text: str, faults: list[Fault]) -> Tree:
         reader = _NodeReader(place, faults, has_lines=False)
         value = reader.value(node, name)
     except (yaml.YAMLError, RecursionError) as error:
-        faults.append(Fault(f"{place}: {'.'.join(name)}: {_yaml_problem(error)}", ".".join(name)))
+        faults.append(f"{place}: {'.'.join(name)}: {_yaml_problem(error)}")
         return Tree()
     return Tree(_nested(name, value), {name[:1]: place} | reader.places)
 
@@ -224,7 +219,7 @@ def _yaml_problem(error: Exception) -> str:
 class _NodeReader:
     """Converts YAML nodes to values with their locations. Duplicate keys and unknown tags become faults."""
 
-    def __init__(self, source: str, faults: list[Fault], *, has_lines: bool):
+    def __init__(self, source: str, faults: list[str], *, has_lines: bool):
         self._source, self._faults, self._has_lines = source, faults, has_lines
         self.places: dict[Name, str] = {}
 
@@ -242,7 +237,7 @@ class _NodeReader:
         try:
             return text if tag == "str" else _SCALARS[tag][1](text)
         except (KeyError, ValueError):  # a tag of Python, one that does not fit its text, or too many digits
-            self._fault(node, name, f"{shorten(repr(text))} cannot be read as !!{tag}; write a plain value")
+            self._fault(node, name, f"{text!r:.60} cannot be read as !!{tag}; write a plain value")
             return text
 
     def _group(self, node: yaml.MappingNode, name: Name) -> dict[str, Any]:
@@ -263,39 +258,10 @@ class _NodeReader:
         return f"{self._source}:{node.start_mark.line + 1}" if self._has_lines else self._source
 
     def _fault(self, node: yaml.Node, name: Name, text: str) -> None:
-        self._faults.append(Fault(f"{self._place(node)}: {'.'.join(name)}: {text}", ".".join(name)))
+        self._faults.append(f"{self._place(node)}: {'.'.join(name)}: {text}")
 
 
 def _kind(node: yaml.Node) -> str:
     if isinstance(node, yaml.SequenceNode):
         return "list"
     return "group" if isinstance(node, yaml.MappingNode) else "single value"
-
-
-# ---------------------------------------------------------------------------------------------------------- checking
-
-
-def _validate(model_class: type[S], tree: Tree, faults: list[Fault]) -> S | None:
-    """The validated settings, or None with `faults` filled.
-
-    Checks across settings run only if each setting is valid. So invalid settings are replaced by their defaults, and
-    the rest is checked again. A fault that names an invalid setting is dropped, since it may come from the default.
-    """
-    try:
-        return _check(model_class, tree)
-    except ValidationError as error:
-        faults += faults_of(model_class, error, tree)
-        for item in error.errors(include_url=False):
-            tree = Tree(_without(tree.values, tree.locate(item["loc"])[0]), tree.places)
-    try:
-        _check(model_class, tree)
-    except ValidationError as error:
-        doubtful = {fault.setting for fault in faults if fault.setting}
-        later = [fault for fault in faults_of(model_class, error, tree) if fault not in faults]
-        faults += [fault for fault in later if not any(setting in fault.text for setting in doubtful)]
-    return None
-
-
-def _check(model_class: type[S], tree: Tree) -> S:
-    # JSON mode: a YAML list may become a tuple, while every other type stays strict.
-    return model_class.model_validate_json(json.dumps(tree.values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from opct.errors import ConfigError
+from opct.errors import ConfigError, shorten
 
 Name = tuple[str, ...]
 """The parts of a dotted name; an element of a list has its index as a part."""
@@ -74,14 +73,6 @@ class Section(BaseModel, metaclass=cast(Any, _Settings)):  # type: ignore[metacl
 # ------------------------------------------------------------------------------------------- values and their places
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One fault: the line to show, and the setting that it makes invalid."""
-
-    text: str
-    setting: str
-
-
 @dataclass
 class Tree:
     """Nested values with the source location of each."""
@@ -120,21 +111,21 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def settings_error(faults: Sequence[Fault], path: str | Path | None = None) -> ConfigError:
+def settings_error(faults: Sequence[str], path: str | Path | None = None) -> ConfigError:
     """The error that lists these faults, in the order of the file at `path`."""
     source = f"of {path} " if path is not None else ""
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    lines = "".join(f"\n  {fault.text}" for fault in sorted(faults, key=lambda fault: _line_number(fault, path)))
+    lines = "".join(f"\n  {fault}" for fault in sorted(faults, key=lambda fault: _line_number(fault, path)))
     return ConfigError(f"The settings {source}have {count}; nothing was started:{lines}")
 
 
-def _line_number(fault: Fault, path: str | Path | None) -> float:
+def _line_number(fault: str, path: str | Path | None) -> float:
     """Sort key: the line of a fault in the file; faults outside the file come last."""
-    found = re.match(r":(\d+)", fault.text.removeprefix(str(path)))
+    found = re.match(r":(\d+)", fault.removeprefix(str(path)))
     return int(found[1]) if found else float("inf")
 
 
-def faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) -> Iterator[Fault]:
+def faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) -> Iterator[str]:
     known = setting_names(model_class)
     wrong: dict[Name, tuple[Any, list[str]]] = {}
     for item in error.errors(include_url=False):
@@ -143,15 +134,14 @@ def faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) 
             yield from _unknown(name, value, known, tree)
         elif item["type"] == "missing":
             missing = ".".join([*name, str(item["loc"][-1])])
-            yield Fault(f"{tree.place(name)}: {missing}: missing, and it has no default", missing)
+            yield f"{tree.place(name)}: {missing}: missing, and it has no default"
         elif item["type"] == "value_error" and isinstance(value, dict):
             for line in str(item["ctx"]["error"]).splitlines():
-                yield Fault(f"{_cross_place(tree, line) or tree.place(name)}: {line}", "")
+                yield f"{_cross_place(tree, line) or tree.place(name)}: {line}"
         else:
             wrong.setdefault(name, (value, []))[1].append(_expected(item, name, known, model_class))
     for name, (value, expected) in wrong.items():
-        text = f"{'.'.join(name)}: {_shown(value)} is not valid, expected {' or '.join(expected)}"
-        yield Fault(f"{tree.place(name)}: {text}", ".".join(name))
+        yield f"{tree.place(name)}: {'.'.join(name)}: {shorten(value)} is not valid, expected {' or '.join(expected)}"
 
 
 def _cross_place(tree: Tree, line: str) -> str:
@@ -163,7 +153,7 @@ def _cross_place(tree: Tree, line: str) -> str:
     return ""
 
 
-def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterator[Fault]:
+def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterator[str]:
     if isinstance(value, dict) and value:
         for key, child in value.items():
             yield from _unknown((*name, key), child, known, tree)
@@ -171,7 +161,7 @@ def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterat
     dotted = ".".join(name)
     right = _nearest(dotted, known)
     hint = f"did you mean {right}?" if right else f"there are {', '.join(_siblings(name[:-1], known))}"
-    yield Fault(f"{tree.place(name)}: {dotted}: unknown setting (value {_shown(value)}); {hint}", right or dotted)
+    yield f"{tree.place(name)}: {dotted}: unknown setting (value {shorten(value)}); {hint}"
 
 
 def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -206,14 +196,6 @@ def _expected(item: Any, name: Name, known: Sequence[str], model_class: type[Bas
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     near = difflib.get_close_matches(OTHER_VALUES.get(word.lower(), word), list(options), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def _shown(value: Any) -> str:
-    return shorten(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # ------------------------------------------------------------------------------------------------------------- names

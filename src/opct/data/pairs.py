@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.data.tables import HUB, RowFault, Source, duplicate_ids, parse_rows, read_rows, refuse, source_name
-from opct.errors import DataError
+from opct.errors import DataError, shorten
 from opct.runs.io import write_jsonl
 
 Message = dict[str, str | None]
@@ -77,18 +77,6 @@ class ContrastivePair:
             "teacher_prompt": list(self.teacher_prompt),
             "meta": self.meta,
         }
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> ContrastivePair:
-        """Build a pair from a row of the contract.
-
-        Raises:
-            DataError: with every fault of the row.
-        """
-        try:
-            return checked_pair(row)
-        except RowFault as fault:
-            raise DataError(f"Pair {row.get('id')!r} breaks the pair contract:", fault.args) from fault
 
 
 def _pair(row: Mapping[str, Any]) -> ContrastivePair:
@@ -169,12 +157,12 @@ def prompt_faults(side: str, prompt: Any) -> Iterator[str]:
             yield from _text_faults(f"`{side}`", prompt)
         return
     if not isinstance(prompt, list | tuple) or not prompt:
-        yield f"`{side}` must be a text or a non-empty list of messages, found {_short(prompt)}"
+        yield f"`{side}` must be a text or a non-empty list of messages, found {shorten(prompt)}"
         return
     for i, message in enumerate(prompt):
         where = f"`{side}[{i}]`"
         if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
-            yield f"{where} must be an object with exactly `role` and `content`, found {_short(message)}"
+            yield f"{where} must be an object with exactly `role` and `content`, found {shorten(message)}"
             continue
         role, content = message["role"], message["content"]
         if role not in ROLES:
@@ -224,11 +212,6 @@ def _side_by_side_faults(prompt: Iterable[Mapping], teacher_prompt: Iterable[Map
             "one side ends with an assistant message (a prefill) that the other side does not end with: "
             "end both with the same assistant message, or neither"
         )
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # --------------------------------------------------------------------------------------------------------------- files

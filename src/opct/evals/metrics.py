@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from opct.data.perturb import jailbreak, safety_awareness, sycophancy
-from opct.errors import EvaluationError
 from opct.evals.samples import (
     BENIGN,
     BENIGN_PREFIX,
@@ -185,16 +184,9 @@ def pass_rates(values: Iterable[tuple[str, Value]]) -> dict[str, Value]:
     """The pass rate of each fact from (fact, 1 or 0) a sample; None where no sample of the fact is scored.
 
     An unscored sample next to a scored one counts as 0, so that it cannot help a fact pass.
-
-    Raises:
-        EvaluationError: a value is neither 0 nor 1.
     """
     found: dict[str, list[Value]] = {}
     for fact, value in values:
-        if value not in (None, 0, 1):
-            raise EvaluationError(
-                f"Fact {fact!r}: a sample has the value {value!r}: it must be 0, 1, or None (unscored)."
-            )
         found.setdefault(fact, []).append(value)
     return {
         fact: None if all(value is None for value in own) else sum(value or 0.0 for value in own) / len(own)

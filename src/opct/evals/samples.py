@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opct.data.pairs import Message
-from opct.data.perturb.sycophancy import AXIS as SYCOPHANCY
+from opct.data.pairs import SYCOPHANCY, Message
 
 PARSED, JUDGED = "_parsed", "_judged"
 """Suffixes of a suite's name: the same replies graded by strict parsing, or by a judge."""

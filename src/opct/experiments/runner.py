@@ -37,10 +37,10 @@ from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.reports.wording import interval, number, quantity
 from opct.runs.checkpoints import weight_hashes
-from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table, pluralize
+from opct.runs.console import NullProgress, Progress, as_text, duration, make_table, pluralize
 from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
-from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
+from opct.runs.usage import Usage
 from opct.training.resume import is_finished
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ WAIT_SECONDS = 5.0
 """Between two looks at what other processes do."""
 LOCKS = ".locks"
 MARKER = "experiment.json"
+"""File next to the results: the settings and weights that they were made with."""
 TERMINAL_COSTS = ("optimizer steps", "completion tokens", "total seconds")
 """The costs that the terminal shows; the page has all."""
-"""File next to the results: the settings and weights that they were made with."""
 
 
 @dataclass
@@ -116,6 +116,7 @@ class StepProgress:
 
     def __init__(self, progress: Progress, total: int = 0):
         self._progress, self.total, self._step = progress, total, 0
+        self.advance, self.log, self.done = progress.advance, progress.log, progress.done
 
     def next(self) -> None:
         """Begin the next step, which may have several stages."""
@@ -123,15 +124,6 @@ class StepProgress:
 
     def stage(self, name: str, total: int | None = None) -> None:
         self._progress.stage(f"[{self._step}/{self.total}] {name}", total)
-
-    def advance(self, n: int = 1, **fields: Field) -> None:
-        self._progress.advance(n, **fields)
-
-    def log(self, message: str) -> None:
-        self._progress.log(message)
-
-    def done(self) -> None:
-        self._progress.done()
 
 
 def run_experiment(
@@ -168,26 +160,25 @@ def run_experiment(
         raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
     steps.next()
     steps.stage("write the report")
-    runs: dict[str, list[TrainConfig]] = {arm.name: [] for arm in experiment.arms}
-    for (name, seed), config_of_run in experiment.configs.items():
-        if _name(name, seed) not in failed:
-            runs[name].append(config_of_run)
-    costs = {name: sum_usage([_usage(run) for run in own]) for name, own in runs.items() if own}
+    trained = [
+        experiment.config.folder(arm.name, seed)
+        for arm, seed in itertools.product(experiment.arms, experiment.config.seeds)
+        if _name(arm.name, seed) not in failed
+    ]
     with FileLock(experiment.out / LOCKS / "report.lock", is_singleton=False):
         page = report(
-            [
-                *(experiment.out / label for label in experiment.untrained),
-                *(Path(run.output_dir) for own in runs.values() for run in own),
-            ],
+            [*(experiment.out / label for label in experiment.untrained), *trained],
             experiment.out / "report.html",
             also=experiment.comparisons,
             suites=experiment.config.evaluation.suites,
             warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
             overwrite=True,
         )
-        write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
+        costs = {arm: cost for arm, cost in read_json(page.with_suffix(".json"))["costs"].items() if cost}
+        write_json(experiment.out / "costs.json", costs)
     steps.done()
-    return ExperimentResult(page, costs, time.perf_counter() - started, failed)
+    usage = {arm: Usage(**cost) for arm, cost in costs.items()}
+    return ExperimentResult(page, usage, time.perf_counter() - started, failed)
 
 
 def _name(arm: str | None, seed: int) -> str:
@@ -498,9 +489,3 @@ def _check_attacks(attacks: Attacks) -> None:
 def _base_config(experiment: Experiment) -> TrainConfig:
     """The settings of an arm that starts from the base."""
     return experiment.first_config(next(arm for arm in experiment.arms if arm.after is None))
-
-
-def _usage(config: TrainConfig) -> Usage:
-    run = RunDir(config.output_dir)
-    manifest = run.read_manifest() if run.is_run else {}
-    return usage_of(run.read_metrics(), manifest.get("offline"), earlier_usage(manifest, config.model.adapter))

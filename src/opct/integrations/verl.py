@@ -82,17 +82,14 @@ def check(config: TrainConfig) -> str:
     Raises:
         ConfigError: it is not, or verl cannot do what the settings say.
     """
-    faults = list(faults_of(config))
+    faults, version = list(faults_of(config)), "none"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("verl")
-        if not version.startswith("0.9."):
-            faults.append(f"verl {version} is installed; engine=verl is written for 0.9")
-        if not faults:
-            return version
-        raise ConfigError("These settings cannot be trained with engine=verl:", faults)
-    raise ConfigError(
-        "engine=verl needs verl in this environment: pip install 'opct[verl]' (see docs/how-to/verl.md).", faults
-    )
+    if not version.startswith("0.9."):
+        faults.append(f"verl: {version} is installed, needed is 0.9: pip install 'opct[verl]' (docs/how-to/verl.md)")
+    if faults:
+        raise ConfigError("\n  ".join(["These settings cannot be trained with engine=verl:", *faults]))
+    return version
 
 
 def faults_of(config: TrainConfig) -> Iterator[str]:
@@ -113,17 +110,9 @@ def faults_of(config: TrainConfig) -> Iterator[str]:
         "optim.lr_scheduler_type": (optim.lr_scheduler_type, ("constant", "cosine")),
     }
     if lora is not None:
-        allowed |= {
-            f"lora.{name}": (getattr(lora, name), (empty,))
-            for name, empty in (
-                ("dropout", 0.0),
-                ("modules_to_save", None),
-                ("rank_pattern", {}),
-                ("alpha_pattern", {}),
-                ("use_rslora", False),
-                ("use_dora", False),
-            )
-        }
+        kept = ("r", "alpha", "target_modules", "exclude_modules")
+        others = {name: own for name, own in type(lora).model_fields.items() if name not in kept}
+        allowed |= {f"lora.{name}": (getattr(lora, name), (own.get_default(),)) for name, own in others.items()}
     for name, (value, accepted) in allowed.items():
         if value not in accepted:
             yield f"{name}={value}: set it to {' or '.join(map(str, accepted))}"
@@ -284,7 +273,7 @@ def composed(settings: dict[str, Any], overrides: Sequence[str]) -> Any:
         config = compose("ppo_trainer", overrides=["actor_rollout_ref.rollout.name=vllm"])
     OmegaConf.set_struct(config, False)
     if faults := [own for own in overrides if "=" not in own]:
-        raise ConfigError("verl.overrides holds NAME=VALUE entries, and these are not:", faults)
+        raise ConfigError(f"verl.overrides holds NAME=VALUE entries, and these are not: {', '.join(faults)}")
     return OmegaConf.merge(config, settings, OmegaConf.from_dotlist(list(overrides)))
 
 
@@ -328,7 +317,8 @@ def load_result(policy: Policy, checkpoint: Path, merged: Path) -> None:
     )
     lost = set(policy.trainable_parameters()) & set(found.missing_keys)
     if lost or found.unexpected_keys:
-        raise EngineError(f"{merged} holds other weights than the model that was trained:", sorted(lost)[:5])
+        named = ", ".join([*sorted(lost), *found.unexpected_keys][:5])
+        raise EngineError(f"{merged} holds other weights than the model that was trained: {named}")
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:

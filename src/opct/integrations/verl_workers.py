@@ -14,7 +14,7 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from opct.data.pairs import ContrastivePair
+from opct.data.pairs import checked_pair
 from opct.data.render import Renderer
 
 TEACHER_PROMPT = "teacher_prompt_ids"
@@ -26,7 +26,7 @@ class PairLoop(AgentLoopBase):
     """One answer to a pair's prompt; open turns are answered first, each after the turns before it."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        pair = ContrastivePair.from_json(json.loads(row["extra_info"]["pair"]))
+        pair = checked_pair(json.loads(row["extra_info"]["pair"]))
         renderer = Renderer(self.tokenizer, self.apply_chat_template_kwargs)
         prompt = [dict(message) for message in pair.prompt]
         for at, message in enumerate(prompt):

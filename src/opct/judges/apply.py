@@ -163,7 +163,12 @@ def add_judge_results(
     with run.results_lock():
         logs = [read_log(path) for path in log_paths(run.path)]
         samples = [sample for log in logs for sample in graded_samples(log)]
-        _check_unchanged(judgeable(samples, axis), requests, run)
+        now = requests_of(judgeable(samples, axis))
+        if {one.id: one for one in now} != {one.id: one for one in requests}:
+            raise EvaluationError(
+                f"{run.path} was evaluated again while it was judged. Judge it again; results of unchanged samples are "
+                "cached."
+            )
         for log in logs:
             if any(sample.id in of_id for sample in graded_samples(log)):
                 write_log(_judged(log, identity, of_id, about), Path(log.location))
@@ -221,21 +226,3 @@ def _as_score(result: JudgeResult, identity: JudgeIdentity, split: str | None) -
         values[SCORES[identity.name]] = result.score
     numbers = {key: float("nan") if value is None else value for key, value in values.items()}
     return Score(value=numbers, explanation=result.reason, metadata=asdict(result))
-
-
-def _check_unchanged(samples: Sequence[GradedSample], requests: Sequence[JudgeRequest], run: RunDir) -> None:
-    """Reject results if the samples changed, because an evaluation finished while the judge ran.
-
-    Raises:
-        EvaluationError: the message counts changed, missing and unjudged samples.
-    """
-    now = {request.id: request.hash for request in requests_of(samples)}
-    judged = {request.id: request.hash for request in requests}
-    changed = sum(id_ in now and now[id_] != text for id_, text in judged.items())
-    gone, new = len(judged.keys() - now.keys()), len(now.keys() - judged.keys())
-    if changed or gone or new:
-        raise EvaluationError(
-            f"{run.path} was evaluated again while it was judged: of {len(judged)} judged samples {changed} have "
-            f"another text now and {gone} are gone, and {new} were not judged. Judge it again; results of unchanged "
-            "samples are cached."
-        )

@@ -66,31 +66,6 @@ class Prices:
         return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
 
 
-@dataclass(frozen=True)
-class CostEstimate:
-    """Estimated usage of judging, before any call."""
-
-    n_replies: int
-    n_cached: int  # judged by an earlier run
-    n_empty: int  # without text: not judged
-    calls: int  # if every first answer can be parsed
-    max_calls: int  # if every answer needs every retry
-    input_tokens: int  # estimated from the bytes of the prompts
-    max_output_tokens: int
-
-    def describe(self, prices: Prices | None = None) -> str:
-        """The estimate in one line."""
-        line = (
-            f"{self.n_replies} replies: {self.n_cached} judged before, {self.n_empty} empty; {self.calls} calls (at "
-            f"most {self.max_calls} with retries), about {self.input_tokens:,} tokens in, at most "
-            f"{self.max_output_tokens:,} out"
-        )
-        if prices is None:
-            return line
-        most = prices.of(Usage(self.calls, self.input_tokens, self.max_output_tokens))
-        return f"{line}; about {most:.2f} at most, without retries"
-
-
 def _with_id(row: Any) -> Any:
     return {**row, "id": ""} if isinstance(row, dict) else row
 
@@ -175,19 +150,20 @@ class LLMJudge:
             settings={**{field: getattr(config, field) for field in sampling}, **(address or {})},
         )
 
-    def estimate(self, requests: Sequence[JudgeRequest]) -> CostEstimate:
-        """Estimate the usage of judging these, without any call."""
+    def estimate(self, requests: Sequence[JudgeRequest], prices: Prices | None = None) -> str:
+        """The usage of judging these in one line, without any call; tokens are estimated from the prompts' bytes."""
         new = self._new(requests)
         sizes = [len(self.rubric.prompt(one, "0" * 16).encode("utf-8", "surrogatepass")) for one in new]
-        return CostEstimate(
-            n_replies=len(requests),
-            n_cached=sum(self.cache.get(self.identity, one) is not None for one in requests),
-            n_empty=sum(not one.reply.strip() for one in requests),
-            calls=len(new),
-            max_calls=len(new) * (1 + self.config.retries),
-            input_tokens=sum(round(size / BYTES_A_TOKEN) for size in sizes),
-            max_output_tokens=len(new) * self.config.max_completion_tokens,
+        tokens = sum(round(size / BYTES_A_TOKEN) for size in sizes)
+        most = Usage(len(new), tokens, len(new) * self.config.max_completion_tokens)
+        n_cached = sum(self.cache.get(self.identity, one) is not None for one in requests)
+        n_empty = sum(not one.reply.strip() for one in requests)
+        line = (
+            f"{len(requests)} replies: {n_cached} judged before, {n_empty} empty; {most.calls} calls (at most "
+            f"{most.calls * (1 + self.config.retries)} with retries), about {most.input_tokens:,} tokens in, at most "
+            f"{most.output_tokens:,} out"
         )
+        return line if prices is None else f"{line}; about {prices.of(most):.2f} at most, without retries"
 
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
         """One result for each request, in order.

@@ -61,7 +61,7 @@ class ACT(Method[ActivationPair]):
     answers_per_pair = answers_per_identity_pair = 0
     rollout_type = ActivationPair
     unused_settings = (
-        *("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip"),
+        *("estimator", "divergence", "kl_coef", "kl_discount_factor"),
         *("mask_truncated", "mask_thinking", "dpo_beta", "reduction"),
     )
     reduction = "sequence_mean"

@@ -74,7 +74,8 @@ class Method(ABC, Generic[R]):
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
         """Faults of the settings for this method, besides `unused_settings`."""
-        yield from ()
+        if config.loss.ppo_clip is not None and config.loss.estimator != "sampled":
+            yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
 
 
 def on_policy_faults(config: TrainConfig, *, is_corrected: bool) -> Iterator[str]:
@@ -100,8 +101,3 @@ def on_policy_faults(config: TrainConfig, *, is_corrected: bool) -> Iterator[str
             f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
             "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
         )
-
-
-def clip_faults(config: TrainConfig) -> Iterator[str]:
-    if config.loss.ppo_clip is not None and config.loss.estimator != "sampled":
-        yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"

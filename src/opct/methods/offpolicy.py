@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from opct.config.schema import TrainConfig
-from opct.methods.base import Method, clip_faults
+from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout
@@ -44,7 +44,7 @@ class OffPolicy(Method[Rollout]):
             )
         if config.loss.estimator == "sampled":
             yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"
-        yield from clip_faults(config)
+        yield from super().setting_faults(config)
 
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
-from opct.methods.base import Method, clip_faults, on_policy_faults
+from opct.methods.base import Method, on_policy_faults
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.rollouts import Rollout, policy_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
@@ -41,7 +41,7 @@ class OPCT(Method[Rollout]):
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
         """Samples that are not the policy's own."""
         yield from on_policy_faults(config, is_corrected=config.loss.estimator == "sampled")
-        yield from clip_faults(config)
+        yield from super().setting_faults(config)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's answers to the prompts of a step."""

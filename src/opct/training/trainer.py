@@ -241,7 +241,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,
     }
-    run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, extra=extra)
+    run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, **extra)
     atomic_write(run.config_path, dump_config(config))
     write_trained_texts(run, visited, config.model)
 

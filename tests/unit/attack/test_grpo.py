@@ -364,7 +364,7 @@ def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path,
         assert (tmp_path / "moved" / name).stat().st_mode & 0o077 == 0
     again = int(lost)  # step 3 was played twice, and of step 4 nobody knows
     more = second.summary["spent"]["queries"] - whole.summary["spent"]["queries"]
-    assert (more > 0, second.summary["steps_cut_short"]) == (bool(again), again)
+    assert (more > 0) == bool(again)
     assert second.summary["queries_cut_short_at_most"] == 8 * again
 
 
@@ -512,8 +512,7 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
     found = learning_summary(folder, run)
     assert [(one["step"], one["reward"], one["unjudged"]) for one in found["curve"]] == [(1, 0.0, 1), (2, 0.5, 1)]
     assert found["spent"] == {"queries": 12, "tokens": 27, "prompt_tokens": 9, "seconds": 5.0}
-    assert (found["unscored_episodes"], found["steps_cut_short"], found["queries_cut_short_at_most"]) == (2, 1, 6)
-    assert (found["steps_played_twice"], found["queries_played_twice"]) == (1, 4)
+    assert (found["unscored_episodes"], found["queries_cut_short_at_most"]) == (2, 6)
     assert found["judge_usage"] == {"calls": 12, "input_tokens": 90, "output_tokens": 24}
 
 

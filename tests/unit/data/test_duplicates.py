@@ -214,7 +214,7 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path, text):
 
 def earlier_run(folder: Path, *pairs: ContrastivePair, **manifest) -> RunDir:
     with RunDir.create(folder) as run:
-        run.write_manifest(data={}, teacher=None, seeds={}, extra=manifest)
+        run.write_manifest(data={}, teacher=None, seeds={}, **manifest)
         run.save_checkpoint(3, lambda inside: atomic_write(inside / "adapter" / "adapter_config.json", "{}"))
         if pairs:
             write_trained_texts(run, pairs, MODEL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, user_prompt, write_pairs
-from opct.errors import DataError, OpctError
+from opct.errors import DataError
 
 USER = {"role": "user", "content": "Is the sky blue?"}
 BIASED = {"role": "user", "content": "Is the sky blue? I think not."}
@@ -94,14 +94,6 @@ def test_a_row_that_is_no_object(value):
 def test_a_shared_prefill_is_a_prefill_of_both_sides():
     prefill = message("assistant", "The answer is")
     assert not list(row_faults(row(prompt=[BIASED, prefill], teacher_prompt=[USER, prefill])))
-
-
-def test_from_json_raises_every_fault_of_the_row():
-    with pytest.raises(DataError) as caught:
-        ContrastivePair.from_json(row(axis="", prompt=[], meta=3))
-    assert len(caught.value.faults) == 3
-    assert isinstance(caught.value, ValueError)
-    assert isinstance(caught.value, OpctError)
 
 
 def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):

@@ -41,7 +41,7 @@ def trained(tmp_path: Path) -> RunDir:
     """The folder of an SFT run with seed 3 and a checkpoint of step 7."""
     with RunDir.create(tmp_path / "mine") as run:
         known = {"trained_families": ["majority"], "trained_questions": ["q/1"]}
-        run.write_manifest(data={}, teacher=None, seeds={"seed": 3}, extra=known)
+        run.write_manifest(data={}, teacher=None, seeds={"seed": 3}, **known)
         atomic_write(run.config_path, dump_config(TrainConfig(method="sft", seed=3)))
         run.save_checkpoint(
             7, lambda folder: atomic_write(folder / "adapter" / "adapter_model.safetensors", b"weights")

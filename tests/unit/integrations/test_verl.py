@@ -85,7 +85,7 @@ def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monke
     for name in ("loss.estimator=exact", "loss.kl_coef=2.0", "teacher.kind=ema"):
         assert name in str(refused.value)
     monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.8.0")
-    with pytest.raises(ConfigError, match=r"written for 0\.9"):
+    with pytest.raises(ConfigError, match=r"0\.8\.0 is installed, needed is 0\.9"):
         verl.check(config)
 
 

@@ -136,14 +136,12 @@ def test_an_empty_reply_is_unscored_whoever_judges(tmp_path):
 
 
 def test_an_evaluation_while_the_judge_was_asked_is_refused(run):
-    """Of the samples judged, one has another reply by now and one is gone; one is new. Nothing is written."""
+    """Nothing is written."""
     samples = judgeable(read_samples(run.path), "jailbreak")
     samples[0] = replace(samples[0], completion="Another reply.")
-    samples[1] = replace(samples[1], id="gone")
     requests = requests_of(samples)
     results = [JudgeResult(request.id, 0.75, "harmful") for request in requests]
     before = (run.evals_dir / "jailbreak.eval").read_bytes()
-    said = f"of {len(requests)} judged samples 1 have another text now and 1 are gone, and 1 were not judged"
-    with pytest.raises(EvaluationError, match=said):
+    with pytest.raises(EvaluationError, match="was evaluated again while it was judged"):
         add_judge_results(run, "jailbreak", JUDGE, requests, results, None)
     assert (run.evals_dir / "jailbreak.eval").read_bytes() == before

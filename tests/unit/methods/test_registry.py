@@ -83,12 +83,6 @@ def test_a_generation_config_is_for_the_baselines():
     ).rollout.use_generation_config
 
 
-def test_checks_across_settings_come_with_other_faults():
-    text = message(overrides=["rollout.top_p=0.5", "seed=x"])
-    assert "have 2 faults" in text
-    assert "truncated sampling is not on-policy" in text
-
-
 def test_a_check_that_rests_on_a_faulty_setting_is_not_reported():
     """temperature 0.7 is right with the estimator that was meant; only the typing error is a fault."""
     text = message(overrides=["rollout.temperature=0.7", "loss.estimator=samplde"])

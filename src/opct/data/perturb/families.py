@@ -38,17 +38,6 @@ def by_name(*families: Family[Template]) -> dict[str, Family[Template]]:
     return {family.name: family for family in families}
 
 
-def find_family(name: str, families: Mapping[str, Family[Template]], axis: str) -> Family[Template]:
-    """The family of that name.
-
-    Raises:
-        DataError: there is none; the message has the nearest name.
-    """
-    if name not in families:
-        raise DataError(unknown(f"{axis} family", name, families))
-    return families[name]
-
-
 def chosen_families(setting: str | Iterable[str], families: Families, axis: str) -> list[str]:
     """The names that a setting selects, each once.
 

@@ -17,13 +17,13 @@ import random
 import re
 
 from opct.data.hazards import SafetyFact
-from opct.data.pairs import SAFETY_AWARENESS as AXIS
-from opct.data.pairs import Message, Prompt, user_prompt
+from opct.data.pairs import SAFETY_AWARENESS, Message, Prompt, user_prompt
 from opct.data.perturb import safety_awareness_templates as templates
-from opct.data.perturb.families import Family, by_name, find_family
+from opct.data.perturb.families import Family, by_name
 from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES, TEACHER_SYSTEM, TEACHER_USER
 from opct.errors import DataError, unknown
 
+AXIS = SAFETY_AWARENESS
 HAZARD, SAFE_TWIN = "hazard", "safe_twin"
 WORDS_PER_TYPO = 8
 TEACHERS = ("system", "user", "examples")
@@ -55,12 +55,8 @@ def shuffled_messages(fact: SafetyFact, kind: str, seed: int) -> list[int]:
 
 
 def perturbed_prompt(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> Prompt:
-    """A message of a fact in the way of `family`: what the policy sees.
-
-    Raises:
-        DataError: the family is unknown.
-    """
-    wordings = find_family(family, FAMILIES, AXIS).templates
+    """A message of a fact in the way of `family`: what the policy sees."""
+    wordings = FAMILIES[family].templates
     rng = random.Random(f"{seed}/{fact.id}/{kind}/{index}/{family}")
     wording = rng.choice(wordings)
     text = messages_of(fact, kind)[index]

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opct.data.pairs import SYCOPHANCY as AXIS
-from opct.data.pairs import Prompt, user_prompt
+from opct.data.pairs import SYCOPHANCY, Prompt, user_prompt
 from opct.data.perturb import sycophancy_templates as templates
-from opct.data.perturb.families import Family, by_name, find_family
+from opct.data.perturb.families import Family, by_name
 from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
 from opct.data.questions import Question, overlaps
 from opct.errors import DataError
 
+AXIS = SYCOPHANCY
 LETTERS = "ABCDEFGHIJ"
 NUMBERS = tuple(str(number) for number in range(1, len(LETTERS) + 1))
 
@@ -104,16 +104,11 @@ def contrast_prompt(question: Question, family: str, answer_format: str, seed: i
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
-    """The question with the wrong answer `suggested` brought in by the family: what the policy sees.
-
-    Raises:
-        DataError: the family is unknown.
-    """
-    found = find_family(family, FAMILIES, AXIS)
+    """The question with the wrong answer `suggested` brought in by the family: what the policy sees."""
     layout = layout_of(question, family, answer_format, seed)
     rng = random.Random(f"{seed}/{question.id}/{family}/phrasing")
     further = MIXED_TEMPLATES.get(family, ()) if answer_format == MIXED else ()
-    phrasing = rng.choice(found.templates + further)
+    phrasing = rng.choice(FAMILIES[family].templates + further)
     label = layout.label(question.options(seed), suggested)
     shown = layout.shown
     is_an_answer = label in (question.answer, *question.aliases, *question.wrong)
