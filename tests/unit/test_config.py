@@ -249,12 +249,14 @@ def test_files_that_are_no_config(write, text, part):
 @pytest.mark.parametrize(
     ("model_class", "text", "said"),
     [
-        (TrainConfig, "arms: {a: {}}", "sets arms: it is a file for `opct experiment`"),
-        (ExperimentConfig, "optim: {}", "sets optim: it is a file for `opct train`"),
-        (EvalConfig, "attacker: grpo", "sets attacker: it is a file for `opct attack`"),
+        (TrainConfig, "seed: 1\narms: {a: {}}", ":2: arms is of a file for `opct experiment`"),
+        (ExperimentConfig, "optim: {}", ":1: optim is of a file for `opct train`"),
+        (EvalConfig, "attacker: grpo", ":1: attacker is of a file for `opct attack`"),
+        (TrainConfig, "method: sft\nsuites: [benign]", ":2: suites: unknown setting"),
     ],
 )
 def test_a_file_of_another_command(write, model_class, text, said):
+    """A setting of another command in the right file is a fault like others."""
     with pytest.raises(ConfigError, match=said):
         load_settings(model_class, write(text))
 

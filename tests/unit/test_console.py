@@ -73,6 +73,15 @@ def test_no_remaining_time_from_the_first_of_many(clock):
     ]
 
 
+def test_what_was_done_before_takes_no_time(clock):
+    """500 of 1,000 when it begins, and one in 10 s: 499 more take 4,990 s."""
+    bar, out = plain()
+    bar.stage("train", total=1000, begun=500)
+    clock.now += 10
+    bar.advance(1)
+    assert out.getvalue().splitlines() == ["train: 500/1000", "train: 501/1000  elapsed 10s  left 1h23m"]
+
+
 def test_plain_stages_follow_each_other_and_markup_is_text(clock):
     bar, out = plain()
     bar.advance()  # before any stage: nothing to say
@@ -90,7 +99,7 @@ def test_plain_stages_follow_each_other_and_markup_is_text(clock):
     ]
 
 
-def test_a_bar_and_its_line_fit_the_terminal_and_an_ended_stage_leaves_its_line_whole():
+def test_a_bar_and_its_line_fit_the_terminal_and_an_ended_stage_leaves_its_line_whole(clock):
     """Of 80 columns the bar and the spinner keep 15, whatever was said before."""
     out = io.StringIO()
     bar = RichProgress(Console(file=out, force_terminal=True, width=80, color_system="standard"))
@@ -116,6 +125,8 @@ def test_a_bar_and_its_line_fit_the_terminal_and_an_ended_stage_leaves_its_line_
 def test_the_kind_fits_the_output():
     assert isinstance(make_progress(Console(file=io.StringIO())), PlainProgress)
     assert isinstance(make_progress(Console(file=io.StringIO(), force_terminal=True)), RichProgress)
+    no_cursor = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(make_progress(no_cursor), PlainProgress)
     quiet = NullProgress()
     quiet.stage("x", 1)
     quiet.advance(1, kl=1.0)

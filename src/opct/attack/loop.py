@@ -38,6 +38,7 @@ from opct.attack.protocol import (
 )
 from opct.attack.scoring import Scorer
 from opct.data.duplicates import near_duplicate_groups
+from opct.errors import EvaluationError
 from opct.judges.client import run_all
 from opct.judges.protocol import JudgeRequest, Usage, new_usage
 from opct.models.inference.sampler import sample_seed
@@ -275,8 +276,7 @@ def run_episodes(
         """Add the attempts of the round that `own` lacks, batch by batch; returns how it ended."""
         waiting = _without(observations, own)
         if waiting:
-            progress.stage(name, len(observations))
-            progress.advance(len(own))
+            progress.stage(name, len(observations), len(own))
         while waiting:
             if should_stop():
                 return INTERRUPTED
@@ -357,10 +357,18 @@ async def _through(
 def query_target(
     target: ChatModel, rules: Rules, batch: Sequence[Observation], prompts: Sequence[AttackPrompt]
 ) -> list[Reply | None]:
-    """The target's reply to each prompt; None if there is no prompt, or it does not fit the target's context."""
+    """The target's reply to each prompt; None if there is no prompt, or it does not fit the target's context.
+
+    Raises:
+        EvaluationError: the attacker returned the wrong number of prompts.
+    """
+    if len(prompts) != len(batch):
+        raise EvaluationError(
+            f"The attacker returned {len(prompts)} prompts for {len(batch)} episodes: return one for each."
+        )
     replies: list[Reply | None] = [None] * len(batch)
     asked = {}
-    for i, (one, _) in enumerate(zip(prompts, batch, strict=True)):
+    for i, one in enumerate(prompts):
         room = None if one.prompt is None else target.room(one.prompt)
         if one.prompt is not None and (room is None or room >= target.max_tokens):
             asked[i] = one.prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -108,7 +109,8 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Leave out the suites that were evaluated already with the same weights, settings and prompts.",
+        help="Leave out the suites that were evaluated already with the same weights, settings and prompts; --task is "
+        "always asked again.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -171,10 +173,14 @@ def evaluate(
         _regrade(Path(out or target), everything)
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
-    with show_progress() as progress:
-        result = evaluate_target(
-            target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume, progress=progress
-        )
+    try:
+        with show_progress() as progress:
+            result = evaluate_target(
+                target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume, progress=progress
+            )
+    except KeyboardInterrupt:
+        print("suites that ended are kept; the same command with --resume asks those that are left", file=sys.stderr)
+        raise
     Console().print(evaluation_tables(result, everything=everything))
 
 

@@ -1,4 +1,4 @@
-"""Settings from a YAML file and dotted overrides, for any pydantic model: every fault at once, with place and remedy.
+"""Settings from a YAML file and dotted overrides, for any pydantic model: faults together, with place and remedy.
 
 Layers, the later one wins: defaults of the model < `base` < preset < the YAML file < overrides (left to right).
 Scalars are read as in YAML 1.2 (core schema): `5e-6` is a number, `no` and `on` are text, `true`/`false` are booleans.
@@ -49,14 +49,15 @@ def load_settings(
         preset: for training settings, the name of a preset that the file overrides; by default the file's `preset:`.
 
     Raises:
-        ConfigError: with every fault at once, each with file:line (or the override), the dotted name, the value,
-            what is expected, and the nearest valid name.
+        ConfigError: with every unknown name and wrong type at once, then every contradiction, each with file:line (or
+            the override), the dotted name, the value, what is expected, and the nearest valid name.
     """
     faults: list[str] = []
     own = Tree() if path is None else _read_file(Path(path), faults)
-    for name, command in COMMANDS.items():
-        if name in own.values and name not in model_class.model_fields:
-            raise ConfigError(f"{path} sets {name}: it is a file for `opct {command}`. Nothing was started.")
+    marks = [name for name in COMMANDS if name in own.values]
+    if marks and not set(marks) & model_class.model_fields.keys():
+        where = own.place((marks[0],))
+        raise ConfigError(f"{where}: {marks[0]} is of a file for `opct {COMMANDS[marks[0]]}`. Nothing was started.")
     for text in overrides:
         own.update(_read_override(text, faults))
     tree = Tree()

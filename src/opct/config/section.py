@@ -1,4 +1,4 @@
-"""`Section`: a group of settings that reports every fault at once, with its place and remedy."""
+"""`Section`: a group of settings that reports its faults together, each with its place and remedy."""
 
 from __future__ import annotations
 

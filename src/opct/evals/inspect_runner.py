@@ -175,7 +175,7 @@ def run_task(
     found = []
     for task in tasks:
         n = len(task.dataset) if limit is None else min(limit, len(task.dataset))
-        progress.stage(spec, n * (task.epochs or 1))
+        progress.stage(spec if len(tasks) == 1 else f"{spec}: {task.name}", n * (task.epochs or 1))
         if task.config.seed is None:
             task.config.seed = config.seed
         log = run_inspect(

@@ -29,6 +29,7 @@ from opct.evals.graders.versions import AGREEMENT
 from opct.evals.inspect_runner import UNFINISHED, keep_log, run_inspect
 from opct.evals.logs import (
     KL,
+    OF_ALL,
     OPCT,
     Evaluation,
     graded_samples,
@@ -53,7 +54,7 @@ from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, sa
 from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, pairs_task, sycophancy_task
 from opct.models.memory import release_memory
 from opct.runs.console import NullProgress, Progress
-from opct.runs.io import read_json, write_json
+from opct.runs.io import write_json
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -261,10 +262,10 @@ def evaluate(
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
-    label, dropped = measured["label"], list[str]()
+    label, kept, dropped = measured["label"], None, list[str]()
     for task in tasks:
-        if resume and _is_measured(run, task, measured, settings):
-            progress.log(f"{label}: {task.name} is measured already")
+        if resume and _is_evaluated(run, task, measured, settings):
+            progress.log(f"{label}: {task.name} was evaluated already")
             continue
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset))
         log = run_inspect(task, policy, run.evals_dir / UNFINISHED, config.batch_size, progress)
@@ -275,24 +276,33 @@ def evaluate(
         if "template_hash" in settings:
             own["template_hash"] = settings["template_hash"]
         with run.results_lock():  # another evaluation may end at the same time
-            kept, said = _set_aside_others(run, measured, task.name, [each.name for each in tasks])
-            dropped += said
-            own["warnings"] = [*dropped, *about.get("warnings", ()), *_contamination([*kept, log], settings, about)]
+            if kept is None:
+                kept, dropped = _set_aside_others(run, measured, [each.name for each in tasks])
+            kept[task.name] = log
+            trained_on = _contamination(list(kept.values()), settings, about)
+            own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
             keep_log(log, run.evals_dir, own)
             write_results(run)
-    return read_json(run.results_path)
+    with run.results_lock():  # a kill may have come between a log and the results
+        return write_results(run)
 
 
-def _is_measured(run: RunDir, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether the run has a log of this task with the same weights, settings and samples."""
+def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the run has a log of this task with the same weights, settings and samples.
+
+    How much is asked of other suites, in how large batches, and where the run lies changes no reply.
+    """
     path = run.evals_dir / log_name(task.name)
     if not path.is_file():
         return False
     log = read_log(path)
     asked = dict(log.eval.metadata or {})
     about = asked.pop(OPCT, {})
+    same_run = _without(about.get("run", {}), "path", "name") == _without(measured, "path", "name")
+    ignored = (*OF_ALL, "batch_size", "device")
     return (
-        (about.get("run"), about.get("settings")) == (measured, settings)
+        same_run
+        and _without(about.get("settings", {}), *ignored) == _without(settings, *ignored)
         and asked == to_jsonable_python(task.metadata)
         and {sample.id: sample.metadata for sample in log.samples or []}
         == {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
@@ -361,22 +371,25 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
     }
 
 
+def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The values without these names."""
+    return {name: value for name, value in values.items() if name not in names}
+
+
 def _set_aside_others(
-    run: RunDir, about: Mapping[str, Any], now: str, asked: Sequence[str]
-) -> tuple[list[EvalLog], list[str]]:
-    """Move logs of other weights aside. Returns the logs that stay besides that of the suite `now`, and a warning for
-    each moved one that is not asked again."""
+    run: RunDir, about: Mapping[str, Any], asked: Sequence[str]
+) -> tuple[dict[str, EvalLog], list[str]]:
+    """Move logs of other weights aside. Returns the logs that stay, by task, and a warning for each moved one that is
+    not asked again."""
     measured: tuple[str, ...] = ("weights", "dtype", "quantization")
     measured = measured if about["weights"] else ("model", *measured)
-    kept, dropped = [], []
+    kept, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        if path.name == log_name(now):
-            continue  # it is replaced
         log = read_log(path)
         before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
         unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
         if not unlike:
-            kept.append(log)
+            kept[task_name(log)] = log
             continue
         aside = run.evals_dir / "replaced"
         aside.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ Samples that share a question (a behaviour, a fact) are not independent, so ever
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,19 +205,11 @@ def paired_difference(
     Raises:
         EvaluationError: a value is not finite or out of bounds.
     """
-    left, right, groups = _sides(a, b, clusters, bounds)
-    width = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
-    return clustered_mean((left - right).tolist(), groups, bounds=width, parts=parts)
-
-
-def _sides(
-    a: Values, b: Values, clusters: Mapping[str, Hashable], bounds: Bounds | None
-) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
-    """The values of both over the ids that both scored, in the order of the ids, and their clusters."""
     shared = _scored_by_both(a, b)
     groups = [clusters[key] for key in shared]
     left, right = (_checked([side[key] for key in shared], groups, bounds) for side in (a, b))  # type: ignore[misc]
-    return left, right, groups
+    width = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
+    return clustered_mean((left - right).tolist(), groups, bounds=width, parts=parts)
 
 
 def _scored_by_both(a: Values, b: Values) -> list[str]:
@@ -347,7 +339,7 @@ def difference_over_seeds(
         EvaluationError: a run shares no scored id with the other side, or a value is not finite or out of bounds.
     """
     mean_a, mean_b = average_over_runs(a), average_over_runs(b)
-    spreads = _spreads(a, b, seeds_a, seeds_b, lambda left, right: float((left - right).mean()))
+    spreads = _spreads(a, b, seeds_a, seeds_b)
     plain = paired_difference(mean_a, mean_b, clusters, bounds=bounds)
     wide = paired_difference(mean_a, mean_b, clusters, bounds=bounds, parts=[spread.part for spread in spreads])
     return SeedDifference(
@@ -385,9 +377,8 @@ def _spreads(
     b: Sequence[Values],
     seeds_a: Sequence[int | None],
     seeds_b: Sequence[int | None],
-    compare: Callable[[np.ndarray, np.ndarray], float],
 ) -> tuple[SeedSpread, ...]:
-    """The spread over seeds of the result of `compare`; see `SeedDifference.spreads`."""
+    """The spread over seeds of the difference; see `SeedDifference.spreads`."""
     groups: list[list[tuple[Values, Values]]]
     if len(a) > 1 and len(b) > 1:
         same = None not in seeds_a and set(seeds_a) == set(seeds_b) and len(set(seeds_a)) == len(a) == len(b)
@@ -399,17 +390,18 @@ def _spreads(
             groups = [[(run, mean_b) for run in a], [(mean_a, run) for run in b]]
     else:
         groups = [[(left, right) for left in a for right in b]]
-    return tuple(SeedSpread(tuple(compare(*_shared(*pair)) for pair in group)) for group in groups if len(group) > 1)
+    return tuple(SeedSpread(tuple(_mean_difference(*pair) for pair in group)) for group in groups if len(group) > 1)
 
 
-def _shared(a: Values, b: Values) -> list[np.ndarray]:
-    """The values of both over the ids that both scored."""
+def _mean_difference(a: Values, b: Values) -> float:
+    """The mean difference over the ids that both scored."""
     ids = _scored_by_both(a, b)
     if not ids:
         raise EvaluationError(
             "A run shares no scored sample with the runs that it is compared with. Leave it out, and report that."
         )
-    return [np.array([side[key] for key in ids], dtype=np.float64) for side in (a, b)]
+    left, right = (np.array([side[key] for key in ids], dtype=np.float64) for side in (a, b))
+    return float((left - right).mean())
 
 
 def _partial(ids: Sequence[str] | set[str], runs: Sequence[Values]) -> int:

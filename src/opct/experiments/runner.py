@@ -122,8 +122,8 @@ class StepProgress:
         """Begin the next step, which may have several stages."""
         self._step += 1
 
-    def stage(self, name: str, total: int | None = None) -> None:
-        self._progress.stage(f"[{self._step}/{self.total}] {name}", total)
+    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+        self._progress.stage(f"[{self._step}/{self.total}] {name}", total, begun)
 
 
 def run_experiment(

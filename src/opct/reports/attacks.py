@@ -279,25 +279,26 @@ class AttackSection:
         return pooled_over_seeds(values, {id_: id_ for own in values for id_ in own})
 
     @property
-    def levels(self) -> list[tuple[Arm, str, str]]:
-        """(arm, defence rate, its interval): the mean over the runs of an arm, else one for each of its attacks."""
+    def levels(self) -> list[tuple[Arm, str, str, str]]:
+        """(arm, name, defence rate, its interval): the mean over an arm's runs, else one for each of its attacks."""
         found = []
         for arm in _arms(self.attacks):
             attacks, mean = self.of(arm.label), self.mean(arm.label, RATE)
-            is_mean = len(attacks) > 1 and mean is not None
-            rows = [vars(mean)] if is_mean else [row_of(attack.result, RATE) for attack in attacks]
-            for row in rows:
+            rows: dict[str, Mapping[str, Any]] = {} if mean is None else {arm.name: vars(mean)}
+            if len(attacks) == 1 or mean is None:
+                rows = {attack.title: row_of(attack.result, RATE) for attack in attacks}
+            for name, row in rows.items():
                 bounds = interval(row["ci_low"], row["ci_high"], "rate")
-                found.append((arm, quantity(row["value"], "rate"), bounds))
+                found.append((arm, name, quantity(row["value"], "rate"), bounds))
         return found
 
     @property
     def counts(self) -> str:
-        """ "n = 95 to 100 behaviours a run, 0 to 5 undecided; 10 runs"."""
+        """ "n = 95 to 100 behaviours an attack, 0 to 5 undecided; 10 attacks"."""
         rows = [row_of(attack.result, RATE) for attack in self.attacks]
         decided, undecided = (sorted({row[name] for row in rows}) for name in ("n", "n_unscored"))
         n, left = (" to ".join(f"{one:,}" for one in dict.fromkeys((own[0], own[-1]))) for own in (decided, undecided))
-        return f"n = {n} behaviours a run, {left} undecided; {pluralize(len(rows), 'run')}"
+        return f"n = {n} behaviours an attack, {left} undecided; {pluralize(len(rows), 'attack')}"
 
     @property
     def settings(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

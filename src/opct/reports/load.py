@@ -217,9 +217,10 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         about = {name: values.get(setting) for name, setting in names.items()}
         evaluation = Evaluation(directory, about, "", {}, {}, [], [], [])
     else:
-        place = shlex.quote(str(directory))
-        how = f"opct eval {place if run_dir.is_run else f'MODEL --out {place}'}"
-        raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). Evaluate the run first: `{how}`.")
+        how = "It is no run: give runs that `opct eval RUN` or `opct eval MODEL --out NEW_FOLDER` has evaluated."
+        if run_dir.is_run:
+            how = f"Evaluate the run first: `opct eval {shlex.quote(str(directory))}`."
+        raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {how}")
     manifest = _Manifest()
     if run_dir.manifest_path.is_file():
         hint = "It is written by `opct train`."

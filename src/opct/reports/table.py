@@ -392,5 +392,5 @@ def _difference(of: ArmValues, against: ArmValues, clusters: Mapping[str, str], 
         left_out=len({key for own in (*a, *b) for key in own}) - found.n,
         reading=read_difference(found.ci_low, found.ci_high, metric),
         margin=metric.margin,
-        **{name: getattr(found, name) for name in (*_OF_MEAN, "spreads", "n_partial", "over_questions")},
+        **vars(found),
     )

@@ -5,7 +5,8 @@ characters are made visible and markup is off, so that no text can move the curs
 
 Progress is three calls and an end:
 
-    progress.stage("train opct", total=20)      # begins a stage and ends the one before; total None: unknown
+    progress.stage("train opct", total=20)      # begins a stage and ends the one before; total None: unknown;
+                                                # begun=8: so much of it was done before
     progress.advance(1, kl=0.21)                # units done; fields stay beside the bar until changed
     progress.log("dtype: bfloat16 ...")  # one line that stays
     progress.done()                             # ends the last stage; harmless if called twice
@@ -115,7 +116,7 @@ STDERR_HANDLER = _StderrHandler()
 class Progress(Protocol):
     """Interface for reporting progress."""
 
-    def stage(self, name: str, total: int | None = None) -> None:
+    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
         return
 
     def advance(self, n: int = 1, **fields: Field) -> None:
@@ -140,9 +141,9 @@ class PlainProgress:
         self.interval_s = interval_s
         self._name: str | None = None
 
-    def stage(self, name: str, total: int | None = None) -> None:
+    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
         self.done()
-        self._name, self._total, self._n = name, total, 0
+        self._name, self._total, self._n, self._begun = name, total, begun, begun
         self._fields: dict[str, Field] = {}
         self._start = self._said = time.monotonic()
         self._began()
@@ -151,7 +152,7 @@ class PlainProgress:
         if self._name is None:
             return
         self._n += n
-        self._fields |= fields
+        self._fields = self._fields | fields  # another thread may be drawing them
         self._advanced()
 
     def log(self, message: str) -> None:
@@ -163,7 +164,7 @@ class PlainProgress:
             self._name = None
 
     def _began(self) -> None:
-        self._say(f"{self._name} ..." if self._total is None else f"{self._name}: 0/{self._total}")
+        self._say(f"{self._name} ..." if self._total is None else f"{self._name}: {self._n}/{self._total}")
 
     def _advanced(self) -> None:
         if time.monotonic() - self._said >= self.interval_s:
@@ -174,8 +175,9 @@ class PlainProgress:
         elapsed = time.monotonic() - self._start
         done = f": {self._n}/{self._total}" if self._total is not None else f": {self._n}" if self._n else ""
         parts = [f"{self._name}{done}", f"{'took' if ended else 'elapsed'} {duration(elapsed)}"]
-        if not ended and self._total and self._n >= EARLY * self._total:
-            parts.append(f"left {duration(elapsed / self._n * (self._total - self._n))}")
+        own = self._n - self._begun
+        if not ended and self._total and own and self._n >= EARLY * self._total:
+            parts.append(f"left {duration(elapsed / own * (self._total - self._n))}")
         return "  ".join([*parts, fields_text(self._fields)]).rstrip()
 
     def _say(self, line: str) -> None:
@@ -222,7 +224,7 @@ def make_progress(console: Console | None = None) -> Progress:
         from rich.console import Console
 
         console = Console(stderr=True)
-    return RichProgress(console) if console.is_terminal else PlainProgress(console)
+    return RichProgress(console) if console.is_interactive else PlainProgress(console)
 
 
 @contextlib.contextmanager

@@ -267,8 +267,7 @@ class _Loop:
         """Train until the last step or a signal, and save."""
         counters, metrics = self.counters, dict[str, float]()
         self._log_beginning()
-        self.progress.stage(f"train {self.config.method}", self.total)
-        self.progress.advance(counters.step)
+        self.progress.stage(f"train {self.config.method}", self.total, counters.step)
         while counters.step < self.total and not self._stopping():
             metrics = self._step(counters.step + 1)
             self._stop_on_divergence(metrics, counters.step)

@@ -401,7 +401,7 @@ def test_counterparts_are_scored_by_refusal_whatever_the_judge():
 def test_an_attacker_with_the_wrong_number_of_proposals_is_refused():
     attacker = ScriptedAttacker()
     attacker.propose = lambda views: [AttackPrompt(user("x"))]
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(EvaluationError, match="1 prompts for 6 episodes"):
         run(Cast(attacker))
 
 

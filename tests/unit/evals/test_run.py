@@ -273,11 +273,11 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
             raise RuntimeError("the weights are gone")
         return "Yes."
 
-    def again(policy, *, questions=QUESTIONS, step=7, **settings):
+    def again(policy, *, questions=QUESTIONS, step=7, out=tmp_path, **settings):
         asked.clear()
         sizes = {"suites": ["benign", "sycophancy_short", "safety_awareness"], "n_benign": 3, "prompts_per_fact": 1}
         config = load_settings(EvalConfig, base=sizes | {"n_questions": 2, "families_per_question": 1} | settings)
-        own = {"out_dir": tmp_path, "tasks": make_tasks(config, questions), "resume": True}
+        own = {"out_dir": out, "tasks": make_tasks(config, questions), "resume": True}
         results = evaluate(FakePolicy(policy), config, **own, weights={"step": step})
         return {row["suite"] for row in results["rows"]}, asked.total()
 
@@ -288,7 +288,12 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
     assert suites == everything
     n = Counter(sample.task for sample in read_samples(tmp_path))
     assert first == n["sycophancy_short"] + n["safety_awareness"]
-    assert again(count) == (everything, 0)
+    (tmp_path / "results.json").unlink()  # a kill came between the last log and the results
+    assert again(count, batch_size=2, out=tmp_path / ".." / tmp_path.name) == (everything, 0)
+    assert (tmp_path / "results.json").is_file()
+    more = ["benign", "sycophancy_short", "safety_awareness", "jailbreak"]
+    assert again(count, suites=more)[1] == sum(sample.task == "jailbreak" for sample in read_samples(tmp_path))
+    (tmp_path / "evals" / "jailbreak.eval").unlink()
     others = [replace(question, answer="other") for question in QUESTIONS]
     assert again(count, questions=others) == (everything, n["sycophancy_short"])
     assert again(count, questions=others, greedy=False) == (everything, n.total())

@@ -238,6 +238,7 @@ def test_several_attacks_by_one_attacker_on_one_run_are_named_by_folder(runs, tm
     [view], comparison = views([runs[0], other])
     names = ["Base", "OPCT: opct-1, again", "OPCT: opct-1, scripted"]
     assert view.settings[0] == ("setting", *names)
+    assert [name for _, name, _, _ in view.levels] == names
     assert [row[0] for row in card_rows([view])] == [f"scripted against {name}" for name in names]
     assert {row[1] for row in view.figures[0].rows} == {"base", "opct-1, again", "opct-1, scripted"}
     assert [own.jailbroken_title for own in view.attacks] == [
@@ -297,7 +298,7 @@ def test_several_seeds_are_one_mean_and_widen_the_intervals(runs, tmp_path):
     [said] = attack_findings([view])
     assert "OPCT defended 62.5% of 4 behaviours, mean of 2 runs (95% interval" in said.sentences[0]
     assert said.sentences[0].endswith("; 1 decided in only some of the runs).")
-    assert [(arm.name, level) for arm, level, _ in view.levels] == [("Base", "25.0%"), ("OPCT", "62.5%")]
+    assert [own[1:3] for own in view.levels] == [("Base", "25.0%"), ("OPCT", "62.5%")]
     kept = attacks_json([view])[0]["arms"]["opct"]["defense_success_rate"]
     assert (kept["n"], kept["n_unscored"], kept["value"]) == (4, 1, pytest.approx(2.5 / 4))
     base = attacks_json([view])[0]["arms"]["base"]["defense_success_rate"]
@@ -453,8 +454,8 @@ def test_a_tile_and_the_findings_say_what_the_attacks_found(runs, page):
     tile = page[page.index("Defended against scripted") :]
     words = re.sub("<[^>]*>", " ", tile[: tile.index("</li>")]).split()
     assert " ".join(words) == (
-        "Defended against scripted Base 25.0% 0.6 to 80.6 OPCT 66.7% 9.4 to 99.2 n = 3 to 4 behaviours a run, 0 to 1 "
-        "undecided; 2 runs"
+        "Defended against scripted Base 25.0% 0.6 to 80.6 OPCT: opct-1 66.7% 9.4 to 99.2 n = 3 to 4 behaviours an "
+        "attack, 0 to 1 undecided; 2 attacks"
     )
     assert (
         "scripted: Base defended 1 of 4 behaviours (25.0%, 95% interval 0.6 to 80.6) and OPCT: opct-1 defended 2 "

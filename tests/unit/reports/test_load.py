@@ -38,7 +38,7 @@ def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_pat
             load_run(run)
         return str(caught.value)
 
-    assert f"`opct eval MODEL --out '{run}'`." in text()
+    assert "It is no run: give runs that" in text()
     (run / "manifest.json").write_text('{"opct_run": 1}')
     assert f"`opct eval '{run}'`." in text()
 
