@@ -157,6 +157,7 @@ BENCHMARKS = tuple(
     Column(name, "accuracy", "all", title)
     for name, title in (("math500", "MATH-500"), ("ifeval", "IFEval, strict"), ("mmlu", "MMLU"))
 )
+GSM8K = Column("gsm8k", "accuracy", "all", "GSM8K")
 FORMS, SINGLE_FORMS = BENCHMARKS[1], Column("ifeval", "inst_level_strict_acc", "all", "IFEval, single instructions")
 MEAN = Column("capability", "benchmark_mean", "all", "mean of the three")
 HELD_OUT = (
@@ -211,6 +212,12 @@ SHOWN = {
         also=(("sft-no-anchors", "base"),),
         against=("sft-no-anchors",),
         chart=(*BENCHMARKS, MEAN),
+    ),
+    "capability_gsm8k": Shown(
+        (GSM8K, _rises("held_out")[0], CLEAN, RIGHT_USER),
+        of="opct-no-anchors",
+        also=(("sft-no-anchors", "base"),),
+        chart=(GSM8K, CLEAN),
     ),
     "instructions": Shown(
         (FORMS, SINGLE_FORMS, _rises("held_out")[0], CLEAN, ORDINARY),
