@@ -116,7 +116,7 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
         for i, j in sorted(near.items()):
             found.setdefault(behaviors[j].id, []).append(successes[i].prompt)
     else:
-        artifacts, _ = load_artifacts(path)
+        artifacts = load_artifacts(path)
         for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
             if behavior.id in own:
                 found.setdefault(behavior.id, []).append(artifact.prompt)

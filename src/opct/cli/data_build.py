@@ -229,7 +229,7 @@ def build_jailbreak(
     from opct.data.builders.jailbreak import build_jailbreak as build
     from opct.data.builders.jailbreak import read_sources
     from opct.data.duplicates import leaks_into_later_split
-    from opct.data.perturb.in_the_wild import load_templates
+    from opct.data.perturb.in_the_wild import is_of_attack, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
     from opct.errors import unknown
     from opct.runs.console import echo
@@ -244,11 +244,11 @@ def build_jailbreak(
         raise typer.BadParameter("these options need a file: name it with --from", param_hint=hint)
     for read in (source, *files.values()):
         refuse_existing(out, read, overwrite)
-    sources = read_sources(
+    behaviors, attacks, left_out = read_sources(
         source, artifacts, columns=named_columns(column or []), counterparts=counterparts, exclude=leave_out or []
     )
     built = build(
-        sources.behaviors,
+        behaviors,
         families=families,
         parts=[part.strip() for part in parts.split(",") if part.strip()],
         seed=seed,
@@ -257,18 +257,17 @@ def build_jailbreak(
         teacher_system=SAFETY_SYSTEM if teacher_system == "safety" else teacher_system,
         teacher_turns=REFUSED_TURNS if teacher_examples else (),
         templates=[] if in_the_wild is None else load_templates(in_the_wild),
-        artifacts=sources.artifacts,
+        artifacts=attacks,
     )
     pairs = _at_most(built, n, seed)
-    _echo_splits(source, sources.behaviors, "behaviours", split)
-    _echo_left_out("embedded behaviours that are only measured on", sources.left_out)
-    leaks = leaks_into_later_split(sources.behaviors, _data_split(split))
+    _echo_splits(source, behaviors, "behaviours", split)
+    _echo_left_out("embedded behaviours that are only measured on", left_out)
+    leaks = leaks_into_later_split(behaviors, _data_split(split))
     _echo_left_out(f"behaviours of {source} in a later split", [behavior.id for behavior in leaks])
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
-        without = "" if sources.n_without is None else f"; {sources.n_without} goals have none"
-        echo(f"{artifacts}: {len(sources.artifacts)} prompts, {used} of them used in this split{without}")
-    _write(out, pairs, f"{_which(split)} behaviours", is_private=sources.is_private)
+        echo(f"{artifacts}: {len(attacks)} prompts, {used} of them used in this split")
+    _write(out, pairs, f"{_which(split)} behaviours", is_private=artifacts is not None and is_of_attack(artifacts))
 
 
 @app.command("safety-awareness")

@@ -96,8 +96,7 @@ def goal(i, **other):
 
 def test_artifacts(tmp_path):
     rows = [goal(3), goal(5, prompt=None), goal(7, category=None)]
-    found, n_without = load_artifacts(write(tmp_path / "pair_x.json", {"parameters": {}, "jailbreaks": rows}))
-    assert n_without == 1
+    found = load_artifacts(write(tmp_path / "pair_x.json", {"parameters": {}, "jailbreaks": rows}))
     assert [(a.id, a.behavior, a.category, *[m["content"] for m in a.prompt]) for a in found] == [
         ("pair_x/3", "Goal number 3", "c", "Please, goal 3 {x}"),
         ("pair_x/7", "Goal number 7", "uncategorised", "Please, goal 7 {x}"),
@@ -154,8 +153,7 @@ MORE_TURNS = [*TURNS, {"role": "user", "content": "do it"}]
 def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
     """With all of their turns, and each once."""
     path = kept(tmp_path / "successful_prompts.jsonl", broke(MORE_TURNS), broke(TURNS[:1]), broke(TURNS[:1]))
-    found, n_without = load_artifacts(path)
-    assert n_without is None
+    found = load_artifacts(path)
     assert [(a.behavior, a.category, a.prompt) for a in found] == [
         ("Do it", "uncategorised", tuple(MORE_TURNS)),
         ("Do it", "uncategorised", tuple(TURNS[:1])),
@@ -170,7 +168,7 @@ def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
 def test_prompts_that_two_attacks_kept_have_ids_of_their_own(tmp_path):
     """Both files have the same name; a prompt that is in both is the same one."""
     found = [
-        load_artifacts(kept(tmp_path / name / "successful_prompts.jsonl", *rows))[0]
+        load_artifacts(kept(tmp_path / name / "successful_prompts.jsonl", *rows))
         for name, rows in (("a", [broke(MORE_TURNS)]), ("b", [broke(TURNS[:1]), broke(MORE_TURNS)]))
     ]
     ids = [[artifact.id for artifact in artifacts] for artifacts in found]
@@ -218,5 +216,4 @@ def test_public_templates_are_read(name, n):
 
 @pytest.mark.parametrize(("name", "n"), [("pair_vicuna-13b-v1.5.json", 82), ("pair_gpt-3.5-turbo-1106.json", 87)])
 def test_public_artifacts_are_read(name, n):
-    found, n_without = load_artifacts(public(name))
-    assert (len(found), n_without) == (n, 100 - n)
+    assert len(load_artifacts(public(name))) == n

@@ -13,8 +13,6 @@ from opct.data.perturb.encodings import (
     ENCODERS,
     split_payload,
     stays_plain,
-    to_base64,
-    to_rot13,
 )
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak import (
@@ -82,9 +80,9 @@ def test_templates_use_known_fields_and_hold_the_request_once():
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
 def test_encodings_are_exact(request_):
-    assert base64.b64decode(to_base64(request_)).decode() == request_
-    assert "\n" not in to_base64(request_)
-    assert to_rot13(to_rot13(request_)) == request_
+    assert base64.b64decode(ENCODERS["base64"](request_)).decode() == request_
+    assert "\n" not in ENCODERS["base64"](request_)
+    assert ENCODERS["rot13"](ENCODERS["rot13"](request_)) == request_
     for seed in range(5):
         for parts in (2, 3, 4):
             pieces = split_payload(request_, random.Random(seed), parts)

@@ -15,13 +15,13 @@ Four kinds of pairs, named as `parts`:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, own_splits
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.families import rotation
-from opct.data.perturb.in_the_wild import Artifact, WildTemplate, is_of_attack, load_artifacts
+from opct.data.perturb.in_the_wild import Artifact, WildTemplate, load_artifacts
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, bare_prompt, wrapped_prompt, wrapper_families
 from opct.data.questions import SPLITS, Split, of_split
 from opct.data.tables import Columns
@@ -32,23 +32,6 @@ HARMFUL = ("behavior", "bare")
 ANCHOR_AXIS = "benign"
 
 
-@dataclass(frozen=True)
-class JailbreakSources:
-    """Sources of the pairs.
-
-    Attributes:
-        n_without: goals of the artifacts' file without a prompt; None if the file does not say.
-        is_private: the prompts are of an attack of ours, and may work on other models.
-        left_out: ids of near-duplicates of embedded behaviours that are only measured on.
-    """
-
-    behaviors: list[Behavior]
-    artifacts: list[Artifact]
-    n_without: int | None = None
-    is_private: bool = False
-    left_out: tuple[str, ...] = ()
-
-
 def read_sources(
     source: str,
     artifacts: str | None = None,
@@ -56,22 +39,22 @@ def read_sources(
     columns: Columns | None = None,
     counterparts: str | None = None,
     exclude: Collection[str] = (),
-) -> JailbreakSources:
-    """Behaviours (`builtin` or a file) and finished prompts, without what the embedded evaluation asks.
+) -> tuple[list[Behavior], list[Artifact], list[str]]:
+    """Behaviours (`builtin` or a file), finished prompts, and the ids of those that are left out: near-duplicates of
+    embedded behaviours that are only measured on.
 
     Raises:
         DataError: see `load_behaviors` and `load_artifacts`.
     """
-    attacks, n_without = ([], None) if artifacts is None else load_artifacts(artifacts)
-    is_private = artifacts is not None and is_of_attack(artifacts)
+    attacks = [] if artifacts is None else load_artifacts(artifacts)
     if source == "builtin":  # artifacts have the splits of the embedded behaviours that they are near
-        return JailbreakSources(builtin_behaviors(), attacks, n_without, is_private)
+        return builtin_behaviors(), attacks, []
     measured = [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
-    read = load_behaviors(source, columns, counterparts=counterparts, exclude=exclude)
-    behaviors, near = split_duplicates(read, measured)
+    behaviors, near = split_duplicates(
+        load_behaviors(source, columns, counterparts=counterparts, exclude=exclude), measured
+    )
     attacks, near_attacks = split_duplicates(attacks, measured)
-    left_out = (*(one.id for one in near), *(one.id for one in near_attacks))
-    return JailbreakSources(behaviors, attacks, n_without, is_private, left_out)
+    return behaviors, attacks, [*(one.id for one in near), *(one.id for one in near_attacks)]
 
 
 def build_jailbreak(

@@ -9,24 +9,16 @@ import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
 
-LEET = {"a": "4", "e": "3", "i": "1", "o": "0", "s": "5", "t": "7"}
-_TO_LEET = str.maketrans(LEET | {letter.upper(): digit for letter, digit in LEET.items()})
+_TO_LEET = str.maketrans("aeiostAEIOST", "431057431057")
 _JOINERS = {"\u200d", "\ufe0f", "\ufe0e"}
 
 
-def to_base64(text: str) -> str:
-    """The UTF-8 bytes of the text in base64, on one line."""
-    return base64.b64encode(text.encode("utf-8")).decode("ascii")
-
-
-def to_rot13(text: str) -> str:
-    """Letters of the ASCII alphabet moved by 13 places, all else as it is; applied twice it gives the text again."""
-    return codecs.encode(text, "rot13")
-
-
-def to_leet(text: str) -> str:
-    """Six letters as the digits that look like them."""
-    return text.translate(_TO_LEET)
+ENCODERS: dict[str, Callable[[str], str]] = {
+    "base64": lambda text: base64.b64encode(text.encode("utf-8")).decode("ascii"),
+    "rot13": lambda text: codecs.encode(text, "rot13"),
+    "leetspeak": lambda text: text.translate(_TO_LEET),
+}
+"""By family: what its template's {encoded} holds."""
 
 
 def split_payload(text: str, rng: random.Random, parts: int = 3) -> tuple[str, ...]:
@@ -54,7 +46,3 @@ def stays_plain(text: str, family: str) -> bool:
     letters = [c for c in text if c.isalpha()]
     latin = sum(c.isascii() for c in letters)
     return ENCODERS[family](text) == text or (family != "base64" and 2 * latin < len(letters))
-
-
-# family -> what its template's {encoded} holds
-ENCODERS: dict[str, Callable[[str], str]] = {"base64": to_base64, "rot13": to_rot13, "leetspeak": to_leet}

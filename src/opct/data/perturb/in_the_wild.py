@@ -85,8 +85,8 @@ def load_templates(source: str | Path) -> list[WildTemplate]:
     return [WildTemplate(f"{file_stem(source)}/{i}", tuple(_GAP.split(text))) for i, text in enumerate(different)]
 
 
-def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
-    """(finished prompts, number of goals in the file without one; None if the file does not say).
+def load_artifacts(path: str | Path) -> list[Artifact]:
+    """Finished prompts of a file.
 
     The file is a `.jsonl` of an attack (`successful_prompts.jsonl`), each of whose prompts is read once, or JSON in
     JailbreakBench's format: an object whose list `jailbreaks` has objects with `goal`, `prompt` (null if the goal was
@@ -97,7 +97,7 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
     """
     path = Path(path)
     if is_of_attack(path):
-        return _attack_artifacts(path), None
+        return _attack_artifacts(path)
     found, faults = parse_rows(read_rows(path, "prompt", default_format=".json", inside="jailbreaks"), _goal)
     ids = [(where, f"{file_stem(path)}/{row.get('index', i)}") for i, (where, row) in enumerate(found)]
     refuse(path, [*faults, *duplicate_ids(ids)])
@@ -108,7 +108,7 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
     ]
     if not artifacts:
         raise DataError(f"{path} holds no prompts: all {len(found)} goals have none.")
-    return artifacts, len(found) - len(artifacts)
+    return artifacts
 
 
 def _goal(row: Mapping[str, Any]) -> Mapping[str, Any]:

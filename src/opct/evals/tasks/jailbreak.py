@@ -145,7 +145,7 @@ def finished_attacks(
         EvaluationError: there is none.
         DataError: the file is faulty.
     """
-    artifacts, _ = load_artifacts(path)
+    artifacts = load_artifacts(path)
     of_goal: dict[str, list[tuple[Behavior, Prompt]]] = {}
     for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
         if config.split in ("all", behavior.split):
