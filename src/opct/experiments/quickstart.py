@@ -59,7 +59,7 @@ EVALUATION = EvalConfig(
     max_completion_tokens=24,
     max_benign_tokens=32,
     kl_samples=8,
-    browser_questions=16,
+    browser_questions=8,
 )
 
 
