@@ -218,7 +218,7 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
             del left[name]
         if len(left) == n_before:
             if not waits:
-                progress.log(f"waiting for other processes: {'; '.join(others)}")
+                progress.stage(f"wait for other processes: {'; '.join(others)}")
             waits = True
             time.sleep(WAIT_SECONDS)
 
