@@ -145,14 +145,25 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 
 def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
-    """ "That is better than SFT (28%)." """
+    """ "That is better than SFT (28%)." Where it is not, also the tiles in which the two differ."""
     arm = main_arm(comparison)
     difference = comparison.difference(row, arm.label, other.label)
     if difference is None:
         return f"It cannot be compared with {other.name}: {comparison.reason(row, arm.label, other.label)}."
     said = {"better": "That is better than", "worse": "That is worse than", "no_change": "That is the same as"}
-    level = _short(row.estimates[comparison.arms.index(other)], 0)
-    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({level})."
+
+    def level(of: MetricRow, one: Arm) -> str:
+        return _short(of.estimates[comparison.arms.index(one)], 0)
+
+    if difference.reading in said:
+        return f"{said[difference.reading]} {other.name} ({level(row, other)})."
+    apart = [
+        f"{found.reading} in {inside(comparison.name_of(each))} ({level(each, arm)}, {other.name} {level(each, other)})"
+        for each in headline_rows(comparison)
+        if (found := comparison.difference(each, arm.label, other.label)) and found.reading in ("better", "worse")
+    ]
+    but = f", but {joined(apart)}" if apart else ""
+    return f"It is not shown to differ from {other.name} ({level(row, other)}){but}."
 
 
 def _levels(row: MetricRow, place: int) -> str:
@@ -284,26 +295,30 @@ def _judged_text(comparison: Comparison, row: MetricRow) -> str:
 # ---------------------------------------------------------------------------------------------- titles and headlines
 
 
-def headlines(comparison: Comparison) -> list[Headline]:
-    """At most four headline numbers: the deciding metrics, then side effects."""
-    arm, first = main_arm(comparison), comparison.arms[0]
+def headline_rows(comparison: Comparison) -> list[MetricRow]:
+    """At most four rows in which the main arm has a value: the deciding metrics, then side effects."""
     rows = [comparison.deciding_row(axis.name) for axis in SAFETY_AXES]
     rows += [row for axis in (CAPABILITY, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
     rows.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
     rows += [row for axis in (SAFETY_AXES[0].name, BENIGN) for row in side_effect_rows(comparison, axis)]
+    place = comparison.arms.index(main_arm(comparison))
+    known = [row for row in rows if row is not None and (own := row.estimates[place]) and own.value is not None]
+    return known[:MOST_HEADLINES]
+
+
+def headlines(comparison: Comparison) -> list[Headline]:
+    """The headline numbers of the tiles."""
+    arm, first = main_arm(comparison), comparison.arms[0]
     shown = [*dict.fromkeys((first.label, *(other.label for other in references(comparison, arm)), arm.label))]
     found = []
-    for row in (row for row in rows if row is not None):
+    for row in headline_rows(comparison):
         of_arms = {own.label: (own, level) for own, level in zip(comparison.arms, row.estimates, strict=True)}
         levels = [of_arms[label] for label in shown]
-        after = of_arms[arm.label][1]
-        if after is None or after.value is None:
-            continue
         note = row.judged_by if row.judges else None
         difference = None if arm is first else comparison.difference(row, arm.label, first.label)
         known = tuple((own, level) for own, level in levels if level is not None)
         found.append(Headline(comparison.name_of(row), known, difference, note))
-    return found[:MOST_HEADLINES]
+    return found
 
 
 def title(comparison: Comparison) -> str:

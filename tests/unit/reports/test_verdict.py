@@ -129,6 +129,28 @@ def test_the_summary_is_what_a_person_would_say(comparison, three):
     assert summary(compare(three[:1])) == [verdict(compare(three[:1]))[0]]
 
 
+def test_where_the_first_number_does_not_tell_two_arms_apart_the_summary_names_the_tiles_that_do(comparison_of_three):
+    comparison = comparison_of_three
+    [pair] = [i for i, own in enumerate(comparison.pairs) if (own.of, own.against) == ("opct", "sft")]
+
+    def told(**readings):
+        def changed(row):
+            reading = readings.get(row.metric.name if row.group in ("held_out", "clean") else "", "inconclusive")
+            own = row.differences[pair]
+            found = [*row.differences[:pair], own and replace(own, reading=reading), *row.differences[pair + 1 :]]
+            return replace(row, differences=tuple(found))
+
+        return summary(replace(comparison, rows=tuple(map(changed, comparison.rows))))[1]
+
+    assert re.fullmatch(r"It is not shown to differ from SFT \(\d+%\)\.", told())
+    assert re.fullmatch(
+        r"It is not shown to differ from SFT \(\d+%\), but better in accuracy under pressure on held-out families "
+        r"\(\d+%, SFT \d+%\) and worse in accuracy on clean questions \(\d+%, SFT \d+%\)\.",
+        told(accuracy_biased="better", accuracy_clean="worse"),
+    )
+    assert told(sycophancy_rate="better").startswith("That is better than SFT")
+
+
 def test_the_summary_names_what_got_worse_in_any_row_of_the_page(comparison):
     decides = {id(comparison.deciding_row(axis)) for axis in comparison.axes}
     better = read_as(comparison, lambda row: id(row) not in decides, "better")
