@@ -157,12 +157,14 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
 
     if difference.reading in said:
         return f"{said[difference.reading]} {other.name} ({level(row, other)})."
-    apart = [
-        f"{found.reading} in {inside(comparison.name_of(each))} ({level(each, arm)}, {other.name} {level(each, other)})"
-        for each in headline_rows(comparison)
-        if (found := comparison.difference(each, arm.label, other.label)) and found.reading in ("better", "worse")
-    ]
-    but = f", but {joined(apart)}" if apart else ""
+    apart: dict[str, list[str]] = {}
+    for each in headline_rows(comparison):
+        found = comparison.difference(each, arm.label, other.label)
+        if found is not None and found.reading in ("better", "worse"):
+            levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
+            apart.setdefault(found.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
+    told = [f"{reading} in {joined(names)}" for reading, names in apart.items()]
+    but = f", but {joined(told)}" if told else ""
     return f"It is not shown to differ from {other.name} ({level(row, other)}){but}."
 
 
