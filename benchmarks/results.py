@@ -287,8 +287,8 @@ CLAIMS = (
         GSM8K,
         "no anchors, three seeds, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base "
         "{opct-no-anchors base} points, SFT − base {sft-no-anchors base}, OPCT − SFT {opct-no-anchors sft-no-anchors}",
-        "**not seen**: not decided on GSM8K; in one run each both follow fewer IFEval prompts; MATH-500 and MMLU are near "
-        "their floor",
+        "**not seen**: not decided on GSM8K; in one run each both follow fewer IFEval prompts; MATH-500 and MMLU are "
+        "near their floor",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )
