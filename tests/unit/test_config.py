@@ -252,7 +252,7 @@ def test_files_that_are_no_config(write, text, part):
         (TrainConfig, "seed: 1\narms: {a: {}}", ":2: arms is of a file for `opct experiment`"),
         (ExperimentConfig, "optim: {}", ":1: optim is of a file for `opct train`"),
         (EvalConfig, "attacker: grpo", ":1: attacker is of a file for `opct attack`"),
-        (TrainConfig, "method: sft\nsuites: [benign]", ":2: suites: unknown setting"),
+        (TrainConfig, "max_steps: 3\nsuites: [benign]", ":2: suites: unknown setting"),
     ],
 )
 def test_a_file_of_another_command(write, model_class, text, said):

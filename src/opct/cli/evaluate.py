@@ -249,7 +249,7 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
-    more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --all"]
+    more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --resume --all"]
     return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))
 
 

@@ -27,7 +27,7 @@ S = TypeVar("S", bound=BaseModel)
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
-COMMANDS = {"arms": "experiment", "attacker": "attack", "suites": "eval", "method": "train", "optim": "train"}
+COMMANDS = {"arms": "experiment", "attacker": "attack", "suites": "eval", "max_steps": "train", "optim": "train"}
 """By a setting that only the files of one command have: that command."""
 
 

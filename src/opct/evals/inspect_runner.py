@@ -67,7 +67,7 @@ def run_inspect(
         model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
     try:
         with quiet():
-            [log] = inspect_ai.eval(
+            logs = inspect_ai.eval(
                 task,
                 model=model,
                 log_dir=str(log_dir),
@@ -83,7 +83,8 @@ def run_inspect(
                 max_connections=2 * batch_size,
                 **options,
             )
-            log.samples = list(log.samples or [])  # read now: Inspect would read the file when first asked
+            for log in logs:
+                log.samples = list(log.samples or [])  # read now: Inspect would read the file when first asked
     except PrerequisiteError as error:
         raise EvaluationError(f"Inspect cannot run this evaluation: {error}") from error
     except OSError as error:
@@ -91,8 +92,9 @@ def run_inspect(
             f"Cannot write the evaluation's log to {log_dir}: {reason(error)}. Check the free space and the rights of "
             "the folder, or choose another (--out)."
         ) from error
-    if log.status == "cancelled":
+    if not logs or logs[0].status == "cancelled":  # Inspect may give no log of a task that was interrupted
         raise KeyboardInterrupt
+    [log] = logs
     check_finished(log)
     return log
 

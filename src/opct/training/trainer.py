@@ -82,7 +82,7 @@ class TrainResult:
     def render(self) -> str:
         """The result in a few lines for a terminal."""
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        lines = [f"{self.status} after step {self.step} of {self.total_steps}: {numbers}"]
+        lines = [f"{self.status} after step {self.step} of {self.total_steps}" + (f": {numbers}" if numbers else "")]
         if self.best_step is not None:
             lines.append(f"lowest validation KL after step {self.best_step}")
         lines.append(f"run: {self.run_dir}")

@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import shutil
+import signal
+import time
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -256,6 +258,22 @@ def test_a_suite_that_fails_leaves_those_before_it(tmp_path):
 
     with pytest.raises(EvaluationError, match=r"sycophancy_short stopped: .*the weights are gone"):
         evaluated(tmp_path, FakePolicy(broken), QUESTIONS, suites=["benign", "sycophancy_short", "safety_awareness"])
+    assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
+
+
+def test_ctrl_c_while_replies_are_sampled_is_an_interrupt(tmp_path):
+    """The suite before it is kept."""
+
+    sent = []
+
+    def interrupted(prompt, seed):
+        if "item" in prompt[-1]["content"] and not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGINT))
+            time.sleep(0.5)
+        return "Yes."
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(tmp_path, FakePolicy(interrupted), QUESTIONS, suites=["benign", "sycophancy_short"], n_benign=3)
     assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
 
 
