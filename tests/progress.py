@@ -21,7 +21,7 @@ class Noted(NullProgress):
         self.told: list[tuple[str, int | None] | str | int] = []
         self.stop_at = stop_at
 
-    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
         self.stages.append(name)
         self.told.append((name, total))
         if self.stop_at is not None and self.stop_at in name:

@@ -85,7 +85,7 @@ def watched(config, look) -> list:
     seen = []
 
     class Watch(NullProgress):
-        def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+        def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
             self.training = name.startswith("train")  # and not while the base answers, its adapter off
             self.advance()
 
@@ -138,7 +138,7 @@ class KillAfter(NullProgress):
     def __init__(self, steps: int):
         self.left = steps
 
-    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
         self.training = name.startswith("train")
 
     def advance(self, n: int = 1, **fields) -> None:

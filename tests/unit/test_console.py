@@ -76,7 +76,7 @@ def test_no_remaining_time_from_the_first_of_many(clock):
 def test_what_was_done_before_takes_no_time(clock):
     """500 of 1,000 when it begins, and one in 10 s: 499 more take 4,990 s."""
     bar, out = plain()
-    bar.stage("train", total=1000, begun=500)
+    bar.stage("train", total=1000, initial=500)
     clock.now += 10
     bar.advance(1)
     assert out.getvalue().splitlines() == ["train: 500/1000", "train: 501/1000  elapsed 10s  left 1h23m"]

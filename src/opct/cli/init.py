@@ -118,8 +118,8 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> int:
     from opct.data.questions import load_questions, of_split
 
     known = load_questions(questions, named_columns(column))
-    of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
+    asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
     n_pairs = write_pairs(built, build_sycophancy(known, split="train"))
-    pairs = pluralize(n_pairs, "pair")
-    echo(f"{built}: {pairs} from the train questions of {questions}; the others are for `opct eval`")
+    of, test = pluralize(len(known), "question"), pluralize(len(asked), "test question")
+    echo(f"{built}: {pluralize(n_pairs, 'pair')} from the train split of {of} in {questions}; `opct eval` asks {test}")
     return n_pairs

@@ -122,8 +122,8 @@ class StepProgress:
         """Begin the next step, which may have several stages."""
         self._step += 1
 
-    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
-        self._progress.stage(f"[{self._step}/{self.total}] {name}", total, begun)
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
+        self._progress.stage(f"[{self._step}/{self.total}] {name}", total, initial)
 
 
 def run_experiment(

@@ -420,11 +420,11 @@ def _warnings(name: str, attacks: Sequence[Attack]) -> list[str]:
     for attack in attacks:
         weakness = attack.result["judge"].get("warning")
         told += [(attack.title, text) for text in (*attack.result["warnings"], *([weakness] if weakness else ()))]
-    return [f"{name} against {joined(_short(titles, attacks))}: {text}" for titles, text in merge_alike(told)]
+    return [f"{name} against {joined(_by_arm(titles, attacks))}: {text}" for titles, text in merge_alike(told)]
 
 
-def _short(titles: Sequence[str], attacks: Sequence[Attack]) -> list[str]:
-    """These attacks by their titles; by the arm's name where they are all of an arm."""
+def _by_arm(titles: Sequence[str], attacks: Sequence[Attack]) -> list[str]:
+    """The arm's name where these are all of its attacks, else their titles."""
     found = []
     for arm in _arms(attacks):
         own = [attack.title for attack in attacks if attack.arm.label == arm.label]

@@ -163,7 +163,7 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
         if found is not None and found.reading in ("better", "worse"):
             levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
             apart.setdefault(found.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
-    told = [f"{reading} in {joined(names)}" for reading, names in apart.items()]
+    told = [f"is {reading} in {joined(names)}" for reading, names in apart.items()]
     but = f", but {joined(told)}" if told else ""
     return f"It is not shown to differ from {other.name} ({level(row, other)}){but}."
 

@@ -6,7 +6,7 @@ characters are made visible and markup is off, so that no text can move the curs
 Progress is three calls and an end:
 
     progress.stage("train opct", total=20)      # begins a stage and ends the one before; total None: unknown;
-                                                # begun=8: so much of it was done before
+                                                # initial=8: so much of it was done before
     progress.advance(1, kl=0.21)                # units done; fields stay beside the bar until changed
     progress.log("dtype: bfloat16 ...")  # one line that stays
     progress.done()                             # ends the last stage; harmless if called twice
@@ -116,7 +116,7 @@ STDERR_HANDLER = _StderrHandler()
 class Progress(Protocol):
     """Interface for reporting progress."""
 
-    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
         return
 
     def advance(self, n: int = 1, **fields: Field) -> None:
@@ -141,9 +141,9 @@ class PlainProgress:
         self.interval_s = interval_s
         self._name: str | None = None
 
-    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
         self.done()
-        self._name, self._total, self._n, self._begun = name, total, begun, begun
+        self._name, self._total, self._n, self._initial = name, total, initial, initial
         self._fields: dict[str, Field] = {}
         self._start = self._said = time.monotonic()
         self._began()
@@ -175,7 +175,7 @@ class PlainProgress:
         elapsed = time.monotonic() - self._start
         done = f": {self._n}/{self._total}" if self._total is not None else f": {self._n}" if self._n else ""
         parts = [f"{self._name}{done}", f"{'took' if ended else 'elapsed'} {duration(elapsed)}"]
-        own = self._n - self._begun
+        own = self._n - self._initial
         if not ended and self._total and own and self._n >= EARLY * self._total:
             parts.append(f"left {duration(elapsed / own * (self._total - self._n))}")
         return "  ".join([*parts, fields_text(self._fields)]).rstrip()

@@ -117,7 +117,7 @@ class Told(NullProgress):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
         self.told.append(name)
 
     def advance(self, n: int = 1, **shown: Any) -> None:

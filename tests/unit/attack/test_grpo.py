@@ -312,7 +312,7 @@ class Stopping(NullProgress):
     def __init__(self, after: int):
         self.left, self.training = after, False
 
-    def stage(self, name, total=None, begun=0):
+    def stage(self, name, total=None, initial=0):
         self.training = name.startswith("train")
 
     def advance(self, n=1, **shown):

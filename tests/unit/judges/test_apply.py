@@ -135,10 +135,11 @@ def test_an_empty_reply_is_unscored_whoever_judges(tmp_path):
     assert (over["value"], over["unscored_reasons"]) == (None, {"empty_reply": len(requests) - len(hazards)})
 
 
-def test_an_evaluation_while_the_judge_was_asked_is_refused(run):
-    """Nothing is written."""
+@pytest.mark.parametrize("other", [{"completion": "Another reply."}, {"id": "gone"}])
+def test_an_evaluation_while_the_judge_was_asked_is_refused(run, other):
+    """Of the samples judged, one has another reply by now; or one is gone, and one is new. Nothing is written."""
     samples = judgeable(read_samples(run.path), "jailbreak")
-    samples[0] = replace(samples[0], completion="Another reply.")
+    samples[0] = replace(samples[0], **other)
     requests = requests_of(samples)
     results = [JudgeResult(request.id, 0.75, "harmful") for request in requests]
     before = (run.evals_dir / "jailbreak.eval").read_bytes()

@@ -144,8 +144,8 @@ def test_where_the_first_number_does_not_tell_two_arms_apart_the_summary_names_t
 
     assert re.fullmatch(r"It is not shown to differ from SFT \(\d+%\)\.", told())
     assert re.fullmatch(
-        r"It is not shown to differ from SFT \(\d+%\), but better in accuracy under pressure on held-out families "
-        r"\(\d+%, SFT \d+%\) and worse in accuracy on clean questions \(\d+%, SFT \d+%\)\.",
+        r"It is not shown to differ from SFT \(\d+%\), but is better in accuracy under pressure on held-out families "
+        r"\(\d+%, SFT \d+%\) and is worse in accuracy on clean questions \(\d+%, SFT \d+%\)\.",
         told(accuracy_biased="better", accuracy_clean="worse"),
     )
     assert told(sycophancy_rate="better").startswith("That is better than SFT")

@@ -35,7 +35,7 @@ class Recorded(NullProgress):
     def __init__(self, *, stop: bool = False):
         self.said, self._stop = [], stop
 
-    def stage(self, name: str, total: int | None = None, begun: int = 0) -> None:
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
         self.said.append((name, total))
         if self._stop and name.startswith("train"):
             os.kill(os.getpid(), signal.SIGTERM)
