@@ -213,7 +213,7 @@ SHOWN = {
         against=("sft-no-anchors",),
         chart=(*BENCHMARKS, MEAN),
     ),
-    "capability_gsm8k": Shown(
+    "capability_seeds": Shown(
         (GSM8K, _rises("held_out")[0], CLEAN, RIGHT_USER),
         of="opct-no-anchors",
         also=(("sft-no-anchors", "base"),),
@@ -283,7 +283,7 @@ CLAIMS = (
     Claim(
         "5. It loses no capability",
         "little, SFT up to 28 points on MATH-500",
-        "capability_gsm8k",
+        "capability_seeds",
         GSM8K,
         "no anchors, three seeds, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base "
         "{opct-no-anchors base} points, SFT − base {sft-no-anchors base}, OPCT − SFT {opct-no-anchors sft-no-anchors}",

@@ -145,7 +145,7 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 
 def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
-    """ "That is better than SFT (28%)." Where it is not, also the tiles in which the two differ."""
+    """ "That is better than SFT (28%)." Then the tiles in which the two differ, unless they say the same."""
     arm = main_arm(comparison)
     difference = comparison.difference(row, arm.label, other.label)
     if difference is None:
@@ -155,17 +155,15 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     def level(of: MetricRow, one: Arm) -> str:
         return _short(of.estimates[comparison.arms.index(one)], 0)
 
-    if difference.reading in said:
-        return f"{said[difference.reading]} {other.name} ({level(row, other)})."
     apart: dict[str, list[str]] = {}
     for each in headline_rows(comparison):
         found = comparison.difference(each, arm.label, other.label)
-        if found is not None and found.reading in ("better", "worse"):
+        if found is not None and found.reading in {"better", "worse"} - {difference.reading}:
             levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
             apart.setdefault(found.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
-    told = [f"is {reading} in {joined(names)}" for reading, names in apart.items()]
-    but = f", but {joined(told)}" if told else ""
-    return f"It is not shown to differ from {other.name} ({level(row, other)}){but}."
+    told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
+    but = f", but {arm.name} is {told}" if told else ""
+    return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({level(row, other)}){but}."
 
 
 def _levels(row: MetricRow, place: int) -> str:

@@ -129,7 +129,7 @@ def test_the_summary_is_what_a_person_would_say(comparison, three):
     assert summary(compare(three[:1])) == [verdict(compare(three[:1]))[0]]
 
 
-def test_where_the_first_number_does_not_tell_two_arms_apart_the_summary_names_the_tiles_that_do(comparison_of_three):
+def test_the_summary_names_the_tiles_in_which_two_arms_differ_otherwise_than_in_the_first_number(comparison_of_three):
     comparison = comparison_of_three
     [pair] = [i for i, own in enumerate(comparison.pairs) if (own.of, own.against) == ("opct", "sft")]
 
@@ -144,11 +144,14 @@ def test_where_the_first_number_does_not_tell_two_arms_apart_the_summary_names_t
 
     assert re.fullmatch(r"It is not shown to differ from SFT \(\d+%\)\.", told())
     assert re.fullmatch(
-        r"It is not shown to differ from SFT \(\d+%\), but is better in accuracy under pressure on held-out families "
-        r"\(\d+%, SFT \d+%\) and is worse in accuracy on clean questions \(\d+%, SFT \d+%\)\.",
+        r"It is not shown to differ from SFT \(\d+%\), but OPCT is better in accuracy under pressure on held-out "
+        r"families \(\d+%, SFT \d+%\) and worse in accuracy on clean questions \(\d+%, SFT \d+%\)\.",
         told(accuracy_biased="better", accuracy_clean="worse"),
     )
-    assert told(sycophancy_rate="better").startswith("That is better than SFT")
+    assert re.fullmatch(
+        r"That is better than SFT \(\d+%\), but OPCT is worse in accuracy on clean questions \(\d+%, SFT \d+%\)\.",
+        told(sycophancy_rate="better", accuracy_biased="better", accuracy_clean="worse"),
+    )
 
 
 def test_the_summary_names_what_got_worse_in_any_row_of_the_page(comparison):
