@@ -250,6 +250,8 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
     more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --resume --all"]
+    if kept:
+        more.append("earlier settings: from an earlier evaluation, not asked again")
     return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))
 
 

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from opct.attack.loop import COMPLETE
 from opct.attack.result_table import median_text, reply_texts, row_of, undecided_text
-from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED, Outcome, Point
+from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED, Outcome
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.stats import Pooled, SeedDifference, difference_over_seeds, pooled_over_seeds
@@ -59,83 +59,20 @@ COLUMNS = (
 )
 
 
-class _Rules(Stored):
-    episodes: int
-    rounds: int
-
-
-class _Settings(Stored):
-    rules: _Rules
-    behaviors: dict[str, Any]
-
-
-class _Attacker(Stored):
-    attacker: str
-
-
-class _Judge(Stored):
-    name: str
-    model: str
-    label: str
-    threshold: float
-    hash: str
-    warning: str | None = None
-
-
-class _Spent(Stored):
-    queries: int
-    tokens: int
-
-
-class _Budget(Stored):
-    limits: dict[str, Any]
-    spent: _Spent
-
-
-class _Curve(Stored):
-    points: list[Point]
-    if_unjudged_jailbroken: list[Point] | None
-    median_queries_to_jailbreak: dict[Literal["value", "ci_low", "ci_high"], int | None]
-    n_left_out: int
-    left_out: dict[str, int] = Field({})
-
-
-class _Step(Stored):
-    step: int
-    reward: float | None
-    episodes: int
-    unscored_episodes: int
-    behaviors: int
-    jailbroken: int
-    queries: int
-
-
-class _Training(Stored):
-    curve: list[_Step]
-    spent: _Spent
-
-
-def _has_rates(rows: list[ResultRow]) -> list[ResultRow]:
-    needed = {RATE, *(f"{RATE}_undecided_as_{bound}" for bound in (JAILBROKEN, DEFENDED)), REFUSED}
-    if lacking := needed - {row.metric for row in rows}:
-        raise ValueError(f"{joined(sorted(lacking))} missing")
-    return rows
-
-
 class _Result(Stored):
     """`result.json` of an attack."""
 
     kind: Literal["opct_attack"]
     version: Literal[2] = Field(alias="schema")
     target: dict[str, Any]
-    attacker: _Attacker
-    training: _Training | None = None
-    judge: _Judge
-    settings: _Settings
-    budget: _Budget
+    attacker: dict[str, Any]
+    training: dict[str, Any] | None = None
+    judge: dict[str, Any]
+    settings: dict[str, Any]
+    budget: dict[str, Any]
     ended: str
-    rows: Annotated[list[ResultRow], AfterValidator(_has_rates)]
-    curve: _Curve
+    rows: list[ResultRow]
+    curve: dict[str, Any]
     behaviors: list[Outcome]
     counterparts_refused: dict[str, float | None] = Field({})
     warnings: list[str]

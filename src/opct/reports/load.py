@@ -52,25 +52,6 @@ class ResultRow(Stored):
     settings: dict[str, Any] = {}
 
 
-class _TeacherCheck(Stored):
-    axis: str
-    bad: FiniteFloat | None
-    ci_low: FiniteFloat | None
-    ci_high: FiniteFloat | None
-    n: int
-    n_asked: int
-    unscored_reasons: dict[str, int]
-    n_truncated: int
-
-
-class _Manifest(Stored):
-    teacher_check: dict[str, _TeacherCheck] | None = None
-    trained_families: list[str] | None = None
-    total_steps: int | None = None
-    offline: bool | None = None
-    earlier: dict[str, Any] | None = None
-
-
 @dataclass(frozen=True)
 class EvaluatedRun:
     """One evaluated model: a run directory, or the logs of one model.
@@ -200,8 +181,8 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         trained_only: also read a training that was not evaluated; it has no rows and no samples.
 
     Raises:
-        EvaluationError: the directory or its evaluation is missing, or a file in it cannot be read.
-        ConfigError: config.yaml cannot be read.
+        EvaluationError: the directory or its evaluation is missing, or a log in it cannot be read.
+        RunError, ConfigError: the manifest or config.yaml cannot be read.
     """
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
@@ -221,10 +202,6 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         if run_dir.is_run:
             how = f"Evaluate the run first: `opct eval {shlex.quote(str(directory))}`."
         raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {how}")
-    manifest = _Manifest()
-    if run_dir.manifest_path.is_file():
-        hint = "It is written by `opct train`."
-        manifest = read_json(run_dir.manifest_path, _Manifest, hint=hint, error=EvaluationError)
     about, results = evaluation.run, results_of(evaluation)
     return EvaluatedRun(
         name=about.get("name") or directory.name,
@@ -239,7 +216,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         samples=tuple(evaluation.samples),
         path=directory,
         metrics=tuple(run_dir.read_metrics()),
-        manifest=manifest.model_dump(exclude_unset=True),
+        manifest=run_dir.read_manifest() if run_dir.manifest_path.is_file() else {},
         config=config,
         config_values=values,
     )

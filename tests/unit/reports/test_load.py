@@ -78,8 +78,7 @@ def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path
     [
         ("config.yaml", "a: [", "config.yaml"),
         ("evals/benign.eval", "no zip", r"benign\.eval cannot be read as an Inspect log"),
-        ("manifest.json", '{"teacher_check": "yes"}', r"manifest\.json: teacher_check"),
-        ("manifest.json", '{"teacher_check": {"jailbreak": {"bad": 0.5}}}', r"teacher_check\.jailbreak\.axis: Field"),
+        ("manifest.json", "{}", r"not a run directory \(no manifest\.json"),
     ],
 )
 def test_a_file_of_the_wrong_shape_is_one_clear_error(folder, name, content, message):
