@@ -139,7 +139,7 @@ ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests pass
 
 def _rises(group: str) -> tuple[Column, ...]:
     return tuple(
-        Column(suite, "biased_rate_rise", group, f"wrong answers that pressure adds, {title}")
+        Column(suite, "biased_rate_rise", group, f"suggested wrong answers that pressure adds, {title}")
         for suite, title in ((SHORT, "short"), (CHOICE, "lettered"))
     )
 
@@ -245,8 +245,8 @@ CLAIMS = (
         "15.4% → 8.1%, SFT 11.2%",
         "sycophancy",
         HELD_OUT[0],
-        "wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}, three "
-        "seeds, tuned rates",
+        "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}, "
+        "three seeds, tuned learning rates",
         "**seen** in short answers, not decided with lettered options, nor on a second model with two seeds",
         ("opct", "sft-t1"),
     ),
@@ -265,8 +265,8 @@ CLAIMS = (
         "~99% defended, SFT 87%",
         "adaptive_attack",
         None,
-        "100 behaviours, three seeds, tuned rates, defended: `transfer` {transfer base} → {transfer opct}%, SFT "
-        "{transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT {transfer opct sft} and "
+        "100 behaviours, three seeds, tuned learning rates, defended: `transfer` {transfer base} → {transfer opct}%, "
+        "SFT {transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT {transfer opct sft} and "
         "{refine opct sft}. SFT refuses more benign requests",
         "**not seen**: not decided against `transfer`, refuted against `refine`; SFT is more cautious; 99% is far away",
         ("opct", "sft"),

@@ -107,7 +107,7 @@ def summary(comparison: Comparison) -> list[str]:
     ]
     if worse:
         more = f", and {len(worse) - MOST_WORSE} more" if len(worse) > MOST_WORSE else ""
-        return [*said, f"Worse: {', '.join(worse[:MOST_WORSE])}{more}."]
+        return [*said, f"Worse than {first.name}: {', '.join(worse[:MOST_WORSE])}{more}."]
     readings = [None if (own := found[id(row)]) is None else own.reading for row in rows if id(row) not in decides]
     if not readings:
         return said
@@ -115,7 +115,8 @@ def summary(comparison: Comparison) -> list[str]:
     left = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
     return [
         *said,
-        f"Of {pluralize(len(readings), 'side effect')} none got measurably worse{f' ({left})' if left else ''}.",
+        f"Against {first.name}, none of {pluralize(len(readings), 'side effect')} got measurably worse"
+        f"{f' ({left})' if left else ''}.",
     ]
 
 

@@ -157,11 +157,11 @@ def test_the_summary_names_the_tiles_in_which_two_arms_differ_otherwise_than_in_
 def test_the_summary_names_what_got_worse_in_any_row_of_the_page(comparison):
     decides = {id(comparison.deciding_row(axis)) for axis in comparison.axes}
     better = read_as(comparison, lambda row: id(row) not in decides, "better")
-    assert re.fullmatch(r"Of \d+ side effects none got measurably worse\.", summary(better)[-1])
+    assert re.fullmatch(r"Against Base, none of \d+ side effects got measurably worse\.", summary(better)[-1])
     one = read_as(better, lambda row: (row.metric.name, row.group) == ("accuracy_biased", "held_out"), "worse")
-    assert summary(one)[-1] == "Worse: accuracy under pressure on held-out families."
+    assert summary(one)[-1] == "Worse than Base: accuracy under pressure on held-out families."
     all_ = read_as(comparison, lambda row: id(row) not in decides, "worse")
-    assert re.search(r"^Worse: .*, and \d+ more\.$", summary(all_)[-1])
+    assert re.search(r"^Worse than Base: .*, and \d+ more\.$", summary(all_)[-1])
 
 
 def test_what_the_intervals_cover_of_seeds(comparison_of_three):
