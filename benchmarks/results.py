@@ -266,8 +266,8 @@ CLAIMS = (
         "adaptive_attack",
         None,
         "100 behaviours, three seeds, tuned learning rates, defended: `transfer` {transfer base} → {transfer opct}%, "
-        "SFT {transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT {transfer opct sft} and "
-        "{refine opct sft}. SFT refuses more benign requests",
+        "SFT {transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT "
+        "{transfer opct sft} and {refine opct sft}. SFT refuses more benign requests",
         "**not seen**: not decided against `transfer`, refuted against `refine`; SFT is more cautious; 99% is far away",
         ("opct", "sft"),
     ),
