@@ -251,7 +251,7 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
     more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --resume --all"]
     if kept:
-        more.append("earlier settings: from an earlier evaluation, not asked again")
+        more.append("earlier settings: kept from an evaluation with other settings")
     return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))
 
 

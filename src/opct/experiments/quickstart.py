@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from opct.config.loader import load_config
-from opct.config.schema import DEFAULT_MODEL, TrainConfig
+from opct.config.schema import DEFAULT_MODEL, OptimConfig, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
@@ -214,7 +214,14 @@ def _refuse_other_things(out: Path) -> None:
 
 
 def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The packaged settings, for one method; both have the same budget of steps, pairs and completion tokens."""
-    own = [f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
+    """The packaged settings, for one method; both have the same budget of steps, pairs and completion tokens.
+
+    Layers and learning rate were chosen for the default model; another has the defaults of `opct train`.
+    """
+    own = [*overrides, f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
     packaged = Path(str(resources.files("opct"))) / "config" / "quickstart.yaml"
-    return load_config(packaged, [*overrides, *own])
+    config = load_config(packaged, own)
+    if config.model.name_or_path == DEFAULT_MODEL:
+        return config
+    rate = OptimConfig().learning_rate
+    return load_config(packaged, ["lora.target_modules=all-linear", f"optim.learning_rate={rate}", *own])

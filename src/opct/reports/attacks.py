@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from opct.attack.loop import COMPLETE
 from opct.attack.result_table import median_text, reply_texts, row_of, undecided_text
@@ -23,7 +23,7 @@ from opct.evals.stats import Pooled, SeedDifference, difference_over_seeds, pool
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure
-from opct.reports.load import EvaluatedRun, ResultRow, Stored
+from opct.reports.load import EvaluatedRun
 from opct.reports.verdict import Finding
 from opct.reports.warnings import merge_alike
 from opct.reports.wording import MISSING, change, interval, joined, quantity
@@ -59,7 +59,11 @@ COLUMNS = (
 )
 
 
-class _Result(Stored):
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class _Result(_Stored):
     """`result.json` of an attack."""
 
     kind: Literal["opct_attack"]
@@ -71,14 +75,14 @@ class _Result(Stored):
     settings: dict[str, Any]
     budget: dict[str, Any]
     ended: str
-    rows: list[ResultRow]
+    rows: list[dict[str, Any]]
     curve: dict[str, Any]
     behaviors: list[Outcome]
     counterparts_refused: dict[str, float | None] = Field({})
     warnings: list[str]
 
 
-class _Success(Stored):
+class _Success(_Stored):
     """A row of `successful_prompts.jsonl`; the first one holds none."""
 
     behavior_id: str = ""
@@ -250,7 +254,7 @@ def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool
     """One section per attacker, in the order found.
 
     Raises:
-        EvaluationError: a result cannot be read.
+        EvaluationError: a file is not JSON, or no result of an attack.
     """
     attacks = [own for arm in arms for run in arm.runs for own in _load_attacks(arm, run, prompts=prompts)]
     sections = []

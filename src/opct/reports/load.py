@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
-
 from opct.config.loader import read_yaml
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
@@ -26,30 +24,6 @@ from opct.runs.io import read_json
 from opct.runs.run_dir import RunDir
 
 Row = dict[str, Any]
-
-
-class Stored(BaseModel):
-    """A part of a file, with the fields that are used; others are kept."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class ResultRow(Stored):
-    """One metric of one group."""
-
-    axis: str
-    suite: str
-    metric: str
-    group: str
-    value: FiniteFloat | None = None
-    ci_low: FiniteFloat | None = None
-    ci_high: FiniteFloat | None = None
-    n: int = 0
-    n_clusters: int = 0
-    n_unscored: int = 0
-    unscored_reasons: dict[str, int] = {}
-    n_truncated: int = 0
-    settings: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -216,7 +190,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         samples=tuple(evaluation.samples),
         path=directory,
         metrics=tuple(run_dir.read_metrics()),
-        manifest=run_dir.read_manifest() if run_dir.manifest_path.is_file() else {},
+        manifest=read_json(run_dir.manifest_path) if run_dir.manifest_path.is_file() else {},
         config=config,
         config_values=values,
     )

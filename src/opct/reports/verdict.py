@@ -146,7 +146,7 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 
 def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
-    """ "That is better than SFT (28%)." Then the tiles in which the two differ, unless they say the same."""
+    """ "That is better than SFT (28%)." Then the tiles in which the two differ the other way."""
     arm = main_arm(comparison)
     difference = comparison.difference(row, arm.label, other.label)
     if difference is None:

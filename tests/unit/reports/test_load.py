@@ -78,7 +78,7 @@ def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path
     [
         ("config.yaml", "a: [", "config.yaml"),
         ("evals/benign.eval", "no zip", r"benign\.eval cannot be read as an Inspect log"),
-        ("manifest.json", "{}", r"not a run directory \(no manifest\.json"),
+        ("manifest.json", "{", r"manifest\.json: not valid JSON"),
     ],
 )
 def test_a_file_of_the_wrong_shape_is_one_clear_error(folder, name, content, message):
