@@ -116,3 +116,12 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match="is a file, but the quickstart needs a folder"):
         quickstart.run_quickstart(tmp_path / "thesis.tex")
+
+
+def test_only_the_default_model_has_the_layers_and_learning_rate_that_were_chosen_for_it(tmp_path: Path):
+    default = quickstart.quickstart_config("opct", tmp_path)
+    other = quickstart.quickstart_config("sft", tmp_path, ["model.name_or_path=other/model"])
+    own = quickstart.quickstart_config("opct", tmp_path, ["model.name_or_path=other/model", "optim.learning_rate=1e-5"])
+    assert (default.lora.target_modules, default.optim.learning_rate) == (r".*layers\.[12]\d\..*_proj", 24e-4)
+    assert (other.lora.target_modules, other.optim.learning_rate) == ("all-linear", 4e-4)
+    assert (own.lora.target_modules, own.optim.learning_rate) == ("all-linear", 1e-5)
