@@ -155,8 +155,8 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         trained_only: also read a training that was not evaluated; it has no rows and no samples.
 
     Raises:
-        EvaluationError: the directory or its evaluation is missing, or a log in it cannot be read.
-        RunError, ConfigError: the manifest or config.yaml cannot be read.
+        EvaluationError: the directory or its evaluation is missing, or a file in it cannot be read.
+        ConfigError: config.yaml cannot be read.
     """
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
@@ -190,7 +190,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         samples=tuple(evaluation.samples),
         path=directory,
         metrics=tuple(run_dir.read_metrics()),
-        manifest=read_json(run_dir.manifest_path) if run_dir.manifest_path.is_file() else {},
+        manifest=read_json(run_dir.manifest_path, error=EvaluationError) if run_dir.manifest_path.is_file() else {},
         config=config,
         config_values=values,
     )
