@@ -6,7 +6,8 @@
 A behaviour is kept if at least 4 of 5 replies at temperature 1 refuse it, or with `--greedy` the greedy one. The first
 `--n-test` of the test files are the test split. Those of the training files are the training split but for the last
 `--n-validation`, on which an attacker practises. Of near-duplicates the first is kept, the test files first.
-`--counterparts` has the benign counterparts of the first test file; the others have none.
+`--counterparts` has the benign counterparts of the first test file; the others have none. `--answered FILE` keeps, as
+validation behaviours, those with a counterpart that are not in the test split: to match arms by what they refuse.
 """
 
 from __future__ import annotations
@@ -78,6 +79,17 @@ def choose(
     return [replace(one, split=split, by_hash=False) for own, split in splits for one in own]
 
 
+def left_over(test: Sequence[Behavior], kept: Sequence[Behavior]) -> list[Behavior]:
+    """The behaviours of `test` that have a benign counterpart and were not kept, as validation behaviours."""
+    ids = {one.id for one in kept}
+    others = [one for one in distinct(test) if one.benign and one.id not in ids]
+    return [replace(one, split="validation", by_hash=False) for one in others]
+
+
+def write(path: Path, behaviors: Sequence[Behavior]) -> None:
+    write_jsonl(path, [{k: v for k, v in asdict(one).items() if v and k != "by_hash"} for one in behaviors])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -86,6 +98,7 @@ def main() -> None:
     parser.add_argument("--counterparts", metavar="FILE")
     parser.add_argument("--greedy", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/refused_behaviors.jsonl"))
+    parser.add_argument("--answered", type=Path, metavar="FILE")
     parser.add_argument("--n-train", type=int, default=120)
     parser.add_argument("--n-validation", type=int, default=15)
     parser.add_argument("--n-test", type=int, default=100)
@@ -101,7 +114,9 @@ def main() -> None:
     with show_progress() as progress:
         n = (args.n_train, args.n_validation, args.n_test)
         kept = choose(policy, test, train, n, greedy=args.greedy, progress=progress)
-    write_jsonl(args.out, [{k: v for k, v in asdict(one).items() if v and k != "by_hash"} for one in kept])
+    write(args.out, kept)
+    if args.answered:
+        write(args.answered, left_over(test, kept))
     print({split: sum(one.split == split for one in kept) for split in ("train", "validation", "test")}, args.out)
 
 
