@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 from inspect_ai.model import (
     ChatCompletionChoice,
@@ -50,6 +51,10 @@ NOT_SUPPORTED = (
     *("best_of", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs"),
     *("prompt_logprobs", "response_schema", "num_choices", "reasoning_effort", "reasoning_tokens"),
 )
+
+
+OnResult = Callable[[int, Any], None]
+"""Called with the index of a request of the batch and its result."""
 
 
 class PolicyAPI(ModelAPI):
@@ -145,11 +150,15 @@ class PolicyAPI(ModelAPI):
         """Log-prob (nats) of each option as the reply to `prompt`: the sum over its tokens."""
         return await self._option_logprobs((prompt, tuple(options)))
 
-    def _run_generate(self, requests: list[tuple[Prompt, int]], settings: tuple[tuple[str, Any], ...]) -> list[Any]:
+    def _run_generate(
+        self, requests: list[tuple[Prompt, int]], settings: tuple[tuple[str, Any], ...], on_result: OnResult
+    ) -> list[Any]:
         prompts, seeds = [prompt for prompt, _ in requests], [seed for _, seed in requests]
-        return self.policy.generate(prompts, seeds=seeds, **dict(settings))
+        return self.policy.generate(prompts, seeds=seeds, on_completion=on_result, **dict(settings))
 
-    def _run_options(self, requests: list[tuple[Prompt, tuple[str, ...]]], _: None) -> list[list[float]]:
+    def _run_options(
+        self, requests: list[tuple[Prompt, tuple[str, ...]]], _: None, on_result: OnResult
+    ) -> list[list[float]]:
         return self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
 
     def _output(
@@ -251,11 +260,12 @@ class Batcher(Generic[Request, Result]):
     """Gathers concurrent calls into batches and runs one batch at a time in a worker thread.
 
     A caller leads one batch: it waits until `batch_size` calls are waiting, or until none came for `idle_s`, then
-    runs the oldest waiting calls that share its key, wakes their callers, and hands the lead to the oldest call still
-    waiting. There is no background task, so a batcher outlives event loops and needs no closing.
+    runs the oldest waiting calls that share its key, wakes each caller as its result is there, and hands the lead to
+    the oldest call still waiting. There is no background task, so a batcher outlives event loops and needs no closing.
 
     Args:
-        run: computes a batch; blocking; gets the requests and their shared key, returns a result for each.
+        run: computes a batch; blocking; gets the requests, their shared key and what to call with a result before
+            the others are there; returns all results.
         batch_size: most requests in one batch.
         idle_s: how long a batch that is not full waits for more.
         grace_s: how long after its leader the other callers of a failed batch raise the same error. Inspect cancels
@@ -264,7 +274,7 @@ class Batcher(Generic[Request, Result]):
 
     def __init__(
         self,
-        run: Callable[[list[Request], Any], Sequence[Result]],
+        run: Callable[[list[Request], Any, OnResult], Sequence[Result]],
         *,
         batch_size: int,
         idle_s: float = 0.005,
@@ -308,14 +318,20 @@ class Batcher(Generic[Request, Result]):
         batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
         self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
         pending = batch
+
+        def on_result(i: int, result: Result) -> None:
+            batch[i].result = result
+            anyio.from_thread.run_sync(batch[i].woken.set)
+
         try:
-            results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key)
+            results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key, on_result)
             for one, result in zip(batch, results, strict=True):
                 one.result = result
             pending = []
-        except Exception as error:  # whatever `run` raises, each caller of the batch raises
+        except Exception as error:  # whatever `run` raises, each caller that has no result yet raises
             for one in batch:
-                one.error, one.traceback = error, error.__traceback__
+                if not one.woken.is_set():
+                    one.error, one.traceback = error, error.__traceback__
             pending = []
             raise
         finally:

@@ -26,7 +26,7 @@ def gather(batcher, requests, keys=None):
 
 
 def doubling(seen, delay_s=0.0):
-    def run(requests, key):
+    def run(requests, key, on_result):
         time.sleep(delay_s)
         seen.append((key, list(requests)))
         return [2 * x for x in requests]
@@ -49,7 +49,7 @@ def test_requests_of_different_keys_are_not_mixed():
 def test_one_batch_at_a_time():
     running = []
 
-    def run(requests, key):
+    def run(requests, key, on_result):
         running.append(1)
         assert sum(running) == 1
         time.sleep(0.01)
@@ -59,6 +59,31 @@ def test_one_batch_at_a_time():
     assert gather(Batcher(run, batch_size=1), list(range(5))) == list(range(5))
 
 
+def test_a_result_reaches_its_caller_before_the_batch_ends():
+    got, seen = [], []
+
+    def run(requests, key, on_result):
+        for i, x in enumerate(requests):
+            on_result(i, x)
+            time.sleep(0.05)
+            seen.append(list(got))
+        return requests
+
+    batcher = Batcher(run, batch_size=3)
+
+    async def main():
+        async def one(i):
+            got.append(await batcher(i))
+
+        async with anyio.create_task_group() as group:
+            for i in range(3):
+                group.start_soon(one, i)
+
+    anyio.run(main)
+    assert seen == [[], [1], [1, 2]], "caller 0 leads the batch to its end"
+    assert got == [1, 2, 0]
+
+
 def test_batcher_outlives_event_loops():
     batcher = Batcher(doubling([]), batch_size=2)
     assert gather(batcher, [1]) == [2]
@@ -66,7 +91,7 @@ def test_batcher_outlives_event_loops():
 
 
 def test_error_reaches_the_callers_of_its_batch_only():
-    def run(requests, key):
+    def run(requests, key, on_result):
         if 1 in requests:
             raise ValueError("bad batch")
         return requests

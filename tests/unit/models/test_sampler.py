@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
@@ -49,15 +51,18 @@ def test_a_sample_is_the_same_in_any_batch(tiny_policy: Policy):
 
     Another seed is another sample; a shorter limit gives a prefix.
     """
-    sampling, done = Sampling(6), []
+    sampling, done, finished = Sampling(6), [], []
     together = tiny_policy.sample(PROMPTS, SEEDS, sampling)
     assert len({c.token_ids for c in together[0]}) == 3
     [short] = tiny_policy.sample(PROMPTS[:1], SEEDS[:1], Sampling(2))
     assert [c.token_ids for c in short] == [c.token_ids[:2] for c in together[0]]
     turned = tiny_policy.sample(PROMPTS[::-1], SEEDS[::-1], sampling)[::-1]
-    small = tiny_policy.sample(PROMPTS, SEEDS, sampling, batch_tokens=1, on_done=done.append)
+    small = tiny_policy.sample(
+        PROMPTS, SEEDS, sampling, batch_tokens=1, on_done=done.append, on_completion=lambda *one: finished.append(one)
+    )
     assert sum(done) == 9
     assert len(done) > 1
+    assert Counter(finished) == Counter((i, one) for i, own in enumerate(small) for one in own)
     for i, prompt in enumerate(PROMPTS):
         for j, seed in enumerate(SEEDS[i]):
             [[alone]] = tiny_policy.sample([prompt], [[seed]], sampling)

@@ -100,6 +100,7 @@ def sample(
     decode: Callable[[Sequence[int]], str],
     batch_tokens: int,
     on_done: Callable[[int], None] = lambda n: None,
+    on_completion: Callable[[int, Completion], None] = lambda prompt, completion: None,
 ) -> list[list[Completion]]:
     """Sample `len(seeds[i])` completions for each prompt, each prompt computed once.
 
@@ -110,6 +111,7 @@ def sample(
         batch_tokens: most prompt + completion tokens of a batch, with padding and room for later prompts; a prompt that
             its completions share counts once, and a single prompt may exceed it.
         on_done: called with the number of completions that have just finished.
+        on_completion: called with the index of the prompt and its completion, as soon as that is finished.
     """
     results: list[list[Any]] = [[None] * len(own) for own in seeds]
     if not any(seeds):
@@ -128,7 +130,7 @@ def sample(
             while batch.running:
                 finished = batch.step()
                 for row in finished:
-                    results[row.index][row.place] = Completion(
+                    results[row.index][row.place] = completion = Completion(
                         text=decode(row.tokens),
                         token_ids=tuple(row.tokens),
                         stop_reason="stop" if row.tokens[-1] in backbone.stop_ids else "length",
@@ -136,6 +138,7 @@ def sample(
                         prompt_tokens=len(prompts[row.index]),
                         seed=seeds[row.index][row.place],
                     )
+                    on_completion(row.index, completion)
                 if finished:
                     on_done(len(finished))
                 if not queue:
