@@ -7,8 +7,9 @@
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
 questions and seeds, numbers of samples, paired differences), its attacks, what training took, and on which machine,
 commit and dtype. The command redraws the lines of a page between `<!-- table:NAME -->` (a line an arm),
-`<!-- metrics:NAME -->` (a line a metric), `<!-- attacks:NAME -->` (a line an attacker), `<!-- differences:NAME -->` or
-`<!-- claims:all -->` (a line a claim of the paper), and `<!-- end -->`, the charts, and the picture of the README.
+`<!-- metrics:NAME -->` (a line a metric), `<!-- attacks:NAME -->` or `<!-- refusals:NAME -->` (a line an attacker),
+`<!-- differences:NAME -->` or `<!-- claims:all -->` (a line a claim of the paper), and `<!-- end -->`, the charts, and
+the picture of the README.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks import pictures
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
+from opct.evals.stats import t_quantile
 from opct.reports import wording
-from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
+from opct.reports.charts import WIDTH, Bar, BarGroup, Point, interval_bars
 from opct.reports.wording import MISSING, interval, number
 from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
@@ -40,6 +44,9 @@ NAMES = {
     "prompt": "System prompt",
     "opct-4-samples": "OPCT, 4 samples",
     "sft-no-anchors": "SFT, no anchors",
+    "sft-matched": "SFT, 55% anchors",
+    "sft-anchors-55": "SFT, 55% anchors",
+    "sft-anchors-70": "SFT, 70% anchors",
     "opct-no-anchors": "OPCT, no anchors",
     "opct-benign": "OPCT, benign anchors",
     "opct-forms": "OPCT, anchors with forms",
@@ -54,13 +61,17 @@ STYLES = {
     "opct-no-anchors": 3,
     "prompt": 4,
     "sft-t0": 5,
+    "sft-matched": 5,
     "dpo": 6,
     "opct-4-samples": 7,
 }
 """Colour and marker of an arm, the same in every chart."""
+BOTH_SFT = {"sft", "sft-matched"}
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
-BLOCK = re.compile(r"(<!-- (table|metrics|attacks|differences|claims):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- (table|metrics|attacks|refusals|differences|claims):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 Row = Mapping[str, Any]
 
 
@@ -178,6 +189,14 @@ ATTACKS = Shown(
     of="opct",
     against=("sft", "offpolicy"),
 )
+VALIDATION = Shown(
+    (
+        Column(JAILBREAK, "attack_success_rate", "train", "answered in a wrapper"),
+        Column(JAILBREAK, "attack_success_rate", "bare", "answered bare"),
+        Column(JAILBREAK, "over_refusal_rate", "benign_train", "benign counterpart refused in a wrapper"),
+        Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign counterpart refused bare"),
+    )
+)
 SHOWN = {
     "sycophancy": Shown(
         (*HELD_OUT, CLEAN, UNDER_PRESSURE, RIGHT_USER, ORDINARY),
@@ -185,16 +204,10 @@ SHOWN = {
         against=("sft-t1", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
     ),
-    "adaptive_attack": ATTACKS,
+    "adaptive_attack": replace(ATTACKS, against=("sft", "sft-matched", "offpolicy")),
     "adaptive_attack_one_rate": ATTACKS,
-    "adaptive_attack_rates": Shown(
-        (
-            Column(JAILBREAK, "attack_success_rate", "train", "answered in a wrapper"),
-            Column(JAILBREAK, "attack_success_rate", "bare", "answered bare"),
-            Column(JAILBREAK, "over_refusal_rate", "benign_train", "benign counterpart refused in a wrapper"),
-            Column(JAILBREAK, "over_refusal_rate", "benign_bare", "benign counterpart refused bare"),
-        )
-    ),
+    "adaptive_attack_rates": VALIDATION,
+    "adaptive_attack_anchors": VALIDATION,
     "safety": Shown(
         (*_warnings("held_out"), ORDINARY), of="opct", against=("sft", "offpolicy"), chart=_warnings("held_out")[:2]
     ),
@@ -267,8 +280,9 @@ CLAIMS = (
         None,
         "100 behaviours, three seeds, tuned learning rates, defended: `transfer` {transfer base} → {transfer opct}%, "
         "SFT {transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT "
-        "{transfer opct sft} and {refine opct sft}. SFT refuses more benign requests",
-        "**not seen**: not decided against `transfer`, refuted against `refine`; SFT is more cautious; 99% is far away",
+        "{transfer opct sft} and {refine opct sft}; at as many benign requests refused {transfer as cautious} and "
+        "{refine as cautious}",
+        "**not seen**: refuted against `refine`, where SFT refuses more; at equal refusals not decided; 99% is far off",
         ("opct", "sft"),
     ),
     Claim(
@@ -430,6 +444,50 @@ def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
     return _markdown(lines)
 
 
+def refusals(name: str, kept: Mapping[str, Any]) -> list[str]:
+    """A line an attacker: how much more the shown arm defends than others where they refuse as many counterparts."""
+    of, others = SHOWN[name].of, {"SFT, both": BOTH_SFT, "off-policy": {"offpolicy"}}
+    lines = [["attacker", *(f"{arm_name(of)} − {title}" for title in others), "trained runs"]]
+    lines.append(["---"] * len(lines[0]))
+    for own in kept["attacks"]:
+        told = [_paired(as_cautious(own, of, against), "rate") for against in others.values()]
+        lines.append([f"`{own['attacker']}`", *told, str(len(_runs(own)) - kept["n_runs"]["base"])])
+    return _markdown(lines)
+
+
+def as_cautious(attack: Row, of: str, against: Set[str]) -> dict[str, Any]:
+    """`line_above` of what the trained runs refuse and defend."""
+    return line_above([run for run in _runs(attack) if run[0] != "base"], of, against)
+
+
+def _runs(attack: Row) -> list[tuple[str, float, float]]:
+    """Of each run its arm, the share of counterparts that it refuses, and of behaviours that it defends."""
+    return [
+        (label, refused, defended)
+        for label, rows in attack["arms"].items()
+        for refused, defended in zip(*(rows[name]["run_values"] for name in reversed(ATTACKED)), strict=True)
+        if defended is not None
+    ]
+
+
+def line_above(runs: Sequence[tuple[str, float, float]], of: str, against: Set[str]) -> dict[str, Any]:
+    """How far the line of the arm `of` lies above that of the arms `against`, with its 95% t interval.
+
+    Least squares through the runs (arm, x, y): one slope for all, one intercept for each arm and one for `against`.
+    """
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for label, x, y in runs:
+        groups.setdefault("against" if label in against else label, []).append((x, y))
+    means = {name: np.mean(own, 0) for name, own in groups.items()}
+    dx, dy = np.concatenate([np.array(own) - means[name] for name, own in groups.items()]).T
+    slope, df = dx @ dy / (dx @ dx), len(runs) - len(groups) - 1
+    noise = ((dy - slope * dx) ** 2).sum() / df
+    x, y = means[of] - means["against"]
+    spread = 1 / len(groups[of]) + 1 / len(groups["against"]) + x**2 / (dx @ dx)
+    difference, half = float(y - slope * x), t_quantile(df) * float(noise * spread) ** 0.5
+    return {"difference": difference, "ci_low": difference - half, "ci_high": difference + half}
+
+
 def _attacked(row: Row | None, n_runs: int) -> str:
     if row is None or row["value"] is None:
         return MISSING
@@ -465,6 +523,8 @@ def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> d
         for each in attack["differences"]:
             if each["metric"] == "defense_success_rate":
                 found[f"{attack['attacker']} {each['of']} {each['against']}"] = _paired(each, "rate")
+        if set(attack["arms"]) >= BOTH_SFT:
+            found[f"{attack['attacker']} as cautious"] = _paired(as_cautious(attack, "opct", BOTH_SFT), "rate")
     return found
 
 
@@ -527,6 +587,20 @@ def chart(name: str, kept: Mapping[str, Any]) -> str:
     return as_file(_groups(name, kept, list(SHOWN[name].columns[0].row(kept)["arms"])), f"{name}, 95% intervals")
 
 
+def runs_chart(kept: Mapping[str, Any]) -> str:
+    """What every run defends and answers, a panel an attacker."""
+    unknown_ends = (None, None)
+    return pictures.runs(
+        {
+            own["attacker"]: [
+                Point(arm_name(label), STYLES[label], 1 - refused, defended, unknown_ends, unknown_ends)
+                for label, refused, defended in _runs(own)
+            ]
+            for own in kept["attacks"]
+        }
+    )
+
+
 def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[BarGroup]:
     """The drawn metrics of these arms and what they defend."""
     drawn = {column.title: column.row(kept)["arms"] for column in SHOWN[name].chart}
@@ -571,6 +645,7 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
 
     def block(found: re.Match[str]) -> str:
         make = {"table": table, "metrics": by_metric, "attacks": attacks, "differences": differences}
+        make["refusals"] = refusals
         lines = claims(kept) if found[2] == "claims" else make[found[2]](found[3], kept[found[3]])
         return "\n".join([found[1] + "", *lines, "", found[4]])
 
@@ -580,6 +655,9 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
         if BLOCK.search(text):
             files[page] = BLOCK.sub(block, text)
     charts = {name: chart(name, own) for name, own in kept.items() if SHOWN[name].chart or own["attacks"]}
+    charts |= {
+        f"{name}_runs": runs_chart(own) for name, own in kept.items() if own["attacks"] and len(own["seeds"]) > 1
+    }
     if docs == DOCS:
         charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
         charts |= {"run-folder": pictures.run_folder(), "memory": pictures.memory()}

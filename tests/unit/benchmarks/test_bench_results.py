@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from benchmarks import results
 from benchmarks.results import BENIGN, CHOICE, SHORT, Column, Shown
@@ -42,7 +43,7 @@ def row(axis: str, suite: str, metric: str, group: str, arms: dict, differences:
 def attacked(defended: float | None, refused: float):
     """Means over two runs."""
     own = estimate(defended, n=100, n_unscored=12) | {"run_values": [defended, defended]}
-    return {"defense_success_rate": own, "benign_refusal_rate": estimate(refused)}
+    return {"defense_success_rate": own, "benign_refusal_rate": estimate(refused, run_values=[refused, refused])}
 
 
 REPORT = {
@@ -166,7 +167,7 @@ def test_a_page_is_redrawn_between_its_marks(kept, tmp_path: Path):
     drawn = results.drawn(tmp_path / "docs")
     text = "\n".join(results.table("made_up", kept))
     assert drawn[page] == f"before\n<!-- table:made_up -->\n\n{text}\n\n<!-- end -->\nafter\n"
-    assert [path.name for path in drawn] == ["page.md", "made_up.svg"]
+    assert [path.name for path in drawn] == ["page.md", "made_up.svg", "made_up_runs.svg"]
 
 
 def test_a_line_an_attacker_has_every_arm_and_the_difference_of_the_shown_one(kept, monkeypatch):
@@ -186,3 +187,34 @@ def test_a_claim_takes_its_numbers_from_the_kept_results(kept, monkeypatch):
     *_, line = results.claims({"made_up": kept})
     told = "12.3, −12.7 [−14.7 to −10.7]; 50.0%, +20.0 [+10.0 to +30.0]"
     assert line == f"| 1. It helps | by 7 | {told} | **seen** | `made_up`; OPCT 10.0, SFT 5.0 |"
+
+
+def test_lines_of_one_slope_lie_apart_as_least_squares_says():
+    rng = np.random.default_rng(0)
+    runs = [(label, x, x + y) for label in "abcd" for x, y in rng.random((3, 2))]
+    found = results.line_above(runs, "a", {"b", "c"})
+    groups = ["bc" if label in "bc" else label for label, _, _ in runs]
+    x = np.array(
+        [[group == "a", group == "bc", group == "d", x] for group, (_, x, _) in zip(groups, runs, strict=True)]
+    )
+    y = np.array([y for _, _, y in runs])
+    (first, other, *_), [square] = np.linalg.lstsq(x, y)[:2]
+    inverse = np.linalg.inv(x.T @ x)
+    variance = square / 8 * (inverse[0, 0] + inverse[1, 1] - 2 * inverse[0, 1])
+    assert found["difference"] == pytest.approx(first - other)
+    assert found["ci_high"] - found["difference"] == pytest.approx(2.306004 * variance**0.5)  # t of 8 degrees
+
+
+def test_refusals_are_made_equal_for_each_attacker(monkeypatch):
+    def arm(defended, refused):
+        return {"defense_success_rate": {"run_values": defended}, "benign_refusal_rate": {"run_values": refused}}
+
+    arms = {"base": arm([0.0], [0.1]), "sft": arm([0.3, 0.5], [0.6, 0.8]), "opct": arm([0.45, 0.55], [0.5, 0.6])}
+    arms["offpolicy"] = arm([0.35, 0.45], [0.5, 0.6])
+    monkeypatch.setitem(results.SHOWN, "made_up", SHOWN)
+    kept = {"attacks": [{"attacker": "refine", "arms": arms}], "n_runs": {"base": 1}}
+    assert results.refusals("made_up", kept)[2:] == [
+        "| `refine` | +25.0 [+25.0 to +25.0] | +10.0 [+10.0 to +10.0] | 6 |"
+    ]
+    svg = results.runs_chart(kept)
+    assert svg.count('class="mark"') == 4 + 7, "a legend entry an arm, and a mark a run"
