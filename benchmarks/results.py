@@ -280,9 +280,10 @@ CLAIMS = (
         None,
         "100 behaviours, three seeds, tuned learning rates, defended: `transfer` {transfer base} → {transfer opct}%, "
         "SFT {transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT "
-        "{transfer opct sft} and {refine opct sft}; at as many benign requests refused {transfer as cautious} and "
-        "{refine as cautious}",
-        "**not seen**: refuted against `refine`, where SFT refuses more; at equal refusals not decided; 99% is far off",
+        "{transfer opct sft} and {refine opct sft}; at equal benign refusals under attack, OPCT − SFT of 40 and 55% "
+        "anchors {transfer as cautious} and {refine as cautious}",
+        "**not seen**: not decided against `transfer`; refuted against `refine`, where SFT refuses more; at equal "
+        "refusals not decided; 99% is far off",
         ("opct", "sft"),
     ),
     Claim(
@@ -445,19 +446,15 @@ def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
 
 
 def refusals(name: str, kept: Mapping[str, Any]) -> list[str]:
-    """A line an attacker: how much more the shown arm defends than others where they refuse as many counterparts."""
-    of, others = SHOWN[name].of, {"SFT, both": BOTH_SFT, "off-policy": {"offpolicy"}}
-    lines = [["attacker", *(f"{arm_name(of)} − {title}" for title in others), "trained runs"]]
+    """A line an attacker: how much more the shown arm defends than SFT where both refuse as many counterparts."""
+    of, lines = SHOWN[name].of, [["attacker", "difference in points", "without any one run", "trained runs"]]
     lines.append(["---"] * len(lines[0]))
     for own in kept["attacks"]:
-        told = [_paired(as_cautious(own, of, against), "rate") for against in others.values()]
-        lines.append([f"`{own['attacker']}`", *told, str(len(_runs(own)) - kept["n_runs"]["base"])])
+        runs = _trained_runs(own)
+        fewer = [line_above([*runs[:i], *runs[i + 1 :]], of, BOTH_SFT)["difference"] for i in range(len(runs))]
+        spread = interval(min(fewer), max(fewer), "rate", signed=True)
+        lines.append([f"`{own['attacker']}`", _paired(line_above(runs, of, BOTH_SFT), "rate"), spread, str(len(runs))])
     return _markdown(lines)
-
-
-def as_cautious(attack: Row, of: str, against: Set[str]) -> dict[str, Any]:
-    """`line_above` of what the trained runs refuse and defend."""
-    return line_above([run for run in _runs(attack) if run[0] != "base"], of, against)
 
 
 def _runs(attack: Row) -> list[tuple[str, float, float]]:
@@ -465,15 +462,24 @@ def _runs(attack: Row) -> list[tuple[str, float, float]]:
     return [
         (label, refused, defended)
         for label, rows in attack["arms"].items()
-        for refused, defended in zip(*(rows[name]["run_values"] for name in reversed(ATTACKED)), strict=True)
-        if defended is not None
+        for refused, defended in zip(
+            rows["benign_refusal_rate"]["run_values"], rows["defense_success_rate"]["run_values"], strict=True
+        )
+        if None not in (refused, defended)
     ]
+
+
+def _trained_runs(attack: Row) -> list[tuple[str, float, float]]:
+    return [run for run in _runs(attack) if run[0] != "base"]
 
 
 def line_above(runs: Sequence[tuple[str, float, float]], of: str, against: Set[str]) -> dict[str, Any]:
     """How far the line of the arm `of` lies above that of the arms `against`, with its 95% t interval.
 
-    Least squares through the runs (arm, x, y): one slope for all, one intercept for each arm and one for `against`.
+    Least squares: one slope for all, one intercept for each arm and one for `against`. The interval is over runs alone.
+
+    Args:
+        runs: (arm, x, y) of each.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     for label, x, y in runs:
@@ -524,7 +530,9 @@ def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> d
             if each["metric"] == "defense_success_rate":
                 found[f"{attack['attacker']} {each['of']} {each['against']}"] = _paired(each, "rate")
         if set(attack["arms"]) >= BOTH_SFT:
-            found[f"{attack['attacker']} as cautious"] = _paired(as_cautious(attack, "opct", BOTH_SFT), "rate")
+            found[f"{attack['attacker']} as cautious"] = _paired(
+                line_above(_trained_runs(attack), "opct", BOTH_SFT), "rate"
+            )
     return found
 
 

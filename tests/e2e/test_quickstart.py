@@ -122,6 +122,6 @@ def test_only_the_default_model_has_the_layers_and_learning_rate_that_were_chose
     default = quickstart.quickstart_config("opct", tmp_path)
     other = quickstart.quickstart_config("sft", tmp_path, ["model.name_or_path=other/model"])
     own = quickstart.quickstart_config("opct", tmp_path, ["model.name_or_path=other/model", "optim.learning_rate=1e-5"])
-    assert (default.lora.target_modules, default.optim.learning_rate) == (r".*layers\.[12]\d\..*_proj", 24e-4)
+    assert (default.lora.target_modules, default.optim.learning_rate) == (r".*layers\.(1[5-9]|2\d)\..*_proj", 30e-4)
     assert (other.lora.target_modules, other.optim.learning_rate) == ("all-linear", 4e-4)
     assert (own.lora.target_modules, own.optim.learning_rate) == ("all-linear", 1e-5)

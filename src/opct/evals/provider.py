@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -53,8 +53,8 @@ NOT_SUPPORTED = (
 )
 
 
-OnResult = Callable[[int, Any], None]
-"""Called with the index of a request of the batch and its result."""
+OnResults = Callable[[Sequence[tuple[int, Any]]], None]
+"""Called with (index of a request in the batch, its result) of those that have just finished."""
 
 
 class PolicyAPI(ModelAPI):
@@ -85,8 +85,7 @@ class PolicyAPI(ModelAPI):
         self._policy, self._model_args, self._loading = policy, model_args, threading.Lock()
         self.batch_size = batch_size
         self.temperature = temperature
-        self._generate = Batcher(self._run_generate, batch_size=batch_size, grace_s=GRACE_S)
-        self._option_logprobs = Batcher(self._run_options, batch_size=batch_size, grace_s=GRACE_S)
+        self._batches = Batcher(self._run, batch_size=batch_size, grace_s=GRACE_S)
 
     @property
     def policy(self) -> Policy:
@@ -136,7 +135,7 @@ class PolicyAPI(ModelAPI):
             "top_k": config.top_k or 0,
         }
         seed = prompt_seed(config.seed or 0, prompt, _epoch())
-        completion = await self._generate((prompt, seed), tuple(settings.items()))
+        completion = await self._batches((prompt, seed), tuple(settings.items()))
         reason = STOP_REASONS[completion.stop_reason]
         if reason == "max_tokens" and room < asked:
             reason = "model_length"
@@ -148,18 +147,16 @@ class PolicyAPI(ModelAPI):
 
     async def option_logprobs(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """Log-prob (nats) of each option as the reply to `prompt`: the sum over its tokens."""
-        return await self._option_logprobs((prompt, tuple(options)))
+        return await self._batches((prompt, tuple(options)))
 
-    def _run_generate(
-        self, requests: list[tuple[Prompt, int]], settings: tuple[tuple[str, Any], ...], on_result: OnResult
+    def _run(
+        self, requests: list[tuple[Prompt, Any]], settings: tuple[tuple[str, Any], ...] | None, on_results: OnResults
     ) -> list[Any]:
-        prompts, seeds = [prompt for prompt, _ in requests], [seed for _, seed in requests]
-        return self.policy.generate(prompts, seeds=seeds, on_completion=on_result, **dict(settings))
-
-    def _run_options(
-        self, requests: list[tuple[Prompt, tuple[str, ...]]], _: None, on_result: OnResult
-    ) -> list[list[float]]:
-        return self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
+        """Answers to (prompt, seed); without settings the log-probs of (prompt, options)."""
+        prompts, asked = [prompt for prompt, _ in requests], [own for _, own in requests]
+        if settings is None:
+            return self.policy.option_logprobs(prompts, asked)
+        return self.policy.generate(prompts, seeds=asked, on_completions=on_results, **dict(settings))
 
     def _output(
         self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int], reasoning: str = ""
@@ -264,8 +261,8 @@ class Batcher(Generic[Request, Result]):
     the oldest call still waiting. There is no background task, so a batcher outlives event loops and needs no closing.
 
     Args:
-        run: computes a batch; blocking; gets the requests, their shared key and what to call with a result before
-            the others are there; returns all results.
+        run: computes a batch; blocking; gets the requests, their shared key and what to call with results before the
+            others are there; returns all results.
         batch_size: most requests in one batch.
         idle_s: how long a batch that is not full waits for more.
         grace_s: how long after its leader the other callers of a failed batch raise the same error. Inspect cancels
@@ -274,7 +271,7 @@ class Batcher(Generic[Request, Result]):
 
     def __init__(
         self,
-        run: Callable[[list[Request], Any, OnResult], Sequence[Result]],
+        run: Callable[[list[Request], Any, OnResults], Sequence[Result]],
         *,
         batch_size: int,
         idle_s: float = 0.005,
@@ -288,7 +285,7 @@ class Batcher(Generic[Request, Result]):
         """The result for one request; runs together with others of the same key.
 
         Raises:
-            Whatever `run` raised for the batch that the request was in.
+            Whatever `run` raised before this request had its result; the caller that leads the batch raises it anyway.
         """
         me = _Waiting(request, key)
         self._waiting.append(me)
@@ -319,23 +316,28 @@ class Batcher(Generic[Request, Result]):
         self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
         pending = batch
 
-        def on_result(i: int, result: Result) -> None:
-            batch[i].result = result
-            anyio.from_thread.run_sync(batch[i].woken.set)
+        def wake(results: Iterable[tuple[int, Result]]) -> None:
+            for i, result in results:
+                batch[i].result = result
+                batch[i].woken.set()
+
+        def on_results(results: Sequence[tuple[int, Result]]) -> None:
+            anyio.from_thread.run_sync(wake, results)
 
         try:
-            results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key, on_result)
-            for one, result in zip(batch, results, strict=True):
-                one.result = result
+            wake(
+                enumerate(await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key, on_results))
+            )
             pending = []
-        except Exception as error:  # whatever `run` raises, each caller that has no result yet raises
+        except Exception as error:  # the leader raises it, and each caller without a result
             for one in batch:
                 if not one.woken.is_set():
                     one.error, one.traceback = error, error.__traceback__
             pending = []
             raise
         finally:
-            self._waiting[:0] = pending  # the leader was cancelled before the batch ran: the others keep their place
+            # the leader was cancelled before the batch ran: the others keep their place
+            self._waiting[:0] = [one for one in pending if not one.woken.is_set()]
             for one in batch:
                 if one not in pending:
                     one.woken.set()

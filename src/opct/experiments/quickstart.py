@@ -2,8 +2,8 @@
 
 Model and data are the embedded ones. After an interruption, the same command continues and skips finished work.
 
-On a CPU a second process evaluates the base and does the part of SFT, each process with half of the threads: a model
-this small does not keep several threads busy. What the second process does not finish, the first does.
+On a CPU a second process asks the base the first suite and does the part of SFT, each process with half of the
+threads: a model this small does not keep several threads busy. What the second process does not finish, the first does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -58,8 +58,9 @@ EVALUATION = EvalConfig(
     n_benign=24,
     max_completion_tokens=24,
     max_benign_tokens=32,
-    kl_samples=8,
-    browser_questions=8,
+    batch_size=300,
+    kl_samples=4,
+    browser_questions=4,
 )
 
 
@@ -191,12 +192,15 @@ def second_process(arguments: Sequence[str]) -> Iterator[subprocess.Popen]:
 
 
 def second() -> None:
-    """What the second process does: evaluate the base, train SFT and evaluate it."""
+    """What the second process does: the base's first suite, SFT, and what is left of the base."""
     out, evaluation, *overrides = sys.argv[1:]
     threading.Thread(target=_end_with_parent, daemon=True).start()
     configs = {method: quickstart_config(method, Path(out), overrides) for method in METHODS}
-    settings = EvalConfig.model_validate_json(evaluation)
-    _Parts(configs, Path(out), settings, StepProgress(NullProgress(), 3)).do(BASE, "sft")
+    parts = _Parts(configs, Path(out), EvalConfig.model_validate_json(evaluation), StepProgress(NullProgress(), 4))
+    if not parts.is_evaluated(BASE):
+        first = parts.evaluation.model_copy(update={"suites": parts.evaluation.suites[:1]})
+        replace(parts, evaluation=first).do(BASE)
+    parts.do("sft", BASE)
 
 
 def _end_with_parent() -> None:

@@ -188,7 +188,7 @@ class Policy:
         top_p: float = 1.0,
         top_k: int = 0,
         batch_tokens: int | None = None,
-        on_completion: Callable[[int, Completion], None] = lambda prompt, completion: None,
+        on_completions: Callable[[list[tuple[int, Completion]]], None] = lambda finished: None,
     ) -> list[Completion]:
         """Answer each prompt; a prompt with a list of seeds gets an answer for each, one after another.
 
@@ -196,7 +196,7 @@ class Policy:
 
         Args:
             batch_tokens: see `sample`; None for `tokens_at_once`.
-            on_completion: called with the index of the prompt and its answer, as soon as that is finished.
+            on_completions: called with (index of the prompt, answer) of those that have just finished.
 
         Raises:
             ModelError: a prompt does not fit the model's context.
@@ -205,7 +205,7 @@ class Policy:
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
         per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
         most = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
-        groups = self.sample(ids, per_prompt, sampling, batch_tokens=most, on_completion=on_completion)
+        groups = self.sample(ids, per_prompt, sampling, batch_tokens=most, on_completions=on_completions)
         return [completion for group in groups for completion in group]
 
     def has_room(self, prompt: Sequence[Message], max_completion_tokens: int) -> bool:
@@ -230,7 +230,7 @@ class Policy:
         *,
         batch_tokens: int = ROLLOUT_TOKENS,
         on_done: Callable[[int], None] = lambda n: None,
-        on_completion: Callable[[int, Completion], None] = lambda prompt, completion: None,
+        on_completions: Callable[[list[tuple[int, Completion]]], None] = lambda finished: None,
     ) -> list[list[Completion]]:
         """As `generate`, for prompts that are token ids; one list of completions a prompt."""
         check_room(prompt_ids, sampling, self.context_length, self.name)
@@ -242,7 +242,7 @@ class Policy:
             decode=self.renderer.decode,
             batch_tokens=batch_tokens,
             on_done=on_done,
-            on_completion=on_completion,
+            on_completions=on_completions,
         )
 
     # -- scores

@@ -209,12 +209,10 @@ def test_refusals_are_made_equal_for_each_attacker(monkeypatch):
     def arm(defended, refused):
         return {"defense_success_rate": {"run_values": defended}, "benign_refusal_rate": {"run_values": refused}}
 
-    arms = {"base": arm([0.0], [0.1]), "sft": arm([0.3, 0.5], [0.6, 0.8]), "opct": arm([0.45, 0.55], [0.5, 0.6])}
-    arms["offpolicy"] = arm([0.35, 0.45], [0.5, 0.6])
+    arms = {"base": arm([0.0], [0.1]), "sft": arm([0.3, 0.5, None], [0.6, 0.8, 0.7])}
+    arms["opct"] = arm([0.45, 0.55, 0.5], [0.5, 0.6, 0.55])
     monkeypatch.setitem(results.SHOWN, "made_up", SHOWN)
-    kept = {"attacks": [{"attacker": "refine", "arms": arms}], "n_runs": {"base": 1}}
-    assert results.refusals("made_up", kept)[2:] == [
-        "| `refine` | +25.0 [+25.0 to +25.0] | +10.0 [+10.0 to +10.0] | 6 |"
-    ]
+    kept = {"attacks": [{"attacker": "refine", "arms": arms}]}
+    assert results.refusals("made_up", kept)[2:] == ["| `refine` | +25.0 [+25.0 to +25.0] | +25.0 to +25.0 | 5 |"]
     svg = results.runs_chart(kept)
-    assert svg.count('class="mark"') == 4 + 7, "a legend entry an arm, and a mark a run"
+    assert svg.count('class="mark"') == 3 + 6, "a legend entry an arm, and a mark a run"

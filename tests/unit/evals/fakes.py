@@ -75,7 +75,7 @@ class FakePolicy:
     seeds: list[int] = field(default_factory=list)
     running: int = 0
 
-    def generate(self, prompts, *, seeds, on_completion, max_completion_tokens, temperature=1.0, top_p=1.0, top_k=0):
+    def generate(self, prompts, *, seeds, on_completions, max_completion_tokens, temperature=1.0, top_p=1.0, top_k=0):
         self.running += 1
         assert self.running == 1, "one batch at a time"
         assert threading.current_thread() is not threading.main_thread(), "in a worker thread"
@@ -89,8 +89,7 @@ class FakePolicy:
         completions = [
             self._one(prompt, seed, max_completion_tokens) for prompt, seed in zip(prompts, seeds, strict=True)
         ]
-        for i, completion in enumerate(completions):
-            on_completion(i, completion)
+        on_completions(list(enumerate(completions)))
         self.running -= 1
         return completions
 

@@ -26,7 +26,7 @@ def gather(batcher, requests, keys=None):
 
 
 def doubling(seen, delay_s=0.0):
-    def run(requests, key, on_result):
+    def run(requests, key, on_results):
         time.sleep(delay_s)
         seen.append((key, list(requests)))
         return [2 * x for x in requests]
@@ -49,7 +49,7 @@ def test_requests_of_different_keys_are_not_mixed():
 def test_one_batch_at_a_time():
     running = []
 
-    def run(requests, key, on_result):
+    def run(requests, key, on_results):
         running.append(1)
         assert sum(running) == 1
         time.sleep(0.01)
@@ -62,9 +62,9 @@ def test_one_batch_at_a_time():
 def test_a_result_reaches_its_caller_before_the_batch_ends():
     got, seen = [], []
 
-    def run(requests, key, on_result):
+    def run(requests, key, on_results):
         for i, x in enumerate(requests):
-            on_result(i, x)
+            on_results([(i, x)])
             time.sleep(0.05)
             seen.append(list(got))
         return requests
@@ -91,7 +91,7 @@ def test_batcher_outlives_event_loops():
 
 
 def test_error_reaches_the_callers_of_its_batch_only():
-    def run(requests, key, on_result):
+    def run(requests, key, on_results):
         if 1 in requests:
             raise ValueError("bad batch")
         return requests
@@ -113,6 +113,28 @@ def test_error_reaches_the_callers_of_its_batch_only():
         return outcomes
 
     assert anyio.run(main) == {0: "bad batch", 1: "bad batch", 2: 2, 3: 3}
+
+
+def test_a_result_stays_when_its_batch_fails_later():
+    def run(requests, key, on_results):
+        on_results([(1, "ok")])
+        raise ValueError("bad batch")
+
+    batcher, outcomes = Batcher(run, batch_size=3), {}
+
+    async def one(i):
+        try:
+            outcomes[i] = await batcher(i)
+        except ValueError as error:
+            outcomes[i] = str(error)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for i in range(3):
+                group.start_soon(one, i)
+
+    anyio.run(main)
+    assert outcomes == {0: "bad batch", 1: "ok", 2: "bad batch"}
 
 
 @pytest.mark.parametrize("cancelled", [0, 1])

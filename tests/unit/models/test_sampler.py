@@ -58,7 +58,7 @@ def test_a_sample_is_the_same_in_any_batch(tiny_policy: Policy):
     assert [c.token_ids for c in short] == [c.token_ids[:2] for c in together[0]]
     turned = tiny_policy.sample(PROMPTS[::-1], SEEDS[::-1], sampling)[::-1]
     small = tiny_policy.sample(
-        PROMPTS, SEEDS, sampling, batch_tokens=1, on_done=done.append, on_completion=lambda *one: finished.append(one)
+        PROMPTS, SEEDS, sampling, batch_tokens=1, on_done=done.append, on_completions=finished.extend
     )
     assert sum(done) == 9
     assert len(done) > 1

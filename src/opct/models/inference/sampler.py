@@ -100,7 +100,7 @@ def sample(
     decode: Callable[[Sequence[int]], str],
     batch_tokens: int,
     on_done: Callable[[int], None] = lambda n: None,
-    on_completion: Callable[[int, Completion], None] = lambda prompt, completion: None,
+    on_completions: Callable[[list[tuple[int, Completion]]], None] = lambda finished: None,
 ) -> list[list[Completion]]:
     """Sample `len(seeds[i])` completions for each prompt, each prompt computed once.
 
@@ -111,7 +111,7 @@ def sample(
         batch_tokens: most prompt + completion tokens of a batch, with padding and room for later prompts; a prompt that
             its completions share counts once, and a single prompt may exceed it.
         on_done: called with the number of completions that have just finished.
-        on_completion: called with the index of the prompt and its completion, as soon as that is finished.
+        on_completions: called with (index of the prompt, completion) of those that have just finished.
     """
     results: list[list[Any]] = [[None] * len(own) for own in seeds]
     if not any(seeds):
@@ -128,8 +128,8 @@ def sample(
             first = _take(queue, rows, most)
             batch = DecodeBatch(backbone, first, sampling, logits, shared=shared, more=bool(queue))
             while batch.running:
-                finished = batch.step()
-                for row in finished:
+                finished = []
+                for row in batch.step():
                     results[row.index][row.place] = completion = Completion(
                         text=decode(row.tokens),
                         token_ids=tuple(row.tokens),
@@ -138,9 +138,10 @@ def sample(
                         prompt_tokens=len(prompts[row.index]),
                         seed=seeds[row.index][row.place],
                     )
-                    on_completion(row.index, completion)
+                    finished.append((row.index, completion))
                 if finished:
                     on_done(len(finished))
+                    on_completions(finished)
                 if not queue:
                     batch.stop_refilling()
                 elif batch.running and (requests := _take(queue, batch.vacancies, most - batch.prompts)):
