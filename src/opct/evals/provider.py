@@ -325,9 +325,8 @@ class Batcher(Generic[Request, Result]):
             anyio.from_thread.run_sync(wake, results)
 
         try:
-            wake(
-                enumerate(await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key, on_results))
-            )
+            results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key, on_results)
+            wake(zip(range(len(batch)), results, strict=True))
             pending = []
         except Exception as error:  # the leader raises it, and each caller without a result
             for one in batch:

@@ -90,6 +90,7 @@ class FakePolicy:
             self._one(prompt, seed, max_completion_tokens) for prompt, seed in zip(prompts, seeds, strict=True)
         ]
         on_completions(list(enumerate(completions)))
+        time.sleep(self.delay_s)  # callers go on, while the batch still runs
         self.running -= 1
         return completions
 
@@ -103,6 +104,7 @@ class FakePolicy:
         )
 
     def option_logprobs(self, prompts, options):
+        assert self.running == 0, "one batch at a time"
         assert self.option_scores is not None
         return [self.option_scores(prompt, choices) for prompt, choices in zip(prompts, options, strict=True)]
 

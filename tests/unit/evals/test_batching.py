@@ -115,6 +115,12 @@ def test_error_reaches_the_callers_of_its_batch_only():
     assert anyio.run(main) == {0: "bad batch", 1: "bad batch", 2: 2, 3: 3}
 
 
+def test_a_missing_result_is_an_error():
+    with pytest.raises(ExceptionGroup) as caught:
+        gather(Batcher(lambda requests, key, on_results: requests[:-1], batch_size=2), [1, 2])
+    assert caught.group_contains(ValueError, match="shorter")
+
+
 def test_a_result_stays_when_its_batch_fails_later():
     def run(requests, key, on_results):
         on_results([(1, "ok")])

@@ -148,3 +148,21 @@ def test_a_task_refuses_settings_that_do_nothing_in_it(setting):
     with pytest.raises(EvaluationError, match=f"takes no {setting.partition('.')[0]}: "):
         SUITE_TASKS["benign"](**{setting: 1})
     assert len(SUITE_TASKS["benign"](n_benign=3).dataset)
+
+
+def test_options_are_scored_after_the_batch_whose_replies_came_early():
+    policy = FakePolicy(lambda prompt, seed: "one", option_scores=lambda prompt, options: [0.0], delay_s=0.05)
+    api, scored = as_inspect_model(policy).api, []
+
+    async def answer_then_score(i):
+        prompt = ChatMessageUser(content=f"question {i}")
+        await api.generate([prompt], [], "auto", GenerateConfig(max_tokens=2))
+        scored.append(await api.option_logprobs(as_prompt([prompt]), ["a"]))
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for i in range(3):
+                group.start_soon(answer_then_score, i)
+
+    anyio.run(main)
+    assert (policy.batches, scored) == ([3], [[0.0]] * 3)
