@@ -89,7 +89,7 @@ class TrainResult:
         if self.status == "interrupted":
             lines.append("everything is saved; continue with --resume")
         else:
-            lines.append(f"next: opct eval {self.run_dir}")
+            lines.append(f"next: opct eval {self.run_dir}    (your own questions: --questions FILE)")
         return "\n".join(lines)
 
 
