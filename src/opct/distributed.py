@@ -46,16 +46,8 @@ def is_main() -> bool:
 
 
 def _number(name: str, default: int) -> int:
-    """Read an integer that a launcher set as an environment variable.
-
-    Raises:
-        ConfigError: it is not an integer.
-    """
-    text = os.environ.get(name, str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"The environment variable {name} is {text!r}, not an integer: {START}") from None
+    """An integer that a launcher sets as an environment variable."""
+    return int(os.environ.get(name, default))
 
 
 @contextlib.contextmanager
@@ -101,20 +93,16 @@ def _meet(backend: str, timeout_s: int) -> None:
     """Form the process group at the address in the environment."""
     import torch.distributed as dist
 
-    port = _number("MASTER_PORT", 0)
-    if not 0 <= rank() < size():
-        raise ConfigError(
-            f"RANK={rank()} with WORLD_SIZE={size()}: ranks go from 0 to {size() - 1}; torchrun sets them."
-        )
     try:
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
     except ValueError as error:  # the environment has no MASTER_ADDR or MASTER_PORT
         raise ConfigError(f"{error}: {START}") from None
     except dist.DistError as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise TrainingError(
-            f"The {size()} processes did not meet at {os.environ['MASTER_ADDR']}:{port} within {timeout_s} s "
-            "(MASTER_ADDR, MASTER_PORT): see that all are started, that each can reach this address, and that the "
-            f"port is free. ({str(error).splitlines()[0]})"
+            f"The {size()} processes did not meet at {address} within {timeout_s} s (MASTER_ADDR, MASTER_PORT): see "
+            "that all are started, that each can reach this address, and that the port is free. "
+            f"({str(error).splitlines()[0]})"
         ) from error
 
 
@@ -137,14 +125,14 @@ def _backend(device: str) -> str:
             f"accelerate launch is set to use {', '.join(others)}: leave that out (--multi_gpu), parallel.strategy "
             "says how weights are sharded."
         )
-    if device == "cpu" or not torch.cuda.is_available():
-        other = torch.accelerator.current_accelerator(check_available=True)
-        if device != "cpu" and (device != "auto" or other is not None):
-            raise ConfigError(f"model.device={device!r} with {size()} processes: use auto, cpu or cuda.")
+    found = torch.accelerator.current_accelerator(check_available=True)
+    kind = "cpu" if found is None else found.type
+    device = kind if device == "auto" else device
+    if device == "cpu":
         return "cpu:gloo"
-    if device not in ("auto", "cuda"):
+    if device != "cuda" or kind != "cuda":
         raise ConfigError(
-            f"model.device={device!r} with {size()} processes: use auto or cuda; each process takes its own device."
+            f"model.device={device!r} with {size()} processes: use auto, cpu or cuda; each takes a device of its own."
         )
     local, count = _number("LOCAL_RANK", rank()), torch.cuda.device_count()
     if local >= count:
@@ -161,11 +149,10 @@ def leave(code: int) -> None:
 
     Threads of gloo and NCCL sometimes abort a process while Python shuts down.
     """
-    with contextlib.suppress(ConfigError):  # faulty variables have been reported by now
-        if launched():
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    if launched():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def end_with_parent() -> None:
