@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -19,13 +18,12 @@ from typing import Any, TypeVar, overload
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from opct.errors import OpctError, RunError
+from opct.errors import OpctError, RunError, shorten
 
 T = TypeVar("T")
 PRIVATE_MODE = 0o600
 """Mode of a file that only its owner may read."""
 MAX_FILE_BYTES = 2**30
-MAX_LINE_BYTES = 2**26
 SHOWN_FAULTS = 5
 _LARGE_EXPONENT = re.compile(rb"[eE]\+?\d{3}")
 
@@ -94,8 +92,6 @@ def read_jsonl(
         if not line.strip():
             continue
         try:
-            if len(line) > MAX_LINE_BYTES:
-                raise ValueError(f"the line has {len(line):,} bytes, and at most {MAX_LINE_BYTES:,} are read")
             rows.append(parse_json(line, adapter))
         except ValueError as fault:
             if number == len(lines) and not _is_json(line):  # torn by a kill
@@ -181,9 +177,9 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
     Raises:
         RunError: the file could not be written, or a folder or device has its name; what was there is untouched.
     """
-    data = _encode(path, content) if isinstance(content, str) else content
     path = Path(path)
     try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
         path = Path(os.path.realpath(path)) if path.is_symlink() else path
         if path.exists() and not path.is_file():  # os.replace would put a file in the place of a device
             raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
@@ -199,7 +195,7 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, or text that is not valid Unicode
         raise RunError(f"Cannot write {path}: {reason(error)}. {remedy(error)}") from error
 
 
@@ -263,22 +259,11 @@ def remedy(error: BaseException) -> str:
     return "Check the free space and the rights of the folder, or choose another (output_dir)."
 
 
-def _encode(path: str | Path, text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RunError(f"Text for {path} is not valid Unicode: {error.reason} at {error.start}.") from error
-
-
 def _dump(path: str | Path, value: Any, indent: int | None = None) -> bytes:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
-    except ValueError as error:
-        row = value if isinstance(value, Mapping) else {}
-        bad = [key for key, item in row.items() if isinstance(item, float) and not math.isfinite(item)]
-        where = ", ".join(bad) or "in a nested value"
-        raise RunError(f"A row for {path} holds a number that is NaN or infinite: {where}.") from error
-    return _encode(path, text)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent).encode("utf-8")
+    except ValueError as error:  # NaN, infinity, or text that is not valid Unicode
+        raise RunError(f"Cannot write {shorten(value)} to {path}: {reason(error)}.") from error
 
 
 def _repair_end(file: Any) -> int:
@@ -289,13 +274,8 @@ def _repair_end(file: Any) -> int:
     file.seek(size - 1)
     if file.read(1) == b"\n":
         return size
-    tail, position = b"", size
-    while position and b"\n" not in tail:
-        step = min(65536, position)
-        position -= step
-        file.seek(position)
-        tail = file.read(step) + tail
-    last = tail[tail.rfind(b"\n") + 1 :]
+    file.seek(0)  # after a kill only
+    last = file.read().rpartition(b"\n")[2]
     if _is_json(last):
         file.write(b"\n")
         return size + 1
