@@ -82,7 +82,6 @@ def attack(
 
     from opct.attack.run import load_attack_config, run_attack
     from opct.attack.store import resume_hint
-    from opct.runs.console import show_progress
 
     options = {
         "attacker.name": attacker,
@@ -92,8 +91,7 @@ def attack(
     }
     config = load_attack_config(*settings_words(settings or [], options))
     try:
-        with show_progress() as progress:
-            result = run_attack(target, config, out=out, resume=resume, overwrite=overwrite, progress=progress)
+        result = run_attack(target, config, out=out, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt as stopped:
         for note in getattr(stopped, "__notes__", ()):  # of an attack that had begun: how to resume
             print(note, file=sys.stderr)

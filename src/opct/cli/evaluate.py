@@ -157,7 +157,6 @@ def evaluate(
     from opct.config.loader import load_settings
     from opct.errors import EvaluationError
     from opct.evals.config import EvalConfig
-    from opct.runs.console import show_progress
 
     options: dict[str, Any] = {
         "suites": suite,
@@ -174,10 +173,7 @@ def evaluate(
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     try:
-        with show_progress() as progress:
-            result = evaluate_target(
-                target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume, progress=progress
-            )
+        result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume)
     except KeyboardInterrupt:
         print("suites that ended are kept; the same command with --resume asks those that are left", file=sys.stderr)
         raise

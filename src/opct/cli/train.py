@@ -35,7 +35,6 @@ def train(
     from opct.distributed import is_main, launched
     from opct.errors import ConfigError
     from opct.methods.registry import load_training_config
-    from opct.runs.console import show_progress
 
     if config.suffix in (".jsonl", ".csv", ".tsv", ".parquet", ".gz"):
         raise ConfigError(f"{config} is data, not settings: `opct init mine.yaml --data FILE` writes a config.")
@@ -45,6 +44,7 @@ def train(
             raise ConfigError(
                 "--dry-run runs in one process: start it without the launcher (python -m opct train ...)."
             )
+        from opct.runs.console import show_progress
         from opct.training.dry_run import make_plan
 
         with show_progress() as progress:
@@ -53,10 +53,8 @@ def train(
         return
     from opct.api import train as run_training
 
-    main = is_main()
-    with show_progress(quiet=not main) as progress:
-        result = run_training(settings, resume=resume, overwrite=overwrite, progress=progress)
-    if main:
+    result = run_training(settings, resume=resume, overwrite=overwrite)
+    if is_main():
         Console().print(as_text(result.render()))
     if result.status == "interrupted":
         raise typer.Exit(130)

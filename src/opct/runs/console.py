@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Field = float | int | str
 EARLY = 0.02  # below this share no remaining time is shown: the first result of a batch waits for the whole batch
+INTERVAL_S = 5.0  # between two lines of a stage
 # C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -136,9 +137,8 @@ class NullProgress(Progress):
 class PlainProgress:
     """Prints a line from time to time, for logs and pipes."""
 
-    def __init__(self, console: Console, interval_s: float = 5.0):
+    def __init__(self, console: Console):
         self.console = console
-        self.interval_s = interval_s
         self._name: str | None = None
 
     def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
@@ -167,7 +167,7 @@ class PlainProgress:
         self._say(f"{self._name} ..." if self._total is None else f"{self._name}: {self._n}/{self._total}")
 
     def _advanced(self) -> None:
-        if time.monotonic() - self._said >= self.interval_s:
+        if time.monotonic() - self._said >= INTERVAL_S:
             self._said = time.monotonic()
             self._say(self._line())
 
@@ -228,9 +228,9 @@ def make_progress(console: Console | None = None) -> Progress:
 
 
 @contextlib.contextmanager
-def show_progress(*, quiet: bool = False) -> Iterator[Progress]:
+def show_progress() -> Iterator[Progress]:
     """Progress on stderr, ended with the block."""
-    progress = NullProgress() if quiet else make_progress()
+    progress = make_progress()
     try:
         yield progress
     finally:

@@ -99,7 +99,6 @@ def test_eval_passes_everything(fake, capsys):
         families_per_question=None,
         split="all",
     )
-    assert hasattr(evaluate.call_args.kwargs.pop("progress"), "stage")
     named = {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32", "resume": True}
     assert evaluate.call_args.kwargs == named
     assert capsys.readouterr().out.startswith("logs: o/evals")
