@@ -209,22 +209,8 @@ class RunDir:
     @property
     def _content(self) -> tuple[Path, ...]:
         """Every path that a run writes to, except manifest and lock."""
-        return (
-            self.config_path,
-            self.pairs_path,
-            self.trained_on_path,
-            self.metrics_path,
-            self.offline_cost_path,
-            self.rollouts_dir,
-            self.checkpoints_dir,
-            self.verl_dir,
-            self.trackers_dir,
-            self.evals_dir,
-            self.attacks_dir,
-            self.results_path,
-            self.report_path,
-            self.readme_path,
-        )
+        names = [name for name in vars(self) if name.endswith(("_path", "_dir")) and not name.startswith("_")]
+        return tuple(getattr(self, name) for name in names if name != "manifest_path")
 
     def _remove_leftovers(self) -> None:
         for folder in (self.path, self.rollouts_dir, self.evals_dir):
