@@ -189,17 +189,10 @@ class RunDir:
                     "choose another output_dir."
                 )
             return
-        if found := self.checkpoints():
-            raise RunError(
-                f"{self.manifest_path} is missing or damaged, so the run in {self.path} can be neither resumed nor "
-                f"replaced: restore the file, or continue from {found[-1][1]} (model.adapter) in another output_dir."
-            )
         if resume:
             raise RunError(f"No run to resume in {self.path}: leave out --resume to start one, or correct output_dir.")
-        temporary = (f".{self._owner_path.name}.tmp-", f".{self.manifest_path.name}.tmp-")  # another process starts now
-        own = (self._lock_path.name, self._owner_path.name, *temporary)
         names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
-        if others := [name for name in names if not name.startswith(own)]:
+        if others := [name for name in names if not name.startswith(".")]:  # those are of a process that starts now
             shown = ", ".join(others[:5]) + (" ..." if len(others) > 5 else "")
             raise RunError(
                 f"{self.path} is not empty and not a run ({shown}); nothing in it was touched. "
