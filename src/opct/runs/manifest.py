@@ -65,10 +65,7 @@ def git_commit() -> str | None:
 
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    return f"{commit}-dirty" if git("status", "--porcelain", "--untracked-files=no") else commit
+    return git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
 
 
 def hardware() -> dict[str, Any]:
