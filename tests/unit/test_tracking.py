@@ -54,7 +54,7 @@ def test_tensorboard_gets_the_same_numbers(run):
 def test_a_step_that_is_done_again_after_a_kill_is_sent_once(run, monkeypatch):
     sent = []
     stand_in = SimpleNamespace(
-        store_init_configuration=lambda _: None, log=lambda _, step: sent.append(step), finish=lambda: None
+        name="x", store_init_configuration=lambda _: None, log=lambda _, step: sent.append(step), finish=lambda: None
     )
     monkeypatch.setattr("opct.runs.tracking._start", lambda *_: run.trackers_dir.mkdir(exist_ok=True) or stand_in)
     for steps in ((0, 1, 2, 3), (2, 3, 4)):  # the last checkpoint was that of step 1

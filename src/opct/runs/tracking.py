@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opct.config.schema import TrainConfig, flat_settings
-from opct.errors import ConfigError, RunError, unknown
-from opct.runs.io import append_jsonl, atomic_write, remedy
+from opct.errors import ConfigError, LibraryErrors, RunError, unknown
+from opct.runs.io import append_jsonl, atomic_write
 from opct.runs.run_dir import RunDir
 
 PROJECT = "opct"
@@ -50,12 +50,8 @@ class Tracker:
         if step <= self._last_step or not self._trackers:
             return
         for tracker in self._trackers:
-            try:
+            with LibraryErrors(RunError, f"The tracker {tracker.name} cannot log step {step}"):
                 tracker.log(dict(metrics), step=step)
-            except OSError as error:
-                raise RunError(
-                    f"The tracker {tracker.name} cannot log step {step}: {error}. {remedy(error)}"
-                ) from error
         atomic_write(self._last_step_path, str(step))
 
     def close(self) -> None:
@@ -98,13 +94,11 @@ def _start(name: str, run: RunDir) -> Any:
 
     PartialState()  # trackers of every process (wandb, trackio, swanlab) ask it which one they are in
     kind = LOGGER_TYPE_TO_CLASS[name]
-    try:
+    with LibraryErrors(RunError, f"The tracker {name} cannot start"):
         run.trackers_dir.mkdir(parents=True, exist_ok=True)
         own = _run_settings(name, run)
         tracker = kind(PROJECT, str(run.trackers_dir)) if kind.requires_logging_directory else kind(PROJECT, **own)
         tracker.start()
-    except OSError as error:
-        raise RunError(f"The tracker {name} cannot start: {error}. {remedy(error)}") from error
     return tracker
 
 
