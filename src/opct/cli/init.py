@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opct.cli.options import Preset, QuestionColumns, named_columns
+from opct.cli.options import Preset, QuestionColumns, named_columns, settings_words
 from opct.runs.console import echo, pluralize
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def init(
       opct init mine.yaml --model Qwen/Qwen3-0.6B --data pairs.jsonl
       opct init mine.yaml --questions questions.csv --method sft
     """
-    import json
     from shlex import quote
 
     from opct.config.commented import FIRST, commented_yaml
@@ -79,8 +78,7 @@ def init(
         "data.pairs": None if pairs is None else [pairs],
     }
     given = {name: value for name, value in given.items() if value is not None}
-    overrides = [f"{name}={json.dumps(value)}" for name, value in given.items()]
-    settings = load_training_config(None, overrides, preset)
+    settings = load_training_config(*settings_words([], given), preset)
     if questions:
         n_pairs = _pairs_of_questions(built, questions, column or [])
     elif data:
