@@ -109,8 +109,7 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
     from opct.errors import DataError
 
     read, written = (Path(os.path.realpath(path)) for path in (source, out))
-    same = written == read or (read.exists() and written.exists() and written.samefile(read))
-    if same or (read.is_dir() and written.exists() and written.is_relative_to(read)):
+    if written.exists() and written.is_relative_to(read):
         raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
@@ -125,13 +124,8 @@ def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:
 
 
 def named_files(assignments: list[str]) -> dict[str, str]:
-    """Parse `name=file` assignments, each name once."""
-    files: dict[str, str] = {}
-    for name, path in _parsed(assignments, "NAME=FILE", "--data"):
-        if name in files:
-            raise typer.BadParameter(f"{name} has two files: {files[name]} and {path}", param_hint="--data")
-        files[name] = path
-    return files
+    """Parse `name=file` assignments."""
+    return dict(_parsed(assignments, "NAME=FILE", "--data"))
 
 
 def _parsed(assignments: list[str], shape: str, option: str) -> Iterator[tuple[str, str]]:
