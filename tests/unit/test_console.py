@@ -14,7 +14,6 @@ from opct.runs.console import (
     StopRequest,
     duration,
     echo,
-    fields_text,
     make_progress,
     make_table,
     pluralize,
@@ -137,11 +136,6 @@ def test_the_kind_fits_the_output():
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (187, "3m07s"), (3725, "1h02m")])
 def test_duration(seconds, text):
     assert duration(seconds) == text
-
-
-def test_fields():
-    fields = {"train/kl": 0.000123456, "tokens": 12, "best": "yes"}
-    assert fields_text(fields) == "train/kl=0.0001235 tokens=12 best=yes"
 
 
 def test_what_began_the_inner_work_stops_too():

@@ -75,18 +75,9 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
     assert [row["step"] for row in read_jsonl(path)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("line", [b"{broken", b"[1]", b"\xff"])
-def test_a_bad_line_elsewhere_is_an_error(tmp_path, line):
-    path = tmp_path / "m.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
-    with pytest.raises(RunError, match=r"m\.jsonl:2: not (a|valid) JSON"):
-        read_jsonl(path)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_json_does_not_know_are_refused(tmp_path, value):
+def test_numbers_that_json_does_not_know_are_refused(tmp_path):
     with pytest.raises(RunError, match=r"Cannot write .*train/kl.* to .*m\.jsonl: .*not JSON compliant"):
-        append_jsonl(tmp_path / "m.jsonl", {"step": 1, "train/kl": value})
+        append_jsonl(tmp_path / "m.jsonl", {"step": 1, "train/kl": float("nan")})
     assert names(tmp_path) == []
 
 
@@ -134,9 +125,9 @@ def test_json_that_cannot_be_used_is_one_error_with_what_to_do(tmp_path, text, s
     path.write_bytes(text)
     with pytest.raises(CheckpointError, match=f"a.json: .*{said}.* Run it again.$"):
         read_json(path, hint="Run it again.", error=CheckpointError)
-    path.write_bytes(text + b"\n")
+    path.write_bytes(b'{"step": 1}\n' + text + b'\n{"step": 2}\n')
     if text:
-        with pytest.raises(RunError, match=f"a.json:1: .*{said}"):
+        with pytest.raises(RunError, match=f"a.json:2: .*{said}"):
             read_jsonl(path)
 
 

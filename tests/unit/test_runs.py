@@ -126,11 +126,10 @@ def test_open_refuses_what_is_no_run(tmp_path):
         RunDir.open(tmp_path / "none")
 
 
-@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
-def test_two_runs_in_one_folder(tmp_path, flags):
+def test_two_runs_in_one_folder(tmp_path):
     started(tmp_path / "run")
     with RunDir.create(tmp_path / "run", resume=True):
-        if flags:
+        for flags in ({"resume": True}, {"overwrite": True}):
             with pytest.raises(RunError, match=f"is in use by process {os.getpid()} on .*two runs in one folder"):
                 RunDir.create(tmp_path / "run", **flags)
     RunDir.create(tmp_path / "run", resume=True).release()

@@ -59,7 +59,6 @@ def test_saving_a_step_again_replaces_it(run):
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
-        PermissionError(errno.EACCES, "Permission denied"),
         RuntimeError("PytorchStreamWriter failed writing file"),
         ValueError("surrogates not allowed"),
     ],
@@ -107,14 +106,10 @@ def test_an_interrupt_while_writing_leaves_nothing(run):
         (lambda p: (p / "state.pt").unlink(), "state.pt is missing"),
         (lambda p: (p / "state.json").unlink(), "state.json is missing"),
         (lambda p: (p / "state.json").write_text("{"), "state.json: not valid JSON"),
-        (lambda p: (p / "state.json").write_text("[]"), "state.json: Input should be an object"),
         (lambda p: reseal(p, files=[]), "state.json: files: Input should be"),
-        (lambda p: reseal(p, state=None), "state.json: state: Input should be"),
-        (lambda p: reseal(p, step="a"), "state.json: step: Input should be"),
         (lambda p: reseal(p, step=-5), "state.json: step: Input should be"),
         (lambda p: reseal(p, step=1), "state.json is of step 1"),
         (lambda p: (p / "adapter" / "more").touch(), "adapter/more is not one of the files that state.json lists"),
-        (lambda p: (p / "more").mkdir(), "more is not one of the files"),
         (lambda p: (p / "more").symlink_to(p / "adapter"), "more is not one of the files"),
     ],
 )
