@@ -34,12 +34,12 @@ from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import OtherAttackError, RunError, shorten
 from opct.runs.io import (
     PRIVATE_MODE,
+    REMEDY,
     append_jsonl,
     fsync_folder,
     read_json,
     read_jsonl,
     reason,
-    remedy,
     write_json,
     write_jsonl,
 )
@@ -152,7 +152,7 @@ class AttackDir(Journal):
         except Timeout as error:
             raise RunError(f"{self.path} is in use by another process: wait, or choose another --out.") from error
         except OSError as error:
-            raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
+            raise RunError(f"Cannot write to {self.path}: {reason(error)}. {REMEDY}") from error
         self._lock, self._overwrite = lock, overwrite
         return self
 

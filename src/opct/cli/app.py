@@ -126,9 +126,9 @@ class _Door:
             echo(f"error: {message}", file=sys.stderr)
             sys.exit(1)
         if isinstance(error, OSError) and error.filename is not None:  # the system refuses a file that somebody named
-            from opct.runs.io import reason, remedy
+            from opct.runs.io import REMEDY, reason
 
-            echo(f"error: {error.filename}: {reason(error)}. {remedy(error)}", file=sys.stderr)
+            echo(f"error: {error.filename}: {reason(error)}. {REMEDY}", file=sys.stderr)
             sys.exit(1)
         echo(_bug_report(error), file=sys.stderr)
         sys.exit(70)

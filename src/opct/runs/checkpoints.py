@@ -14,25 +14,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from opct.errors import CheckpointError
-from opct.runs.io import file_sha256, fsync_file, fsync_folder, read_json, reason, remedy, write_json
+from opct.runs.io import REMEDY, file_sha256, fsync_file, fsync_folder, read_json, reason, write_json
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})")
 SEAL = "state.json"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _File(_Strict):
+class _File(BaseModel):
     sha256: str
     bytes: int
 
 
-class _Seal(_Strict):
+class _Seal(BaseModel):
     """Content of `state.json`."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
@@ -71,9 +67,7 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
         fsync_folder(folder)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:  # ValueError: names that are no Unicode
         good = _last_good(folder, before=step)
-        raise CheckpointError(
-            f"Could not write the checkpoint {final}: {reason(error)}. {good} {remedy(error)}"
-        ) from error
+        raise CheckpointError(f"Could not write the checkpoint {final}: {reason(error)}. {good} {REMEDY}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     shutil.rmtree(replaced, ignore_errors=True)

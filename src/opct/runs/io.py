@@ -21,6 +21,8 @@ from pydantic_core import from_json
 from opct.errors import OpctError, RunError, shorten
 
 T = TypeVar("T")
+REMEDY = "Check the free space and the rights of the folder, or choose another (output_dir)."
+"""Of an error of the file system."""
 PRIVATE_MODE = 0o600
 """Mode of a file that only its owner may read."""
 MAX_FILE_BYTES = 2**30
@@ -196,7 +198,7 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, or text that is not valid Unicode
-        raise RunError(f"Cannot write {path}: {reason(error)}. {remedy(error)}") from error
+        raise RunError(f"Cannot write {path}: {reason(error)}. {REMEDY}") from error
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -227,7 +229,7 @@ def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False
             if fsync:
                 os.fsync(file.fileno())
     except OSError as error:
-        raise RunError(f"Cannot write {path}: {reason(error)}. {remedy(error)}") from error
+        raise RunError(f"Cannot write {path}: {reason(error)}. {REMEDY}") from error
 
 
 def fsync_file(path: Path) -> None:
@@ -250,13 +252,6 @@ def fsync_folder(path: Path) -> None:
 def reason(error: BaseException) -> str:
     """The system's error message, without a final period."""
     return ((error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__).rstrip(".")
-
-
-def remedy(error: BaseException) -> str:
-    """Remedy for a file system error."""
-    if isinstance(error, PermissionError):
-        return "Choose another folder (output_dir), or give yourself the right to write there."
-    return "Check the free space and the rights of the folder, or choose another (output_dir)."
 
 
 def _dump(path: str | Path, value: Any, indent: int | None = None) -> bytes:

@@ -35,7 +35,7 @@ from pydantic import AfterValidator, TypeAdapter
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import checkpoints
-from opct.runs.io import read_json, read_jsonl, reason, remedy, write_json, write_jsonl
+from opct.runs.io import REMEDY, read_json, read_jsonl, reason, write_json, write_jsonl
 from opct.runs.manifest import command_line, git_commit, hardware, package_versions
 
 MANIFEST_SCHEMA = 1
@@ -147,7 +147,7 @@ class RunDir:
                 run._refuse_if_in_the_way(resume, overwrite)
             run.path.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
-            raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {remedy(error)}") from error
+            raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {REMEDY}") from error
         run._acquire()
         try:
             write_json(run._owner_path, {"pid": os.getpid(), "host": platform.node(), "since": _now()})
@@ -175,7 +175,7 @@ class RunDir:
                 else:
                     path.unlink(missing_ok=True)
             except OSError as error:
-                raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {remedy(error)}") from error
+                raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {REMEDY}") from error
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
 
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
@@ -225,7 +225,7 @@ class RunDir:
                 "Wait for it, stop it, or choose another output_dir."
             ) from error
         except OSError as error:
-            raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
+            raise RunError(f"Cannot write to {self.path}: {reason(error)}. {REMEDY}") from error
         self._lock = lock
 
     def results_lock(self) -> Any:
