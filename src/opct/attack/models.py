@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opct.attack.config import Sampling, Thinking
+from opct.attack.config import Refine, Sampling, TargetConfig
 from opct.attack.protocol import CUT, Reply
-from opct.config.judge import EndpointSettings
 from opct.data.pairs import Prompt
 from opct.data.render import THINKING_TAGS, closes_unopened, split_reply, without_thinking
 from opct.errors import EvaluationError
@@ -97,34 +96,31 @@ class InspectModel:
 
     Args:
         address: what identifies the model besides its name, without secrets.
-        thinking: how it writes its reasoning, if the server does not parse it.
         role: target or attacker, as the settings name it.
     """
 
     def __init__(
         self,
         model: Model,
-        sampling: Sampling,
-        settings: EndpointSettings | None = None,
+        config: TargetConfig | Refine,
         *,
         name: str | None = None,
         address: Mapping[str, Any] | None = None,
-        thinking: Thinking | None = None,
         role: str = "target",
     ):
-        self.sampling, self.max_tokens = sampling, sampling.max_tokens
-        self.address, self.thinking, self.role = dict(address or {}), thinking or Thinking(), role
+        self.config, self.max_tokens = config, config.max_tokens
+        self.address, self.role = dict(address or {}), role
         hint = "Finished attempts are kept. Check its name, key, arguments and settings, then continue with --resume."
         what = f"The {role}'s model" if role == "attacker" else "The target"
-        self.client = ModelClient(model, settings, name=name, what=what, hint=hint, give_up_after=None)
+        self.client = ModelClient(model, config, name=name, what=what, hint=hint, give_up_after=None)
         self.name, self.is_local = self.client.name, self.client.is_local
 
     def identity(self) -> dict[str, Any]:
         """Name, address, sampling, and the reasoning settings if given."""
         named = {"where": "a model of Inspect", "source": self.name, "model": self.name}
         address = {"address": self.address} if self.address else {}
-        own = _thinking_row(self.thinking.thinking_tags, self.thinking.template_opens_thinking)
-        return named | address | _sampling_row(self.sampling) | own
+        own = _thinking_row(self.config.thinking_tags, self.config.template_opens_thinking)
+        return named | address | _sampling_row(self.config) | own
 
     def room(self, prompt: Prompt) -> int | None:
         """Unknown before a request."""
@@ -142,7 +138,7 @@ class InspectModel:
         return replies
 
     async def _reply(self, prompt: Prompt, seed: int) -> Reply:
-        sampling = _sampling_row(self.sampling) | {"seed": seed & 0x7FFFFFFF}  # endpoints take 32 bits
+        sampling = _sampling_row(self.config) | {"seed": seed & 0x7FFFFFFF}  # endpoints take 32 bits
         output = await self.client.ask(as_chat(prompt), self.client.config(**sampling))
         if isinstance(output, Failure):
             if output.reason == ENDPOINT_REJECTED:  # only this prompt failed: a content filter
@@ -169,8 +165,8 @@ class InspectModel:
             EvaluationError: the text closes a block that it never opened, and it is unknown whether the template opens
                 it. Then a reply that was cut earlier has no tag, and would pass for an answer.
         """
-        opens = self.thinking.template_opens_thinking
-        tags = self.thinking.thinking_tags or THINKING_TAGS
+        opens = self.config.template_opens_thinking
+        tags = self.config.thinking_tags or THINKING_TAGS
         if opens is None and not is_parsed and closes_unopened(said, tags):
             raise EvaluationError(
                 f"A reply of the {self.role} {self.name} closes a thinking block ({tags[1]}) that it never opened. Set "

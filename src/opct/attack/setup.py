@@ -73,7 +73,7 @@ class ModelLoader:
             model, described, address = open_model(
                 name.removeprefix(INSPECT_MODEL), config.base_url, config.model_args, what=f"The {role}'s model"
             )
-            return InspectModel(model, config, config, name=described, address=address, thinking=config, role=role)
+            return InspectModel(model, config, name=described, address=address, role=role)
         kwargs = config.chat_template_kwargs
         key = f"{name} {kwargs}"  # attacker and target may differ in them
         if key not in self._policies:

@@ -54,14 +54,14 @@ class ModelClient:
     def __init__(
         self,
         model: Model,
-        settings: EndpointSettings | None = None,
+        settings: EndpointSettings,
         *,
-        name: str | None = None,
-        what: str = "The model",
-        hint: str = "",
-        give_up_after: int | None = 5,
+        name: str | None,
+        what: str,
+        hint: str,
+        give_up_after: int | None,
     ):
-        self.model, self.settings, self.name = model, settings or EndpointSettings(), name or str(model)
+        self.model, self.settings, self.name = model, settings, name or str(model)
         self.what, self.hint, self.give_up_after = what, hint, give_up_after
         self.is_local = str(model).startswith(LOCAL_PROVIDERS)
         self.usage = Usage()

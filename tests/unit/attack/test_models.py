@@ -14,7 +14,7 @@ from inspect_ai.model import (
     get_model,
 )
 
-from opct.attack.config import Sampling, Thinking
+from opct.attack.config import Sampling, TargetConfig
 from opct.attack.models import InspectModel, LocalModel
 from opct.data.render import split_reply, without_thinking
 from opct.errors import DataError, EvaluationError
@@ -24,9 +24,11 @@ from tests.unit.attack.scripted import user
 
 
 def inspected(script, **more):
-    return InspectModel(
-        get_model("mockllm/model", custom_outputs=script, memoize=False), Sampling(max_tokens=8), **more
-    )
+    return model_of(get_model("mockllm/model", custom_outputs=script, memoize=False), **more)
+
+
+def model_of(model, role="target", **settings):
+    return InspectModel(model, TargetConfig(max_tokens=8, **settings), role=role)
 
 
 class Script:
@@ -109,8 +111,8 @@ def test_a_block_that_the_template_opens_counts(tiny_policy):
 
 
 def asked_of(said, *, tags=None, opens=None, stop_reason="stop", role="target"):
-    thinking = Thinking(thinking_tags=tags, template_opens_thinking=opens)
-    model = inspected(Script(lambda text: said, stop_reason), thinking=thinking, role=role)
+    thinking = {"thinking_tags": tags, "template_opens_thinking": opens}
+    model = inspected(Script(lambda text: said, stop_reason), role=role, **thinking)
     [reply] = model.answer([user("x")], [0])
     return reply.text, reply.is_unfinished
 
@@ -140,7 +142,7 @@ def test_of_a_server_that_parses_reasoning_the_text_begins_outside_of_it(opens):
     async def answers(input, tools, tool_choice, config):
         return reasoned("let me see", "the answer </think>", "stop")
 
-    [reply] = inspected(answers, thinking=Thinking(template_opens_thinking=opens)).answer([user("a")], [0])
+    [reply] = inspected(answers, template_opens_thinking=opens).answer([user("a")], [0])
     assert (reply.text, reply.is_unfinished) == ("the answer </think>", False)
 
 
@@ -158,12 +160,9 @@ def test_other_thinking_tags_are_read_by_either_kind_of_model(tiny_policy, monke
 def test_how_a_model_writes_its_reasoning_is_part_of_who_it_is(tiny_policy):
     """And what is as by default is not, so that an attack from before can go on."""
     script, tags = Script(lambda text: "x"), ("[T]", "[/T]")
-    assert inspected(script, thinking=Thinking()).identity() == inspected(script).identity()
-    assert (
-        inspected(script, thinking=Thinking(thinking_tags=("<think>", "</think>"))).identity()
-        == inspected(script).identity()
-    )
-    said = inspected(script, thinking=Thinking(thinking_tags=tags, template_opens_thinking=False)).identity()
+    default = inspected(script, thinking_tags=("<think>", "</think>"))
+    assert default.identity() == inspected(script).identity()
+    said = inspected(script, thinking_tags=tags, template_opens_thinking=False).identity()
     assert (said["thinking_tags"], said["template_opens_thinking"]) == (["[T]", "[/T]"], False)
     plain = LocalModel(tiny_policy, Sampling(max_tokens=6)).identity()
     assert LocalModel(tiny_policy, Sampling(max_tokens=6), thinking_tags=tags).identity() == plain | {
@@ -211,7 +210,7 @@ def test_a_reply_whose_tokens_nobody_counted_counts_as_the_longest():
         async def generate(self, messages, config):
             return await uncounted(messages, [], None, config)
 
-    [reply] = InspectModel(Silent(), Sampling(max_tokens=8)).answer([user("a")], [0])
+    [reply] = model_of(Silent()).answer([user("a")], [0])
     assert reply.completion_tokens == 8
 
 
