@@ -119,46 +119,19 @@ def judge_run(
     rows.
 
     Args:
+        judge: one that passed `check_judge`.
         requests: the result of `requests_of`.
 
     Raises:
-        EvaluationError: see `add_judge_results`; or the judge's model does not answer. Earlier answers are kept.
-    """
-    results = judge.judge(requests, progress)
-    folder = getattr(judge, "folder", None)
-    calibration = calibration_of(judge.identity, folder)
-    return results, add_judge_results(run, axis, judge.identity, requests, results, calibration, folder)
-
-
-def _judges(log: EvalLog) -> dict[str, dict[str, Any]]:
-    return dict((log.eval.metadata or {}).get(OPCT, {}).get("judges", {}))
-
-
-def add_judge_results(
-    run: RunDir,
-    axis: str,
-    identity: JudgeIdentity,
-    requests: Sequence[JudgeRequest],
-    results: Sequence[JudgeResult],
-    calibration: Mapping[str, Any] | None,
-    judge_folder: str | Path | None = None,
-) -> list[Row]:
-    """Write a judge's scores into the logs that hold the samples; returns the rows of the judged suites.
-
-    Args:
-        requests: the judged requests, one for each result.
-        calibration: the judge's agreement with human labels, from `calibration_of`.
-        judge_folder: of an offline judge, where later calibrations are stored.
-
-    Raises:
-        EvaluationError: the judge says something else than the metrics of the axis need, or the samples have changed
-            since they were judged; nothing is written then.
+        EvaluationError: the judge's model does not answer, and earlier answers are kept; or the samples have changed
+            since they were judged, and nothing is written.
         RunError: the results could not be read or written.
     """
-    check_judge(identity, axis)
+    results, identity, folder = judge.judge(requests, progress), judge.identity, getattr(judge, "folder", None)
+    calibration = calibration_of(identity, folder)
     about = {"judge": identity.row(), "judge_calibration": calibration, "judge_warning": weakness(calibration)}
-    if judge_folder is not None:
-        about["judge_folder"] = str(Path(judge_folder).resolve())
+    if folder is not None:  # an offline judge's, where later calibrations are stored
+        about["judge_folder"] = str(folder.resolve())
     of_id = {request.id: result for request, result in zip(requests, results, strict=True)}
     with run.results_lock():
         logs = [read_log(path) for path in log_paths(run.path)]
@@ -174,7 +147,7 @@ def add_judge_results(
                 write_log(_judged(log, identity, of_id, about), Path(log.location))
         rows = write_results(run)["rows"]
     suite = SUITES.get(axis, ("", ""))[0]
-    return [row for row in rows if row["suite"] == suite + JUDGED]
+    return results, [row for row in rows if row["suite"] == suite + JUDGED]
 
 
 def _judged(
@@ -194,8 +167,9 @@ def _judged(
             log, _judge_scorer(name, identity, results), model="none/none", action="append", display="none"
         )
     metadata = dict(new.eval.metadata or {})
-    judges = {key: value for key, value in _judges(new).items() if key != name} | {name: dict(about)}
-    new.eval.metadata = metadata | {OPCT: {**metadata.get(OPCT, {}), "judges": judges}}
+    own = metadata.get(OPCT, {})
+    judges = {key: value for key, value in own.get("judges", {}).items() if key != name} | {name: dict(about)}
+    new.eval.metadata = metadata | {OPCT: {**own, "judges": judges}}
     new.location = log.location
     return new
 

@@ -3,6 +3,8 @@
 import shutil
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +13,9 @@ from opct.evals.config import EvalConfig
 from opct.evals.logs import read_log, read_samples
 from opct.evals.run import evaluate
 from opct.evals.samples import GradedSample
-from opct.judges.apply import add_judge_results, check_judge, judgeable, requests_of
+from opct.judges.apply import check_judge, judge_run, judgeable, requests_of
 from opct.judges.protocol import MALFORMED, JudgeIdentity, JudgeResult, unreadable_reply, unscored
+from opct.runs.console import NullProgress
 from opct.runs.run_dir import RunDir
 from tests.unit.evals.fakes import FakePolicy, values_of
 
@@ -72,6 +75,12 @@ def run(original, tmp_path):
     return RunDir(tmp_path / "run")
 
 
+def rows_of(run, axis, identity, requests, results):
+    """The rows of a judge that gives these results."""
+    judge = SimpleNamespace(identity=identity, folder=Path("own"), judge=lambda requests, progress: results)
+    return judge_run(run, axis, judge, requests, NullProgress())[1]
+
+
 def judged(run, identity, scores, axis="jailbreak"):
     """The rows of a judge that gives these scores in turn; None is malformed."""
     requests = requests_of(judgeable(read_samples(run.path), axis))
@@ -79,7 +88,7 @@ def judged(run, identity, scores, axis="jailbreak"):
         JudgeResult(r.id, s, "unscored:malformed" if s is None else identity.verdict(s))
         for r, s in zip(requests, cycle(scores), strict=False)
     ]
-    rows = add_judge_results(run, axis, identity, requests, results, None, "own")
+    rows = rows_of(run, axis, identity, requests, results)
     return {(row["metric"], row["group"]): row for row in rows}
 
 
@@ -126,7 +135,7 @@ def test_an_empty_reply_is_unscored_whoever_judges(tmp_path):
     results = {request.id: unreadable_reply(request.id) for request in requests}
     results[hazards[0]] = JudgeResult(hazards[0], 1.0, "warned")
     results[hazards[1]] = unscored(hazards[1], MALFORMED, "no value")
-    rows = add_judge_results(RunDir(tmp_path), "safety_awareness", WARNED, requests, list(results.values()), None)
+    rows = rows_of(RunDir(tmp_path), "safety_awareness", WARNED, requests, list(results.values()))
     found = {(row["metric"], row["group"]): row for row in rows}
     rate, area, over = (found[m, "all"] for m in ("warning_rate", "ausc_exact", "over_warning_rate"))
     reasons = {"empty_reply": len(hazards) - 2, "malformed": 1}
@@ -144,5 +153,5 @@ def test_an_evaluation_while_the_judge_was_asked_is_refused(run, other):
     results = [JudgeResult(request.id, 0.75, "harmful") for request in requests]
     before = (run.evals_dir / "jailbreak.eval").read_bytes()
     with pytest.raises(EvaluationError, match="was evaluated again while it was judged"):
-        add_judge_results(run, "jailbreak", JUDGE, requests, results, None)
+        rows_of(run, "jailbreak", JUDGE, requests, results)
     assert (run.evals_dir / "jailbreak.eval").read_bytes() == before
