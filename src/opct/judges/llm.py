@@ -42,7 +42,6 @@ BAD_STOPS = {  # stop reasons of an incomplete answer
     "model_length": (JUDGE_CONTEXT, "request and reply do not fit the judge's context"),
     "content_filter": (JUDGE_FILTERED, "a content filter of the endpoint stopped the judge"),
 }
-MAX_ANSWER_CHARACTERS = 100_000
 BYTES_A_TOKEN = 3.5  # of English about 4; of other scripts fewer characters, but more bytes
 
 
@@ -248,8 +247,6 @@ class LLMJudge:
             return None, *BAD_STOPS[output.stop_reason]
         if not answer.strip():
             return None, JUDGE_EMPTY, "the judge's answer has no text"
-        if len(answer) > MAX_ANSWER_CHARACTERS:
-            return None, MALFORMED, f"the judge's answer is longer than {MAX_ANSWER_CHARACTERS:,} characters"
         parsed = self.rubric.parse(answer)
         if parsed.values is not None:
             return parsed.values, "", ""
