@@ -127,14 +127,12 @@ def read_labels(
 def _meaning(value: str, positive: Sequence[str], negative: Sequence[str]) -> bool | None:
     """True for yes, False for no, None for neither. A named value wins over the usual ones."""
     folded = _fold(value)
-    if folded in map(_fold, positive):
-        return True
     if folded in map(_fold, negative):
         return False
+    if folded in map(_fold, positive or YES):
+        return True
     if positive and not negative:
         return False if folded else None
-    if folded in YES and not positive:
-        return True
     return False if folded in NO and not negative else None
 
 
