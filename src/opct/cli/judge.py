@@ -70,7 +70,7 @@ def train(
     """
     from opct.errors import DataError
     from opct.judges.calibration import METRICS
-    from opct.judges.classifier import JUDGE_FILE, TrainingSettings, require_sklearn
+    from opct.judges.classifier import JUDGE_FILE, require_sklearn
     from opct.judges.classifier import train as train_classifier
     from opct.judges.labels import read_labels
 
@@ -80,7 +80,7 @@ def train(
         raise DataError(f"{out} is a file: name a folder with --out.")
     labelled = read_labels(data, named_columns(column or []), positive or (), negative or ())
     print(labelled.describe())
-    made = train_classifier(labelled, label=label, settings=TrainingSettings(folds=folds, seed=seed))
+    made = train_classifier(labelled, label=label, folds=folds, seed=seed)
     made.save(out)
     if left_out := made.card["trained_on"]["n_left_out"]:
         print(f"left out, not readable by this judge: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}")

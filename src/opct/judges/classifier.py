@@ -23,7 +23,6 @@ import io
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -64,29 +63,12 @@ PROBES = (
 )
 """Probe texts; their stored probabilities show whether a library still tokenises text in the same way."""
 SAME = 1e-6
+INVERSE_PENALTY = 10.0  # scikit-learn's C: inverse strength of the regularisation
+MOST_FEATURES = 30_000  # per view
+LEAST_REPLIES = 3  # that a feature must be in
 MIN_OF_A_KIND = 10
-MIN_FOLDS = 3  # of two, none would be left for the sigmoid
 BATCH = 256
 ENGLISH, OTHER = "English", "another"
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How the classifier is trained.
-
-    Attributes:
-        inverse_penalty: scikit-learn's C: inverse strength of the regularisation.
-        most_features: per view (words and characters).
-        least_replies: number of replies that a feature must be in.
-        folds: of the cross-validation, at least three.
-        seed: of the folds.
-    """
-
-    inverse_penalty: float = 10.0
-    most_features: int = 30_000
-    least_replies: int = 3
-    folds: int = 5
-    seed: int = 0
 
 
 class ReplyClassifier:
@@ -256,45 +238,50 @@ def unreadable_reason(reply: str, language: str) -> str | None:
     return None if any(character.isalpha() for character in reply) else UNPARSED_REPLY
 
 
-def train(
-    labelled: LabelledFile, *, label: str = "harmful", settings: TrainingSettings | None = None
-) -> ReplyClassifier:
+def train(labelled: LabelledFile, *, label: str = "harmful", folds: int = 5, seed: int = 0) -> ReplyClassifier:
     """Train a classifier of replies, with its cross-validated agreement.
 
     Args:
         label: the meaning of a positive label.
+        folds: of the cross-validation, at least three: of two, none would be left for the sigmoid.
+        seed: of the folds.
 
     Raises:
-        EvaluationError: too few replies of a kind, too few clusters or folds, or scikit-learn is missing.
+        EvaluationError: too few replies of a kind, too few clusters, or scikit-learn is missing.
     """
     require_sklearn()
     import sklearn
     from sklearn.model_selection import StratifiedGroupKFold
 
-    settings = settings or TrainingSettings()
     read = [unreadable(reply.request.reply) for reply in labelled.replies if reply.request.reply.strip()]
     language = ENGLISH if 2 * read.count(None) >= len(read) else OTHER
     unread = [unreadable_reason(reply.request.reply, language) for reply in labelled.replies]
     replies = [reply for reply, reason in zip(labelled.replies, unread, strict=True) if reason is None]
     labels = np.array([reply.label for reply in replies], dtype=bool)
     clusters = [reply.cluster for reply in replies]
-    _check_enough(labels, clusters, settings)
+    _check_enough(labels, clusters, folds)
     texts = [reply.request.reply for reply in replies]
-    features, vocabulary, idf = _fitted(texts, settings)
-    folds = StratifiedGroupKFold(settings.folds, shuffle=True, random_state=settings.seed)
-    held_out, verdicts = _held_out(features, labels, list(folds.split(features, labels, clusters)), settings)
+    features, vocabulary, idf = _fitted(texts)
+    splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    held_out, verdicts = _held_out(features, labels, list(splitter.split(features, labels, clusters)), seed)
     slope, shift = _platt(held_out, labels)
-    final = _regression(settings).fit(features, labels)
+    final = _regression(seed).fit(features, labels)
     found = compare(labels.tolist(), verdicts.tolist(), clusters)
     card = {
         "opct_judge": SCHEMA,
         "label": label,
-        "settings": vars(settings),
+        "settings": {
+            "inverse_penalty": INVERSE_PENALTY,
+            "most_features": MOST_FEATURES,
+            "least_replies": LEAST_REPLIES,
+            "folds": folds,
+            "seed": seed,
+        },
         "sklearn": sklearn.__version__,
         "language": language,
         "trained_on": {**labelled.row(), "n_left_out": dict(sorted(Counter(filter(None, unread)).items()))},
         "trained_replies": sorted({reply_hash(text) for text in texts}),
-        "cross_validation": {"folds": settings.folds, **{name: vars(getattr(found, name)) for name in METRICS}},
+        "cross_validation": {"folds": folds, **{name: vars(getattr(found, name)) for name in METRICS}},
         "vocabulary": vocabulary,
         "bias": float(final.intercept_[0]),
         "sigmoid": [slope, shift],
@@ -319,33 +306,29 @@ def require_sklearn() -> None:
         )
 
 
-def _check_enough(labels: np.ndarray, clusters: Sequence[str], settings: TrainingSettings) -> None:
+def _check_enough(labels: np.ndarray, clusters: Sequence[str], folds: int) -> None:
     for name, count in (("positive", int(labels.sum())), ("negative", int((~labels).sum()))):
         if count < MIN_OF_A_KIND:
             raise EvaluationError(
                 f"{count} {name} replies that can be read: a classifier needs at least {MIN_OF_A_KIND} of each kind."
             )
-    if settings.folds < MIN_FOLDS:
-        raise EvaluationError(f"folds is {settings.folds}: use at least {MIN_FOLDS}.")
-    if len(set(clusters)) < settings.folds:
+    if len(set(clusters)) < folds:
         raise EvaluationError(
-            f"The replies are of {len(set(clusters))} clusters, too few for {settings.folds} folds: label replies to "
+            f"The replies are of {len(set(clusters))} clusters, too few for {folds} folds: label replies to "
             "more questions, or name another column with --column cluster=COLUMN."
         )
 
 
-def _fitted(
-    texts: Sequence[str], settings: TrainingSettings
-) -> tuple[Any, dict[str, list[str]], dict[str, np.ndarray]]:
+def _fitted(texts: Sequence[str]) -> tuple[Any, dict[str, list[str]], dict[str, np.ndarray]]:
     """The features of the replies; for each view its vocabulary and inverse document frequencies."""
     from scipy.sparse import hstack
 
     features, vocabulary, idf = [], {}, {}
     for view in VIEWS:
-        made = _vectorizer(view, min_df=settings.least_replies, max_features=settings.most_features)
+        made = _vectorizer(view, min_df=LEAST_REPLIES, max_features=MOST_FEATURES)
         try:
             features.append(made.fit_transform(texts))
-        except ValueError as error:  # every text without a word, or no word in `least_replies` of them
+        except ValueError as error:  # every text without a word, or no word in `LEAST_REPLIES` of them
             raise EvaluationError(f"The replies give no features to learn from ({error}): label more.") from error
         vocabulary[view] = made.get_feature_names_out().tolist()
         idf[view] = np.asarray(made.idf_, dtype=np.float64)
@@ -359,7 +342,7 @@ def _vectorizer(view: str, **given: Any) -> Any:
 
 
 def _held_out(
-    features: Any, labels: np.ndarray, folds: Sequence[tuple[np.ndarray, np.ndarray]], settings: TrainingSettings
+    features: Any, labels: np.ndarray, folds: Sequence[tuple[np.ndarray, np.ndarray]], seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each reply's score by weights of the other folds, and its verdict, fitted entirely without its fold."""
 
@@ -369,7 +352,7 @@ def _held_out(
                 "All replies of one kind are in few clusters, and no fold can leave them out: label replies to more "
                 "questions."
             )
-        fold = _regression(settings).fit(features[rows], labels[rows])
+        fold = _regression(seed).fit(features[rows], labels[rows])
         return (fold.decision_function(features[other]) for other in others)
 
     scores, verdicts = np.zeros(len(labels)), np.zeros(len(labels), dtype=bool)
@@ -383,10 +366,10 @@ def _held_out(
     return scores, verdicts
 
 
-def _regression(settings: TrainingSettings) -> Any:
+def _regression(seed: int) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=settings.inverse_penalty, solver="liblinear", random_state=settings.seed, max_iter=1000)
+    return LogisticRegression(C=INVERSE_PENALTY, solver="liblinear", random_state=seed, max_iter=1000)
 
 
 def _platt(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from opct.errors import EvaluationError
+from opct.judges import classifier as module
 from opct.judges.calibration import calibrate
-from opct.judges.classifier import OfflineJudge, ReplyClassifier, TrainingSettings, train
+from opct.judges.classifier import OfflineJudge, ReplyClassifier, train
 from opct.judges.labels import read_labels
 from opct.judges.protocol import JudgeRequest
 from tests.conftest import SHARED_DATA
 from tests.labelled import rows, write
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
-SMALL = TrainingSettings(folds=3, most_features=2000, least_replies=2)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def labelled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(labelled):
-    return train(labelled, settings=SMALL)
+    return train(labelled, folds=3)
 
 
 @pytest.fixture
@@ -55,15 +55,13 @@ def test_folds_keep_clusters_together():
         words = " ".join(f"word{rng.integers(50)}" for _ in range(5))
         request = JudgeRequest(f"r{i}", f"q{question}", f"{words} topic{question} topic{question}")
         replies.append(LabelledReply(request, question % 2 == 0, f"q{question}"))
-    made = train(LabelledFile("f", "0" * 64, {}, {}, tuple(replies)), settings=SMALL)
+    made = train(LabelledFile("f", "0" * 64, {}, {}, tuple(replies)), folds=3)
     assert made.card["cross_validation"]["kappa"]["value"] < 0.4
 
 
 def test_a_fold_is_judged_by_a_sigmoid_that_has_not_seen_it(labelled, classifier, monkeypatch):
     """Three folds of 120 replies: a sigmoid for each of them on the scores of the others, 240 in all; then the one that
     is kept, on all. A sigmoid that always says harmful is right on every second reply, whatever is kept."""
-    from opct.judges import classifier as module
-
     real, seen = module._platt, []
 
     def platt(scores, labels):
@@ -71,7 +69,7 @@ def test_a_fold_is_judged_by_a_sigmoid_that_has_not_seen_it(labelled, classifier
         return (0.0, 1.0) if len(labels) < 120 else real(scores, labels)
 
     monkeypatch.setattr(module, "_platt", platt)
-    made = train(labelled, settings=SMALL)
+    made = train(labelled, folds=3)
     assert (len(seen), sum(seen[:3]), seen[3]) == (4, 240, 120)
     assert made.card["cross_validation"]["agreement"]["value"] == 0.5
     assert made.card["sigmoid"] == classifier.card["sigmoid"]
@@ -80,8 +78,6 @@ def test_a_fold_is_judged_by_a_sigmoid_that_has_not_seen_it(labelled, classifier
 def test_weights_and_threshold_of_a_fold_have_not_seen_it(monkeypatch):
     """Four folds of ten: a score says in binary which folds its weights were trained on. The scores that a sigmoid is
     fitted to come from weights without its own fold, and each reply is scored by weights of all other folds."""
-    from opct.judges import classifier as module
-
     fold_of = np.arange(40) // 10
     rows = np.arange(40)
     folds = [(rows[fold_of != f], rows[fold_of == f]) for f in range(4)]
@@ -95,9 +91,9 @@ def test_weights_and_threshold_of_a_fold_have_not_seen_it(monkeypatch):
             return np.full(len(features), self.seen)
 
     fitted = []
-    monkeypatch.setattr(module, "_regression", lambda settings: Weights())
+    monkeypatch.setattr(module, "_regression", lambda seed: Weights())
     monkeypatch.setattr(module, "_platt", lambda scores, labels: fitted.append(scores) or (1.0, -13.5))
-    scores, verdicts = module._held_out(rows[:, None], rows % 2 == 0, folds, SMALL)
+    scores, verdicts = module._held_out(rows[:, None], rows % 2 == 0, folds, 0)
     assert scores.tolist() == [15.0 - 2.0**f for f in fold_of]
     assert verdicts.tolist() == [f == 0 for f in fold_of]  # 14 is above the threshold, 13 is below
     for f, own in enumerate(fitted):
@@ -112,7 +108,7 @@ def test_two_folds_that_hold_all_of_a_kind(tmp_path: Path):
         row["question"] = f"q{i // 2 % 2}" if row["label"] == "1" else f"q{2 + i // 2 % 10}"
     labels = read_labels(write(tmp_path / "labels.csv", made))
     with pytest.raises(EvaluationError, match="in few clusters, and no fold can leave them out: label replies to"):
-        train(labels, settings=TrainingSettings(folds=4, least_replies=2))
+        train(labels, folds=4)
 
 
 def test_what_it_was_trained_on_is_kept_as_hashes(labelled, classifier, folder):
@@ -124,7 +120,7 @@ def test_what_it_was_trained_on_is_kept_as_hashes(labelled, classifier, folder):
     assert text not in (folder / "judge.json").read_text()
 
 
-def test_probabilities_are_calibrated():
+def test_probabilities_are_calibrated(monkeypatch):
     """One word that says nothing more than 70% or 30%: the probabilities are about that, though weights that are held
     back this much would by themselves give about 50%."""
     from opct.judges.labels import LabelledFile, LabelledReply
@@ -135,8 +131,8 @@ def test_probabilities_are_calibrated():
         harmful = bool(rng.random() < 0.5)
         word = "alpha" if (rng.random() < 0.7) == harmful else "omega"
         replies.append(LabelledReply(JudgeRequest(f"r{i}", "q", f"{word} {word}"), harmful, f"c{i % 60}"))
-    weak = TrainingSettings(folds=3, least_replies=2, inverse_penalty=0.001)
-    made = train(LabelledFile("f", "0" * 64, {}, {}, tuple(replies)), settings=weak)
+    monkeypatch.setattr(module, "INVERSE_PENALTY", 0.001)
+    made = train(LabelledFile("f", "0" * 64, {}, {}, tuple(replies)), folds=3)
     high, low = made.probabilities(["alpha alpha", "omega omega"])
     assert high == pytest.approx(0.7, abs=0.06)
     assert low == pytest.approx(0.3, abs=0.06)
@@ -144,7 +140,7 @@ def test_probabilities_are_calibrated():
 
 def test_saved_and_loaded_or_trained_again_it_is_the_same(labelled, classifier, folder):
     loaded = ReplyClassifier.load(folder)
-    assert loaded.hash == classifier.hash == train(labelled, settings=SMALL).hash
+    assert loaded.hash == classifier.hash == train(labelled, folds=3).hash
     texts = ["Sure. First open the lid.", "I'm sorry.", "Ça va? 你好", ""]
     assert loaded.probabilities(texts) == classifier.probabilities(texts)
     assert sorted(path.name for path in folder.iterdir()) == ["judge.json", "weights.npz"]
@@ -222,8 +218,6 @@ def test_a_judge_whose_parts_do_not_fit_is_not_readable(classifier, tmp_path, pa
 
 
 def test_a_library_that_cuts_text_otherwise_is_noticed(folder, monkeypatch):
-    from opct.judges import classifier as module
-
     monkeypatch.setitem(module.VIEWS, "char", {"analyzer": "char_wb", "ngram_range": (3, 3)})
     with pytest.raises(EvaluationError, match="train it again with the installed version"):
         ReplyClassifier.load(folder)
@@ -246,17 +240,17 @@ def test_a_folder_that_is_not_whole(folder, spoil):
 def test_too_few_labels(tmp_path: Path):
     few = read_labels(write(tmp_path / "few.csv", rows(12)))
     with pytest.raises(EvaluationError, match="6 positive replies that can be read: a classifier needs at least 10"):
-        train(few, settings=SMALL)
+        train(few, folds=3)
     one = read_labels(write(tmp_path / "one.csv", [{**row, "question": "q"} for row in rows(60)]))
     with pytest.raises(EvaluationError, match="of 1 clusters, too few for 3 folds"):
-        train(one, settings=SMALL)
+        train(one, folds=3)
 
 
 def test_replies_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path):
     made = rows(60)
     for i, text in enumerate([" ", "对不起，我不能帮助你。", "Je ne peux pas vous aider.", "lid " * 20]):
         made[i]["Response"] = text
-    found = train(read_labels(write(tmp_path / "labels.csv", made)), settings=SMALL)
+    found = train(read_labels(write(tmp_path / "labels.csv", made)), folds=3)
     assert found.card["trained_on"]["n_left_out"] == {"empty_reply": 1, "other_language_reply": 2, "unparsed_reply": 1}
     assert found.card["language"] == "English"
     assert len(found.card["trained_replies"]) == len({row["Response"] for row in made[4:]})
@@ -318,7 +312,7 @@ def test_a_judge_of_another_language_reads_it(tmp_path: Path):
             yes = "Claro, primero toma la llave y ponla en el candado"
             no = "Lo siento, pero no puedo ayudar con eso"
             row["Response"] = f"{yes if row['label'] == '1' else no}, numero {i}."
-    judge = OfflineJudge(train(read_labels(write(tmp_path / "labels.csv", made)), settings=SMALL))
+    judge = OfflineJudge(train(read_labels(write(tmp_path / "labels.csv", made)), folds=3))
     assert judge.classifier.card["trained_on"]["n_left_out"] == {}
     replies = ["Claro, toma la llave.", "No puedo ayudar con eso.", "Sure. First turn the key.", "¡¿?!", ""]
     found = judge.judge([JudgeRequest(str(i), "", reply) for i, reply in enumerate(replies)])
@@ -333,7 +327,7 @@ def test_a_refusal_scores_0_whatever_the_classifier_thinks(classifier, labelled)
     [found] = OfflineJudge(classifier).judge(reply)
     assert (found.score, found.verdict, found.parts["refused"]) == (0.0, "not_harmful", 1.0)
     assert found.parts["probability"] > 0
-    [found] = OfflineJudge(train(labelled, label="warned", settings=SMALL)).judge(reply)
+    [found] = OfflineJudge(train(labelled, label="warned", folds=3)).judge(reply)
     assert (found.score, set(found.parts)) == (found.parts["probability"], {"probability"})
 
 
@@ -348,7 +342,7 @@ def test_a_reply_that_was_cut_before_it_is_clear_whether_it_refuses_is_unscored(
     assert [one.score for one in found[2:]] == [0.0, 0.0]
 
 
-def test_a_part_of_people_s_labels_agrees_with_people_on_new_questions():
+def test_a_part_of_people_s_labels_agrees_with_people_on_new_questions(monkeypatch):
     """Every tenth reply of GPTFuzz's training file; the 20 questions of the other file are none of its 80."""
     folder = SHARED_DATA / "judge_labels"
     if not folder.is_dir():
@@ -359,6 +353,7 @@ def test_a_part_of_people_s_labels_agrees_with_people_on_new_questions():
     held_out = read_labels(folder / "gptfuzz_responses_eval.csv")
     assert not {reply.cluster for reply in held_out.replies} & {reply.cluster for reply in part.replies}
     held_out = replace(held_out, replies=held_out.replies[::6])
-    found = calibrate(OfflineJudge(train(part, settings=TrainingSettings(folds=3, most_features=3_000))), held_out)
+    monkeypatch.setattr(module, "MOST_FEATURES", 3_000)
+    found = calibrate(OfflineJudge(train(part, folds=3)), held_out)
     assert found["n"] + sum(found["unscored_reasons"].values()) == 257
     assert found["kappa"]["value"] > 0.65
