@@ -13,7 +13,7 @@ from opct.cli.options import App, Seed, named_columns, refuse_existing
 
 if TYPE_CHECKING:
     from opct.judges.classifier import OfflineJudge
-    from opct.judges.llm import LLMJudge, Prices
+    from opct.judges.llm import LLMJudge
     from opct.judges.protocol import JudgeRequest, JudgeResult
     from opct.runs.console import Progress
 
@@ -43,8 +43,7 @@ Negative = Annotated[
 ModelName = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help="The judge model of a rubric: any Inspect model.")
 ]
-Price = Annotated[str | None, typer.Option(metavar="IN,OUT", help="Price of a million input and output tokens.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the estimated cost and exit.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the estimated calls and tokens, and exit.")]
 
 
 @app.command("train")
@@ -114,7 +113,6 @@ def calibrate(
     positive: Positive = None,
     negative: Negative = None,
     model: ModelName = None,
-    price: Price = None,
     cache: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Cache of judge results. Default: next to --out.")
     ] = None,
@@ -135,15 +133,14 @@ def calibrate(
     from opct.judges.calibration import calibrations_folder, render, store
     from opct.judges.labels import read_labels
 
-    prices = _prices(price)
     labelled = read_labels(labels, named_columns(column or []), positive or (), negative or ())
     own = Path(judge) / "calibrations" if Path(judge).is_dir() else calibrations_folder()
     folder = out or own
     opened = _judge_of(judge, model, settings, cache or folder / "judge_cache.jsonl")
     print(f"judge: {opened.identity.describe()}\n{labelled.describe()}")
-    if _stops_after_cost(opened, [reply.request for reply in labelled.replies], prices, dry_run):
+    if _stops_after_cost(opened, [reply.request for reply in labelled.replies], dry_run):
         return
-    with _asking(opened, prices) as progress:
+    with _asking(opened) as progress:
         found = measure(opened, labelled, progress=progress)
     path = store(found, folder)
     Console().print(render(found))
@@ -160,7 +157,6 @@ def run(
     judge: Annotated[str, typer.Option(metavar="JUDGE", help=JUDGE_HELP)],
     axis: Annotated[str, typer.Option(metavar="NAME", help="The axis whose samples are judged.")] = "jailbreak",
     model: ModelName = None,
-    price: Price = None,
     dry_run: DryRun = False,
 ) -> None:
     """Judge the replies of an evaluation.
@@ -176,15 +172,14 @@ def run(
     from opct.judges.apply import check_judge, judge_run, judgeable, requests_of
     from opct.runs.run_dir import RunDir
 
-    prices = _prices(price)
     folder = RunDir(target)
     opened = _judge_of(judge, model, settings, folder.judge_cache_path)
     check_judge(opened.identity, axis)
     requests = requests_of(judgeable(read_samples(folder.path), axis))
     print(f"judge: {opened.identity.describe()}")
-    if _stops_after_cost(opened, requests, prices, dry_run):
+    if _stops_after_cost(opened, requests, dry_run):
         return
-    with _asking(opened, prices) as progress:
+    with _asking(opened) as progress:
         judgements, rows = judge_run(folder, axis, opened, requests, progress)
     _print_verdicts(opened, judgements)
     print(f"kept in the logs of {folder.evals_dir}")
@@ -196,7 +191,7 @@ def run(
 
 
 @contextmanager
-def _asking(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> Iterator[Progress]:
+def _asking(judge: LLMJudge | OfflineJudge) -> Iterator[Progress]:
     """Progress of the calls; prints the usage at the end, also after an error or an interruption."""
     from opct.judges.llm import LLMJudge
     from opct.runs.console import show_progress
@@ -207,9 +202,8 @@ def _asking(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> Iterator[P
     finally:
         if isinstance(judge, LLMJudge) and judge.client.usage.calls:
             usage = judge.client.usage
-            paid = "" if prices is None else f"; {prices.of(usage):.4f} paid by the given prices"
             tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-            print(f"used: {usage.calls} calls, {tokens}{paid}", flush=True)
+            print(f"used: {usage.calls} calls, {tokens}", flush=True)
 
 
 def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) -> None:
@@ -229,18 +223,6 @@ def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) 
         print(f"warning: {weak}")
 
 
-def _prices(price: str | None) -> Prices | None:
-    from opct.judges.llm import Prices
-
-    if price is None:
-        return None
-    try:
-        read, written = (float(part) for part in price.split(","))
-    except ValueError as error:
-        raise typer.BadParameter(f"{price!r} is not two numbers separated by a comma", param_hint="--price") from error
-    return Prices(read, written)
-
-
 def _judge_of(name: str, model: str | None, settings: list[str] | None, cache: Path) -> LLMJudge | OfflineJudge:
     from opct.config.judge import JudgeConfig
     from opct.config.loader import load_settings
@@ -250,14 +232,12 @@ def _judge_of(name: str, model: str | None, settings: list[str] | None, cache: P
     return load_judge(config, cache=cache)
 
 
-def _stops_after_cost(
-    judge: LLMJudge | OfflineJudge, requests: list[JudgeRequest], prices: Prices | None, dry_run: bool
-) -> bool:
+def _stops_after_cost(judge: LLMJudge | OfflineJudge, requests: list[JudgeRequest], dry_run: bool) -> bool:
     """Print the judge and the estimated cost; True if only the cost was asked for."""
     from opct.judges.llm import LLMJudge
 
     if isinstance(judge, LLMJudge):
-        print(f"cost: {judge.estimate(requests, prices)}", flush=True)
+        print(f"cost: {judge.estimate(requests)}", flush=True)
     elif dry_run:
         print(f"cost: none; {len(requests)} replies offline")
     return dry_run

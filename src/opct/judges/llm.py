@@ -45,26 +45,6 @@ BAD_STOPS = {  # stop reasons of an incomplete answer
 BYTES_A_TOKEN = 3.5  # of English about 4; of other scripts fewer characters, but more bytes
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Prices per million tokens.
-
-    Raises:
-        EvaluationError: a price is below 0.
-    """
-
-    input: float
-    output: float
-
-    def __post_init__(self) -> None:
-        if not (self.input >= 0 and self.output >= 0):
-            raise EvaluationError(f"The prices {self.input} and {self.output} per million tokens must be at least 0.")
-
-    def of(self, usage: Usage) -> float:
-        """The price of a usage."""
-        return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
-
-
 def _with_id(row: Any) -> Any:
     return {**row, "id": ""} if isinstance(row, dict) else row
 
@@ -149,7 +129,7 @@ class LLMJudge:
             settings={**{field: getattr(config, field) for field in sampling}, **(address or {})},
         )
 
-    def estimate(self, requests: Sequence[JudgeRequest], prices: Prices | None = None) -> str:
+    def estimate(self, requests: Sequence[JudgeRequest]) -> str:
         """The usage of judging these in one line, without any call; tokens are estimated from the prompts' bytes."""
         new = self._new(requests)
         sizes = [len(self.rubric.prompt(one, "0" * 16).encode("utf-8", "surrogatepass")) for one in new]
@@ -157,12 +137,11 @@ class LLMJudge:
         most = Usage(len(new), tokens, len(new) * self.config.max_completion_tokens)
         n_cached = sum(self.cache.get(self.identity, one) is not None for one in requests)
         n_empty = sum(not one.reply.strip() for one in requests)
-        line = (
+        return (
             f"{len(requests)} replies: {n_cached} judged before, {n_empty} empty; {most.calls} calls (at most "
             f"{most.calls * (1 + self.config.retries)} with retries), about {most.input_tokens:,} tokens in, at most "
             f"{most.output_tokens:,} out"
         )
-        return line if prices is None else f"{line}; about {prices.of(most):.2f} at most, without retries"
 
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
         """One result for each request, in order.

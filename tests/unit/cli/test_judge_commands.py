@@ -93,11 +93,10 @@ def test_train_refuses_what_is_there(tmp_path: Path, capsys):
 
 def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys):
     run = samples(tmp_path / "run")
-    arguments = ("--judge", "strongreject", "--model", "mockllm/model", "--price", "1,2", "--dry-run")
+    arguments = ("--judge", "strongreject", "--model", "mockllm/model", "--dry-run")
     assert opct("judge", "run", run, *arguments) == 0
     said = capsys.readouterr().out
     assert "cost: 4 replies: 0 judged before, 0 empty; 4 calls (at most 12 with retries)" in said
-    assert "about 0.01 at most" in said
     assert {sample.task for sample in read_samples(run)} == {"jailbreak"}
 
 
@@ -125,7 +124,6 @@ def test_a_calibration_in_another_folder_says_how_it_is_found(own: str, tmp_path
         (["run", "none", "--judge", "strongrejct"], 1, "Did you mean 'strongreject'"),
         (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "Did you mean 'strongreject'"),
         (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No label file at none.csv"),
-        (["calibrate", "x", "--labels", "labels.csv", "--price", "1"], 2, "not two numbers"),
         (["calibrate", "x", "retrys=1", "--labels", "labels.csv"], 1, "did you mean retries"),
         (["calibrate", "x", "--labels", "labels.csv", "--column", "label"], 2, "not ROLE=NAME"),
     ],

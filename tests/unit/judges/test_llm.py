@@ -19,7 +19,7 @@ from opct.errors import EvaluationError
 from opct.evals.provider import as_inspect_model
 from opct.judges import client
 from opct.judges.factory import load_judge
-from opct.judges.llm import LLMJudge, Prices
+from opct.judges.llm import LLMJudge
 from opct.judges.protocol import JudgeRequest, Usage, new_usage, unscored_reasons
 from opct.judges.rubrics import FACT_WARNING, STRONGREJECT
 from opct.runs.console import NullProgress
@@ -293,7 +293,6 @@ def test_the_cost_counts_no_cached_and_no_empty_reply(tmp_path: Path):
     before, tokens, after = re.fullmatch("(.*about )([0-9]+)( tokens in.*)", cost).groups()
     assert before == "5 replies: 1 judged before, 1 empty; 2 calls (at most 6 with retries), about "
     assert after == " tokens in, at most 200 out"
-    assert judge.estimate(asked, Prices(0, 5000)) == f"{cost}; about 1.00 at most, without retries"
     judge.judge(asked)
     assert int(tokens) == pytest.approx(sum(len(prompt.encode()) for prompt in script.prompts) / 3.5, abs=2)
 
