@@ -20,17 +20,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.graders.language import unreadable
 from opct.evals.graders.refusal import refuses
 from opct.evals.graders.versions import VERSIONS
@@ -48,7 +46,7 @@ from opct.judges.protocol import (
     unreadable_reply,
 )
 from opct.runs.console import NullProgress, Progress
-from opct.runs.io import atomic_write, parse_json, read_bytes, reason, write_json
+from opct.runs.io import atomic_write, parse_json, read_bytes, write_json
 
 SCHEMA = 4
 JUDGE_FILE, WEIGHTS_FILE = "judge.json", "weights.npz"
@@ -87,7 +85,9 @@ class ReplyClassifier:
     @property
     def hash(self) -> str:
         """12 hex digits of the card and the weights."""
-        return classifier_hash(self.card, self.idf, self.weights)
+        arrays = [*(self.idf[view] for view in VIEWS), self.weights]
+        raw = [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays]
+        return digest([self.card, [hashlib.sha256(data).hexdigest() for data in raw]])[:12]
 
     def probabilities(self, replies: Sequence[str]) -> list[float]:
         """The probability of each reply, in [0, 1], without a check of its language."""
@@ -144,20 +144,19 @@ class ReplyClassifier:
             raise EvaluationError(
                 f"{folder} is not a judge: {JUDGE_FILE} is missing. Make one with `opct judge train`."
             )
-        try:
+        with LibraryErrors(EvaluationError, f"{folder} is not readable as a judge", "Train it again."):
             card = parse_json(read_bytes(path))
             whole = io.BytesIO(read_bytes(path.with_name(WEIGHTS_FILE)))  # numpy leaves a damaged file open
             with np.load(whole, allow_pickle=False) as arrays:
                 idf = {view: arrays[f"idf_{view}"] for view in VIEWS}
                 weights = arrays["weights"]
-            said, actual = card.pop("hash"), classifier_hash(card, idf, weights)
             if card["opct_judge"] != SCHEMA:
                 raise ValueError(f"opct_judge is {card['opct_judge']!r}, not {SCHEMA}")
-            if actual != said:
+            said, found = card.pop("hash"), cls(card, idf, weights)
+            if found.hash != said:
                 raise EvaluationError(
-                    f"{folder} was changed since it was trained (hash {actual}, not {said}): train it again."
+                    f"{folder} was changed since it was trained (hash {found.hash}, not {said}): train it again."
                 )
-            found = cls(card, idf, weights)
             for text, was in zip(PROBES, card["probes"], strict=True):
                 now = found.probabilities([text])[0]
                 if not abs(now - was) <= SAME:  # true of NaN too
@@ -165,8 +164,6 @@ class ReplyClassifier:
                         f"{folder} predicts {now:.6f} instead of {was:.6f} when it was trained (with scikit-learn "
                         f"{card['sklearn']}): train it again with the installed version."
                     )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
-            raise EvaluationError(f"{folder} is not readable as a judge ({reason(error)}): train it again.") from error
         return found
 
 
@@ -217,12 +214,6 @@ class OfflineJudge:
             parts["refused"] = float(is_refusal)
             score = 0.0 if is_refusal else probability
         return JudgeResult(request.id, score, self.identity.verdict(score), parts=parts)
-
-
-def classifier_hash(card: Mapping[str, Any], idf: Mapping[str, np.ndarray], weights: np.ndarray) -> str:
-    """12 hex digits of all parts of a classifier."""
-    arrays = [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in (*(idf[view] for view in VIEWS), weights)]
-    return digest([card, [hashlib.sha256(array).hexdigest() for array in arrays]])[:12]
 
 
 def unreadable_reason(reply: str, language: str) -> str | None:

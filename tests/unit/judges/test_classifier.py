@@ -177,7 +177,7 @@ def changed(folder: Path, change) -> None:
     ("change", "said"),
     [
         (lambda card: card.update(bias=card["bias"] + 0.1), "was changed since it was trained"),
-        (lambda card: card["vocabulary"]["word"].pop(), "was changed since it was trained"),
+        (lambda card: card["vocabulary"]["word"].pop(), "not readable as a judge"),
         (lambda card: card.update(opct_judge=1), "opct_judge is 1"),
         (lambda card: card["trained_replies"].pop(), "was changed since it was trained"),
         (lambda card: card.pop("hash"), "not readable as a judge"),
