@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -104,10 +104,6 @@ class AttackUsage:
             seconds,
             sum((one.judge_usage for one in own), self.judge_usage),
         )
-
-    def row(self) -> dict[str, Any]:
-        """As a JSON object, without the judge's usage, which has no limit."""
-        return {name: value for name, value in asdict(self).items() if name != "judge_usage"}
 
 
 class BudgetTracker:

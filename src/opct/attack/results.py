@@ -330,6 +330,8 @@ def build_result(run: AttackRun) -> dict[str, Any]:
     weak = said if judge.identity.name in RULES else weakness(calibration)
     rows = _rows(run, found)
     limits = {name.removeprefix("max_"): value for name, value in run.budget.model_dump().items()}
+    spent = asdict(run.spent)
+    judge_usage = spent.pop("judge_usage")  # it has no limit
     return {
         "schema": SCHEMA,
         "kind": KIND,
@@ -340,8 +342,8 @@ def build_result(run: AttackRun) -> dict[str, Any]:
         "training": None if run.training is None else dict(run.training),
         "judge": {**judge.identity.row(), "calibration": calibration, "warning": weak},
         "settings": {name: value for name, value in run.settings.items() if name != "judge"},  # it is a separate key
-        "budget": {"limits": limits, "spent": run.spent.row(), "queries_cut_short_at_most": run.lost_queries},
-        "judge_usage": asdict(run.spent.judge_usage),
+        "budget": {"limits": limits, "spent": spent, "queries_cut_short_at_most": run.lost_queries},
+        "judge_usage": judge_usage,
         "ended": ended,
         "rows": rows,
         "curve": curve_rows(found),
