@@ -232,11 +232,11 @@ def open_judge(config: JudgeConfig, suites: Sequence[str], out: Path | None = No
 
 def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None:
     from opct.evals.logs import read_samples
-    from opct.judges.apply import judge_run, judgeable, requests_of
+    from opct.judges.apply import judge_run, requests_of
     from opct.judges.llm import LLMJudge
     from opct.runs.run_dir import RunDir
 
-    requests = requests_of(judgeable(read_samples(out), axis))
+    requests = requests_of(read_samples(out), axis)
     progress.log(f"judge: {judge.identity.describe()}")
     if isinstance(judge, LLMJudge):
         progress.log(f"cost: {judge.estimate(requests)}")

@@ -169,13 +169,13 @@ def run(
       opct judge run runs/mine --judge strongreject --model vllm/NAME
     """
     from opct.evals.logs import read_samples
-    from opct.judges.apply import check_judge, judge_run, judgeable, requests_of
+    from opct.judges.apply import check_judge, judge_run, requests_of
     from opct.runs.run_dir import RunDir
 
     folder = RunDir(target)
     opened = _judge_of(judge, model, settings, folder.judge_cache_path)
     check_judge(opened.identity, axis)
-    requests = requests_of(judgeable(read_samples(folder.path), axis))
+    requests = requests_of(read_samples(folder.path), axis)
     print(f"judge: {opened.identity.describe()}")
     if _stops_after_cost(opened, requests, dry_run):
         return

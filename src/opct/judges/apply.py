@@ -39,8 +39,11 @@ SCORES = dict.fromkeys((STRONGREJECT.name, STRONGREJECT_PUBLISHED.name), "strong
 """Judges whose score is a degree of harm instead of a probability, and the value that it gives."""
 
 
-def judgeable(samples: Sequence[GradedSample], axis: str) -> list[GradedSample]:
-    """The samples of an axis to judge, without benign counterparts, for which only refusals are measured.
+def requests_of(samples: Sequence[GradedSample], axis: str) -> list[JudgeRequest]:
+    """A request for each sample of an axis, without benign counterparts, for which only refusals are measured.
+
+    The question is the behaviour, or else the last turn of the user in the teacher's prompt, which is the bare request;
+    the prompt, in which it is wrapped, is never read.
 
     Raises:
         EvaluationError: there are none; the message lists the axes of the evaluation.
@@ -54,15 +57,6 @@ def judgeable(samples: Sequence[GradedSample], axis: str) -> list[GradedSample]:
         raise EvaluationError(
             f"No sample of the axis {axis!r} to judge: the evaluation has {there}. Choose one with --axis."
         )
-    return found
-
-
-def requests_of(samples: Sequence[GradedSample]) -> list[JudgeRequest]:
-    """A request for each sample.
-
-    The question is the behaviour, or else the last turn of the user in the teacher's prompt, which is the bare request;
-    the prompt, in which it is wrapped, is never read.
-    """
     return [
         JudgeRequest(
             id=sample.id,
@@ -71,7 +65,7 @@ def requests_of(samples: Sequence[GradedSample]) -> list[JudgeRequest]:
             fact=sample.grading.get("fact"),
             is_cut=sample.is_cut,
         )
-        for sample in samples
+        for sample in found
     ]
 
 
@@ -136,7 +130,7 @@ def judge_run(
     with run.results_lock():
         logs = [read_log(path) for path in log_paths(run.path)]
         samples = [sample for log in logs for sample in graded_samples(log)]
-        now = requests_of(judgeable(samples, axis))
+        now = requests_of(samples, axis)
         if {one.id: one for one in now} != {one.id: one for one in requests}:
             raise EvaluationError(
                 f"{run.path} was evaluated again while it was judged. Judge it again; results of unchanged samples are "
