@@ -81,13 +81,7 @@ class Agreement:
         return self.tp + self.fp + self.fn + self.tn
 
 
-def compare(
-    labels: Sequence[bool],
-    verdicts: Sequence[bool],
-    clusters: Sequence[Hashable],
-    *,
-    draws: int = DRAWS,
-) -> Agreement:
+def compare(labels: Sequence[bool], verdicts: Sequence[bool], clusters: Sequence[Hashable]) -> Agreement:
     """The agreement of verdicts with labels, with intervals over clusters."""
     names: dict[Hashable, int] = {}
     index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters])
@@ -96,7 +90,7 @@ def compare(
     np.add.at(table, (index, kind), 1.0)
     total = table.sum(axis=0)
     count = len(names)
-    weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1.0 / count), size=draws)
+    weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1.0 / count), size=DRAWS)
     columns = zip(_metrics(total[None])[0], _metrics(weights @ table).T, _slacks(table), strict=True)
     measures = [_measure(value, drawn, count, slack) for value, drawn, slack in columns]
     tp, fp, fn, tn = (int(n) for n in total)
