@@ -241,21 +241,6 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """Result of the attacker's training.
-
-    Attributes:
-        attacker: the frozen one.
-        shots: its successes on training behaviours.
-        summary: settings, cost and learning curve, without a prompt.
-    """
-
-    attacker: Grpo
-    shots: tuple[FewShotExample, ...]
-    summary: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Environment:
     """Training environment: the target, the judge, and the plan."""
 
@@ -271,8 +256,11 @@ class Environment:
 
 def train_attacker(
     plan: TrainingPlan, target: ChatModel, scorer: Scorer, folder: AttackDir, progress: Progress
-) -> Trained:
+) -> tuple[Grpo, list[FewShotExample], dict[str, Any]]:
     """Train the attacker, or resume an interrupted training.
+
+    Returns:
+        The frozen attacker; its successes on training behaviours; settings, cost and learning curve without a prompt.
 
     Raises:
         KeyboardInterrupt: a signal stopped it; the training can be resumed.
@@ -293,8 +281,8 @@ def train_attacker(
     }
     source = f"{plan.model}, trained against the target"
     model = LocalModel(policy, plan.sampling, source=source)
-    shots = tuple(replay.shots(partial(written_message, policy.renderer)))
-    return Trained(Grpo(model, shown), shots, {**shown, "identity": identity, **learning_summary(folder, run)})
+    shots = replay.shots(partial(written_message, policy.renderer))
+    return Grpo(model, shown), shots, {**shown, "identity": identity, **learning_summary(folder, run)}
 
 
 def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: Progress) -> None:
@@ -518,7 +506,7 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
 
 
 def no_learning_signal_warning(summary: Mapping[str, Any]) -> list[str]:
-    """A warning if no training step (`Trained.summary`) had a learning signal."""
+    """A warning if no training step (see `train_attacker`) had a learning signal."""
     curve = summary["curve"]
     if any(row[SIGNAL] for row in curve):
         return []

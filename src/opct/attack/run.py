@@ -11,7 +11,7 @@ from opct.attack import setup
 from opct.attack.config import AttackConfig
 from opct.attack.config import Refine as RefineConfig
 from opct.attack.grpo import (
-    Trained,
+    Grpo,
     TrainingPlan,
     check_training,
     no_learning_signal_warning,
@@ -97,8 +97,8 @@ def run_attack(
         folder.begin(identity | {"target": model.identity(), "attacker": player and player.identity()})
         training = None
         if plan is not None:
-            trained = _train(plan, model, scorer, folder, warnings, progress)
-            player, pool, training = trained.attacker, [*pool, *trained.shots], trained.summary
+            player, shots, training = _train(plan, model, scorer, folder, warnings, progress)
+            pool = [*pool, *shots]
         assert player is not None
         on_behaviors, on_counterparts, spent = _play(
             config, subjects, counterparts, player, model, scorer, folder, pool, stop, progress
@@ -137,12 +137,12 @@ def _load_attacker(
 
 def _train(
     plan: TrainingPlan, model: ChatModel, scorer: Scorer, folder: AttackDir, warnings: list[str], progress: Progress
-) -> Trained:
+) -> tuple[Grpo, list[FewShotExample], dict[str, Any]]:
     """Train the attacker; problems of its training are added to `warnings`."""
     _log_warnings(warnings, progress)  # before it costs anything
-    trained = train_attacker(plan, model, scorer, folder, progress)
-    warnings += _log_warnings(no_learning_signal_warning(trained.summary), progress)
-    return trained
+    attacker, shots, summary = train_attacker(plan, model, scorer, folder, progress)
+    warnings += _log_warnings(no_learning_signal_warning(summary), progress)
+    return attacker, shots, summary
 
 
 def _play(

@@ -246,7 +246,8 @@ def test_the_targets_own_training_is_warned_of_before_the_attacker_is_trained(wh
 def trained(folder, tiny_folder, own, *words, progress=None, **more):
     plan = plan_of(folder, tiny_folder, *words, **more)
     with AttackDir(folder).open() as kept:
-        return train_attacker(plan, own.target, own.scorer, kept, progress or NullProgress())
+        attacker, shots, summary = train_attacker(plan, own.target, own.scorer, kept, progress or NullProgress())
+    return SimpleNamespace(attacker=attacker, shots=shots, summary=summary)
 
 
 def weights(folder):
@@ -349,7 +350,7 @@ def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path,
     second = trained(tmp_path / "moved", tiny_folder, own, *words)
     assert weights(tmp_path / "moved") == weights(whole_folder)
     assert second.summary["curve"] == whole.summary["curve"]
-    assert second.shots == whole.shots != ()
+    assert second.shots == whole.shots != []
     assert second.attacker.identity() == whole.attacker.identity()
     assert (tmp_path / "moved" / "attacker" / "PRIVATE.txt").read_text().startswith("PRIVATE")
     for name in ("attacker", "training_pairs.jsonl"):
