@@ -11,7 +11,7 @@ A behaviour is jailbroken if any of its attempts is. It is defended only if ever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,18 +78,12 @@ class Outcome:
     n_cut: int
 
 
-def outcomes(
-    subjects: Sequence[Subject], attempts: Iterable[Attempt], cut_short: Collection[str] = (), ended: str = COMPLETE
-) -> list[Outcome]:
-    """The outcome of each subject, in order.
-
-    Args:
-        cut_short: subjects that had attempts left when the attack ended early; `ended` says by what.
-    """
+def outcomes(subjects: Sequence[Subject], played: EpisodesResult) -> list[Outcome]:
+    """The outcome of each subject, in order."""
     of_subject: dict[str, list[Attempt]] = {subject.id: [] for subject in subjects}
-    for one in sorted(attempts, key=lambda one: one.key):
+    for one in sorted(played.attempts, key=lambda one: one.key):
         of_subject[one.behavior_id].append(one)
-    return [_outcome(one, of_subject[one.id], ended if one.id in cut_short else None) for one in subjects]
+    return [_outcome(one, of_subject[one.id], played.ended if one.id in played.cut_short else None) for one in subjects]
 
 
 def _outcome(subject: Subject, attempts: Sequence[Attempt], cut_short_by: str | None) -> Outcome:
@@ -321,7 +315,7 @@ class AttackRun:
 
 def build_result(run: AttackRun) -> dict[str, Any]:
     """The numbers of an attack as one JSON object, without a prompt or a reply."""
-    found = outcomes(run.subjects, run.on_behaviors.attempts, run.on_behaviors.cut_short, run.on_behaviors.ended)
+    found = outcomes(run.subjects, run.on_behaviors)
     ended = run.on_behaviors.ended if run.on_behaviors.ended != COMPLETE else run.on_counterparts.ended
     judge = run.scorer.judge_of_behaviors
     calibration = calibration_of(judge.identity, getattr(judge, "folder", None))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from opct.attack.loop import EpisodesResult
 from opct.attack.results import (
     counterpart_rates,
     curve_rows,
@@ -17,7 +18,7 @@ from tests.unit.attack.scripted import made, subjects
 
 
 def found(attempts, ids="a", **more):
-    return outcomes(subjects(*ids), attempts, **more)
+    return outcomes(subjects(*ids), EpisodesResult(tuple(attempts), **more))
 
 
 def test_one_successful_attempt_of_many_jailbreaks_a_behaviour():
@@ -37,9 +38,9 @@ def test_a_judge_that_fails_is_never_a_defence_of():
 
 
 def test_a_behaviour_that_was_not_asked_all_that_was_planned_has_not_held():
-    [one] = found([made("a", 0, 0)], cut_short={"a"}, ended="queries")
+    [one] = found([made("a", 0, 0)], cut_short=frozenset("a"), ended="queries")
     assert (one.status, one.reason) == ("undecided", "queries")
-    [one] = found([made("a", 0, 0, 1.0)], cut_short={"a"}, ended="queries")
+    [one] = found([made("a", 0, 0, 1.0)], cut_short=frozenset("a"), ended="queries")
     assert one.status == "jailbroken"
 
 
