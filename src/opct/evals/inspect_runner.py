@@ -219,10 +219,18 @@ def check_task(spec: str) -> list[str]:
         EvaluationError: there is no such task; the message suggests the nearest one.
     """
     from inspect_ai import list_tasks
+    from inspect_ai._util.entrypoints import ensure_entry_points
+    from inspect_ai._util.registry import registry_find, registry_info
 
     file, _, wanted = spec.partition("@")
     if not file.endswith(".py"):
-        _check_installed(spec)
+        ensure_entry_points()
+        installed = sorted({registry_info(task).name for task in registry_find(lambda info: info.type == "task")})
+        if spec not in installed:
+            raise EvaluationError(
+                f"{unknown('Inspect task', spec, installed)} Or install the package that has it, or give a file as "
+                "`file.py@task`."
+            )
         return [spec]
     path = Path(file).resolve()
     if not path.is_file():
@@ -233,21 +241,6 @@ def check_task(spec: str) -> list[str]:
     if wanted and wanted not in known:
         raise EvaluationError(unknown(f"task of {file}:", wanted, known))
     return [f"{file}@{name}" for name in ([wanted] if wanted else known)]
-
-
-def _check_installed(name: str) -> None:
-    from inspect_ai._util.entrypoints import ensure_entry_points
-    from inspect_ai._util.registry import registry_find, registry_info
-
-    ensure_entry_points()
-    known = sorted({registry_info(task).name for task in registry_find(lambda info: info.type == "task")})
-    package, slash, _ = name.partition("/")
-    if slash and not any(task.startswith(f"{package}/") for task in known):
-        raise EvaluationError(
-            f"No installed package {package!r} has Inspect tasks: install it, or give a file as `file.py@task`."
-        )
-    if name not in known:
-        raise EvaluationError(unknown("Inspect task", name, known))
 
 
 # ------------------------------------------------------------------------------------------------------ quiet

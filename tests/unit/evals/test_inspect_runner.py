@@ -144,7 +144,7 @@ def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
         ("{file}@capitl", "Unknown task of .*Did you mean 'capital'"),
         ("{file}x.py@capital", "No task file at"),
         ("opct/sycophancy_shrt", "Did you mean 'opct/sycophancy_short'"),
-        ("nowhere/gsm8k", "No installed package 'nowhere'"),
+        ("nowhere/gsm8k", "Unknown Inspect task .* Or install the package that has it"),
         ("gsm", "Unknown Inspect task 'gsm'"),
     ],
 )
