@@ -172,7 +172,7 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
 
 
 def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
-    """Raise EvaluationError if a family, file, column or way of grading applies to none of these suites."""
+    """Raise EvaluationError if a family, file, column or prompt applies to none of these suites."""
     if config.columns and config.questions is None:
         raise EvaluationError("columns needs a question file: give it with --questions.")
     uses = [
@@ -187,22 +187,12 @@ def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
     for use in config.data:
         if use not in uses and not is_benchmark(use):
             raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
-    for use, other in ((JAILBREAK_COUNTERPARTS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
-        if use in config.data and other not in config.data:
-            raise EvaluationError(f"{use}={config.data[use]} needs a second file: give {other}=FILE as well.")
     if config.system_prompt is not None and (benchmarks := [name for name in names if is_benchmark(name)]):
         raise EvaluationError(f"system_prompt is not used by {', '.join(benchmarks)}: leave one of the two out.")
-    listed = config.listed_families
     everything = [family for name in names for family in suite_of(name).families]
-    for family in listed or ():
+    for family in config.listed_families or ():
         if family not in everything:
             raise EvaluationError(unknown("family or group of families", family, [*FAMILY_GROUPS, *everything]))
-    for name in names:
-        own = suite_of(name).families
-        if listed is not None and own and not set(listed) & set(own):
-            raise EvaluationError(
-                f"None of the families {', '.join(listed)} applies to the suite {name}: leave that suite out."
-            )
 
 
 # ------------------------------------------------------------------------------------------------ ask and write

@@ -155,7 +155,7 @@ def test_a_file_with_columns_of_its_own_its_counterparts_and_what_is_left_out(tm
     requests = {s.metadata["teacher_prompt"][0]["content"] for s in task.dataset if "benign" in s.metadata["family"]}
     assert requests == {"Harmless 1", "Harmless 2", "Harmless 3"}
     for what, value in about.items():
-        with pytest.raises(EvaluationError, match="of behaviours need a file"):
+        with pytest.raises(EvaluationError, match="are of a file of behaviours"):
             make_tasks(config(**{what: value}))
 
 

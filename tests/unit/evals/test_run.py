@@ -335,10 +335,10 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
         (
             {"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}},
             EvaluationError,
-            "give jailbreak=FILE as well",
+            "are of a file of behaviours: give it",
         ),
         ({"suites": ["jailbreak"], "families": "rot3"}, EvaluationError, "Did you mean 'rot13'"),
-        ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, EvaluationError, "to the suite jailbr"),
+        ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, DataError, "no jailbreak families"),
         (
             {"suites": ["safety_awareness"], "augmented": True},
             DataError,

@@ -130,9 +130,11 @@ def known_behaviors(config: EvalConfig) -> list[Behavior]:
     source, counterparts = config.data.get(JAILBREAK), config.data.get(JAILBREAK_COUNTERPARTS)
     if source is not None:
         return load_behaviors(source, config.behavior_columns, counterparts=counterparts, exclude=config.exclude)
-    for what, given in (("columns", config.behavior_columns), ("categories to leave out", config.exclude)):
-        if given:
-            raise EvaluationError(f"The {what} of behaviours need a file: give it (--data jailbreak=FILE).")
+    if counterparts or config.behavior_columns or config.exclude:
+        raise EvaluationError(
+            "Counterparts, columns and categories to leave out are of a file of behaviours: give it "
+            "(--data jailbreak=FILE)."
+        )
     return builtin_behaviors()
 
 
