@@ -105,10 +105,6 @@ class PolicyAPI(ModelAPI):
         """Default for tasks that set none."""
         return DEFAULT_MAX_TOKENS
 
-    def should_retry(self, ex: BaseException) -> bool:
-        """Never retry: an error in this process would repeat."""
-        return False
-
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
