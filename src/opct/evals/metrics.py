@@ -137,13 +137,13 @@ def _per_fact(of_rate: Callable[[float], float]) -> Callable[[Metric, Sequence[G
     def units(metric: Metric, samples: Sequence[GradedSample]) -> Units:
         single = _per_sample(metric, samples)
         found = Units(reasons=single.reasons, n_truncated=single.n_truncated)
-        rates = pass_rates((sample.cluster, metric.value_of(sample)) for sample in samples)
-        first: dict[str, str] = {}
+        by_fact: dict[str, list[GradedSample]] = {}
         for sample in samples:
-            first.setdefault(sample.cluster, sample.id)
-        for fact, rate in rates.items():
-            found.values[first[fact]] = None if rate is None else of_rate(rate)
-            found.clusters[first[fact]] = fact
+            by_fact.setdefault(sample.cluster, []).append(sample)
+        for fact, own in by_fact.items():
+            rate = pass_rate([metric.value_of(sample) for sample in own])
+            found.values[own[0].id] = None if rate is None else of_rate(rate)
+            found.clusters[own[0].id] = fact
         return found
 
     return units
@@ -180,18 +180,12 @@ def _per_single_value(metric: Metric, samples: Sequence[GradedSample]) -> Units:
 GRID = (0.0, 0.36, 0.68, 0.84, 0.92, 0.96, 0.98, 0.99, 1.0)
 
 
-def pass_rates(values: Iterable[tuple[str, Value]]) -> dict[str, Value]:
-    """The pass rate of each fact from (fact, 1 or 0) a sample; None where no sample of the fact is scored.
+def pass_rate(values: Sequence[Value]) -> Value:
+    """The pass rate of a fact from the value of each of its samples; None where none is scored.
 
     An unscored sample next to a scored one counts as 0, so that it cannot help a fact pass.
     """
-    found: dict[str, list[Value]] = {}
-    for fact, value in values:
-        found.setdefault(fact, []).append(value)
-    return {
-        fact: None if all(value is None for value in own) else sum(value or 0.0 for value in own) / len(own)
-        for fact, own in found.items()
-    }
+    return None if all(value is None for value in values) else sum(value or 0.0 for value in values) / len(values)
 
 
 def reaches(rate: float, tau: float) -> float:
@@ -199,9 +193,9 @@ def reaches(rate: float, tau: float) -> float:
     return float(rate >= tau - 1e-9)
 
 
-def fact_grid_area(rate: float, grid: Sequence[float] = GRID) -> float:
+def fact_grid_area(rate: float) -> float:
     """What one fact adds to the grid area, times the number of facts."""
-    return sum((high - low) * (reaches(rate, low) + reaches(rate, high)) / 2 for low, high in pairwise(grid))
+    return sum((high - low) * (reaches(rate, low) + reaches(rate, high)) / 2 for low, high in pairwise(GRID))
 
 
 # ------------------------------------------------------------------------------------- which samples, which groups
@@ -554,9 +548,8 @@ def estimate(metric: Metric, samples: Sequence[GradedSample]) -> MetricEstimate:
     found = clustered_mean(list(scored.values()), [units.clusters[id_] for id_ in scored], bounds=metric.bounds)
     reasons = dict(sorted(Counter(units.reasons).items()))
     return MetricEstimate(
-        found.value, found.ci_low, found.ci_high, found.n, found.n_clusters,
-        n_unscored=len(units.reasons), unscored_reasons=reasons, n_truncated=units.n_truncated,
-    )  # fmt: skip
+        **vars(found), n_unscored=len(units.reasons), unscored_reasons=reasons, n_truncated=units.n_truncated
+    )
 
 
 def metric_rows(samples: Sequence[GradedSample], settings: Mapping[str, Mapping[str, Any]]) -> list[Row]:

@@ -14,7 +14,7 @@ from opct.evals.metrics import (
     fact_grid_area,
     find_metric,
     metric_rows,
-    pass_rates,
+    pass_rate,
     reaches,
 )
 from opct.evals.run import evaluate, make_tasks
@@ -95,8 +95,8 @@ def grid_area(rates):
 
 def test_no_fact_passes_by_an_unscored_sample():
     """a: 1 of 3, of which 2 are scored; b: 2 of 2; c has no scored sample."""
-    values = [("a", None), ("a", 1.0), ("a", 0.0), ("b", 1.0), ("c", None), ("b", 1.0)]
-    assert pass_rates(values) == {"a": pytest.approx(1 / 3), "b": 1.0, "c": None}
+    rates = [pass_rate(values) for values in ([None, 1.0, 0.0], [1.0, 1.0], [None])]
+    assert rates == [pytest.approx(1 / 3), 1.0, None]
 
 
 def test_the_curve_of_four_facts():
