@@ -81,7 +81,8 @@ def describe_target(target: Target, policy: Policy) -> About:
     """Metadata of the run, model or policy for the results: label, method, seed, weights, and training data."""
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is None:
-        files = _weight_files(Path(target)) if isinstance(target, str | Path) else {}
+        stored = sorted(Path(target).glob("*.safetensors")) if isinstance(target, str | Path) else []
+        files = {path.name: file_sha256(path) for path in stored}
         label = "trained" if policy.has_adapter else "base"
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
         return {"label": label, "weights": weights, **_trained_on(target, policy)}
@@ -133,13 +134,6 @@ def _trained_on(target: Target, policy: Policy) -> About:
     if "trained_questions" in manifest:
         found["trained_questions"] = manifest["trained_questions"]
     return found
-
-
-def _weight_files(folder: Path) -> dict[str, str]:
-    """SHA-256 of the weights in the folder of an adapter or a model, by file name; empty if there are none."""
-    if not folder.is_dir():
-        return {}
-    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}
 
 
 def _file_name(name: str) -> str:
