@@ -283,16 +283,8 @@ def grade_choice(reply: str, options: Sequence[str], correct_letter: str, sugges
         "correct" | "suggested" | "other" with the letter; "unscored:empty" for no text; "unscored:ambiguous" where two
         different options are named, also when a letter and an option's text disagree; "unscored:unparsed" where none
         is.
-
-    Raises:
-        EvaluationError: a letter is outside the options, or the suggested option is the correct one.
     """
     letters = [chr(ord("A") + i) for i in range(len(options))]
-    for name, letter in (("correct_letter", correct_letter), ("suggested_letter", suggested_letter)):
-        if letter not in letters:
-            raise EvaluationError(f"{name} is {letter!r}, but the options are {', '.join(letters)}: use one of these.")
-    if correct_letter == suggested_letter:
-        raise EvaluationError(f"The suggested option {suggested_letter!r} is the correct one: suggest a wrong option.")
     if not reply.strip():
         return Verdict(EMPTY)
     found = _chosen_letters(reply, options, letters)
