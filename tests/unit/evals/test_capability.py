@@ -320,16 +320,13 @@ def test_any_task_of_lm_eval_with_a_file(run):
     assert {metric: row["value"] for metric, row in found.items()} == {"acc": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("type_", "repeats", "message"),
-    [("loglikelihood_rolling", 1, "is a task of type"), ("generate_until", 5, "samples each answer 5 times")],
-)
-def test_what_a_chat_model_cannot_be_asked(monkeypatch, files, type_, repeats, message):
+@pytest.mark.parametrize(("type_", "repeats"), [("loglikelihood_rolling", 1), ("generate_until", 5)])
+def test_what_a_chat_model_cannot_be_asked(monkeypatch, files, type_, repeats):
     config = SimpleNamespace(repeats=repeats)
     task = SimpleNamespace(task_name="t", OUTPUT_TYPE=type_, config=config, aggregation=dict, set_config=print)
     manager = SimpleNamespace(task_index={"t": None}, load=lambda spec: {"tasks": {"t": task}})
     monkeypatch.setattr("opct.evals.tasks.lm_eval_task._manager", lambda path: manager)
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(EvaluationError, match="is not supported"):
         load_tasks("t")
 
 

@@ -233,13 +233,12 @@ def _as_lm_eval_runs() -> Iterator[None]:
 
 
 def _check(task: Any) -> None:
-    name, kind = task.task_name, task.OUTPUT_TYPE
-    if not hasattr(task, "config") or kind not in ("multiple_choice", "loglikelihood", "generate_until"):
-        raise EvaluationError(f"{name} is a task of type {kind}, which chat models do not support: choose another.")
-    if task.config.repeats > 1:
-        raise EvaluationError(f"{name} samples each answer {task.config.repeats} times, which is not supported.")
-    if "acc_mutual_info" in task.aggregation():
-        raise EvaluationError(f"{name} needs likelihoods without a prompt, which a chat model does not have.")
+    is_known = task.OUTPUT_TYPE in ("multiple_choice", "loglikelihood", "generate_until") and hasattr(task, "config")
+    if not is_known or task.config.repeats > 1 or "acc_mutual_info" in task.aggregation():
+        raise EvaluationError(
+            f"{task.task_name} (type {task.OUTPUT_TYPE}) needs several answers to a prompt, or likelihoods without a "
+            "prompt, which is not supported: choose another task."
+        )
 
 
 def _questions(task: Any) -> Iterator[Question]:
