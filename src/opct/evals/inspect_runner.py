@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
-import shutil
 import tempfile
 import threading
 import warnings
@@ -15,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.errors import EvaluationError, RunError, unknown
+from opct.errors import EvaluationError, LibraryErrors, RunError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name, task_name
 from opct.evals.provider import as_inspect_model
@@ -116,13 +114,11 @@ def write_log(log: EvalLog, path: Path) -> None:
     """
     from inspect_ai.log import write_eval_log
 
-    try:
-        with quiet(), tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / path.name
-            write_eval_log(log, str(made), format="eval")
-            content = made.read_bytes()
-    except OSError as error:
-        raise RunError(f"Cannot write {path} by way of {tempfile.gettempdir()}: {reason(error)}.") from error
+    failed = f"Cannot write {path} by way of {tempfile.gettempdir()}"
+    with LibraryErrors(RunError, failed), quiet(), tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / path.name
+        write_eval_log(log, str(made), format="eval")
+        content = made.read_bytes()
     atomic_write(path, content)
 
 
@@ -274,7 +270,7 @@ def _quietened() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     data_home = os.environ.get("XDG_DATA_HOME")
-    os.environ["XDG_DATA_HOME"] = _scratch()
+    os.environ["XDG_DATA_HOME"] = _scratch().name
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
@@ -292,8 +288,6 @@ def _quietened() -> Iterator[None]:
 
 
 @cache
-def _scratch() -> str:
+def _scratch() -> tempfile.TemporaryDirectory[str]:
     """A temporary folder, deleted when this process ends."""
-    folder = tempfile.mkdtemp(prefix="opct-inspect-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return tempfile.TemporaryDirectory(prefix="opct-inspect-", ignore_cleanup_errors=True)
