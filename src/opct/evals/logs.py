@@ -137,17 +137,12 @@ def _graded_sample(
 ) -> GradedSample:
     asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
     fields = dict(
+        **{name: asked[name] for name in ("axis", "family", "family_split", "cluster", "teacher_prompt", "grading")},
         id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]) + epoch,
         task=asked["task"] + ending,
-        axis=asked["axis"],
-        family=asked["family"],
-        family_split=asked["family_split"],
-        cluster=asked["cluster"],
         verdict=graded["verdict"],
         values=values,
         prompt=list(filled_prompt(sample.messages)),
-        teacher_prompt=list(asked["teacher_prompt"]),
-        grading=dict(asked["grading"]),
         reasons=dict(graded.get("reasons") or {}),
         answer_key=graded.get("answer_key"),
         **_reply(sample),
