@@ -158,15 +158,14 @@ def _per_single_value(metric: Metric, samples: Sequence[GradedSample]) -> Units:
     units = Units()
     for sample in samples:
         share, count = metric.value_of(sample), sample.values.get(f"{metric.value}/n")
-        if share is None or count is None:
-            units.values[f"{sample.id}#0"], units.clusters[f"{sample.id}#0"] = None, sample.cluster
+        values: list[Value] = [None]
+        if share is not None and count is not None:
+            values = [float(i < round(share * count)) for i in range(int(count))]
+        else:
             units.reasons.append(sample.unscored_reason or metric.reason)
-            units.n_truncated += sample.is_cut
-            continue
-        for i in range(int(count)):
-            single = f"{sample.id}#{i}"
-            units.values[single], units.clusters[single] = float(i < round(share * count)), sample.cluster
-            units.n_truncated += sample.is_cut
+        for i, value in enumerate(values):
+            units.values[f"{sample.id}#{i}"], units.clusters[f"{sample.id}#{i}"] = value, sample.cluster
+        units.n_truncated += len(values) * sample.is_cut
     return units
 
 
