@@ -128,12 +128,11 @@ def _trained_on(target: Target, policy: Policy) -> About:
     if run is None:
         return {"trained_texts": None} if policy.has_adapter else {}
     manifest = run.read_manifest()
-    found: About = {"trained_texts": read_trained_texts(run)}
-    if "trained_families" in manifest:
-        found["trained_families"] = manifest["trained_families"]
-    if "trained_questions" in manifest:
-        found["trained_questions"] = manifest["trained_questions"]
-    return found
+    return {
+        "trained_texts": read_trained_texts(run),
+        "trained_families": manifest.get("trained_families", ()),
+        "trained_questions": manifest.get("trained_questions", ()),
+    }
 
 
 def _file_name(name: str) -> str:
