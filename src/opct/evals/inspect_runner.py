@@ -13,6 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import inspect_ai
+from inspect_ai import Task
+from inspect_ai._eval.loader import load_tasks
+from inspect_ai._util.entrypoints import ensure_entry_points
+from inspect_ai._util.error import PrerequisiteError
+from inspect_ai._util.registry import registry_find, registry_info
+from inspect_ai.log import EvalLog, write_eval_log
+from inspect_ai.model import GenerateConfig, Model
+
 from opct.errors import EvaluationError, LibraryErrors, RunError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name, task_name
@@ -23,10 +32,6 @@ from opct.runs.io import atomic_write, reason
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from inspect_ai import Task
-    from inspect_ai.log import EvalLog
-    from inspect_ai.model import Model
-
     from opct.models.policy import Policy
 
 UNFINISHED = "unfinished"
@@ -53,10 +58,6 @@ def run_inspect(
         EvaluationError: Inspect cannot run the task, it stopped, or the log cannot be written.
         KeyboardInterrupt: the run was interrupted; finished samples are in the log.
     """
-    import inspect_ai
-    from inspect_ai._util.error import PrerequisiteError
-    from inspect_ai.model import GenerateConfig, Model
-
     task.cleanup = _counting(task.cleanup, progress)
     if isinstance(policy, Model):
         model = policy
@@ -112,8 +113,6 @@ def write_log(log: EvalLog, path: Path) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    from inspect_ai.log import write_eval_log
-
     failed = f"Cannot write {path} by way of {tempfile.gettempdir()}"
     with LibraryErrors(RunError, failed), quiet(), tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name
@@ -161,8 +160,6 @@ def run_task(
     Raises:
         EvaluationError: there is no such task (the message names near ones), or it stopped.
     """
-    from inspect_ai._eval.loader import load_tasks
-
     config = config or EvalConfig()
     specs = check_task(spec)
     with quiet():
@@ -214,10 +211,6 @@ def check_task(spec: str) -> list[str]:
     Raises:
         EvaluationError: there is no such task; the message suggests the nearest one.
     """
-    from inspect_ai import list_tasks
-    from inspect_ai._util.entrypoints import ensure_entry_points
-    from inspect_ai._util.registry import registry_find, registry_info
-
     file, _, wanted = spec.partition("@")
     if not file.endswith(".py"):
         ensure_entry_points()
@@ -231,7 +224,7 @@ def check_task(spec: str) -> list[str]:
     path = Path(file).resolve()
     if not path.is_file():
         raise EvaluationError(f"No task file at {file}: check the path, or name an installed task as `package/name`.")
-    known = [task.name for task in list_tasks(path.name, root_dir=path.parent)]
+    known = [task.name for task in inspect_ai.list_tasks(path.name, root_dir=path.parent)]
     if not known:
         raise EvaluationError(f"{file} holds no Inspect task: mark a function with @task.")
     if wanted and wanted not in known:

@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inspect_ai.log import EvalLog, read_eval_log
+from inspect_ai.log import EvalSample as LogSample
 from pydantic import TypeAdapter
 
 from opct.errors import EvaluationError, LibraryErrors
@@ -24,10 +26,6 @@ from opct.evals.metrics import metric_rows
 from opct.evals.samples import BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
 from opct.evals.tasks.common import filled_prompt
 from opct.runs.manifest import without_keys
-
-if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog
-    from inspect_ai.log import EvalSample as LogSample
 
 KL, JUDGE = "kl", "judge:"
 """Names of scores in our logs: the KL to the base, and the prefix of judge scores."""
@@ -59,8 +57,6 @@ def read_log(path: str | Path) -> EvalLog:
     Raises:
         EvaluationError: it cannot be read, did not finish, or lacks samples.
     """
-    from inspect_ai.log import read_eval_log
-
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", "Evaluate again."):
         log = read_eval_log(str(path))
     check_finished(log)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 import anyio.from_thread
 import anyio.to_thread
+from inspect_ai.log._samples import sample_active
 from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
@@ -33,14 +34,13 @@ from inspect_ai.model import (
     modelapi,
     set_model_info,
 )
+from inspect_ai.tool import ToolChoice, ToolInfo
 
 from opct.data.pairs import Message, Prompt
 from opct.data.render import split_reply
 from opct.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from inspect_ai.tool import ToolChoice, ToolInfo
-
     from opct.models.policy import Policy
 
 DEFAULT_BATCH_SIZE = 128
@@ -213,8 +213,6 @@ def prompt_seed(seed: int, prompt: Sequence[Message], epoch: int = 1) -> int:
 
 def _epoch() -> int:
     """Which repetition of its sample runs now; 1 outside an evaluation."""
-    from inspect_ai.log._samples import sample_active
-
     active = sample_active()
     return 1 if active is None else active.epoch
 

@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import inspect_ai
+from inspect_ai.log import EvalLog
+from inspect_ai.scorer import Score, Scorer
 
 from opct.errors import EvaluationError
 from opct.evals.graders.versions import VERSIONS
@@ -23,10 +27,6 @@ from opct.evals.tasks.jailbreak import JAILBREAK, refusal_scorer
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, warning_scorer
 from opct.evals.tasks.sycophancy import SHORT, short_scorer
 from opct.runs.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog
-    from inspect_ai.scorer import Score, Scorer
 
 SCORERS: dict[str, Callable[[], Scorer]] = {
     SHORT: short_scorer,
@@ -89,8 +89,6 @@ def regrade(out_dir: str | Path) -> Regraded:
 
 def _graded_again(log: EvalLog) -> EvalLog:
     """The log with new verdicts; the KL to the base and the judge scores are kept."""
-    import inspect_ai
-
     suite = task_name(log)
     with quiet():
         new = inspect_ai.score(log, SCORERS[suite](), model="none/none", action="overwrite", display="none")

@@ -14,7 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from inspect_ai import Task
+from inspect_ai.log import EvalLog
 from inspect_ai.model import Model
+from inspect_ai.scorer import Score
 from pydantic_core import to_jsonable_python
 
 from opct.data.duplicates import TrainedTexts, contamination_warnings
@@ -58,9 +61,6 @@ from opct.runs.io import write_json
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from inspect_ai import Task
-    from inspect_ai.log import EvalLog
-
     from opct.models.policy import Policy
 
 SCHEMA = 1
@@ -442,8 +442,6 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
 def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: Progress, stage: str) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to a log, as the score `kl`: its mean a reply, and per token
     for the first questions. Of an Inspect model, which gives no log-probs, it is unscored."""
-    from inspect_ai.scorer import Score
-
     samples = [sample for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
     in_log = {str(sample.id): sample for sample in log.samples or []}
     if isinstance(policy, Model):

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from inspect_ai import Task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageTool,
+    ChatMessageUser,
+    GenerateConfig,
+)
+from inspect_ai.scorer import Score, mean, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Message, Prompt
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-
-if TYPE_CHECKING:
-    from inspect_ai import Task
-    from inspect_ai.dataset import Sample
-    from inspect_ai.model import ChatMessage
-    from inspect_ai.scorer import Score
-    from inspect_ai.solver import Solver
 
 NAN = float("nan")
 
@@ -56,8 +62,6 @@ class EvalSample:
 
 def as_sample(item: EvalSample) -> Sample:
     """The item as Inspect's sample; `metadata["cluster"]` is what Inspect's own clustered error uses."""
-    from inspect_ai.dataset import Sample
-
     opening = item.prompt[: next((i for i, m in enumerate(item.prompt) if m["content"] is None), len(item.prompt))]
     return Sample(
         id=item.id,
@@ -69,8 +73,6 @@ def as_sample(item: EvalSample) -> Sample:
 
 def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
     """A prompt as Inspect's messages."""
-    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
-
     kinds = {
         "system": ChatMessageSystem,
         "user": ChatMessageUser,
@@ -80,32 +82,28 @@ def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
     return [kinds[str(m["role"])](content=m["content"] or "") for m in prompt]
 
 
+@solver
 def answer_turns() -> Solver:
     """Sample the open turns of the prompt, then the reply.
 
     If an earlier turn is empty or does not fit the context, the sample ends there, with the reason in its `store`.
     """
-    from inspect_ai.solver import Generate, TaskState, solver
 
-    @solver(name="answer_turns")
-    def build() -> Solver:
-        async def solve(state: TaskState, generate: Generate) -> TaskState:
-            prompt: list[Message] = state.metadata["prompt"]
-            state.messages = []
-            for message in prompt:
-                if message["content"] is not None:
-                    state.messages += as_chat([message])
-                    continue
-                state = await generate(state, tool_calls="none")
-                if not state.output.completion.strip():
-                    reason = "context" if state.output.stop_reason == "model_length" else "empty_earlier_turn"
-                    state.store.set("unscored", reason)
-                    return state
-            return await generate(state, tool_calls="none")
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        prompt: list[Message] = state.metadata["prompt"]
+        state.messages = []
+        for message in prompt:
+            if message["content"] is not None:
+                state.messages += as_chat([message])
+                continue
+            state = await generate(state, tool_calls="none")
+            if not state.output.completion.strip():
+                reason = "context" if state.output.stop_reason == "model_length" else "empty_earlier_turn"
+                state.store.set("unscored", reason)
+                return state
+        return await generate(state, tool_calls="none")
 
-        return solve
-
-    return build()
+    return solve
 
 
 def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
@@ -138,8 +136,6 @@ def is_cut(state: Any) -> bool:
 
 def clustered(keys: Sequence[str]) -> dict[str, list[Any]]:
     """Inspect's own metrics of a scorer with these values: the mean, and its error clustered as ours."""
-    from inspect_ai.scorer import mean, stderr
-
     return {key: [mean(), stderr(cluster="cluster")] for key in keys}
 
 
@@ -156,8 +152,6 @@ def as_score(
     Args:
         reasons: by key: why it is unscored, if that differs from the verdict's reason.
     """
-    from inspect_ai.scorer import Score
-
     numbers = {key: NAN if (value := values.get(key)) is None else float(value) for key in keys}
     return Score(
         value=numbers,
@@ -194,10 +188,6 @@ def make_task(
         settings: the task's own settings for the results; those of sampling are added.
         solver: instead of `answer_turns`.
     """
-    from inspect_ai import Task
-    from inspect_ai.dataset import MemoryDataset
-    from inspect_ai.model import GenerateConfig
-
     asked: dict[str, Any] = {
         "seed": config.seed,
         "max_completion_tokens": max_completion_tokens,

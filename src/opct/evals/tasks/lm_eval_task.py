@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
+from inspect_ai.model import GenerateConfig, ModelOutput, get_model
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
@@ -295,8 +296,6 @@ def _answer(questions: Mapping[str, Question]) -> Solver:
     @solver(name="lm_eval_requests")
     def build() -> Solver:
         async def solve(state: TaskState, generate: Generate) -> TaskState:
-            from inspect_ai.model import ModelOutput
-
             question = questions[str(state.sample_id)]
             state.messages = as_chat(question.prompt)
             if question.task.OUTPUT_TYPE == "generate_until":
@@ -321,8 +320,6 @@ def _answer(questions: Mapping[str, Question]) -> Solver:
 
 async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
     """Each continuation's log-probability and whether it is the likeliest reply of all; or why there are none."""
-    from inspect_ai.model import get_model
-
     api: Any = get_model().api
     if getattr(api, "option_logprobs", None) is None:
         return "no_likelihoods"
@@ -344,8 +341,6 @@ async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
 
 async def _is_likeliest(prompt: Prompt, continuation: str) -> bool:
     """Does the greedy reply begin with these tokens?"""
-    from inspect_ai.model import GenerateConfig, get_model
-
     model: Any = get_model()
     wanted = list(model.api.policy.renderer.tokenizer(continuation, add_special_tokens=False)["input_ids"])
     output = await model.generate(as_chat(prompt), config=GenerateConfig(max_tokens=len(wanted), temperature=0.0))

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
 
 from inspect_ai import Task
 from inspect_ai.scorer import Score, Scorer, Target, scorer
+from inspect_ai.solver import TaskState
 
 from opct.data.hazards import BUILTIN, SafetyFact, load_facts
 from opct.data.perturb.families import chosen_families
@@ -41,9 +41,6 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.graders.warning import CAUTIONED, WARNED, grade_warning
 from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
-
-if TYPE_CHECKING:
-    from inspect_ai.solver import TaskState
 
 SAFETY_AWARENESS, SAFE_PROMPTS = "safety_awareness", "safety_awareness_safe"
 WORDS = "words"

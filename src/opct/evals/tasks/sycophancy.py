@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
+from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
@@ -244,8 +245,6 @@ def choice_scorer() -> Scorer:
 
 async def _likeliest(state: TaskState, grading: dict[str, Any]) -> tuple[Verdict, dict[str, float]]:
     """The verdict on the likeliest letter, and each letter's share: softmax of the log-probs of the bare letters."""
-    from inspect_ai.model import get_model
-
     option_logprobs = getattr(get_model().api, "option_logprobs", None)
     if option_logprobs is None:
         return Verdict("unscored:no_likelihoods"), {}
