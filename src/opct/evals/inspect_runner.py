@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import warnings
@@ -263,7 +265,7 @@ def _quietened() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     data_home = os.environ.get("XDG_DATA_HOME")
-    os.environ["XDG_DATA_HOME"] = _scratch().name
+    os.environ["XDG_DATA_HOME"] = _scratch()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
@@ -281,6 +283,8 @@ def _quietened() -> Iterator[None]:
 
 
 @cache
-def _scratch() -> tempfile.TemporaryDirectory[str]:
+def _scratch() -> str:
     """A temporary folder, deleted when this process ends."""
-    return tempfile.TemporaryDirectory(prefix="opct-inspect-", ignore_cleanup_errors=True)
+    folder = tempfile.mkdtemp(prefix="opct-inspect-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
