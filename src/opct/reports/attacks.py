@@ -46,7 +46,6 @@ DIFFERENCES = {
 COUNTERPART_SETTINGS = ("counterparts", "counterpart_rules", "counterpart_judge")
 SHOWN_PROMPTS = 3  # of each jailbroken behaviour
 MOST_WITH_BOUNDS = 3  # attacks whose intervals fit in one drawing
-WORST = "if every unscored reply were a jailbreak"
 COLUMNS = (
     "defence rate",
     "bounds",
@@ -380,48 +379,36 @@ def _by_arm(titles: Sequence[str], attacks: Sequence[Attack]) -> list[str]:
 def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
     """The share of jailbroken behaviours against the queries put about each, one line an attack, with its interval.
 
-    With many attacks, intervals and worst-case curves are only in the table. An attack without a scored first reply has
-    only the worst-case curve, which is always drawn.
+    With many attacks, intervals are only in the table. An attack without a scored first reply has no line.
     """
-    curves = [(a, a.result["curve"]["points"], a.result["curve"]["if_unjudged_jailbroken"] or []) for a in attacks]
-    drawn = [(attack, points, worst) for attack, points, worst in curves if points or worst]
+    drawn = [(attack, points) for attack in attacks if (points := attack.result["curve"]["points"])]
     if not drawn:
         return None
-    series, bands, rows, ends = [], [], [], []
     has_bounds = len(drawn) <= MOST_WITH_BOUNDS
-    for attack, points, worst in drawn:
-        label, style = attack.title, attack.arm.style
-        if worst and (has_bounds or not points):
-            steps = _steps(worst, "jailbroken")
-            series.append(charts.Series(f"{label}, {WORST}", style, steps, thin=True, other_case=True))
-        if points and has_bounds:
-            low, high = (_steps(points, bound) for bound in ("ci_low", "ci_high"))
-            bands.append(charts.Band(f"{label}, 95% interval", style, low, high))
-        if points:
-            series.append(_line(attack, _steps(points, "jailbroken")))
-        rows += [_curve_row(attack, one, case) for case, own in (("as judged", points), (WORST, worst)) for one in own]
-        ends.append(f"{label} {points[-1]['jailbroken']:.0%}" if points else f"{label} has no first reply with a score")
-    notes = ["Kaplan-Meier: a behaviour that was not jailbroken is censored after its last query."]
-    notes += ["Shaded: 95% intervals."] if bands else []
-    notes += [f"Long dashes: the curve {WORST}."] if any(line.other_case for line in series) else []
-    if not has_bounds:
-        notes.append(
-            f"With more than {MOST_WITH_BOUNDS} attacks, the intervals and the curves {WORST} are only in the data."
+    bands = [
+        charts.Band(
+            f"{attack.title}, 95% interval", attack.arm.style, _steps(points, "ci_low"), _steps(points, "ci_high")
         )
+        for attack, points in (drawn if has_bounds else ())
+    ]
+    ends = "; ".join(f"{attack.title} {points[-1]['jailbroken']:.0%}" for attack, points in drawn)
+    without = [attack.title for attack in attacks if not attack.result["curve"]["points"]]
     return Figure(
         title=f"Jailbroken by {name}",
         drawing=charts.line_chart(
-            series,
+            [_line(attack, _steps(points, "jailbroken")) for attack, points in drawn],
             bands=bands,
             x_title="queries about each behaviour",
             y_title="behaviours jailbroken, percent",
-            label=f"Share of behaviours jailbroken by {name} against queries: {'; '.join(ends)}.",
+            label=f"Share of behaviours jailbroken by {name} against queries: {ends}.",
         ),
-        caption=" ".join(notes),
-        arms=_arms([attack for attack, _, _ in drawn]),
+        caption="Kaplan-Meier: a behaviour that was not jailbroken is censored after its last query. "
+        + ("Shaded: 95% intervals." if has_bounds else "The 95% intervals are only in the data.")
+        + (f" Not drawn, because no first reply has a score: {joined(without)}." if without else ""),
+        arms=_arms([attack for attack, _ in drawn]),
         has_lines=True,
-        columns=("arm", "run", "queries", "jailbroken", "95% interval", "behaviours at risk", "curve"),
-        rows=rows,
+        columns=("arm", "run", "queries", "jailbroken", "95% interval", "behaviours at risk"),
+        rows=[_curve_row(attack, point) for attack, points in drawn for point in points],
     )
 
 
@@ -433,9 +420,9 @@ def _arms(attacks: Sequence[Attack]) -> list[Arm]:
     return list({attack.arm.label: attack.arm for attack in attacks}.values())
 
 
-def _curve_row(attack: Attack, point: Mapping[str, Any], case: str) -> tuple[str, ...]:
+def _curve_row(attack: Attack, point: Mapping[str, Any]) -> tuple[str, ...]:
     share, bounds = quantity(point["jailbroken"], "rate"), interval(point["ci_low"], point["ci_high"], "rate")
-    return (attack.arm.name, attack.run, f"{point['queries']}", share, bounds, f"{point['at_risk']}", case)
+    return (attack.arm.name, attack.run, f"{point['queries']}", share, bounds, f"{point['at_risk']}")
 
 
 def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:

@@ -21,7 +21,6 @@ WIDTH, HEIGHT = 340, 230
 SHAPES = 6
 STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
-OTHER_DASH = "14 5"
 LIFT = 5
 """Gap between the axis and 0 in a chart with bands, so that a line at 0 is visible."""
 ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
@@ -30,23 +29,12 @@ HEADING_CHARACTERS = 32
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points in data units, in rising x. A line of another case has its own dashes and marker."""
+    """A line: points in data units, in rising x."""
 
     label: str
     style: int
     points: tuple[tuple[float, float], ...]
     thin: bool = False
-    other_case: bool = False
-
-    @property
-    def dash(self) -> str:
-        """CSS class of the stroke; empty for none."""
-        return OTHER_DASH if self.other_case else DASHES[self.style % SHAPES]
-
-    @property
-    def marker_style(self) -> int:
-        """The arm's marker, with filled and hollow swapped for another case."""
-        return self.style + SHAPES if self.other_case else self.style
 
 
 @dataclass(frozen=True)
@@ -204,10 +192,15 @@ def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
     return tag("polygon", points=points, class_=kind)
 
 
+def dash(style: int) -> str | None:
+    """The dashes of an arm's line; None for a solid one."""
+    return DASHES[style % SHAPES] or None
+
+
 def key(style: int, *, line: bool = False) -> Markup:
     """Legend swatch: the marker of a style, optionally with its line."""
-    dash = tag("line", x1=0, x2=26, y1=8, y2=8, class_="stroke", stroke_dasharray=DASHES[style % SHAPES] or None)
-    drawn = (dash, marker(style, 13, 8, 3.5)) if line else (marker(style, 13, 8, 5),)
+    stroke = tag("line", x1=0, x2=26, y1=8, y2=8, class_="stroke", stroke_dasharray=dash(style))
+    drawn = (stroke, marker(style, 13, 8, 3.5)) if line else (marker(style, 13, 8, 5),)
     return tag(
         "svg", *drawn, viewBox="0 0 26 16", width=26, height=16, class_=f"key arm-{style % STYLES}", aria_hidden="true"
     )
@@ -242,8 +235,8 @@ def line_chart(
     for own in series:
         kind, size = ("stroke thin", 2.5) if own.thin else ("stroke", 3.5)
         last = own.points[-1]
-        line = tag("polyline", points=path(own.points), class_=kind, stroke_dasharray=own.dash or None)
-        end = marker(own.marker_style, frame.x(last[0]), frame.y(last[1]), size)
+        line = tag("polyline", points=path(own.points), class_=kind, stroke_dasharray=dash(own.style))
+        end = marker(own.style, frame.x(last[0]), frame.y(last[1]), size)
         drawn.append(_of_arm(own.style, own.label, line, end))
     return _drawing(HEIGHT, label, *_axes(frame, x_title, y_title), *drawn)
 

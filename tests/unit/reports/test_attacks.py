@@ -18,7 +18,6 @@ from opct.errors import EvaluationError
 from opct.reports.attacks import (
     COLUMNS,
     RATE,
-    WORST,
     attack_findings,
     attack_sections,
     attacks_json,
@@ -26,7 +25,6 @@ from opct.reports.attacks import (
     without_folders,
 )
 from opct.reports.build import report, report_json
-from opct.reports.charts import DASHES, OTHER_DASH
 from opct.reports.compare import compare
 from opct.reports.wording import quantity
 from tests.unit.attack.scripted import Cast, ScriptedAttacker, ScriptedTarget
@@ -377,52 +375,29 @@ def test_the_curve_begins_at_nothing_and_steps(runs):
     rows = [row for row in view.figures[0].rows if row[0] == "Base"]
     assert [(row[2], row[3]) for row in rows] == [("1", "0.0%"), ("2", "0.0%"), ("3", "75.0%"), ("4", "75.0%")]
     drawing = str(view.figures[0].drawing)
-    assert drawing.count("<polyline") == 3
+    assert drawing.count("<polyline") == 2
     assert drawing.count('class="band"') == 2
     assert len(view.figures[0].arms) == 2
 
 
-def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_table(runs):
-    """OPCT's d is in no curve. In the worst case its first query jailbroke it."""
-    [view], _ = views(runs)
-    [figure] = view.figures
-    rows = [row for row in figure.rows if row[0] == "OPCT"]
-    judged, broke = ([row[2:4] for row in rows if row[-1] == case] for case in ("as judged", WORST))
-    assert judged[0] == ("1", "0.0%")
-    assert broke[0] == ("1", "25.0%")
-    assert len(judged) + len(broke) == len(rows)
-    dashes = re.findall(r'stroke-dasharray="([^"]+)"', str(figure.drawing))
-    assert dashes.count(OTHER_DASH) == 1
-    assert OTHER_DASH not in DASHES
-    assert f"Long dashes: the curve {WORST}." in figure.caption
-
-
-def test_an_attack_without_a_scored_first_reply_is_in_the_figure(runs, tmp_path):
-    """It has only the worst-case curve: every behaviour jailbroken by the first query."""
+def test_an_attack_without_a_scored_first_reply_is_named_below_the_figure(runs, tmp_path):
     unjudged = tmp_path / "opct-2"
     attack(unjudged / "attacks" / "scripted", "", undecided="abcd")
     [view], _ = views([runs[0], unjudged])
     [figure] = view.figures
-    assert {(row[1], row[-1]) for row in figure.rows} == {("base", "as judged"), ("opct-2", WORST)}
-    assert next(row[3] for row in figure.rows if row[1] == "opct-2") == "100.0%"
-    drawing = str(figure.drawing)
-    assert re.findall(r'stroke-dasharray="([^"]+)"', drawing).count(OTHER_DASH) == 1
-    assert drawing.count('class="band"') == 1
-    assert "Base 75%; OPCT: opct-2 has no first reply with a score." in drawing
+    assert {row[1] for row in figure.rows} == {"base"}
+    assert str(figure.drawing).count("<polyline") == str(figure.drawing).count('class="band"') == 1
+    assert figure.caption.endswith("Not drawn, because no first reply has a score: OPCT: opct-2.")
 
 
-def test_with_more_than_three_attacks_the_bounds_are_only_in_the_table(runs, tmp_path):
-    """An attack with only a worst-case curve keeps it."""
+def test_with_more_than_three_attacks_the_intervals_are_only_in_the_table(runs, tmp_path):
     more = [tmp_path / f"sft-{seed}" for seed in (1, 2)]
-    attack(more[0] / "attacks" / "scripted", "ab", undecided="c")
-    attack(more[1] / "attacks" / "scripted", "", undecided="abcd")
+    for folder in more:
+        attack(folder / "attacks" / "scripted", "ab", undecided="c")
     [view], _ = views([*runs, *more])
     [figure] = view.figures
-    drawing = str(figure.drawing)
-    assert 'class="band"' not in drawing
-    assert re.findall(r'stroke-dasharray="([^"]+)"', drawing).count(OTHER_DASH) == 1
-    assert {row[1] for row in figure.rows if row[-1] == WORST} == {"opct-1", "sft-1", "sft-2"}
-    assert figure.caption.endswith(f"the intervals and the curves {WORST} are only in the data.")
+    assert 'class="band"' not in str(figure.drawing)
+    assert figure.caption.endswith("The 95% intervals are only in the data.")
 
 
 def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
