@@ -2,10 +2,9 @@
 
 Every arm is compared with the first (base), and every trained arm with its references: an SFT arm, and for OPCT an
 off-policy one. `references` names them. Without it, they are found by name: a label is split at its first dash into a
-name and values, and the reference is the SFT arm whose values end the arm's own label (`bct-x-0.25` for
-`opct-x-0.25`); the longest if several match. An off-policy arm is first looked for among those with the same SFT
-reference. Arms that continue from another adapter have no off-policy reference, because they differ in more than the
-method.
+name and values, and the reference is the SFT or off-policy arm whose values end the arm's own label (`bct-x-0.25` for
+`opct-x-0.25`); the longest if several match. Arms that continue from another adapter have no off-policy reference,
+because they differ in more than the method.
 """
 
 from __future__ import annotations
@@ -80,7 +79,11 @@ def make_pairs(
         also: (arm, against) by label; unknown labels are left out.
     """
     first, *others = arms
-    found = _all_references(others, references)
+    found: Mapping[str, Sequence[str]] = (
+        _references_by_name(others)
+        if references is None
+        else {label: [own] if isinstance(own, str) else own for label, own in references.items()}
+    )
     labels = {arm.label for arm in others}
     referred = [
         (arm.label, other) for arm in others for other in found.get(arm.label, ()) if other in labels - {arm.label}
@@ -90,23 +93,14 @@ def make_pairs(
     return tuple(Pair(*pair, is_requested=pair in requested) for pair in pairs)
 
 
-def _all_references(arms: Sequence[Arm], references: References | None = None) -> dict[str, list[str]]:
+def _references_by_name(arms: Sequence[Arm]) -> dict[str, list[str]]:
     """The references of each trained arm, by label; see the module's docstring."""
-    if references is None:
-        found = {label: [other] for label, other in _by_name(arms, [arm for arm in arms if arm.uses(SFT)], SFT).items()}
-    else:
-        found = {label: [other] if isinstance(other, str) else list(other) for label, other in references.items()}
+    found = {label: [other] for label, other in _by_name(arms, [arm for arm in arms if arm.uses(SFT)], SFT).items()}
     from_base = [arm for arm in arms if not arm.continues]
-    off_policy = [arm for arm in from_base if arm.uses(OFFPOLICY)]
-    named = _by_name(arms, off_policy, OFFPOLICY)
+    off_policy = _by_name(arms, [arm for arm in from_base if arm.uses(OFFPOLICY)], OFFPOLICY)
     for arm in from_base:
-        own = found.get(arm.label, [])
-        if not arm.uses(OPCT) or any(other.label in own for other in off_policy):
-            continue
-        alike = [other.label for other in off_policy if set(own) & set(found.get(other.label, ()))]
-        other = alike[0] if references is not None and alike else named.get(arm.label)
-        if other is not None:
-            found[arm.label] = [*own, other]
+        if arm.uses(OPCT) and arm.label in off_policy:
+            found.setdefault(arm.label, []).append(off_policy[arm.label])
     return found
 
 

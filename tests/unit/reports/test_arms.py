@@ -1,4 +1,4 @@
-"""Which arm of SFT each arm is compared with, by what an experiment says or by the labels."""
+"""Which arm of SFT each arm is compared with, by what is asked for or by the labels."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_by_name_the_reference_is_the_arm_whose_method_is_sft_and_whose_values_a
     assert against_sft(methods) == expected
 
 
-def against_offpolicy(methods: dict[str, str], references=None, **configs: dict) -> dict[str, str]:
+def against_offpolicy(methods: dict[str, str], **configs: dict) -> dict[str, str]:
     runs = [
         replace(run(label, method=method), config_values=configs.get(label, {})) for label, method in methods.items()
     ]
-    pairs = make_pairs(make_arms([run("base"), *runs]), references)
+    pairs = make_pairs(make_arms([run("base"), *runs]))
     return {pair.of: pair.against for pair in pairs if methods.get(pair.against) == "offpolicy"}
 
 
@@ -67,16 +67,8 @@ def test_an_arm_that_went_on_from_another_adapter_has_no_off_policy_one():
     assert against_offpolicy(methods, offpolicy={"model.adapter": "runs/sft"}) == {}
 
 
-def test_in_an_experiment_the_off_policy_arm_is_one_that_shares_the_reference_of_sft():
-    """`a-b` and `c-d` would not be found by name; of the other combination there is none by either way."""
-    methods = {"s-1": "sft", "s-2": "sft", "a-b": "offpolicy", "c-d": "opct", "e-f": "opct"}
-    references = {"a-b": "s-1", "c-d": "s-1", "e-f": "s-2"}
-    assert against_offpolicy(methods, references) == {"c-d": "a-b"}
-    assert against_offpolicy({"offpolicy": "offpolicy", "opct": "opct"}, {}) == {"opct": "offpolicy"}
-
-
-def test_what_an_experiment_says_wins_over_the_names():
-    """`a-b` and `c-d` are names with a dash; nothing is found by them, and the experiment knows."""
+def test_references_that_are_given_win_over_the_names():
+    """`a-b` and `c-d` are names with a dash; nothing is found by them."""
     methods = {"a-b": "sft", "c-d": "opct", "sft": "sft"}
     assert against_sft(methods)["c-d"] == "sft"
     assert against_sft(methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
