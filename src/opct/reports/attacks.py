@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from opct.attack.loop import COMPLETE
 from opct.attack.result_table import median_text, reply_texts, row_of, undecided_text
-from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED, Outcome
+from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED
+from opct.attack.store import AttackDir
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.stats import Pooled, SeedDifference, difference_over_seeds, pooled_over_seeds
@@ -31,7 +32,6 @@ from opct.runs.console import pluralize
 from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
-RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 RATE, REFUSED = "defense_success_rate", "benign_refusal_rate"
 COUNTERPART_METRICS = {
     REFUSED: "refused",
@@ -58,34 +58,11 @@ COLUMNS = (
 )
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class _Result(_Stored):
+class _Result(BaseModel, extra="allow"):
     """`result.json` of an attack."""
 
     kind: Literal["opct_attack"]
     version: Literal[2] = Field(alias="schema")
-    target: dict[str, Any]
-    attacker: dict[str, Any]
-    training: dict[str, Any] | None = None
-    judge: dict[str, Any]
-    settings: dict[str, Any]
-    budget: dict[str, Any]
-    ended: str
-    rows: list[dict[str, Any]]
-    curve: dict[str, Any]
-    behaviors: list[Outcome]
-    counterparts_refused: dict[str, float | None] = Field({})
-    warnings: list[str]
-
-
-class _Success(_Stored):
-    """A row of `successful_prompts.jsonl`; the first one holds none."""
-
-    behavior_id: str = ""
-    prompt: list[dict[str, str]] = Field([])
 
 
 @dataclass(frozen=True)
@@ -120,7 +97,7 @@ class Attack:
         counterpart, None without a score.
         """
         if metric == REFUSED:
-            return dict(self.result["counterparts_refused"])
+            return dict(self.result.get("counterparts_refused", {}))  # older attacks have none
         values = {JAILBROKEN: 0.0, DEFENDED: 1.0, UNDECIDED: None}
         return {one["id"]: values[one["status"]] for one in self.result["behaviors"]}
 
@@ -267,12 +244,11 @@ def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool
 def _load_attacks(arm: Arm, run: EvaluatedRun, *, prompts: bool) -> list[Attack]:
     """The attacks in a run's folder, by folder name."""
     found = []
-    for path in sorted(RunDir(run.path).attacks_dir.glob(f"*/{RESULT}")) if run.path else ():
-        result = read_json(path, _Result, hint="Run the attack again, or delete its folder.", error=EvaluationError)
-        texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(
-            Attack(arm, run.name, run.seed, path.parent.name, run.name, result.model_dump(by_alias=True), texts)
-        )
+    for path in sorted(RunDir(run.path).attacks_dir.glob("*/result.json")) if run.path else ():
+        stored = read_json(path, _Result, hint="Run the attack again, or delete its folder.", error=EvaluationError)
+        result, folder = stored.model_dump(by_alias=True), AttackDir(path.parent)
+        texts = _prompts(folder.successes_path) if prompts else {}
+        found.append(Attack(arm, run.name, run.seed, folder.path.name, run.name, result, texts))
     by = Counter(attack.attacker for attack in found)
     return [replace(one, run=f"{run.name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
@@ -280,9 +256,9 @@ def _load_attacks(arm: Arm, run: EvaluatedRun, *, prompts: bool) -> list[Attack]
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
     """The first few successful prompts on each behaviour, by its id."""
     found: dict[str, list[str]] = {}
-    for row in read_jsonl(path, _Success)[1:]:
-        text = "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in row.prompt)
-        found.setdefault(row.behavior_id, []).append(text)
+    for row in read_jsonl(path)[1:]:  # the first says what the file is
+        text = "\n\n".join(f"{message['role']}: {message['content']}" for message in row["prompt"])
+        found.setdefault(row["behavior_id"], []).append(text)
     return {id_: tuple(own[:SHOWN_PROMPTS]) for id_, own in found.items()}
 
 
