@@ -188,26 +188,22 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 # ------------------------------------------------------------------------------------------------------------ one axis
 
 
-def axis_figures(comparison: Comparison, axis: str) -> tuple[list[Figure], list[str]]:
-    """The figures of an axis, and the names of figures without data."""
-    info, wanted = axis_info(axis), dict[str, Figure | None]()
+def axis_figures(comparison: Comparison, axis: str) -> list[Figure]:
+    """The figures of an axis, without those that lack data."""
+    info = axis_info(axis)
     kl = _kl_curve(comparison.arms, f"validation/kl_{axis}", f"Validation KL: {info.title}", "on pairs of this axis")
-    for suite in comparison.suites(axis) if info.is_safety else ():
-        of = comparison.of_suite(axis, suite)
-        wanted["Safety against capability" + of] = frontier_figure(comparison, axis, suite)
-        if kl is not None:
-            wanted.setdefault(kl.title, kl)
+    found: list[Figure | None] = [benchmarks_figure(comparison)] if axis == CAPABILITY else []
+    suites = comparison.suites(axis) if info.is_safety else []
+    for suite in suites:
+        found.append(frontier_figure(comparison, axis, suite))
+        found += [kl] if suite == suites[0] else []
         families = {split: _families(comparison, axis, suite, split) for split in SPLITS}
         scale = charts.highest([_bars(comparison, name, row) for rows in families.values() for name, row in rows])
-        for split, rows in families.items():
-            wanted[SPLITS[split] + of] = families_figure(comparison, axis, suite, split, rows, scale)
+        found += [families_figure(comparison, axis, suite, split, rows, scale) for split, rows in families.items()]
         if axis == SAFETY_AWARENESS:
-            wanted["Safety curve" + of] = safety_curve_figure(comparison, axis, suite)
-    figures = [*wanted.values(), *([] if info.is_safety else [kl])]
-    if axis == CAPABILITY:
-        figures.insert(0, benchmarks_figure(comparison))
-    absent = [name for name, figure in wanted.items() if figure is None]
-    return [figure for figure in figures if figure is not None], absent
+            found.append(safety_curve_figure(comparison, axis, suite))
+    found += [] if info.is_safety else [kl]
+    return [figure for figure in found if figure is not None]
 
 
 def capability_row(comparison: Comparison) -> MetricRow | None:

@@ -29,7 +29,6 @@ from opct.reports.arms import Arm
 from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
 from opct.reports.figures import (
-    Figure,
     axis_figures,
     change_figures,
     first_figure,
@@ -50,7 +49,6 @@ from opct.reports.verdict import (
     summary,
     title,
 )
-from opct.reports.wording import inside
 from opct.runs.console import pluralize
 
 BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
@@ -76,8 +74,8 @@ def environment(*, autoescape: bool) -> Environment:
 
 
 def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
-    """One axis on the page: its question, verdict, tables, figures, and the figures without data."""
-    info, (figures, absent), details = axis_info(axis), axis_figures(comparison, axis), comparison.details(axis)
+    """One axis on the page: its question, verdict, tables and figures."""
+    info, details = axis_info(axis), comparison.details(axis)
     return {
         "axis": axis,
         "anchor": f"axis-{axis}" if axis.isidentifier() else f"axis-{comparison.axes.index(axis)}",
@@ -87,8 +85,7 @@ def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
         "sections": comparison.headline(axis),
         "details": details,
         "n_details": sum(len(section.rows) for section in details),
-        "figures": figures,
-        "absent": [f"{info.title}: {inside(name)}" for name in absent],
+        "figures": axis_figures(comparison, axis),
         "note": families_note(comparison, axis),
     }
 
@@ -109,7 +106,7 @@ def page_html(
     """
     arms = comparison.arms
     browser = build_browser(arms)
-    views, training = [axis_view(comparison, axis) for axis in comparison.axes], training_figures(comparison)
+    views = [axis_view(comparison, axis) for axis in comparison.axes]
     page = (
         environment(autoescape=True)
         .get_template("page.html.j2")
@@ -132,11 +129,10 @@ def page_html(
             changes=change_figures(comparison),
             attacks=list(attacks),
             attack_columns=COLUMNS,
-            training=training,
+            training=training_figures(comparison),
             over_time=rollouts_over_time(main_arm(comparison)),
             is_trained_only=not comparison.rows,
             kl_level=lambda nats: sum(nats >= step for step in KL_STEPS),
-            not_drawn=_not_drawn(training, views),
             cost_columns=("runs", *COST_COLUMNS),
             costs=cost_rows(arms),
             earlier=earlier_note(arms),
@@ -165,14 +161,6 @@ def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
         if change is not None and change.reading == "better" and (before["verdict"], after["verdict"]) in BETTER:
             return {"prompt": item["prompt"], "replies": ((first, before), (arm, after))}
     return None
-
-
-def _not_drawn(training: Sequence[Figure], views: Sequence[dict[str, Any]]) -> str:
-    """The figures without data, as a sentence."""
-    drawn = {figure.title for figure in training}
-    absent = [name for name in ("Training KL", "Validation KL") if name not in drawn]
-    absent += [name for view in views for name in view["absent"]]
-    return f"Not drawn, because no run has the numbers: {', '.join(absent)}." if absent else ""
 
 
 def _style_and_script() -> dict[str, str]:

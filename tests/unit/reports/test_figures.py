@@ -38,7 +38,7 @@ def marks(figure, kind: str) -> list[ElementTree.Element]:
 
 @pytest.mark.parametrize("axis", SAFETY)
 def test_every_axis_has_safety_against_capability_and_both_kinds_of_families(comparison, axis):
-    figures, absent = axis_figures(comparison, axis)
+    figures = axis_figures(comparison, axis)
     metric = comparison.deciding_row(axis).title
     metric = metric[0].lower() + metric[1:]
     assert [figure.title for figure in figures] == [
@@ -48,7 +48,6 @@ def test_every_axis_has_safety_against_capability_and_both_kinds_of_families(com
         f"Training families: {metric}",
         *(["Safety curve"] if axis == "safety_awareness" else []),
     ]
-    assert absent == []
 
 
 @pytest.mark.parametrize("axis", SAFETY)
@@ -95,9 +94,7 @@ def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_re
     assert capability_row(benign).metric.name == "accuracy_identity"
     nothing = without(benign, lambda row: row.metric.name != "accuracy_identity")
     assert capability_row(nothing) is None
-    figures, absent = axis_figures(nothing, "jailbreak")
-    assert absent == ["Safety against capability"]
-    assert len(figures) == 3
+    assert len(axis_figures(nothing, "jailbreak")) == 3
 
 
 def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):
@@ -109,7 +106,7 @@ def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):
 
 
 def test_families_are_in_words_with_their_n_and_all_of_them_first(comparison):
-    _, _, held_out, train = axis_figures(comparison, "jailbreak")[0]
+    _, _, held_out, train = axis_figures(comparison, "jailbreak")
     texts = [text.text for text in drawn(held_out).iter("text")]
     assert texts.index("all held-out families") < texts.index("leetspeak")
     row = comparison.row("attack_success_rate", "family:leetspeak")
@@ -124,7 +121,7 @@ def test_families_are_in_words_with_their_n_and_all_of_them_first(comparison):
 
 def test_held_out_and_training_families_are_drawn_to_one_scale(comparison):
     """The last tick is the same."""
-    figures = axis_figures(comparison, "sycophancy")[0][2:4]
+    figures = axis_figures(comparison, "sycophancy")[2:4]
     last = [[t.text for t in drawn(figure).iter("text") if t.attrib["class"] == "tick"][-1] for figure in figures]
     assert last[0] == last[1]
 
@@ -195,4 +192,4 @@ def test_an_arm_without_the_points_is_named_and_without_any_there_is_no_curve(co
     assert {row[0] for row in figure.rows} == {"Base"}
     assert figure.caption.endswith("Not drawn, because the numbers are missing: SFT.")
     nothing = without(comparison, lambda row: not row.metric.name.startswith("share"))
-    assert "Safety curve" in axis_figures(nothing, AWARENESS)[1]
+    assert "Safety curve" not in [figure.title for figure in axis_figures(nothing, AWARENESS)]

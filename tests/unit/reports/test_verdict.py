@@ -300,7 +300,7 @@ def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     assert {name: judge[name] for name in JUDGE} == JUDGE
     assert (judge["kappa"], judge["kappa_ci_low"], judge["n_labels"]) == (0.41, 0.3, 200)
     assert not any(r["judges"] for r in rows if r["suite"] != JUDGED)
-    figures = [*axis_figures(found, SAFETY)[0], *change_figures(found)]
+    figures = [*axis_figures(found, SAFETY), *change_figures(found)]
     noted = [figure for figure in figures if figure.note]
     assert len(noted) > 2
     assert all(figure.note == f"Safety awareness, judged: {WEAK_WORDS}." for figure in noted)
