@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from opct.attack.loop import COMPLETE
-from opct.attack.result_table import median_text, reply_texts, row_of, undecided_text
+from opct.attack.result_table import median_text, reply_texts, row_of, training_lines, undecided_text
 from opct.attack.results import DEFENDED, JAILBROKEN, UNDECIDED
 from opct.attack.store import AttackDir
 from opct.config.schema import flat_settings
@@ -133,6 +133,7 @@ class Attack:
                 f"{spent['queries']:,} queries, {spent['tokens']:,} sampled tokens",
                 f"{pluralize(rules['episodes'], 'episode')} of {pluralize(rules['rounds'], 'round')}",
                 f"ended: {self.result['ended']}",
+                *training_lines(self.result.get("training")),
             ),
             (judge_text(self.result["judge"]),),
         )
@@ -174,8 +175,8 @@ class AttackSection:
 
     @property
     def figures(self) -> list[Figure]:
-        found = (curve_figure(self.name, self.attacks), learning_figure(self.name, self.attacks))
-        return [figure for figure in found if figure is not None]
+        figure = curve_figure(self.name, self.attacks)
+        return [] if figure is None else [figure]
 
     def of(self, label: str) -> list[Attack]:
         """The attacks on an arm."""
@@ -372,7 +373,12 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
     return Figure(
         title=f"Jailbroken by {name}",
         drawing=charts.line_chart(
-            [_line(attack, _steps(points, "jailbroken")) for attack, points in drawn],
+            [
+                charts.Series(
+                    attack.title, attack.arm.style, _steps(points, "jailbroken"), thin=len(attack.arm.runs) > 1
+                )
+                for attack, points in drawn
+            ],
             bands=bands,
             x_title="queries about each behaviour",
             y_title="behaviours jailbroken, percent",
@@ -386,10 +392,6 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
         columns=("arm", "run", "queries", "jailbroken", "95% interval", "behaviours at risk"),
         rows=[_curve_row(attack, point) for attack, points in drawn for point in points],
     )
-
-
-def _line(attack: Attack, points: tuple[tuple[float, float], ...]) -> charts.Series:
-    return charts.Series(attack.title, attack.arm.style, points, thin=len(attack.arm.runs) > 1)
 
 
 def _arms(attacks: Sequence[Attack]) -> list[Arm]:
@@ -409,50 +411,6 @@ def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float,
         found += [(float(point["queries"]), before), (float(point["queries"]), value)]
         before = value
     return tuple(found)
-
-
-def learning_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
-    """The mean reward of each training step, one line per attack; None if no attacker was trained."""
-    drawn, series, rows = [], [], []
-    for attack in attacks:
-        steps = (attack.result.get("training") or {"curve": []})["curve"]
-        points = tuple((float(step["step"]), 100.0 * step["reward"]) for step in steps if step["reward"] is not None)
-        if points:
-            drawn.append(attack)
-            series.append(_line(attack, points))
-            rows += [_learning_row(attack, step) for step in steps]
-    if not drawn:
-        return None
-    spent = "; ".join(f"{attack.title} {attack.result['training']['spent']['queries']:,}" for attack in drawn)
-    return Figure(
-        title=f"Score of {name} during its training",
-        drawing=charts.line_chart(
-            series,
-            x_title="training step",
-            y_title="mean score, percent",
-            label=f"Mean score of {name}'s episodes against the step of its training.",
-        ),
-        caption=(
-            "Mean over the episodes of a step, each scored by its best round, on behaviours that are not attacked "
-            f"here. Training queries, not counted in the attack: {spent}."
-        ),
-        arms=_arms(drawn),
-        has_lines=True,
-        columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours jailbroken", "queries"),
-        rows=rows,
-    )
-
-
-def _learning_row(attack: Attack, step: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        attack.arm.name,
-        attack.run,
-        f"{step['step']}",
-        quantity(step["reward"], "rate"),
-        f"{step['unscored_episodes']} of {step['episodes']}",
-        f"{step['jailbroken']} of {step['behaviors']}",
-        f"{step['queries']}",
-    )
 
 
 # ------------------------------------------------------------------------------------------------ settings and JSON

@@ -38,7 +38,7 @@ from opct.reports.figures import (
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
-from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note, rollouts_over_time
+from opct.reports.training import COST_COLUMNS, cost_rows, families_note, rollouts_over_time
 from opct.reports.verdict import (
     axis_verdict,
     findings,
@@ -135,7 +135,6 @@ def page_html(
             kl_level=lambda nats: sum(nats >= step for step in KL_STEPS),
             cost_columns=("runs", *COST_COLUMNS),
             costs=cost_rows(arms),
-            earlier=earlier_note(arms),
             key=charts.key,
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),

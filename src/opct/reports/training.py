@@ -95,16 +95,6 @@ def cost_texts(cost: Usage) -> tuple[str, ...]:
     return (steps, seconds, each, *rest)
 
 
-def earlier_note(arms: Sequence[Arm]) -> str:
-    """Which arms continued from which adapters; empty where none did."""
-    parts = []
-    for arm in arms:
-        adapters = dict.fromkeys(str(own) for run in arm.runs if (own := run.config_values.get(ADAPTER)))
-        if adapters:
-            parts.append(f"{arm.name} continued from {joined(list(adapters))}")
-    return f"{'; '.join(parts)}: what that took is in the totals alone." if parts else ""
-
-
 # ----------------------------------------------------------------------------------------------------------- families
 
 

@@ -26,7 +26,6 @@ from opct.reports.attacks import (
 )
 from opct.reports.build import report, report_json
 from opct.reports.compare import compare
-from opct.reports.wording import quantity
 from tests.unit.attack.scripted import Cast, ScriptedAttacker, ScriptedTarget
 from tests.unit.reports.small import run
 from tests.unit.reports.synthetic import HOSTILE, write_run
@@ -36,6 +35,18 @@ SUBJECTS = [Subject(id_, f"request {id_} {HOSTILE if id_ == 'a' else ''}", "beha
 SECRET = "zzsecret"
 TWINS = [Subject(id_, f"harmless {id_}", "counterpart", "test") for id_ in "ab"]
 TWIN_RULES = Rules(episodes=1, rounds=2, stop="never")
+TRAINING = {
+    "steps": 3,
+    "trained_on": {"n": 3},
+    "unscored_episodes": 4,
+    "curve": [
+        {"step": step, "reward": reward, "episodes": 4, "unscored_episodes": 4 * (reward is None)}
+        for step, reward in ((1, 0.1), (2, None), (3, 0.75))
+    ],
+    "spent": {"queries": 18, "tokens": 99, "prompt_tokens": 50, "seconds": 1.0},
+    "judge_usage": {},
+    "queries_cut_short_at_most": 0,
+}
 
 
 def attack(folder: Path, breaks: str, *, undecided: str = "", rules=RULES):
@@ -201,8 +212,7 @@ def test_no_folder_or_address_is_in_the_report(runs, tmp_path):
     result["judge"] |= {"model": "hf//home/alice/judge@cd34", "settings": reached}
     result["settings"]["counterpart_judge"] = result["judge"]
     config = {"model": {"name_or_path": "/home/alice/models/mine"}}
-    spent = {"queries": 0, "tokens": 0}
-    result["training"] = {"steps": 1, "curve": [], "spent": spent, "identity": {"config": config}}
+    result["training"] = TRAINING | {"identity": {"config": config}}
     path.write_text(json.dumps(result))
     page = reported([runs[0], other], tmp_path)
     for file in (page, page.with_suffix(".json"), page.with_suffix(".md")):
@@ -212,7 +222,7 @@ def test_no_folder_or_address_is_in_the_report(runs, tmp_path):
     assert (made["target"]["source"], made["target"]["model"]) == ("mine", "hf/mine@ab12")
     assert made["attacker"]["model"]["source"] == "mine, trained against the target"
     assert made["settings"]["counterpart_judge"]["model"] == made["judge"]["model"] == "hf/judge@cd34"
-    assert made["training"] == {"steps": 1, "curve": [], "spent": spent}
+    assert made["training"] == TRAINING
 
 
 @pytest.mark.parametrize(
@@ -400,28 +410,17 @@ def test_with_more_than_three_attacks_the_intervals_are_only_in_the_table(runs, 
     assert figure.caption.endswith("The 95% intervals are only in the data.")
 
 
-def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
-    """A step without a score is in the table and not in the line; what was not trained has no such picture."""
+def test_what_an_attacker_learned_is_in_the_table(runs, tmp_path):
+    """The mean score of its first and of its last scored step, and what its training took."""
     trained = tmp_path / "opct-2"
     attack(trained / "attacks" / "scripted", "a")
     path = trained / "attacks" / "scripted" / "result.json"
-    rewards = {1: 0.1, 2: None, 3: 0.75}
-    same = {"behaviors": 3, "queries": 6, "episodes": 4}
-    steps = [
-        {"step": i, "reward": r, "jailbroken": i, "unscored_episodes": 2 * i - 2, **same} for i, r in rewards.items()
-    ]
-    training = {"curve": steps, "spent": {"queries": 18, "tokens": 99, "seconds": 1.0}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"training": training}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"training": TRAINING}))
     [view], _ = views([runs[0], trained])
-    _, learned = view.figures
-    assert [row[2:6] for row in learned.rows] == [
-        ("1", "10.0%", "0 of 4", "1 of 3"),
-        ("2", quantity(None, "rate"), "2 of 4", "2 of 3"),
-        ("3", "75.0%", "4 of 4", "3 of 3"),
-    ]
-    assert "not counted in the attack: OPCT: opct-2 18." in learned.caption
-    assert len(views(runs)[0][0].figures) == 1
-    assert learned.title == "Score of scripted during its training"
+    base, opct = (own.cells[6][3:] for own in view.attacks)
+    assert base == ()
+    assert "0.100 in the first step (n = 4), 0.750 in the last step (n = 4)" in opct[0]
+    assert opct[1].startswith("training spent: 18 queries, 99 sampled tokens")
 
 
 def test_a_tile_and_the_findings_say_what_the_attacks_found(runs, page):

@@ -12,7 +12,7 @@ from opct.errors import EvaluationError
 from opct.reports.arms import make_arms
 from opct.reports.build import report, report_json
 from opct.reports.compare import compare
-from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
+from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.io import write_jsonl
 from opct.runs.usage import NOT_KNOWN, Usage
@@ -81,8 +81,6 @@ def test_offline_samples_and_earlier_runs_are_in_the_totals():
         "lost": ("not logged", "not logged"),
     }
     assert cost_rows(arms)[0][1][6:8] == ("500", "20")
-    assert earlier_note(arms[:2]) == "both continued from runs/sft-seed1: what that took is in the totals alone."
-    assert earlier_note(arms[:1]) == ""
 
 
 def test_the_json_has_null_for_what_is_not_known():
