@@ -115,8 +115,3 @@ def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dic
         if fitting:
             found[arm.label] = of_values[max(fitting, key=len)].label
     return found
-
-
-def reference_pairs(arms: Sequence[Arm], pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The comparisons with an arm other than the first."""
-    return tuple(pair for pair in pairs if pair.against != arms[0].label)

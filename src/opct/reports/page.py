@@ -19,10 +19,10 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
+import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import charts
 from opct.reports.arms import Arm
@@ -53,7 +53,6 @@ from opct.runs.console import pluralize
 
 BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
 """Verdicts before and after, of the example on the first screen."""
-EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 def template_text(name: str) -> str:
@@ -228,35 +227,21 @@ def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
         "trained with": manifest.get("command"),
         "started": manifest.get("started"),
         "git commit": manifest.get("git_commit"),
-        "hardware": _flat(manifest.get("hardware")),
         "teacher": manifest.get("teacher"),
     }
     checks = [teacher_figure(row) for row in (manifest.get("teacher_check") or {}).values()]
-    blocks = {
-        "Training settings (config.yaml)": run.config,
-        "Evaluation settings": _lines(flat_settings(run.settings)),
-        **{f"manifest: {name}": _lines(manifest.get(name)) for name in ("versions", "data", "seeds")},
-    }
+    of_manifest = {f"manifest: {name}": manifest.get(name) for name in ("hardware", "versions", "data", "seeds")}
+    blocks = {"Training settings (config.yaml)": run.config, "Evaluation settings": run.settings, **of_manifest}
     return {
         "name": run.name,
         "style": arm.style,
         "facts": [
-            *((name, str(value)) for name, value in facts.items() if value not in EMPTY),
+            *((name, str(value)) for name, value in facts.items() if value not in (None, "")),
             *(("teacher, before training", text) for text in checks),
         ],
-        "blocks": [(name, text) for name, text in blocks.items() if text],
+        "blocks": [
+            (name, value if isinstance(value, str) else yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+            for name, value in blocks.items()
+            if value
+        ],
     }
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key.replace('_', ' ')} {_flat(item)}" for key, item in value.items() if item not in EMPTY)
-    if isinstance(value, list):
-        return ", ".join(_flat(item) for item in value)
-    return "" if value is None else str(value)
-
-
-def _lines(value: Any) -> str:
-    if isinstance(value, dict):
-        return "\n".join(f"{key}: {_flat(item)}" for key, item in value.items())
-    return _flat(value)

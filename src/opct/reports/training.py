@@ -9,7 +9,7 @@ from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
 from opct.data.perturb.jailbreak import ARTIFACT
-from opct.reports.arms import ADAPTER, SFT, Arm, Pair, reference_pairs
+from opct.reports.arms import ADAPTER, SFT, Arm, Pair
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
@@ -135,9 +135,9 @@ def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[st
     trained = {arm.label: _Trained(arm) for arm in arms}
     for own in trained.values():
         yield from _unlike_seeds(own)
-    for pair in reference_pairs(arms, pairs):
+    for pair in pairs:
         one, other = trained[pair.against], trained[pair.of]
-        if one.runs and other.runs:
+        if one.runs and other.runs and pair.against != arms[0].label:
             unlike = list(_unlike_budgets(one, other))
             yield from unlike
             if unlike or pair.is_requested or not other.arm.uses(SFT):  # several SFT arms of one budget need no warning
