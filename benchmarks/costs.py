@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -29,7 +29,7 @@ from benchmarks.tables import markdown
 from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
 
 PARTS = (*PHASES, "other")
-COLOURS = ("#2a6f97", "#61a5c2", "#a9d6e5", "#c8553d", "#e9a178", "#8a8a8a", "#4f7f52", "#b8a1c9", "#d9c27e")
+COLOURS = ("#2a6f97", "#61a5c2", "#a9d6e5", "#c8553d", "#e9a178", "#8a8a8a")
 MIDDLE = Workload("middle", 4, 4, 64, 48, 64)
 SERIES = {
     "completions of a prompt": ("generations", (1, 2, 4, 8)),
@@ -42,46 +42,6 @@ def changed(field: str, value: int) -> Workload:
     """The middle workload with one number changed."""
     fields = {field: value} | ({"teacher_tokens": value * 3 // 4} if field == "prompt_tokens" else {})
     return dataclasses.replace(MIDDLE, **fields)
-
-
-def pyplot() -> Any:
-    """matplotlib.pyplot, set to write the same SVG from the same numbers."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams["svg.hashsalt"] = "opct"
-    return plt
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write it, without the date."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-
-
-def stacked_bars(axis: Any, bars: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> None:
-    """One horizontal bar each, from top to bottom, its parts one after another and their sum at the end."""
-    names = list(bars)
-    for place, name in enumerate(names):
-        left = 0.0
-        for part, colour in zip(parts, COLOURS, strict=False):
-            label = part.replace("_", ", ") if place == 0 else None
-            axis.barh(place, bars[name].get(part, 0.0), left=left, color=colour, label=label)
-            left += bars[name].get(part, 0.0)
-        axis.annotate(f" {left:.3g}", (left, place), va="center", fontsize="small")
-    axis.set_yticks(range(len(names)), names, fontsize="small")
-    axis.invert_yaxis()
-    axis.margins(x=0.12)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-
-
-def legend_above(figure: Any, axis: Any) -> None:
-    """The legend of one panel, above all of them."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize="small", frameon=False)
 
 
 def work(cell: dict[str, Any]) -> dict[str, Any]:
@@ -168,15 +128,33 @@ def rows_of(series: dict[str, dict[int, dict[str, Any]]]) -> Iterator[list[str]]
 
 
 def draw(series: dict[str, dict[int, dict[str, Any]]], figure: Path) -> None:
-    """A panel for each number that was changed, a bar for each of its values, cut by phase."""
-    canvas, axes = pyplot().subplots(1, len(series), figsize=(9, 2.8), layout="constrained", sharex=True)
+    """A panel for each number that was changed, a bar for each of its values, cut by phase. The same numbers make the
+    same SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "opct"
+    canvas, axes = plt.subplots(1, len(series), figsize=(9, 2.8), layout="constrained", sharex=True)
     for axis, (name, results) in zip(axes, series.items(), strict=True):
-        bars = {str(value): {p: middle_of(r, p) for p in PARTS} for value, r in results.items()}
-        stacked_bars(axis, bars, PARTS)
+        for place, result in enumerate(results.values()):
+            left = 0.0
+            for part, colour in zip(PARTS, COLOURS, strict=True):
+                seconds, label = middle_of(result, part), part.replace("_", ", ") if place == 0 else None
+                axis.barh(place, seconds, left=left, color=colour, label=label)
+                left += seconds
+            axis.annotate(f" {left:.3g}", (left, place), va="center", fontsize="small")
+        axis.set_yticks(range(len(results)), list(map(str, results)), fontsize="small")
+        axis.invert_yaxis()
+        axis.margins(x=0.12)
+        axis.spines[["top", "right"]].set_visible(False)
         axis.set_title(name, fontsize="medium")
         axis.set_xlabel("seconds a step")
-    legend_above(canvas, axes[0])
-    save(canvas, figure)
+    handles, labels = axes[0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize="small", frameon=False)
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    canvas.savefig(figure, metadata={"Date": None})
 
 
 def main() -> None:
