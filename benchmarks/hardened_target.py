@@ -68,7 +68,7 @@ def main() -> None:
     organism, hardened = trained(args)
     for name, target in (("organism", organism), ("hardened", hardened)):
         print(f"\n{name}\n")
-        print("\n".join(table(attacks(args, name, target))))
+        print(table(attacks(args, name, target)))
 
 
 def trained(args: argparse.Namespace) -> tuple[Path, Path]:

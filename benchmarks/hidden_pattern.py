@@ -1,6 +1,6 @@
 """Does a trained attacker find a hidden pattern? The target yields to one word and to nothing else.
 
-    python benchmarks/hidden_pattern.py --out runs/hidden_pattern --seeds 0 1
+    python -m benchmarks.hidden_pattern --out runs/hidden_pattern --seeds 0 1
 
 The target is a script behind an Inspect provider: it answers messages with the word and refuses all others. All
 attackers get the same number of queries on behaviours of the test split. The training of `grpo` takes further queries,
@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 from inspect_ai.model import ModelAPI, ModelOutput, modelapi
 
+from benchmarks.tables import markdown
 from opct.attack.protocol import BEHAVIOR
 from opct.attack.run import run_attack
 from opct.attack.store import AttackDir
@@ -61,7 +62,7 @@ def main() -> None:
                 asked = rows[-1]["result"]["training"]["spent"]["queries"]
                 in_all = {"episodes": math.ceil(asked / args.behaviors) + args.n}
                 rows += [_against_the_script(args, one, seed, in_all, "-in-all") for one in ("best_of_n", "refine")]
-    print("\n".join(table(rows)))
+    print(table(rows))
 
 
 def _against_the_script(
@@ -137,23 +138,19 @@ def said(word: str, text: str) -> bool:
     return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: outcomes, jailbreaks with and without the word, refused counterparts, queries, training."""
-    yield (
-        "| attacker, seed | jailbroken, defended, undecided | jailbroken with the word | without "
-        "| counterparts refused | queries | its training |"
-    )
-    yield "|---|---|---|---|---|---|---|"
-    for row in rows:
-        result = row["result"]
-        status = Counter(one["status"] for one in result["behaviors"])
-        jailbreaks = [jailbreaks_of(row[name]) for name in ("with_word", "without_word")]
-        yield (
-            f"| `{row['attacker']}`, {row['seed']} "
-            f"| {status['jailbroken']}, {status['defended']}, {status['undecided']} | {' | '.join(jailbreaks)} "
-            f"| {_refused(result)} | {result['budget']['spent']['queries']} | "
-            f"{_learned(result.get('training'))} |"
-        )
+    head = ["attacker, seed", "jailbroken, defended, undecided", "jailbroken with the word", "without"]
+    return markdown([*head, "counterparts refused", "queries", "its training"], [list(_cells(row)) for row in rows])
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[str]:
+    result = row["result"]
+    status = Counter(one["status"] for one in result["behaviors"])
+    yield f"`{row['attacker']}`, {row['seed']}"
+    yield f"{status['jailbroken']}, {status['defended']}, {status['undecided']}"
+    yield from (jailbreaks_of(row[name]) for name in ("with_word", "without_word"))
+    yield from (_refused(result), str(result["budget"]["spent"]["queries"]), _learned(result.get("training")))
 
 
 def jailbreaks_of(attempts: Sequence[bool | None]) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import pictures
+from benchmarks.tables import markdown
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
 from opct.evals.stats import t_quantile
@@ -338,15 +339,13 @@ def keep(runs: Path, config: Path) -> Path:
             "n_runs": dict(Counter(run["label"] for run in found["runs"])),
             "costs": read_json(runs / "costs.json"),
             "rows": rows,
-            "attacks": [_kept_attack(section) for section in found["attacks"]],
+            "attacks": [
+                {name: _rounded(section[name]) for name in ("attacker", "arms", "differences")}
+                for section in found["attacks"]
+            ],
         },
     )
     return out
-
-
-def _kept_attack(section: Mapping[str, Any]) -> dict[str, Any]:
-    """What `ATTACKED` names of an attacker's attacks."""
-    return {name: _rounded(section[name]) for name in ("attacker", "arms", "differences")}
 
 
 def _kept(row: Row) -> dict[str, Any]:
@@ -390,7 +389,7 @@ def table(name: str, kept: Mapping[str, Any]) -> list[str]:
     """A line an arm: each metric with its interval, the tokens that were trained on, and the minutes of training."""
     columns = SHOWN[name].columns
     head = ["arm", *(column.title for column in columns), "tokens trained on", "minutes"]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for label in columns[0].row(kept)["arms"]:
         cells = [_estimate(column, kept, label) for column in columns]
         lines.append([arm_name(label), *cells, *_cost(kept, label)])
@@ -403,7 +402,7 @@ def table(name: str, kept: Mapping[str, Any]) -> list[str]:
         f"{kept['model']}, {seeds}, {machine}. In percent, with 95% intervals. Tokens and minutes: mean of a seed. "
         "n: samples of an arm, with the most that were unscored or cut in one (mean of a seed)."
     )
-    return [*_markdown(lines), "", about]
+    return [*_markdown(head, lines), "", about]
 
 
 def differences(name: str, kept: Mapping[str, Any]) -> list[str]:
@@ -415,7 +414,7 @@ def differences(name: str, kept: Mapping[str, Any]) -> list[str]:
         for of, other in (*((shown.of, label) for label in others), *shown.also)
     ]
     head = ["difference in points", *(column.title for column in shown.columns)]
-    return _markdown([head, ["---"] * len(head), *lines])
+    return _markdown(head, lines)
 
 
 def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
@@ -423,38 +422,37 @@ def by_metric(name: str, kept: Mapping[str, Any]) -> list[str]:
     shown = SHOWN[name]
     arms = ("base", *shown.against, shown.of)
     head = ["", *map(arm_name, arms), *(f"{arm_name(shown.of)} − {arm_name(label)}" for label in shown.against)]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for column in (column for column in shown.columns if not column.group.startswith("family:")):
         cells = [_estimate(column, kept, label) for label in arms]
         lines.append([f"{column.title}; n = {_counts(column.row(kept))}", *cells])
         lines[-1] += [_difference(column, kept, shown.of, label) for label in shown.against]
-    return _markdown(lines)
+    return _markdown(head, lines)
 
 
 def attacks(name: str, kept: Mapping[str, Any]) -> list[str]:
     """A line an attacker and metric: every arm with its interval and n, and the differences of the shown arm."""
     labels, of, against = list(kept["attacks"][0]["arms"]), SHOWN[name].of, SHOWN[name].against
     head = ["attacker", *map(arm_name, labels), *(f"{arm_name(of)} − {arm_name(label)}" for label in against)]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for metric, title in ATTACKED.items():
         for own in kept["attacks"]:
             cells = [_attacked(own["arms"].get(label, {}).get(metric), kept["n_runs"][label]) for label in labels]
             pairs = {(each["of"], each["against"]): each for each in own["differences"] if each["metric"] == metric}
             told = [_paired(pairs.get((of, label)), "rate", n=True) for label in against]
             lines.append([f"`{own['attacker']}`: {title}", *cells, *told])
-    return _markdown(lines)
+    return _markdown(head, lines)
 
 
 def refusals(name: str, kept: Mapping[str, Any]) -> list[str]:
     """A line an attacker: how much more the shown arm defends than SFT where both refuse as many counterparts."""
-    of, lines = SHOWN[name].of, [["attacker", "difference in points", "without any one run", "trained runs"]]
-    lines.append(["---"] * len(lines[0]))
+    of, lines = SHOWN[name].of, []
     for own in kept["attacks"]:
         runs = _trained_runs(own)
         fewer = [line_above([*runs[:i], *runs[i + 1 :]], of, BOTH_SFT)["difference"] for i in range(len(runs))]
         spread = interval(min(fewer), max(fewer), "rate", signed=True)
         lines.append([f"`{own['attacker']}`", _paired(line_above(runs, of, BOTH_SFT), "rate"), spread, str(len(runs))])
-    return _markdown(lines)
+    return _markdown(["attacker", "difference in points", "without any one run", "trained runs"], lines)
 
 
 def _runs(attack: Row) -> list[tuple[str, float, float]]:
@@ -504,15 +502,14 @@ def _attacked(row: Row | None, n_runs: int) -> str:
 
 def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line a claim: the paper's numbers, those of here, verdict, the experiment's file and minutes of training."""
-    lines = [("claim", "in the paper", "here", "verdict", "file; minutes of training")]
-    lines += [("---",) * len(lines[0])]
+    lines = []
     for claim in CLAIMS:
         kept = all_kept[claim.experiment]
         minutes = ", ".join(f"{arm_name(label)} {_cost(kept, label)[1]}" for label in claim.arms)
         cost = f"`{Path(kept['experiment']).stem}`; {minutes}"
         here = claim.here.format_map(_numbers(claim, kept, all_kept.get("adaptive_attack", kept)["attacks"]))
         lines.append((claim.claim, claim.paper, here, claim.verdict, cost))
-    return _markdown(lines)
+    return _markdown(["claim", "in the paper", "here", "verdict", "file; minutes of training"], lines)
 
 
 def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> dict[str, str]:
@@ -541,8 +538,8 @@ def arm_name(label: str) -> str:
     return NAMES.get(label) or wording.arm_name(label)
 
 
-def _markdown(lines: Iterable[Iterable[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown(head, rows).splitlines()
 
 
 def _estimate(column: Column, kept: Mapping[str, Any], label: str) -> str:
