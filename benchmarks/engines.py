@@ -94,23 +94,21 @@ def answers(url: str) -> bool:
     return False
 
 
-def measure(policy: Policy, name: str, sampler, prompts: list[list[int]], tokens: int, repeats: int) -> dict[str, Any]:
-    """Tokens a second of a sampler, and how far its log-probs are from those of the model in training."""
+def measure(policy: Policy, engine: Policy | Engine, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+    """Tokens a second of an engine over two calls after a warm-up, and how far its log-probs are from those of the
+    model in training."""
     speeds = []
-    with sampler() as answering:
-        for repeat in range(repeats + 1):
-            seeds = [[1000 * repeat + i] for i in range(len(prompts))]
-            started = time.perf_counter()
-            groups = answering.sample(prompts, seeds, Sampling(tokens))
-            elapsed = time.perf_counter() - started
-            assert all(len(c.token_ids) == tokens for [c] in groups)
-            if repeat:
-                speeds.append(len(prompts) * tokens / elapsed)
-        with contextlib.nullcontext() if "adapter" in name else policy.adapter_off():
-            own = policy.log_probs(prompts, [list(c.token_ids) for [c] in groups])
+    for repeat in range(3):
+        seeds = [[1000 * repeat + i] for i in range(len(prompts))]
+        started = time.perf_counter()
+        groups = engine.sample(prompts, seeds, Sampling(tokens))
+        elapsed = time.perf_counter() - started
+        assert all(len(c.token_ids) == tokens for [c] in groups)
+        if repeat:
+            speeds.append(len(prompts) * tokens / elapsed)
+    own = policy.log_probs(prompts, [list(c.token_ids) for [c] in groups])
     differences = torch.cat([torch.tensor(c.logprobs) - row.cpu() for [c], row in zip(groups, own, strict=True)])
     return {
-        "engine": name,
         "rows": len(prompts),
         "tokens_per_s": round(statistics.median(speeds)),
         "smallest": round(min(speeds)),

@@ -43,9 +43,8 @@ def parse_system(text: str) -> tuple[str, str, int | None]:
     """
     head, _, size = text.partition("@")
     system, _, variant = head.partition("/")
-    known = {"opct": ("",), "sdft": ("shipped", "autocast", "bf16"), "chunked": ("shipped", "autocast", "bf16")}
-    if variant not in known.get(system, ()):
-        raise ValueError(f"{text!r} is none of opct, sdft/VARIANT, chunked/VARIANT (shipped, autocast, bf16)")
+    if head not in SYSTEMS:
+        raise ValueError(f"{text!r} is none of {', '.join(SYSTEMS)}")
     return system, variant, int(size) if size else None
 
 
