@@ -15,7 +15,6 @@ from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import CAPABILITY, MEAN, axis_info, suite_name, where
 from opct.reports.table import Estimate, MetricRow
-from opct.reports.training import families_note
 from opct.reports.verdict import side_effect_rows
 from opct.reports.wording import MISSING, capitalized, change, family_name, inside, interval, joined, number
 from opct.runs.console import pluralize
@@ -297,8 +296,7 @@ def families_figure(
     }[split]
     metric = rows[0][1].metric
     counted = f"Share of {metric.explanation}" if metric.explanation else ""
-    new = families_note(comparison, axis) if split == "train" else ""
-    caption = f"{counted}; {metric.better_text}. {kept} {_left_out(rows)} {new}".strip()
+    caption = f"{counted}; {metric.better_text}. {kept} {_left_out(rows)}"
     title = f"{SPLITS[split]}: {inside(metric.title)}{comparison.of_suite(axis, suite)}"
     return _bars_figure(comparison, title, "family", rows, caption, scale)
 
