@@ -40,7 +40,7 @@ BASE = "base"
 AFTER = "after"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 OWN = {"output_dir": "set output_dir of the experiment", "seed": "set seeds of the experiment"}
-OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "set by `after`")
+OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "`after` sets it")
 OF_ATTACKS = ("attacker", "dtype", "target.label", "target.confirm_remote", "target.base_url", "target.model_args")
 """Attack settings that the experiment sets."""
 
@@ -89,8 +89,7 @@ class ExperimentConfig(Section):
     @model_validator(mode="after")
     def check_across_settings(self) -> ExperimentConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
-        faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_matrix_faults(self)]
-        faults += _attack_faults(self.attacks)
+        faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_attack_faults(self.attacks)]
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -141,20 +140,17 @@ class Experiment:
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
-        """Comparisons besides those with base and references. An arm with `after` is compared with the arm of its
-        method that starts from the base (with equal settings, else the first). The file may add more.
+        """Comparisons besides those with base and references: an arm with `after` with the arm that starts from the
+        base and has equal settings, and those of the file.
         """
-        found = []
-        for arm in self.arms:
-            plain = [other for other in self.arms if arm.after is not None and self._is_plain_of(other, arm)]
-            if plain:
-                alike = [other for other in plain if other.settings == arm.settings]
-                found.append((arm.name, (alike or plain)[0].name))
+        plain = [arm for arm in self.arms if arm.after is None]
+        found = [
+            (arm.name, other.name)
+            for arm in self.arms
+            for other in plain
+            if arm.after is not None and other.settings == arm.settings
+        ]
         return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
-
-    def _is_plain_of(self, other: Arm, arm: Arm) -> bool:
-        same_method = self.first_config(other).method == self.first_config(arm).method
-        return other.after is None and other.combination == arm.combination and same_method
 
     def first_config(self, arm: Arm) -> TrainConfig:
         """The settings of an arm with the first seed."""
@@ -186,7 +182,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         path,
         [
             *_name_faults(arms),
-            *_reserved_faults(config, arms, overrides),
+            *_reserved_faults(config, overrides),
             *_prompt_faults(config, arms),
             *_compare_faults(config, arms),
         ],
@@ -269,13 +265,6 @@ def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(arms)}"
 
 
-def _matrix_faults(config: ExperimentConfig) -> Iterator[str]:
-    for name, (arm, settings) in itertools.product(config.matrix, config.arms.items()):
-        for own in settings:
-            if _overlap(own, name):
-                yield (f"arms.{arm}.{own}: the matrix sets {name} too; leave it out of the arm or of the matrix")
-
-
 def _attack_faults(attacks: Attacks) -> Iterator[str]:
     """Every fault of the section that can be found without a model."""
     if len(attacks.by_name) < len(attacks.attackers):
@@ -284,9 +273,7 @@ def _attack_faults(attacks: Attacks) -> Iterator[str]:
     if attacks.settings and not attacks.attackers:
         yield "attacks.attackers is empty; list at least one"
     for setting in OF_ATTACKS:
-        section, _, name = setting.partition(".")
-        own = attacks.settings.get(section)
-        if setting in attacks.settings or (isinstance(own, Mapping) and name in own):
+        if any(_overlap(name, setting) for name in flat_settings(attacks.settings)):
             yield f"attacks.settings.{setting}: the experiment sets this; leave it out"
     for name, settings in attacks.by_name.items():
         from opct.attack.run import load_attack_config  # heavy
@@ -303,19 +290,18 @@ def _overlap(a: str, b: str) -> bool:
     return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
 
 
-def _reserved_faults(config: ExperimentConfig, arms: Sequence[Arm], overrides: Sequence[str]) -> Iterator[str]:
-    """Faults where an arm, the matrix or an override sets what the experiment itself sets."""
-    for arm in arms:
-        reserved = OWN | (OF_AFTER if arm.after is not None else {})
-        for name in arm.settings:
-            for own in (own for own in reserved if _overlap(name, own)):
-                yield f"{arm.name}: the experiment sets {name} ({reserved[own]}); leave it out"
-    reserved = OWN | dict.fromkeys(config.matrix, "change it in the file")
-    reserved |= OF_AFTER if any(arm.after is not None for arm in arms) else {}
-    for text in overrides:
-        name = text.partition("=")[0].strip()
+def _reserved_faults(config: ExperimentConfig, overrides: Sequence[str]) -> Iterator[str]:
+    """Faults where an arm, the matrix or an override sets what is set elsewhere in the experiment."""
+    of_matrix = dict.fromkeys(config.matrix, "change it in the matrix")
+    of_after = OF_AFTER if any(AFTER in settings for settings in config.arms.values()) else {}
+    given = [(f"matrix.{name}", name, OWN | of_after) for name in config.matrix]
+    given += [(text, text.partition("=")[0].strip(), OWN | of_matrix | of_after) for text in overrides]
+    for arm, settings in config.arms.items():
+        reserved = OWN | of_matrix | (OF_AFTER if AFTER in settings else {})
+        given += [(f"arms.{arm}.{name}", name, reserved) for name in settings]
+    for place, name, reserved in given:
         for own in (own for own in reserved if _overlap(name, own)):
-            yield f"{text}: the experiment sets {own}; {reserved[own]}"
+            yield f"{place}: the experiment sets {own}; {reserved[own]}"
 
 
 def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:
