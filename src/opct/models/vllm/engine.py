@@ -7,6 +7,7 @@ completions are token ids. The samples of a prompt are one request: sample i has
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import shutil
 import tempfile
@@ -14,7 +15,6 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -138,37 +138,30 @@ class Engine:
         *,
         batch_tokens: int = 0,
         on_done: OnDone = lambda n: None,
-        use_adapter: bool = True,
     ) -> list[list[Completion]]:
-        """As `Policy.sample`, by the adapter of the last sync or by the base weights; the engine makes its own batches.
+        """As `Policy.sample`, by the adapter of the last sync, before it by the base weights; in batches of its own.
 
-        Only the first seed of a prompt counts: the others follow it, and are in the completions.
-
-        Raises:
-            EngineError: the seeds of two prompts are so close that samples would share one.
+        Only the first seed of a prompt counts: the others follow it, and are in the completions. First seeds must be
+        far apart, as those of `sample_seed` are, for two prompts to share none.
         """
-        if use_adapter and self._synced is None:
-            raise EngineError("The engine has no adapter: call sync_weights first.")
-        adapter = self._synced if use_adapter else None
         check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
         ranges = _consecutive_seeds(seeds)
-        prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
-        asked = [own for own in ranges if own]
         if sampling.temperature >= GREEDY:
-            found = self.backend.sample(prompts, asked, sampling, adapter, on_done)
+            found = self.backend.sample(prompt_ids, ranges, sampling, self._synced, on_done)
         else:  # all samples of a prompt are equal
-            once = self.backend.sample(prompts, [own[:1] for own in asked], sampling, adapter, on_done)
-            found = [own * len(seeds) for own, seeds in zip(once, asked, strict=True)]
-            on_done(sum(map(len, asked)) - len(asked))
-        samples = iter(found)
+            once = self.backend.sample(prompt_ids, [own[:1] for own in ranges], sampling, self._synced, on_done)
+            found = [own * len(seeds) for own, seeds in zip(once, ranges, strict=True)]
+            on_done(sum(map(len, ranges)) - len(ranges))
         return [
-            [self._completion(len(ids), *both) for both in zip(own, next(samples), strict=True)] if own else []
-            for ids, own in zip(prompt_ids, ranges, strict=True)
+            [self._completion(len(ids), *both) for both in zip(own, samples, strict=True)]
+            for ids, own, samples in zip(prompt_ids, ranges, found, strict=True)
         ]
 
     def base(self) -> Sampler:
         """The model without the adapter."""
-        return _Base(self)
+        bare = copy.copy(self)
+        bare._synced = None
+        return bare
 
     def base_log_probs(
         self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]
@@ -197,20 +190,9 @@ class Engine:
 
 
 def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
-    """The seeds of each prompt's samples, counted up from the first.
-
-    Raises:
-        EngineError: two prompts would share a seed.
-    """
-    firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one must be an int64 too
-    ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
-    for a, b in pairwise(sorted((own for own in ranges if own), key=lambda own: (own.start, own.stop))):
-        if a.start < b.start < a.stop:
-            raise EngineError(
-                f"The seeds {a.start} and {b.start} of two prompts are closer than the {len(a)} samples of the first, "
-                "whose seeds are counted up: give seeds that are far apart, such as another `seed` of the run."
-            )
-    return ranges
+    """The seeds of each prompt's samples, counted up from the first."""
+    firsts = [min(own[0], 2**63 - len(own)) for own in seeds]  # the last one must be an int64 too
+    return [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
 
 
 def _own_folder(prefix: str, parent: str | None) -> Path:
@@ -221,14 +203,6 @@ def _own_folder(prefix: str, parent: str | None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=parent))
         folder.chmod(0o755)  # a server may run as another user
     return folder
-
-
-@dataclass(frozen=True)
-class _Base:
-    engine: Engine
-
-    def sample(self, prompt_ids, seeds, sampling, *, batch_tokens: int = 0, on_done: OnDone = lambda n: None):
-        return self.engine.sample(prompt_ids, seeds, sampling, on_done=on_done, use_adapter=False)
 
 
 def check_engine(
