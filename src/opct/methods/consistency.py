@@ -11,7 +11,6 @@ from torch import Tensor
 
 from opct import losses
 from opct.config.schema import LossConfig
-from opct.errors import EngineError
 from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import DivergenceGradient, PerTokenLoss, TokenValues, one_pass
 from opct.models.scoring import Scores, padded
@@ -124,12 +123,6 @@ def _teacher_log_probs(scored: Tensor | None, rollouts: Sequence[Rollout], like:
     """The teacher's log-prob of each token, [tokens]: scored here, or given by the rollouts."""
     if scored is not None:
         return scored
-    for r in rollouts:
-        if (n := len(r.teacher_logprobs or ())) != len(r.ids):
-            raise EngineError(
-                f"Pair {r.pair.id!r}, sample {r.index}: {n} log-probs of the teacher for {len(r.ids)} tokens. Use an "
-                "engine that scores every token, or teacher.engine=in_process."
-            )
     given = [x for r in rollouts for x in r.teacher_logprobs or ()]
     return torch.tensor(given, device=like.device, dtype=like.dtype)
 
