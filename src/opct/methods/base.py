@@ -10,7 +10,7 @@ from torch import Tensor
 
 from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
-from opct.methods.consistency import MicroLoss
+from opct.methods.consistency import MicroLoss, kl_name
 from opct.methods.rollouts import Rollout, teacher_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
@@ -33,7 +33,7 @@ class Method(ABC, Generic[R]):
         rollout_type: R, the type of its offline rollouts.
         reduction: how the tokens of a step are weighted (`losses.token_weights`); empty: as set.
         kl_name: name of `MicroLoss.kl` in the metrics: `kl` for the reverse KL(policy || teacher), else the divergence;
-            None without one.
+            None without one; empty: that of `loss.divergence`, which then stops a run.
         divergence_metric: the metric whose growth stops a run (`stop.divergence_factor`).
         loss_words: the loss in a few words, with settings of the loss in braces.
     """
@@ -55,6 +55,9 @@ class Method(ABC, Generic[R]):
         """`source`: the offline answers, or what samples for the policy."""
         self.policy, self.teacher, self.config, self.source = policy, teacher, config, source
         self.reduction = self.reduction or config.loss.reduction
+        if self.kl_name == "":
+            self.kl_name = kl_name(config.loss)
+            self.divergence_metric = f"train/{self.kl_name}"
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[R]:
         """The rollouts of a step; for an offline method, its answers to these pairs."""

@@ -16,23 +16,16 @@ from torch import Tensor
 
 from opct.config.schema import TrainConfig
 from opct.methods.base import Method
-from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
-from opct.methods.offline import OfflineAnswers
+from opct.methods.consistency import MicroLoss, consistency_loss
 from opct.methods.rollouts import Rollout
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
-from opct.models.policy import Policy
-from opct.models.teacher import Teacher
 
 
 class OffPolicy(Method[Rollout]):
     """Trains on the teacher's samples with the divergence of OPCT."""
 
     offline = True
-
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: OfflineAnswers):
-        super().__init__(policy, teacher, config, source)
-        self.kl_name = kl_name(config.loss)
-        self.divergence_metric = f"train/{self.kl_name}"
+    kl_name = ""  # that of loss.divergence
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:

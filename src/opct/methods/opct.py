@@ -19,23 +19,16 @@ from torch import Tensor
 from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.base import Method, on_policy_faults
-from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
+from opct.methods.consistency import MicroLoss, consistency_loss
 from opct.methods.rollouts import Rollout, policy_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
-from opct.models.policy import Policy
-from opct.models.teacher import Teacher
-from opct.models.vllm.engine import Engine
 
 
 class OPCT(Method[Rollout]):
     """Trains on the policy's own samples."""
 
     scored_by_engine = True
-
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Engine | None = None):
-        super().__init__(policy, teacher, config, source)
-        self.engine, self.kl_name = source, kl_name(config.loss)
-        self.divergence_metric = f"train/{self.kl_name}"
+    kl_name = ""  # that of loss.divergence
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
@@ -45,10 +38,10 @@ class OPCT(Method[Rollout]):
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's answers to the prompts of a step."""
-        rollouts = policy_rollouts(self.policy, pairs, self.config, f"step {step}", sampler=self.engine)
-        if self.engine is None or self.config.teacher.engine == "in_process":
+        rollouts = policy_rollouts(self.policy, pairs, self.config, f"step {step}", sampler=self.source)
+        if self.source is None or self.config.teacher.engine == "in_process":
             return rollouts
-        scores = self.engine.base_log_probs([r.teacher_ids for r in rollouts], [r.ids for r in rollouts])
+        scores = self.source.base_log_probs([r.teacher_ids for r in rollouts], [r.ids for r in rollouts])
         return [dataclasses.replace(r, teacher_logprobs=tuple(s)) for r, s in zip(rollouts, scores, strict=True)]
 
     def loss(
