@@ -27,10 +27,6 @@ QUIET = {
     "PYTHONWARNINGS": "ignore",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
-MISSING = (
-    "rollout.engine: vllm needs vLLM, which cannot be imported here ({}): pip install 'opct[vllm]', or use "
-    "rollout.engine: in_process or vllm_server."
-)
 REQUESTS = 512  # prompts in a call of vLLM, so that progress shows
 
 
@@ -41,7 +37,10 @@ def require_vllm() -> None:
         EngineError: it is not.
     """
     if importlib.util.find_spec("vllm") is None:
-        raise EngineError(MISSING.format("no module named vllm"))
+        raise EngineError(
+            "rollout.engine: vllm needs vLLM, which is not installed here: pip install 'opct[vllm]', or use "
+            "rollout.engine: in_process or vllm_server."
+        )
 
 
 class VllmEngine:
@@ -54,13 +53,10 @@ class VllmEngine:
         self._adapters: dict[str, Any] = {}
         self._loaded = 0
         arguments = _arguments(policy, config, max_model_len)
-        with _quiet_start():
-            try:
-                import vllm
-            except ImportError as error:
-                raise EngineError(MISSING.format(error)) from error
-            with _vllm_errors("could not be started"), _ending_with_this_process():
-                self._llm: Any = vllm.LLM(**arguments)
+        with _quiet_start(), _vllm_errors("could not be started"), _ending_with_this_process():
+            import vllm
+
+            self._llm: Any = vllm.LLM(**arguments)
         self.name = f"vLLM {vllm.__version__}"
 
     def load_adapter(self, name: str, folder: Path) -> None:
