@@ -51,7 +51,6 @@ from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
 from opct.training.resume import (
     Counters,
-    latest_checkpoint,
     load_checkpoint,
     origin,
     refuse_longer_run,
@@ -207,7 +206,8 @@ def begin(
     }
     if resume:
         distributed.main_only(refuse_other_run, run, config, identity)
-    checkpoint = latest_checkpoint(run) if resume else None
+    # the main process verifies it; a process that does not see it says what file is missing
+    checkpoint = distributed.broadcast_object(run.latest_checkpoint() if resume and distributed.is_main() else None)
     optimizer = torch.optim.AdamW(
         list(policy.trainable_parameters().values()),
         lr=config.optim.learning_rate,

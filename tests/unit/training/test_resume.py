@@ -194,7 +194,6 @@ def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path, sealed: bool)
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({"step": 2}, "are of step 2"),
         ({"steps_above": -1}, "written by another version of opct"),
         ({"reference_kl": 0.1}, "written by another version of opct"),
     ],
