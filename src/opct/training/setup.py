@@ -43,7 +43,6 @@ class TrainingData:
 
     config: TrainConfig
     hashes: dict[str, str]
-    context_length: int
     pairs: list[RenderedPair]
     anchors: list[RenderedPair]
     validation: list[RenderedPair]
@@ -138,7 +137,6 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model's tokenizer or configuration cannot be loaded.
     """
-    check_settings(config)
     read = load_training_pairs(config, given)
     renderer = Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)
     limit = context_length(load_model_config(config.model))
@@ -158,7 +156,6 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
     data = TrainingData(
         config,
         read.hashes,
-        limit,
         rendered(read.pairs),
         rendered(read.anchors),
         rendered(read.validation),
