@@ -18,6 +18,7 @@ from opct import losses
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.data.pairs import Message
 from opct.data.render import Renderer
+from opct.errors import ModelError
 from opct.models import loading
 from opct.models.backbone import Backbone
 from opct.models.inference.prefill import beginning, states
@@ -29,10 +30,10 @@ from opct.models.inference.prefix_sharing import (
 )
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
+    UNSUPPORTED,
     Completion,
     Sampling,
     check_room,
-    generation_defaults,
     sample,
     tokens_at_once,
 )
@@ -220,7 +221,18 @@ class Policy:
         Raises:
             ModelError: it asks for a penalty or filter that the sampler does not have.
         """
-        return generation_defaults(self.backbone.bare_model.generation_config, self.name)
+        config = self.backbone.bare_model.generation_config
+        asked = {key: getattr(config, key, None) for key in UNSUPPORTED}
+        beyond = {key: value for key, value in asked.items() if value not in (None, UNSUPPORTED[key])}
+        if beyond:
+            raise ModelError(
+                f"The generation_config of {self.name} sets {beyond}, which the sampler here does not have: give "
+                "temperature, top_p and top_k yourself."
+            )
+        off = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        if not config.do_sample:
+            return off | {"temperature": 0.0}
+        return off | {key: getattr(config, key) for key in off if getattr(config, key) is not None}
 
     def sample(
         self,

@@ -22,8 +22,6 @@ from opct.models.inference.token_sampling import Sampling
 from opct.models.kernels.packed_linear import packed, packed_head
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig
-
     from opct.models.backbone import Backbone
 
 StopReason = Literal["stop", "length", "given"]  # given: not sampled
@@ -58,21 +56,6 @@ class Completion:
     logprobs: tuple[float, ...]
     prompt_tokens: int
     seed: int
-
-
-def generation_defaults(config: GenerationConfig, name: str) -> dict[str, Any]:
-    """See `Policy.generation_defaults`."""
-    asked = {key: getattr(config, key, None) for key in UNSUPPORTED}
-    beyond = {key: value for key, value in asked.items() if value not in (None, UNSUPPORTED[key])}
-    if beyond:
-        raise ModelError(
-            f"The generation_config of {name} sets {beyond}, which the sampler here does not have: give "
-            "temperature, top_p and top_k yourself."
-        )
-    off = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-    if not config.do_sample:
-        return off | {"temperature": 0.0}
-    return off | {key: getattr(config, key) for key in off if getattr(config, key) is not None}
 
 
 def check_room(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int, name: str) -> None:
