@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import load_settings
 from opct.config.schema import TrainConfig
-from opct.distributed import launched
+from opct.distributed import launched, map_across_ranks
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.runs.console import Progress, shows_progress
@@ -94,22 +94,34 @@ def train(
 def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
     """Check the teacher of a new run; returns the result by axis, for the manifest."""
     from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS
-    from opct.evals.teacher_check import AXES, teacher_figure, teacher_sanity_check
+    from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.methods.rollouts import sampling
-    from opct.training.setup import ask_teacher
+    from opct.models.fsdp import unsharded
 
     settings, rows = setup.config.teacher, {}
-    sampled = {
-        "max_completion_tokens": settings.check_tokens,
-        "temperature": sampling(setup.config, setup.policy).temperature,
-    }
+    drawn, batch_tokens = sampling(setup.config, setup.policy), setup.config.rollout.batch_tokens
+    sampled = {"max_completion_tokens": settings.check_tokens, "temperature": drawn.temperature}
+
+    def answer(asked: list[tuple[Prompt, int]]) -> list[Completion | None]:
+        with setup.teacher() as teacher, unsharded(teacher):
+            return ask_policy(
+                teacher,
+                [prompt for prompt, _ in asked],
+                [seed for _, seed in asked],
+                settings.check_tokens,
+                temperature=drawn.temperature,
+                top_p=drawn.top_p,
+                top_k=drawn.top_k,
+                batch_tokens=batch_tokens,
+                on_completions=lambda finished: progress.advance(len(finished)),
+            )
+
     for axis, n in ((JAILBREAK, settings.check_behaviors), (SAFETY_AWARENESS, settings.check_hazards)):
 
         def ask(prompts: list[Prompt], seeds: list[int], axis: str = axis) -> list[Completion | None]:
             progress.stage(f"ask the teacher {AXES[axis].asked}", len(prompts))
-            return ask_teacher(
-                setup, prompts, seeds, max_completion_tokens=settings.check_tokens, on_done=progress.advance
-            )
+            costs = [len(setup.policy.renderer.render(prompt)) + settings.check_tokens for prompt in prompts]
+            return map_across_ranks(list(zip(prompts, seeds, strict=True)), costs, answer)
 
         row = teacher_sanity_check((r.pair for r in setup.data.pairs), ask, axis=axis, n=n) if n else None
         if row is not None:

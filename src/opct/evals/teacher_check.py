@@ -115,12 +115,13 @@ def teacher_sanity_check(
     return row | {"warning": _warning(row)}
 
 
-def ask_policy(policy: Policy, prompts: list[Prompt], seeds: list[int], tokens: int = 64) -> list[Completion | None]:
-    """Sample a `Policy` at temperature 1 with this token limit."""
+def ask_policy(
+    policy: Policy, prompts: Sequence[Prompt], seeds: Sequence[int], tokens: int = 64, **settings: Any
+) -> list[Completion | None]:
+    """As `Policy.generate`, with answers of at most `tokens` tokens; None where the context has no room for one."""
     fitting = [i for i, prompt in enumerate(prompts) if policy.has_room(prompt, tokens)]
-    found = policy.generate(
-        [prompts[i] for i in fitting], seeds=[seeds[i] for i in fitting], max_completion_tokens=tokens
-    )
+    own, own_seeds = [prompts[i] for i in fitting], [seeds[i] for i in fitting]
+    found = policy.generate(own, seeds=own_seeds, max_completion_tokens=tokens, **settings)
     answers = dict(zip(fitting, found, strict=True))
     return [answers.get(i) for i in range(len(prompts))]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,13 @@ from opct.data.behaviors import builtin_behaviors
 from opct.data.dataset import batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.duplicates import near_test_items
 from opct.data.hazards import builtin_facts
-from opct.data.pairs import ContrastivePair, Prompt
+from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, Renderer, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
 from opct.models.from_run import adapter_folder, read_adapter_config
-from opct.models.fsdp import shard, unsharded, wants_shards
-from opct.models.inference.sampler import Completion
+from opct.models.fsdp import shard, wants_shards
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_tokenizer
 from opct.models.policy import Policy, context_length
 from opct.models.teacher import Teacher, make_teacher
@@ -276,39 +275,6 @@ def _start_engine(setup: TrainingSetup) -> None:
     except BaseException:  # after Ctrl-C too, nothing may be left of an engine that holds a device
         setup.close()
         raise
-
-
-def ask_teacher(
-    setup: TrainingSetup,
-    prompts: Sequence[Prompt],
-    seeds: Sequence[int],
-    *,
-    max_completion_tokens: int,
-    on_done: Callable[[int], None],
-) -> list[Completion | None]:
-    """An answer of the teacher to each prompt, with the run's sampling; None if the context has no room for one.
-
-    Every process calls it, samples a part, and gets all answers.
-    """
-    policy = setup.policy
-    drawn = replace(sampling(setup.config, policy), max_completion_tokens=max_completion_tokens)
-    fitting = [i for i, prompt in enumerate(prompts) if policy.has_room(prompt, max_completion_tokens)]
-    ids = {i: policy.renderer.render(prompts[i]) for i in fitting}
-
-    def answer(places: list[int]) -> list[Completion]:
-        with setup.teacher() as teacher, unsharded(teacher):
-            groups = teacher.sample(
-                [ids[i] for i in places],
-                [[seeds[i]] for i in places],
-                drawn,
-                batch_tokens=setup.config.rollout.batch_tokens,
-                on_done=on_done,
-            )
-        return [completion for group in groups for completion in group]
-
-    costs = [len(ids[i]) + max_completion_tokens for i in fitting]
-    answers = dict(zip(fitting, distributed.map_across_ranks(fitting, costs, answer), strict=True))
-    return [answers.get(i) for i in range(len(prompts))]
 
 
 def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str | None, *, on_cpu: bool) -> Policy:
