@@ -96,10 +96,8 @@ def cached_commit(name: str, revision: str | None) -> str | None:
 
 
 def _fetch_snapshot() -> None:
-    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
-    if constants.HF_HUB_OFFLINE:
-        raise DownloadError(f"HF_HUB_OFFLINE is set, so {HUB_ID} cannot be fetched from the hub.")
     with LibraryErrors(DownloadError, f"{HUB_ID} cannot be fetched from the hub"):
         HfApi().model_info(HUB_ID, revision=HUB_REVISION, timeout=HUB_TIMEOUT_S)  # the download retries for a minute
         snapshot_download(HUB_ID, revision=HUB_REVISION, allow_patterns=list(HUB_FILES))
