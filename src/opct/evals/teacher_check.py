@@ -119,7 +119,8 @@ def ask_policy(
     policy: Policy, prompts: Sequence[Prompt], seeds: Sequence[int], tokens: int = 64, **settings: Any
 ) -> list[Completion | None]:
     """As `Policy.generate`, with answers of at most `tokens` tokens; None where the context has no room for one."""
-    fitting = [i for i, prompt in enumerate(prompts) if policy.has_room(prompt, tokens)]
+    room = policy.context_length - tokens
+    fitting = [i for i, prompt in enumerate(prompts) if len(policy.renderer.render(prompt)) <= room]
     own, own_seeds = [prompts[i] for i in fitting], [seeds[i] for i in fitting]
     found = policy.generate(own, seeds=own_seeds, max_completion_tokens=tokens, **settings)
     answers = dict(zip(fitting, found, strict=True))

@@ -209,10 +209,6 @@ class Policy:
         groups = self.sample(ids, per_prompt, sampling, batch_tokens=most, on_completions=on_completions)
         return [completion for group in groups for completion in group]
 
-    def has_room(self, prompt: Sequence[Message], max_completion_tokens: int) -> bool:
-        """Whether `generate` takes the prompt."""
-        return len(self.renderer.render(prompt)) + max_completion_tokens <= self.context_length
-
     def generation_defaults(self) -> dict[str, Any]:
         """`temperature`, `top_p` and `top_k` as the model's generation_config has them; temperature 0 is greedy.
 
