@@ -92,8 +92,10 @@ def adapter_folder(adapter: str | None) -> Path | None:
     return folder
 
 
-def adapter_now(adapter: str) -> Path | None:
-    """As `adapter_folder`, without verification; None if it is gone."""
+def adapter_now(adapter: str | None) -> Path | None:
+    """As `adapter_folder`, without verification; None also if it is gone."""
+    if adapter is None:
+        return None
     return _first_adapter(adapter, *(checkpoint for _, checkpoint in RunDir(adapter).checkpoints()[-1:]))
 
 

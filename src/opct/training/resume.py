@@ -231,7 +231,7 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     weights: fingerprints of the files of the base and of the adapter to continue, to be compared without a model.
     earlier: the steps and seconds that the adapter to continue had taken when the run began; None without one.
     """
-    manifest, adapter = run.read_manifest(), _adapter(config)
+    manifest, adapter = run.read_manifest(), adapter_now(config.model.adapter)
     if "data" in manifest:
         earlier = manifest.get("earlier")
     else:
@@ -239,14 +239,9 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     return {"weights": _weights_now(config), "earlier": earlier}
 
 
-def _adapter(config: TrainConfig) -> Path | None:
-    """The folder of the adapter to continue; None without one, or if it is gone."""
-    return None if config.model.adapter is None else adapter_now(config.model.adapter)
-
-
 def _weights_now(config: TrainConfig) -> dict[str, Fingerprints]:
     """Fingerprints of the files of the base and of the adapter to continue; empty for what is gone."""
-    adapter = _adapter(config)
+    adapter = adapter_now(config.model.adapter)
     return {
         "base": fingerprint_weights(config.model),
         "adapter": {} if adapter is None else fingerprint_adapter(adapter),
