@@ -92,6 +92,6 @@ def test_a_model_with_states_beside_keys_samples_as_it_does_alone():
         for seed, completion in zip(own, found, strict=True):
             [[alone]] = policy.sample([prompt], [[seed]], sampling)
             assert alone.token_ids == completion.token_ids
-    reason = branching_mismatch(policy.backbone.decoder)
+    reason = branching_mismatch(policy.backbone)
     assert reason is not None
     assert "LinearAttentionLayer" in reason

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig
 
+from opct.models.backbone import Backbone
 from opct.models.inference import prefix_sharing
 from opct.models.inference.prefix_sharing import (
     SharedPrefix,
@@ -109,11 +110,11 @@ def test_each_prompt_is_computed_once_and_in_our_attention_completions_are_one_r
 
 def test_the_default_attention_does_not_cascade_and_ours_does():
     policy = full_policy()
-    assert branching_mismatch(policy.backbone.decoder) is None
-    assert "sdpa" in branching_mismatch(policy.backbone.decoder, cascade=True)
+    assert branching_mismatch(policy.backbone) is None
+    assert "sdpa" in branching_mismatch(policy.backbone, cascade=True)
     assert no_cascade_reason(policy.backbone) is not None
     policy.backbone.decoder.config._attn_implementation = "flash_attention_2"
-    assert "flash_attention_2" in branching_mismatch(policy.backbone.decoder)
+    assert "flash_attention_2" in branching_mismatch(policy.backbone)
     policy = full_policy()
     use_grouped_attention(policy.backbone.bare_model)
     assert no_cascade_reason(policy.backbone) is None
@@ -127,7 +128,7 @@ def test_a_layer_that_does_not_see_the_prompts_is_found_out_and_the_mask_is_take
     own = policy.backbone.decoder.layers[1].self_attn
     own.config = copy.deepcopy(own.config)
     own.config._attn_implementation = "sdpa"
-    assert "layers [1]" in branching_mismatch(policy.backbone.decoder, cascade=True)
+    assert "layers [1]" in branching_mismatch(policy.backbone, cascade=True)
     assert no_cascade_reason(policy.backbone) is not None
     assert no_prefix_sharing_reason(policy.backbone) is None
 
@@ -136,7 +137,7 @@ def test_prompts_that_are_merged_wrongly_are_found_out(monkeypatch):
     policy = full_policy()
     use_grouped_attention(policy.backbone.bare_model)
     monkeypatch.setattr(cascade, "_merge", lambda *parts: None)
-    assert "merged" in branching_mismatch(policy.backbone.decoder, cascade=True)
+    assert "merged" in branching_mismatch(policy.backbone, cascade=True)
 
 
 def test_a_model_whose_branches_differ_is_found_out(monkeypatch):
@@ -144,10 +145,10 @@ def test_a_model_whose_branches_differ_is_found_out(monkeypatch):
     policy = full_policy()
     forward = policy.backbone.decoder.forward
     monkeypatch.setattr(policy.backbone.decoder, "forward", lambda **k: forward(**{**k, "position_ids": None}))
-    assert "differ" in branching_mismatch(policy.backbone.decoder)
+    assert "differ" in branching_mismatch(policy.backbone)
     monkeypatch.setattr(policy.backbone.decoder, "forward", forward)
     policy.backbone.decoder.norm.weight.data.fill_(torch.nan)
-    assert "differ by nan" in branching_mismatch(policy.backbone.decoder)
+    assert "differ by nan" in branching_mismatch(policy.backbone)
 
 
 def test_prompts_and_completions_stay_within_the_budget():
@@ -192,6 +193,7 @@ def test_a_row_takes_completions_of_a_prompt_up_to_its_length(monkeypatch):
     ],
 )
 def test_models_that_cannot_branch_say_why(config, words: str):
-    reason = branching_mismatch(AutoModelForCausalLM.from_config(config).eval().get_decoder())
+    model = AutoModelForCausalLM.from_config(config).eval()
+    reason = branching_mismatch(Backbone(model, stop_ids=frozenset()))
     assert reason is not None
     assert words in reason

@@ -42,7 +42,7 @@ def no_prefix_sharing_reason(backbone: Backbone) -> str | None:
     """Why completions of this model cannot share their prompt, or None."""
     if no_cascade_reason(backbone) is None:
         return None
-    return backbone.ask(_copies_mismatch)
+    return backbone.ask(branching_mismatch)
 
 
 def no_cascade_reason(backbone: Backbone) -> str | None:
@@ -50,15 +50,7 @@ def no_cascade_reason(backbone: Backbone) -> str | None:
     return backbone.ask(_cascade_mismatch)
 
 
-def _copies_mismatch(backbone: Backbone) -> str | None:
-    return branching_mismatch(backbone.decoder)
-
-
-def _cascade_mismatch(backbone: Backbone) -> str | None:
-    return branching_mismatch(backbone.decoder, cascade=True)
-
-
-def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
+def branching_mismatch(backbone: Backbone, *, cascade: bool = False) -> str | None:
     """Why completions cannot branch off this model's cache, or None.
 
     Runs the model on three completions of two prompts, branched and each alone.
@@ -66,6 +58,7 @@ def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> st
     Args:
         cascade: without copies of the prompts' keys and values, which needs our own attention.
     """
+    decoder = backbone.decoder
     attention = decoder.config._attn_implementation
     if cascade and attention != GROUPED:
         return f"the attention {attention} takes no keys beside the cache"
@@ -87,6 +80,9 @@ def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> st
     if fault is not None or not cascade:
         return fault
     return mismatch_reason("merged from two parts", partial(both, True), parts=True)
+
+
+_cascade_mismatch = partial(branching_mismatch, cascade=True)
 
 
 def _rope_types(value: Any) -> Iterator[str]:
