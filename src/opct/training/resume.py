@@ -25,7 +25,7 @@ from torch import Tensor
 
 from opct import distributed
 from opct.config.loader import load_config
-from opct.config.schema import TrainConfig
+from opct.config.schema import LENGTH, TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
 from opct.models.from_run import adapter_now
@@ -51,8 +51,6 @@ FREE_INSIDE = {
     "rollout": {"max_mismatch_kl"},
     "teacher": {"check_behaviors", "check_hazards", "check_tokens"},
 }
-# may differ too if the learning rate does not depend on the number of steps
-LENGTH_SETTINGS = {"max_steps", "num_train_epochs"}
 
 
 # ---------------------------------------------------------------------------------------- what a checkpoint holds
@@ -298,7 +296,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     if not faults and "data" in manifest:
         faults = _data_faults(manifest["data"], load_training_pairs(config).hashes)
         faults += _weight_faults(manifest, config)
-    is_as_long = all(getattr(before, name) == getattr(config, name) for name in LENGTH_SETTINGS)
+    is_as_long = all(getattr(before, name) == getattr(config, name) for name in LENGTH)
     total = config.max_steps or (manifest.get("total_steps") if is_as_long else None)
     last = max((step for step, _ in run.checkpoints()), default=0)
     if not faults and config.max_steps is not None and last > config.max_steps:
@@ -348,7 +346,7 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
-    free = FREE_SETTINGS | (LENGTH_SETTINGS if config.may_go_on else set())
+    free = FREE_SETTINGS | (set(LENGTH) if config.may_go_on else set())
     return [
         f"the setting {key} changed ({_difference(before[key], now[key])})"
         for key in sorted(before)
