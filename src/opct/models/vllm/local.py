@@ -127,10 +127,6 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
     lora, own = policy.model.peft_config[loading.TRAINED_ADAPTER], config.vllm
     rank = max([lora.r, *(lora.rank_pattern or {}).values()])
     adapted = [n for n, m in policy.model.named_modules() if loading.TRAINED_ADAPTER in getattr(m, "lora_A", {})]
-    if rank > RANKS[-1]:
-        raise ConfigError(
-            f"lora.r={rank}: vLLM serves adapters of rank {RANKS[-1]} at most; use rollout.engine: in_process."
-        )
     return {
         "model": loading.resolve_model(config.model.name_or_path, config.model.revision),
         "revision": config.model.revision,
@@ -143,7 +139,7 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
         "enable_lora": True,
         "max_loras": 1,
         "max_cpu_loras": 2,
-        "max_lora_rank": next(size for size in RANKS if size >= rank),
+        "max_lora_rank": next((size for size in RANKS if size >= rank), rank),  # vLLM refuses more
         # without the output head: vLLM cannot score prompts with one
         "lora_target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
         "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled
