@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from opct.config.loader import load_config
 from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.errors import DownloadError, LibraryErrors, ModelError
-from opct.models.gguf import HUB_ID
+from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
 from opct.models.loading import base_of, cannot_load, quiet_peft, resolve_model, with_weights
 from opct.models.provenance import changed_files, fingerprint_weights
 from opct.runs.manifest import without_secrets
@@ -41,7 +41,6 @@ QUESTIONS = (
 MERGE_TOLERANCE = 1e-3  # nats a token, in float32 before rounding
 MAX_MEAN_DIFFERENCE = 0.1  # nats a token, after rounding: SmolLM2-135M in bfloat16 is 0.05 away
 FLOAT_TYPES = ("f32", "f16", "bf16", "q8_0", "auto")  # the converter's own; others need llama-quantize
-HUB_TIMEOUT_S = 4
 
 
 @dataclass(frozen=True)
