@@ -33,7 +33,7 @@ from opct.models.backbone import residual_streams
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.vllm.engine import OnDone, Sampler
+from opct.models.vllm.engine import Sampler
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ACT(Method[ActivationPair]):
 
     @classmethod
     def answer(
-        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler
     ) -> list[ActivationPair]:
         """The prompts, cut where their common end begins; open turns are answered first.
 

@@ -15,7 +15,7 @@ from opct.methods.rollouts import Rollout, teacher_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
-from opct.models.vllm.engine import OnDone, Sampler
+from opct.models.vllm.engine import Sampler
 
 R = TypeVar("R", bound=Rollout)
 
@@ -69,10 +69,10 @@ class Method(ABC, Generic[R]):
 
     @classmethod
     def answer(
-        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler
     ) -> Sequence[Rollout]:
         """The rollouts of an offline method, equally many for each pair; `sampler` samples for the teacher."""
-        return teacher_rollouts(teacher, pairs, config, sampler, on_done)
+        return teacher_rollouts(teacher, pairs, config, sampler)
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:

@@ -42,7 +42,7 @@ from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import tokenwise
-from opct.models.vllm.engine import OnDone, Sampler
+from opct.models.vllm.engine import Sampler
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ class DPO(Method[Preference]):
 
     @classmethod
     def answer(
-        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler
     ) -> list[Preference]:
         """The answers of `sft`, each with an answer of the same base to `prompt` (the same one on an identity pair)."""
-        chosen = teacher_rollouts(teacher, pairs, config, sampler, on_done)
+        chosen = teacher_rollouts(teacher, pairs, config, sampler)
         first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
         apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
         completions = sampler.sample(
@@ -146,7 +146,6 @@ class DPO(Method[Preference]):
             seeds_of(config, "rejected", apart, config.rollout.num_generations),
             sampling(config, teacher),
             batch_tokens=config.rollout.batch_tokens,
-            on_done=on_done,
         )
         found = {r.pair.id: own for r, own in zip(first, completions, strict=True)}
         return [

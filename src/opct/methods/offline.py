@@ -73,8 +73,8 @@ def offline_answers(
 
         def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
             with teacher() as model, unsharded(model):
-                counting = _Counting(sampler or model, tokens)
-                return group_by_prompt(method.answer(model, own, config, counting, on_done), len(own))
+                counting = _Counting(sampler or model, tokens, on_done)
+                return group_by_prompt(method.answer(model, own, config, counting), len(own))
 
         rollouts = distributed.map_across_ranks(missing, [cost(rendered, config) for rendered in missing], answer)
         rows += [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]
@@ -87,13 +87,13 @@ def offline_answers(
 
 
 class _Counting:
-    """A sampler that counts its tokens, answers to open turns included."""
+    """A sampler that counts its tokens and reports its completions, answers to open turns included."""
 
-    def __init__(self, sampler: Sampler, tokens: list[int]):
-        self._sampler, self._tokens = sampler, tokens
+    def __init__(self, sampler: Sampler, tokens: list[int], on_done: OnDone):
+        self._sampler, self._tokens, self._on_done = sampler, tokens, on_done
 
     def sample(self, *arguments: Any, **options: Any) -> list[list[Completion]]:
-        found = self._sampler.sample(*arguments, **options)
+        found = self._sampler.sample(*arguments, on_done=self._on_done, **options)
         self._tokens[0] += sum(len(completion.token_ids) for own in found for completion in own)
         return found
 

@@ -17,7 +17,7 @@ from opct.data.render import RenderedPair, Renderer, render_pairs, thinking_mask
 from opct.errors import DataError
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.vllm.engine import OnDone, Sampler
+from opct.models.vllm.engine import Sampler
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,7 @@ def cost(rendered: RenderedPair, config: TrainConfig, n: int | None = None) -> i
 
 
 def teacher_rollouts(
-    teacher: Policy,
-    pairs: Sequence[RenderedPair],
-    config: TrainConfig,
-    sampler: Sampler,
-    on_done: OnDone,
+    teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler
 ) -> list[Rollout]:
     """The baselines' answers: the teacher answers each pair's `teacher_prompt`, and the open turns of `prompt`.
 
@@ -122,7 +118,7 @@ def teacher_rollouts(
     """
     filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
     prompts = [rendered.teacher_ids for rendered in filled]
-    return _sampled(teacher, filled, prompts, config, "offline", config.rollout.num_generations, sampler, on_done)
+    return _sampled(teacher, filled, prompts, config, "offline", config.rollout.num_generations, sampler)
 
 
 def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
@@ -185,7 +181,6 @@ def _sampled(
     seed_key: object,
     n: int,
     sampler: Sampler,
-    on_done: OnDone = lambda n: None,
 ) -> list[Rollout]:
     """n completions of each prompt as rollouts of its pair."""
     completions = sampler.sample(
@@ -193,7 +188,6 @@ def _sampled(
         seeds_of(config, seed_key, pairs, n),
         sampling(config, policy),
         batch_tokens=config.rollout.batch_tokens,
-        on_done=on_done,
     )
     return [
         Rollout(

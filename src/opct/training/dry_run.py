@@ -294,7 +294,7 @@ def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method,
     if kind.offline:
         with setup.teacher() as teacher:
             sampler = teacher if engine is None else engine.base()
-            source = OfflineAnswers(kind.answer(teacher, pairs, config, sampler, lambda n: None))
+            source = OfflineAnswers(kind.answer(teacher, pairs, config, sampler))
     method = kind(setup.policy, setup.teacher, config, source)
     return method, method.collect(pairs, 1)
 

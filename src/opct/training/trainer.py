@@ -169,7 +169,8 @@ def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: St
     if not kind.offline:
         return kind(policy, teacher, config, engine)
     pairs = setup.data.visited()
-    answers = [answers_to(pair, kind, config) for pair in pairs]
+    open_turns = [sum(message["content"] is None for message in pair.pair.prompt) for pair in pairs]
+    answers = [answers_to(pair, kind, config) + n for pair, n in zip(pairs, open_turns, strict=True)]
     if any(answers):
         shares = distributed.balanced([cost(pair, config) for pair in pairs], distributed.size())
         name = "offline answers of this process" if distributed.launched() else "offline answers"

@@ -38,7 +38,7 @@ def setting(make_config, pairs, *, random: bool = True, layers: int = 2, **setti
     config = make_config(method="act", **settings)
     policy, teacher, rendered = tiny_setting(config, pairs, random=random, layers=layers)
     policy.sample = lambda *_, **__: pytest.fail("sampled")
-    method = ACT(policy, teacher, config, OfflineAnswers(ACT.answer(policy, rendered, config, policy, lambda n: None)))
+    method = ACT(policy, teacher, config, OfflineAnswers(ACT.answer(policy, rendered, config, policy)))
     return method, method.collect(rendered, 1)
 
 
@@ -154,7 +154,7 @@ def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):
     pairs = [RenderedPair(pair, [1, 3], ids) for pair, ids in zip(tiny_pairs(2), ([2, 4], [2, 3]), strict=True)]
     policy = tiny_adapter_policy()
     with pytest.raises(DataError, match=r"1 pair\(s\) end in another token .* method: act has nothing") as caught:
-        ACT.answer(policy, pairs, make_config(method="act"), policy, lambda n: None)
+        ACT.answer(policy, pairs, make_config(method="act"), policy)
     assert "sum/0" in str(caught.value)
     assert "sum/1" not in str(caught.value)
 

@@ -30,7 +30,7 @@ def setting(make_config, pairs, *, random: bool = True, **settings):
     config = make_config(method="dpo", **settings)
     policy, teacher, rendered = tiny_setting(config, pairs, random=random)
     with teacher() as model:
-        answers = OfflineAnswers(DPO.answer(model, rendered, config, model, lambda n: None))
+        answers = OfflineAnswers(DPO.answer(model, rendered, config, model))
     method = DPO(policy, teacher, config, answers)
     return method, method.collect(rendered, 1)
 
