@@ -46,7 +46,7 @@ from opct.runs.io import PRIVATE_MODE, append_jsonl, atomic_write, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import check_trackers
 from opct.training import trainer
-from opct.training.resume import FREE_INSIDE, FREE_SETTINGS, is_finished
+from opct.training.resume import FREE_SETTINGS, is_finished
 from opct.training.setup import TrainingSetup, build_setup
 
 SETTABLE = (
@@ -118,10 +118,8 @@ class TrainingPlan:
 
     def identity(self) -> dict[str, Any]:
         """JSON values that determine the trained attacker, besides target and judge."""
-        free = dict.fromkeys(FREE_SETTINGS, True) | dict(FREE_INSIDE)
-        free["data"] = {"pairs"}
         return {
-            "config": self.config.model_dump(mode="json", exclude=free),
+            "config": self.config.model_dump(mode="json", exclude=FREE_SETTINGS),
             "rules": asdict(self.rules),
             "trained_on": {"n": len(self.behaviors), "hash": digest([[b.id, b.behavior] for b in self.behaviors])[:12]},
             "tested_on": digest(list(self.tested))[:12],

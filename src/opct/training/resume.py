@@ -45,8 +45,9 @@ FIRST_ROWS = "first_rows"  # in the header of a file: where its part of each ten
 MOMENTS = ("exp_avg", "exp_avg_sq")
 Count = Annotated[int, Field(ge=0)]
 # settings that may differ when a run is resumed: they change when it ends and what it writes, not its steps
-FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel", "verl"}
-FREE_INSIDE = {
+FREE_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("save_steps", "save_total_limit", "report_to", "output_dir", "stop"), True),
+    **dict.fromkeys(("vllm", "parallel", "verl"), True),
     "data": {"pairs"},  # files, which may move; the hash of what they hold is compared
     "rollout": {"max_mismatch_kl"},
     "teacher": {"check_behaviors", "check_hazards", "check_tokens"},
@@ -344,13 +345,13 @@ def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
-    before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
-    now = config.model_dump(exclude=FREE_INSIDE)
-    free = FREE_SETTINGS | (set(LENGTH) if config.may_go_on else set())
+    free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if config.may_go_on else {})
+    before = load_config(run.config_path).model_dump(exclude=free) if run.config_path.exists() else {}
+    now = config.model_dump(exclude=free)
     return [
         f"the setting {key} changed ({_difference(before[key], now[key])})"
         for key in sorted(before)
-        if key not in free and before[key] != now[key]
+        if before[key] != now[key]
     ]
 
 
