@@ -1,6 +1,6 @@
 """Rows of local files (JSON lines, JSON, CSV, TSV, also gzipped; Parquet), hub data sets or Python data; columns.
 
-Every row comes with its place (`file:line`). A row that cannot be read is a `BadRow`, so that `parse_rows` collects
+Every row comes with its place (`file:line`). A row that cannot be read is a `RowFault`, so that `parse_rows` collects
 every fault of a file, and `refuse` reports them at once.
 """
 
@@ -14,7 +14,7 @@ import socket
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from opct.errors import SHOWN_FAULTS, DataError, unknown
+from opct.errors import DataError, shown_faults, unknown
 from opct.runs import io
 
 HUB = "hf:"
@@ -33,7 +33,7 @@ SHOWN_PLACES = 3
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 Row = tuple[str, Any]
-"""(place, a mapping or a `BadRow`)"""
+"""(place, a mapping or a `RowFault`)"""
 Fault = tuple[str, str]
 """(place, what is wrong and what to do)"""
 Source = str | Path | Iterable[Any]
@@ -42,13 +42,6 @@ Columns = Mapping[str, str | Sequence[str]]
 """Role -> name of its column, or of several."""
 SEVERAL = ("wrong", "choices")
 """Roles that may have several columns (`wrong_1`, `option_a`, ...)."""
-
-
-@dataclass(frozen=True)
-class BadRow:
-    """A line that cannot be read as a row."""
-
-    fault: str
 
 
 class RowFault(Exception):
@@ -64,8 +57,8 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Any], T]) -> tuple[list[tup
     faults: list[Fault] = []
     for where, row in rows:
         try:
-            if isinstance(row, BadRow):
-                raise RowFault(row.fault)
+            if isinstance(row, RowFault):
+                raise row
             parsed.append((where, parse(row)))
         except RowFault as error:
             faults += [(where, fault) for fault in error.args]
@@ -119,12 +112,8 @@ def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
     for (where, fault), *others in kinds.values():
         more = ", ".join(place for place, _ in others[:SHOWN_PLACES]) + (", ..." if len(others) > SHOWN_PLACES else "")
         lines.append(f"{where}: {fault}" + (f" (and {len(others)} more like it: {more})" if others else ""))
-    cut = lines[SHOWN_FAULTS:]
     count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-    raise DataError(
-        f"{source}: {count}; nothing was read:",
-        (*lines[:SHOWN_FAULTS], *([f"... and {len(cut)} more kinds"] if cut else [])),
-    )
+    raise DataError(f"{source}: {count}; nothing was read:", shown_faults(lines))
 
 
 # --------------------------------------------------------------------------------------------------------- local files
@@ -144,9 +133,10 @@ def read_rows(
     default_format: str | None = None,
     keyed_by: str | None = None,
     inside: str | None = None,
-    of_texts: bool = False,
 ) -> list[Row]:
     """Every row of a local file, of a folder saved by `datasets`, of a hub data set, or of data in Python.
+
+    A JSON list may hold texts; each is a row with the column `text`.
 
     Args:
         source: a path, `hf:owner/name[:[config/]split][@revision]`, a list of rows, a DataFrame or a `Dataset`.
@@ -156,7 +146,6 @@ def read_rows(
         default_format: of a file whose name does not tell.
         keyed_by: read a JSON object of objects too, one row an entry, with its key in this column.
         inside: the key of the list of rows in a JSON object.
-        of_texts: a JSON list may hold texts; each is a row with the column `text`.
 
     Raises:
         DataError: the source is missing, of an unknown format, or not readable.
@@ -175,7 +164,7 @@ def read_rows(
     if kind in (".csv", ".tsv"):
         return list(_table_rows(path, text, "\t" if kind == ".tsv" else _delimiter(text)))
     if kind == ".json" and not _is_json_lines(text):
-        return _json_rows(path, text, what, keyed_by, inside, of_texts=of_texts)
+        return _json_rows(path, text, what, keyed_by, inside)
     return list(_jsonl_rows(path, text))
 
 
@@ -242,12 +231,10 @@ def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
             try:
                 yield f"{path}:{number}", parse_json(line, dict)
             except RowFault as fault:
-                yield f"{path}:{number}", BadRow(str(fault).replace(" at line 1 column", " at column"))
+                yield f"{path}:{number}", RowFault(str(fault).replace(" at line 1 column", " at column"))
 
 
-def _json_rows(
-    path: Path, text: str, what: str, keyed_by: str | None, inside: str | None, *, of_texts: bool
-) -> list[Row]:
+def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, inside: str | None) -> list[Row]:
     try:
         rows = parse_json(text)
     except RowFault as fault:
@@ -259,14 +246,13 @@ def _json_rows(
     if not isinstance(rows, list):
         where = f"under {inside!r}" if inside else f"not a JSON {type(rows).__name__}"
         raise DataError(f"{path} must hold a list of objects, one a {what}, {where}.")
-    if of_texts:
-        rows = [{"text": row} if isinstance(row, str) else row for row in rows]
+    rows = [{"text": row} if isinstance(row, str) else row for row in rows]
     return [(f"{path} row {number}", _json_row(row)) for number, row in enumerate(rows, start=1)]
 
 
 def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
     if not isinstance(row, Mapping):
-        return BadRow(f"expected a JSON object, found {type(row).__name__}")
+        return RowFault(f"expected a JSON object, found {type(row).__name__}")
     return row if key_column is None else {key_column: key, **row}
 
 
@@ -289,7 +275,7 @@ def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
                 header = [cell.strip() for cell in cells]
             elif len(cells) != len(header):
                 sizes = f"{len(cells)} cells where the header has {len(header)}"
-                yield where, BadRow(f"{sizes}: quote cells that hold {delimiter!r}")
+                yield where, RowFault(f"{sizes}: quote cells that hold {delimiter!r}")
             else:
                 yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:
@@ -400,7 +386,7 @@ def find_columns(
         raise DataError(f"{source} holds no rows: it needs at least one.")
     names = column_names(rows)
     if not names:  # no row could be read: their faults say why
-        refuse(source, [(where, row.fault) for where, row in rows])
+        refuse(source, [(where, str(fault)) for where, fault in rows])
     found = _guess(names, guesses)
     faults = []
     for role, wanted in (chosen or {}).items():

@@ -71,7 +71,7 @@ def load_templates(source: str | Path) -> list[WildTemplate]:
     Raises:
         DataError: with every fault of the file: not readable, no such column (with those found), empty texts.
     """
-    rows = read_rows(source, "template", of_texts=True)
+    rows = read_rows(source, "template")
     [column] = find_columns(source, rows, None, TEMPLATE_COLUMNS, ("text",), option=None)["text"]
 
     def text_of(row: Mapping[str, Any]) -> str:

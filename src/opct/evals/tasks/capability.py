@@ -22,7 +22,7 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, math, s
 from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
-from opct.data.tables import BadRow, hub_or_cache, read_rows
+from opct.data.tables import RowFault, hub_or_cache, read_rows
 from opct.errors import DataError, EvaluationError, LibraryErrors, shown_faults
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
@@ -223,7 +223,7 @@ def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
 
 def _rows(file: Path, name: str, known: Benchmark) -> list[Any]:
     found = read_rows(file, f"{name} question")
-    faults = [f"{where}: {row.fault}" for where, row in found if isinstance(row, BadRow)]
+    faults = [f"{where}: {row}" for where, row in found if isinstance(row, RowFault)]
     if faults:
         raise DataError(f"{file} has {len(faults)} faulty row(s):", shown_faults(faults))
     return [known.convert(row) for _, row in found]
