@@ -9,18 +9,16 @@ import pytest
 
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import row_faults
-from opct.data.perturb.encodings import (
-    ENCODERS,
-    split_payload,
-    stays_plain,
-)
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak import (
     ARTIFACT,
+    ENCODERS,
     FAMILIES,
     IN_THE_WILD,
     OWN_FAMILIES,
     bare_prompt,
+    split_payload,
+    stays_plain,
     wrapped_prompt,
     wrapper_families,
 )

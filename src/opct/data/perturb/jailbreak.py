@@ -7,13 +7,16 @@ never edited: braces, code fences, right-to-left script or a very long text in a
 
 from __future__ import annotations
 
+import base64
+import codecs
 import random
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from opct.data.pairs import JAILBREAK as AXIS
 from opct.data.pairs import Prompt, is_unicode, user_prompt
 from opct.data.perturb import jailbreak_templates as wrappers
-from opct.data.perturb.encodings import ENCODERS, split_payload, stays_plain
 from opct.data.perturb.families import FAMILY_GROUPS, Family, by_name, chosen_families
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak_templates import SHOTS, Wrapper
@@ -152,3 +155,42 @@ def _conversation(wrapper: Wrapper, fields: dict[str, str], shots: Sequence[tupl
     turns: list[str | None] = [] if as_text else [text for shot in shots for text in shot]
     turns += [None if turn is None else turn.format(**fields) for turn in wrapper.turns]
     return tuple({"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns))
+
+
+# ----------------------------------------------------------------------------------------------- encoded requests
+
+_TO_LEET = str.maketrans("aeiostAEIOST", "431057431057")
+_JOINERS = {"\u200d", "\ufe0f", "\ufe0e"}
+ENCODERS: dict[str, Callable[[str], str]] = {
+    "base64": lambda text: base64.b64encode(text.encode("utf-8")).decode("ascii"),
+    "rot13": lambda text: codecs.encode(text, "rot13"),
+    "leetspeak": lambda text: text.translate(_TO_LEET),
+}
+"""By family: what its template's {encoded} holds."""
+
+
+def split_payload(text: str, rng: random.Random, parts: int = 3) -> tuple[str, ...]:
+    """The text in `parts` pieces that give it exactly when joined, cut after spaces where there are enough.
+
+    No combining mark or joiner is cut from its letter. Pieces are empty where the text has too few characters.
+    """
+    places = [i for i in range(1, len(text)) if text[i - 1].isspace() and not text[i].isspace()]
+    if len(places) < parts - 1:
+        places = [i for i in range(1, len(text)) if not _belongs_to_the_last(text[i - 1], text[i])]
+    cuts = sorted(rng.sample(places, min(parts - 1, len(places))))
+    edges = [0, *cuts, *[len(text)] * (parts - len(cuts))]
+    return tuple(text[start:end] for start, end in pairwise(edges))
+
+
+def _belongs_to_the_last(before: str, character: str) -> bool:
+    return bool(unicodedata.combining(character)) or character in _JOINERS or before in _JOINERS
+
+
+def stays_plain(text: str, family: str) -> bool:
+    """True if the family's code changes nothing of a text, or most of its letters are of another alphabet.
+
+    rot13 and leetspeak change Latin letters only: a request in Arabic or Russian would stay readable.
+    """
+    letters = [c for c in text if c.isalpha()]
+    latin = sum(c.isascii() for c in letters)
+    return ENCODERS[family](text) == text or (family != "base64" and 2 * latin < len(letters))

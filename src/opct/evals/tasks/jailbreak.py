@@ -19,13 +19,13 @@ from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.builders.jailbreak import artifact_behaviors
 from opct.data.duplicates import STEM, normalize, stems
 from opct.data.pairs import Message, Prompt
-from opct.data.perturb.encodings import ENCODERS
 from opct.data.perturb.families import alternating
 from opct.data.perturb.in_the_wild import WildTemplate, load_artifacts, load_templates
 from opct.data.perturb.jailbreak import (
     ARTIFACT,
     AXIS,
     BARE,
+    ENCODERS,
     FAMILIES,
     IN_THE_WILD,
     bare_prompt,
