@@ -161,18 +161,19 @@ def _behavior_row(row: Mapping[str, Any], columns: Mapping[str, str]) -> Behavio
     text = row.get(columns["behavior"])
     if not isinstance(text, str) or not text.strip():
         raise RowFault(f"the request is {text!r}: write a text, or leave the row out")
-    cell = {role: str(row[name]) for role, name in columns.items() if row.get(name) is not None}
+    cells = {role: str(row[name]) for role, name in columns.items() if row.get(name) is not None}
+    cell = {role: value for role, value in cells.items() if value.strip()}
     behavior = text.strip()
-    if cell.get("context"):
+    if "context" in cell:
         behavior = f"{cell['context'].strip()}\n\n{behavior}"
     return BehaviorRow(
         id=cell.get("id") or f"b/{hashlib.sha256(behavior.encode()).hexdigest()[:12]}",
-        category=cell.get("category") or "uncategorised",
+        category=cell.get("category", "uncategorised"),
         behavior=behavior,
-        benign=cell.get("benign") or None,
-        split=cell.get("split") or None,
-        key=cell.get("key") or cell.get("id") or None,
-        has_made_id=not cell.get("id"),
+        benign=cell.get("benign"),
+        split=cell.get("split"),
+        key=cell.get("key") or cell.get("id"),
+        has_made_id="id" not in cell,
     )
 
 

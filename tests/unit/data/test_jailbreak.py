@@ -202,17 +202,15 @@ def test_templates_of_others_are_filled_and_not_read():
 
 
 @pytest.mark.parametrize(
-    ("request_", "family", "message"),
+    ("family", "message"),
     [
-        ("x", "fictoin", "Did you mean 'fiction'"),
-        ("x", IN_THE_WILD, "needs a file of prompts"),
-        ("x", ARTIFACT, "needs a file of prompts"),
-        (" \n", "fiction", "is empty"),
-        ("\ud83d", "base64", "half of a character"),
+        ("fictoin", "Did you mean 'fiction'"),
+        (IN_THE_WILD, "needs a file of prompts"),
+        (ARTIFACT, "needs a file of prompts"),
     ],
 )
-def test_faults(request_, family, message):
+def test_faults(family, message):
     with pytest.raises(DataError, match=message):
-        wrapped(request_, family)
+        wrapper_families([family])
     with pytest.raises(DataError, match="There are no jailbreak families"):
         wrapper_families([])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from opct.data.pairs import JAILBREAK as AXIS
-from opct.data.pairs import Prompt, is_unicode, user_prompt
+from opct.data.pairs import Prompt, user_prompt
 from opct.data.perturb import jailbreak_templates as wrappers
 from opct.data.perturb.families import FAMILY_GROUPS, Family, by_name, chosen_families
 from opct.data.perturb.in_the_wild import WildTemplate
@@ -91,15 +91,8 @@ def wrapper_families(
     return names
 
 
-def _check_text(request: str) -> None:
-    if not request.strip() or not is_unicode(request):
-        fault = "holds half of a character" if request.strip() else "is empty"
-        raise DataError(f"The request {request[:40]!r} cannot be wrapped: it {fault}.")
-
-
 def bare_prompt(request: str) -> Prompt:
     """The request without a wrapper: what the teacher sees."""
-    _check_text(request)
     return user_prompt(request)
 
 
@@ -115,28 +108,27 @@ def wrapped_prompt(
     """The request in a wrapper of the family: what the policy sees.
 
     Args:
+        family: one of `wrapper_families`, but `artifact`.
         key: with seed and family it fixes the wrapper; a behaviour and its counterpart share it, so they get the same.
         templates: of the family `in_the_wild`.
         stated_only: no wrapper with a turn that the policy answers itself.
 
     Raises:
-        DataError: the family is unknown or has no wrappers, the request is empty or no Unicode text, or its letters
-            are none that the family's code changes.
+        DataError: the letters of the request are none that the family's code changes.
     """
-    _check_text(request)
-    [name] = wrapper_families([family], with_templates=bool(templates) and family == IN_THE_WILD)
-    if name in ENCODERS and stays_plain(request, name):
+    if family in ENCODERS and stays_plain(request, family):
         others = ",".join(other for other in OWN_FAMILIES if other not in ENCODERS or not stays_plain(request, other))
         raise DataError(
-            f"The request {request[:60]!r} ({key}) would stand in plain text in the family {name}, whose code changes "
-            f"Latin letters alone: leave the behaviour out, or ask for families without {name} (families: {others})."
+            f"The request {request[:60]!r} ({key}) would stand in plain text in the family {family}, whose code "
+            "changes Latin letters alone: leave the behaviour out, or ask for families without "
+            f"{family} (families: {others})."
         )
-    rng = random.Random(f"{seed}/{key}/{name}/wrapper")
-    if name == IN_THE_WILD:
+    rng = random.Random(f"{seed}/{key}/{family}/wrapper")
+    if family == IN_THE_WILD:
         return bare_prompt(rng.choice(list(templates)).fill(request))
-    usable = [w for w in FAMILIES[name].templates if not (stated_only and w.has_sampled_turn)]
+    usable = [w for w in FAMILIES[family].templates if not (stated_only and w.has_sampled_turn)]
     wrapper = rng.choice(usable)
-    return _conversation(wrapper, _fields(request, name, rng), rng.sample(SHOTS, wrapper.shots))
+    return _conversation(wrapper, _fields(request, family, rng), rng.sample(SHOTS, wrapper.shots))
 
 
 def _fields(request: str, family: str, rng: random.Random) -> dict[str, str]:
