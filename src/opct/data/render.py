@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -98,14 +97,6 @@ class Renderer:
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the prompt, special tokens included, up to where the completion begins."""
         return self.encode(self.text(messages))
-
-    def least_tokens(self, text: str) -> int:
-        """A lower bound of a text's tokens, without tokenising it: a text of 100 MB would take minutes."""
-        return -(-len(text) // self._longest_token)
-
-    @cached_property
-    def _longest_token(self) -> int:
-        return max(map(len, self.tokenizer.get_vocab()))
 
     def opens_thinking(self, prompt: Sequence[Message], tags: tuple[str, str] | None = None) -> bool:
         """Whether the completion begins inside a reasoning block.
@@ -260,10 +251,7 @@ class RenderedPair:
 
 @dataclass(frozen=True)
 class Overlong:
-    """A pair that was left out because one of its sides, completion included, does not fit the model.
-
-    `tokens` is a lower bound of a prompt that was too long to be tokenised.
-    """
+    """A pair that was left out because one of its sides, completion included, does not fit the model."""
 
     pair_id: str
     tokens: int
@@ -289,16 +277,11 @@ def render_pairs(
         sampled_turns = sum(m["content"] is None for m in pair.prompt)
         filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in pair.prompt]
         try:
-            prompt, teacher = renderer.text(filled), renderer.text(pair.teacher_prompt)
+            prompt_ids, teacher_ids = renderer.render(filled), renderer.render(pair.teacher_prompt)
         except DataError as error:
             faults.append((f"pair {pair.id!r}", str(error)))
             continue
         room = max_completion_tokens
-        least = max(map(renderer.least_tokens, (prompt, teacher))) + room
-        if least > context_length:
-            left_out.append(Overlong(pair.id, least, context_length))
-            continue
-        prompt_ids, teacher_ids = renderer.encode(prompt), renderer.encode(teacher)
         longest = max(len(teacher_ids), len(prompt_ids) + sampled_turns * room) + room
         if longest > context_length:
             left_out.append(Overlong(pair.id, longest, context_length))

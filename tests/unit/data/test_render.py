@@ -195,18 +195,6 @@ def test_a_template_that_ignores_the_messages_is_refused():
         render_pairs(tiny_pairs(3), Renderer(tokenizer), max_completion_tokens=5, context_length=99)
 
 
-def test_a_huge_pair_is_left_out_without_being_tokenised(renderer: Renderer, monkeypatch):
-    """Two million characters, of which no token holds more than some 20."""
-    [one] = tiny_pairs(1)
-    huge = pair([message("user", "x" * 2_000_000)], [message("user", "x")], "huge")
-    encoded = []
-    monkeypatch.setattr(Renderer, "encode", lambda self, text: encoded.append(len(text)) or [len(text)])
-    _, left_out = render_pairs([huge, one], renderer, max_completion_tokens=5, context_length=2048)
-    assert [found.pair_id for found in left_out] == ["huge"]
-    assert left_out[0].tokens > 2048
-    assert max(encoded) < 1000
-
-
 QWEN = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
