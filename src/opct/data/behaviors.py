@@ -32,7 +32,7 @@ from opct.data.tables import (
     read_rows,
     refuse,
 )
-from opct.errors import DataError, unknown
+from opct.errors import DataError, shorten, unknown
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def _read(source: str | Path, chosen: Columns | None, what: str) -> list[Behavio
     refuse(source, faults)
     read = [replace(row, where=where) for where, row in parsed]
     used = ", ".join(f"{role}={name}" for role, name in columns.items())
-    log.info("%s: read as %d %s, columns %s; the first is %s", source, len(read), what, used, _quoted(read[0].behavior))
+    log.info("%s: read as %d %s, columns %s; the first is %s", source, len(read), what, used, shorten(read[0].behavior))
     return read
 
 
@@ -177,12 +177,6 @@ def _behavior_row(row: Mapping[str, Any], columns: Mapping[str, str]) -> Behavio
     )
 
 
-def _quoted(text: str) -> str:
-    """A text as messages quote it: one line of at most 60 characters."""
-    one_line = " ".join(text.split())
-    return repr(one_line if len(one_line) <= 60 else one_line[:57] + "...")
-
-
 def _with_counterparts(
     raw: Sequence[BehaviorRow], benign: Sequence[BehaviorRow], source: str | Path, counterparts: str | Path
 ) -> list[BehaviorRow]:
@@ -194,7 +188,7 @@ def _with_counterparts(
             faults.append((row.where, f"no counterpart with the key {row.key!r} in {counterparts}: {remedy}"))
         elif by_key[row.key] == row.behavior:
             remedy = "name the file of harmful requests for the one, and that of benign requests for the other"
-            faults.append((row.where, f"the counterpart is the behaviour itself, {_quoted(row.behavior)}: {remedy}"))
+            faults.append((row.where, f"the counterpart is the behaviour itself, {shorten(row.behavior)}: {remedy}"))
     refuse(source, faults)
     return [replace(row, benign=by_key[row.key]) for row in raw]
 
@@ -228,9 +222,9 @@ def _leaks(texts: Sequence[tuple[BehaviorRow, str]], what: str = "") -> list[Fau
     faults = []
     for group in near_duplicate_groups([text for _, text in texts]):
         (first, same), *others = [texts[i] for i in group]
-        near = f"is a near-duplicate of {_quoted(same)} of {first.id!r} ({first.split}, {first.where})"
+        near = f"is a near-duplicate of {shorten(same)} of {first.id!r} ({first.split}, {first.where})"
         for row, text in others:
             if row.split != first.split:
-                own = f"{what}{_quoted(text)} of {row.id!r} ({row.split})"
+                own = f"{what}{shorten(text)} of {row.id!r} ({row.split})"
                 faults.append((row.where, f"{own} {near}: put both into one split"))
     return faults

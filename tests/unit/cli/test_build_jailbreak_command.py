@@ -45,7 +45,7 @@ def test_what_a_file_was_read_as_is_said(tmp_path, capsys):
     source = behaviors(tmp_path / "b.jsonl", category="c")
     assert run("--from", source, *NAMED, "--out", tmp_path / "p.jsonl", "--parts", "behavior") == 0
     said = capsys.readouterr().err
-    assert f"{source}: read as 20 behaviours, columns behavior=goal, category=category; the first is 'w0a " in said
+    assert f'{source}: read as 20 behaviours, columns behavior=goal, category=category; the first is "w0a ' in said
 
 
 def test_a_file_with_templates_and_artifacts(tmp_path, capsys):

@@ -12,7 +12,7 @@ import pytest
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
 from opct.data.questions import SPLITS
-from opct.errors import DataError
+from opct.errors import DataError, shorten
 from tests.conftest import REPOSITORY
 
 SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -149,7 +149,7 @@ def test_behaviours_that_are_their_own_counterparts_are_refused(tmp_path):
     rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
     source, copy = write_csv(tmp_path / "a.csv", header, rows), write_csv(tmp_path / "b.csv", header, rows[::-1])
     for counterparts in (source, copy):
-        with pytest.raises(DataError, match=r"3 faults(?s:.*)the counterpart is the behaviour itself, 'Paint"):
+        with pytest.raises(DataError, match=r"3 faults(?s:.*)the counterpart is the behaviour itself, .Paint"):
             load_behaviors(source, counterparts=counterparts)
 
 
@@ -162,8 +162,8 @@ def test_the_columns_and_the_first_request_are_logged(tmp_path, caplog):
     load_behaviors(bad, counterparts=good)
     columns = "columns behavior=Goal, category=Category, key=Index"
     assert caplog.messages == [
-        f"{bad}: read as 2 behaviours, {columns}; the first is {REQUESTS[0]!r}",
-        f"{good}: read as 2 benign counterparts, {columns}; the first is 'Twin 0'",
+        f"{bad}: read as 2 behaviours, {columns}; the first is {shorten(REQUESTS[0])}",
+        f'{good}: read as 2 benign counterparts, {columns}; the first is "Twin 0"',
     ]
 
 
@@ -258,8 +258,8 @@ def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
     message = str(caught.value)
     assert "4 faults; nothing was read" in message
-    assert "own.jsonl:2: 'Paint a rude word on the town hall' of 'x/again' (test) is a near-duplicate of" in message
-    assert "own.jsonl:4: 'Steal a goldfish from the fair, please!' of 'x/near' (validation)" in message
+    assert "own.jsonl:2: \"Paint a rude word on the town hall\" of 'x/again' (test) is a near-duplicate of" in message
+    assert "own.jsonl:4: \"Steal a goldfish from the fair, please!\" of 'x/near' (validation)" in message
     assert "own.jsonl:6: the split is 'Test'" in message
     assert "own.jsonl:7: duplicate id 'x/0', first at" in message
 
@@ -279,9 +279,9 @@ def test_a_benign_counterpart_in_two_splits_is_refused(tmp_path):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
     message = str(caught.value)
     assert "2 faults; nothing was read" in message
-    first = "own.jsonl:3: the benign counterpart 'Bake bread for six' of 'x/2' (train) is a near-duplicate of"
-    assert f"{first} 'Bake bread for six' of 'x/1' (test, " in message
-    assert "own.jsonl:4: the benign counterpart 'Please Draw a goat!' of 'x/3' (test)" in message
+    first = "own.jsonl:3: the benign counterpart \"Bake bread for six\" of 'x/2' (train) is a near-duplicate of"
+    assert f"{first} \"Bake bread for six\" of 'x/1' (test, " in message
+    assert "own.jsonl:4: the benign counterpart \"Please Draw a goat!\" of 'x/3' (test)" in message
     assert "put both into one split" in message
     without = [own(0, benign=None), own(1, "test", benign=None)]
     assert len(load_behaviors(write_jsonl(tmp_path / "none.jsonl", without))) == 2
