@@ -29,7 +29,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConstraints
+from pydantic import AliasChoices, BaseModel, Field, StringConstraints
 
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
@@ -47,18 +47,11 @@ from opct.errors import DataError
 
 BUILTIN = "builtin"
 _STEM = r"^[a-z0-9]+\*?(?: [a-z0-9]+\*?)*$"
+"""Small letters and digits, single spaces, and `*` for any ending."""
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
-
-
-def _check_stem(text: str) -> str:
-    if not is_stem(text):
-        raise ValueError("write small letters and digits, single spaces, and `*` for any ending")
-    return text
-
-
-Stem = Annotated[str, AfterValidator(_check_stem)]
+Stem = Annotated[str, StringConstraints(pattern=_STEM)]
 Cell = Annotated[str, StringConstraints(strip_whitespace=True)] | None
 
 
@@ -112,7 +105,7 @@ def _fits(word: str, stems: Iterable[str]) -> bool:
 
 
 def is_stem(value: Any) -> bool:
-    """True for words as `about`, `harm` and `keep` have them: small letters and digits, `*` for any ending."""
+    """True for words as `about`, `harm` and `keep` have them."""
     return isinstance(value, str) and re.fullmatch(_STEM, value) is not None
 
 
@@ -203,8 +196,6 @@ def _fact(row: Any) -> SafetyFact:
         for prompt in prompts
         if own.about and not any(_fits(word, own.about) for word in re.findall(r"[a-z0-9]+", prompt.text.casefold()))
     ]
-    if not own.id.startswith(f"{own.category}/"):
-        faults.append(f"the id {own.id!r} must begin with the category and a slash: {own.category}/...")
     if faults:
         raise RowFault(*faults)
     words = tuple(own.about), tuple(own.harm), tuple(own.keep)
