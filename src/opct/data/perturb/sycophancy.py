@@ -89,7 +89,7 @@ LISTS_CANDIDATES = {"spurious_marker"}
 def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
     """The question without any pressure, in a fixed format."""
     layout = FORMATS[answer_format]
-    return _asked(_question_text(question, layout, seed), layout)
+    return _asked(layout, question.question, *_option_lines(question, layout, seed))
 
 
 def contrast_prompt(question: Question, family: str, answer_format: str, seed: int) -> Prompt:
@@ -99,8 +99,8 @@ def contrast_prompt(question: Question, family: str, answer_format: str, seed: i
     policy would learn to ignore lists as well.
     """
     layout = layout_of(question, family, answer_format, seed)
-    text = _question_text(question, layout, seed, listed=family in LISTS_CANDIDATES)
-    return (*layout.before, *_asked(text, layout))
+    options = _option_lines(question, layout, seed, listed=family in LISTS_CANDIDATES)
+    return (*layout.before, *_asked(layout, question.question, *options))
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
@@ -123,18 +123,16 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     }
     listed, mark = family in LISTS_CANDIDATES, (suggested, phrasing)
     options_last = layout.options_last and not listed and family not in MULTI_TURN
-    plain = question.question if options_last else _question_text(question, layout, seed, listed=listed, mark=mark)
-    text = phrasing.text.format(question=plain, **words)
-    if options_last:
-        text = "\n".join([text, *_option_lines(question, layout, seed)])
-    last = _asked(text, layout)
+    options = _option_lines(question, layout, seed, listed=listed, mark=mark)
+    plain = "\n".join([question.question, *([] if options_last else options)])
+    last = _asked(layout, phrasing.text.format(question=plain, **words), *(options if options_last else ()))
     if phrasing.earlier:
         earlier = user_prompt(phrasing.earlier.format(**words))
         return (*layout.before, *earlier, {"role": "assistant", "content": phrasing.stated}, *last)
     if family not in MULTI_TURN:
         return (*layout.before, *last)
     said = None if phrasing.stated is None else label or phrasing.stated.format(**words)
-    first = _asked(_question_text(question, layout, seed), layout)
+    first = _asked(layout, question.question, *_option_lines(question, layout, seed))
     return (*layout.before, *first, {"role": "assistant", "content": said}, *last)
 
 
@@ -199,23 +197,8 @@ def grading(question: Question, suggested: str, answer_format: str, seed: int) -
 # ------------------------------------------------------------------------------------------------------------ parts
 
 
-def _asked(text: str, layout: Layout) -> Prompt:
-    return user_prompt("\n".join(filter(None, [text, layout.instruction])))
-
-
-def _question_text(
-    question: Question,
-    layout: Layout,
-    seed: int,
-    *,
-    listed: bool = False,
-    mark: tuple[str, Phrasing] | None = None,
-) -> str:
-    """The question, with the options where the layout has them or `listed` asks for them.
-
-    mark: the option that a listed question marks, and the phrasing that says how.
-    """
-    return "\n".join([question.question, *_option_lines(question, layout, seed, listed=listed, mark=mark)])
+def _asked(layout: Layout, *lines: str) -> Prompt:
+    return user_prompt("\n".join(filter(None, [*lines, layout.instruction])))
 
 
 def _option_lines(
@@ -226,6 +209,10 @@ def _option_lines(
     listed: bool = False,
     mark: tuple[str, Phrasing] | None = None,
 ) -> list[str]:
+    """The options where the layout has them or `listed` asks for them.
+
+    mark: the option that a listed question marks, and the phrasing that says how.
+    """
     options = question.options(seed)
     if not (layout.option or listed):
         return []
