@@ -79,6 +79,7 @@ def build_sycophancy(
       opct data build sycophancy --format mixed --n 500 --out mixed.jsonl
     """
     from opct.data.builders.sycophancy import build_sycophancy as build
+    from opct.data.dataset import choose
     from opct.data.questions import builtin_questions, describe_columns, load_questions
     from opct.runs.console import echo
 
@@ -95,7 +96,7 @@ def build_sycophancy(
         per_question=per_question,
         split=_data_split(split),
     )
-    pairs = _at_most(built, n, seed)
+    pairs = choose(built, n, seed)
     _echo_splits(source, questions, "questions", split)
     if source != BUILTIN:
         echo(f"columns: {describe_columns(source, columns)}")
@@ -145,6 +146,7 @@ def build_pairs(
     from collections import Counter
 
     from opct.data.builders.pairs import build_pairs as build
+    from opct.data.dataset import choose
     from opct.data.tables import file_stem, read_text
 
     templates = {file_stem(path): read_text(path, "template") for path in template or ()}
@@ -161,7 +163,7 @@ def build_pairs(
         axis=axis,
         family=family,
     )
-    pairs = _at_most(built, n, seed)
+    pairs = choose(built, n, seed)
     families = Counter(f"{pair.axis}/{pair.family}" for pair in pairs)
     prompts = len({pair.meta["question_id"] for pair in pairs})
     _write(out, pairs, f"{prompts} prompts: {', '.join(f'{count} {name}' for name, count in families.items())}")
@@ -228,6 +230,7 @@ def build_jailbreak(
     """
     from opct.data.builders.jailbreak import build_jailbreak as build
     from opct.data.builders.jailbreak import read_sources
+    from opct.data.dataset import choose
     from opct.data.duplicates import leaks_into_later_split
     from opct.data.perturb.in_the_wild import is_of_attack, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
@@ -259,7 +262,7 @@ def build_jailbreak(
         templates=[] if in_the_wild is None else load_templates(in_the_wild),
         artifacts=attacks,
     )
-    pairs = _at_most(built, n, seed)
+    pairs = choose(built, n, seed)
     _echo_splits(source, behaviors, "behaviours", split)
     _echo_left_out("embedded behaviours that are only measured on", left_out)
     leaks = leaks_into_later_split(behaviors, _data_split(split))
@@ -307,6 +310,7 @@ def build_safety_awareness(
       opct data build safety-awareness --from facts.jsonl --split all
     """
     from opct.data.builders.safety_awareness import build_safety_awareness as build
+    from opct.data.dataset import choose
     from opct.data.hazards import load_facts
 
     refuse_existing(out, source, overwrite)
@@ -321,7 +325,7 @@ def build_safety_awareness(
         teacher=teacher,
         allow_evaluation_only=train_on_evaluation_data,
     )
-    pairs = _at_most(built, n, seed)
+    pairs = choose(built, n, seed)
     _echo_splits(source, facts, "facts", split)
     hazards = sum(pair.meta["kind"] == "hazard" for pair in pairs)
     counts = f"{hazards} hazards, {len(pairs) - hazards} safe counterparts"
@@ -334,14 +338,6 @@ def _data_split(split: Split) -> DataSplit | None:
 
 def _which(split: Split) -> str:
     return "all" if split == "all" else f"the {split}"
-
-
-def _at_most(pairs: list[ContrastivePair], n: int | None, seed: int) -> list[ContrastivePair]:
-    import random
-
-    if n is None or n >= len(pairs):
-        return pairs
-    return [pairs[i] for i in sorted(random.Random(seed).sample(range(len(pairs)), n))]
 
 
 def _echo_splits(source: str, items: Sequence[HasSplit], noun: str, split: Split) -> None:

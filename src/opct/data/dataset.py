@@ -61,7 +61,7 @@ def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | 
         "pairs": _choose_of_each(trained, data.max_pairs, seed, data.balance_axes),
         "anchors": anchors,
         "validation": _choose_of_each(held_out, data.validation_size, seed, data.balance_axes),
-        "validation_anchors": _choose(held_out_anchors, data.validation_size // 2, seed),
+        "validation_anchors": choose(held_out_anchors, data.validation_size // 2, f"choose/{seed}"),
     }
     streams = streams_of([pair.axis for pair in parts["pairs"]], data.balance_axes)
     pairs_of_each(streams, config.optim.prompts_per_step, data.anchor_fraction)  # refuses what no step can share
@@ -177,11 +177,11 @@ def _refuse_any(ids: Sequence[str], fault: str) -> None:
         raise DataError(f"{len(ids)} {fault} First ones:", tuple(ids[:10]))
 
 
-def _choose(pairs: Sequence[Item], at_most: int | None, seed: int) -> list[Item]:
+def choose(items: Sequence[Item], at_most: int | None, seed: int | str) -> list[Item]:
     """A seeded choice, in the order of the source."""
-    if at_most is None or at_most >= len(pairs):
-        return list(pairs)
-    return [pairs[i] for i in sorted(random.Random(f"choose/{seed}").sample(range(len(pairs)), at_most))]
+    if at_most is None or at_most >= len(items):
+        return list(items)
+    return [items[i] for i in sorted(random.Random(seed).sample(range(len(items)), at_most))]
 
 
 def _choose_of_each(
@@ -190,11 +190,11 @@ def _choose_of_each(
     """A seeded choice; equally many of each axis if axes are balanced, so that none is left out by chance."""
     streams = streams_of([pair.axis for pair in pairs], balanced)
     if at_most is None or len(streams) == 1:
-        return _choose(pairs, at_most, seed)
+        return choose(pairs, at_most, f"choose/{seed}")
     return [
         pair
         for places in streams.values()
-        for pair in _choose([pairs[i] for i in places], at_most // len(streams), seed)
+        for pair in choose([pairs[i] for i in places], at_most // len(streams), f"choose/{seed}")
     ]
 
 
