@@ -199,7 +199,7 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("zzzzz=1", "unknown setting (value 1); there are method, engine, output_dir, seed"),
         ("lora.dropout=1.0", "less than 1"),
         ("loss.thinking_tags=['', x]", "at least 1 character"),
-        ("preset=paper", "expected one of paper_released"),
+        ("preset=paper", "Use one of: paper_released"),
     ],
 )
 def test_one_bad_override(override, part):

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ValidationError
 
 from opct.config.presets import PRESETS
 from opct.config.schema import TrainConfig, flat_settings
-from opct.config.section import Name, Tree, did_you_mean, faults_of, settings_error
-from opct.errors import ConfigError
+from opct.config.section import Name, Tree, faults_of, settings_error
+from opct.errors import ConfigError, unknown
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +133,7 @@ def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
     if name is None:
         return Tree()
     if str(name) not in PRESETS:
-        expected = f"expected one of {', '.join(PRESETS)}{did_you_mean(str(name), PRESETS)}"
-        faults.append(f"{place}: preset: no preset {name!r}, {expected}")
+        faults.append(f"{place}: preset: {unknown('preset', str(name), PRESETS)}")
         return Tree()
     values = PRESETS[name].settings
     return Tree(dict(values), {tuple(dotted.split(".")): f"preset {name}" for dotted in flat_settings(values)})
