@@ -82,7 +82,7 @@ def test_typos_are_few_readable_and_never_in_the_words_of_the_hazard():
 
 
 def test_the_teacher_sees_the_same_messages_after_the_fact():
-    for pair in builtin_pairs("safety_awareness", families="all", per_question=None):
+    for pair in build_safety_awareness(families="all", per_prompt=None, split="train"):
         if pair.meta["kind"] == HAZARD:
             system, *rest = pair.teacher_prompt
             assert system["role"] == "system"
@@ -101,8 +101,8 @@ def test_the_fact_may_stand_at_the_end_of_the_last_message():
         if not pair.is_identity:
             assert told.startswith(last + "\n\n")
             assert told.endswith(pair.meta["fact"])
-    embedded = builtin_pairs("builtin:safety_awareness:user", families="multi_turn", per_question=1)
-    assert embedded == [pair for pair in pairs if pair.meta["split"] == "train"]
+    embedded = builtin_pairs("builtin:safety_awareness:user", per_question=1)
+    assert embedded == build_safety_awareness(split="train", teacher="user")
     with pytest.raises(DataError, match=r"Did you mean 'safety_awareness:user'"):
         builtin_pairs("builtin:safety_awareness:usr")
     with pytest.raises(DataError, match=r"Unknown place of the teacher's fact 'usr'\. Did you mean 'user'"):
@@ -112,8 +112,8 @@ def test_the_fact_may_stand_at_the_end_of_the_last_message():
 def test_the_teacher_may_be_shown_warnings_first():
     """Then it sees what `user` shows it; each example has the fact before its answer, and the answer warns of it."""
     shown, told = (build_safety_awareness(families="multi_turn", teacher=place) for place in ("examples", "user"))
-    embedded = builtin_pairs("builtin:safety_awareness:examples", families="multi_turn", per_question=1)
-    assert embedded == [pair for pair in shown if pair.meta["split"] == "train"]
+    embedded = builtin_pairs("builtin:safety_awareness:examples", per_question=1)
+    assert embedded == build_safety_awareness(split="train", teacher="examples")
     for with_examples, without in zip(shown, told, strict=True):
         assert with_examples.prompt == without.prompt
         if with_examples.is_identity:

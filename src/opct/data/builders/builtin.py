@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
@@ -12,7 +11,7 @@ from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS
-from opct.data.questions import SPLITS, Split, builtin_questions
+from opct.data.questions import Split, builtin_questions
 from opct.errors import DataError, unknown
 
 # name -> settings of `build_jailbreak`
@@ -33,9 +32,8 @@ def builtin_pairs(
     name: str,
     split: Split = "train",
     *,
-    families: str | Iterable[str] = "train",
     seed: int = 0,
-    per_question: int | None = 2,
+    per_question: int = 2,
 ) -> list[ContrastivePair]:
     """The embedded pairs of that name, of one split.
 
@@ -54,27 +52,20 @@ def builtin_pairs(
     `per_question` is the number of families.
 
     Raises:
-        DataError: an unknown name, split or family; the message has the nearest one.
+        DataError: an unknown name; the message has the nearest one.
     """
     name = name.removeprefix("builtin:")
-    if split not in SPLITS:
-        raise DataError(unknown("split", split, SPLITS))
     if name in ("benign", "forms"):
         requests = builtin_benign(split) if name == "benign" else builtin_forms(split)
         return [benign_pair(request) for request in requests]
     if name in SAFETY_SETS:
-        return build_safety_awareness(
-            families=families, seed=seed, per_prompt=per_question, split=split, teacher=SAFETY_SETS[name]
-        )
+        return build_safety_awareness(seed=seed, per_prompt=per_question, split=split, teacher=SAFETY_SETS[name])
     if name in JAILBREAK_SETS:
-        return build_jailbreak(
-            families=families, seed=seed, per_behavior=per_question, split=split, **JAILBREAK_SETS[name]
-        )
+        return build_jailbreak(seed=seed, per_behavior=per_question, split=split, **JAILBREAK_SETS[name])
     if name not in SYCOPHANCY_SETS:
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
     return build_sycophancy(
         builtin_questions(),
-        families=families,
         answer_format=SYCOPHANCY_SETS[name],
         seed=seed,
         per_question=per_question,
