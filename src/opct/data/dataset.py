@@ -63,6 +63,11 @@ def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | 
         "validation": _choose_of_each(held_out, data.validation_size, seed, data.balance_axes),
         "validation_anchors": choose(held_out_anchors, data.validation_size // 2, f"choose/{seed}"),
     }
+    if not parts["pairs"]:
+        raise DataError(
+            "No training pairs are left after holding out validation pairs: give more pairs, lower "
+            "data.validation_fraction, or raise data.max_pairs."
+        )
     streams = streams_of([pair.axis for pair in parts["pairs"]], data.balance_axes)
     pairs_of_each(streams, config.optim.prompts_per_step, data.anchor_fraction)  # refuses what no step can share
     return TrainingPairs(**parts, hashes={name: pairs_hash(part) for name, part in parts.items()})
@@ -154,17 +159,6 @@ def _check(
         raise DataError(
             f"data.anchor_fraction is {data.anchor_fraction} but there are no anchors to train on: add identity pairs "
             "to data.anchors, or set the fraction to 0."
-        )
-    if not trained:
-        raise DataError(
-            "No training pairs are left after holding out validation pairs: give more pairs, "
-            "or lower data.validation_fraction."
-        )
-    axes = {pair.axis for pair in trained}
-    if data.balance_axes and data.max_pairs is not None and data.max_pairs < len(axes):
-        raise DataError(
-            f"data.max_pairs is {data.max_pairs} and data.balance_axes shares them among {len(axes)} axes: allow at "
-            "least one pair of each."
         )
 
 

@@ -145,7 +145,7 @@ def test_a_choice_of_balanced_axes_leaves_none_of_them_out(load, tmp_path: Path)
         assert Counter(pair.axis for pair in data.pairs) == {"other": 3, pairs[-1].axis: 3}
     more = load(max_pairs=12, anchor_fraction=0, **chosen)
     assert Counter(pair.axis for pair in more.pairs) == {"other": 4, pairs[-1].axis: 6}
-    with pytest.raises(DataError, match=r"max_pairs is 1 and data\.balance_axes shares them among 2 axes"):
+    with pytest.raises(DataError, match=r"No training pairs are left.*or raise data\.max_pairs"):
         load(max_pairs=1, anchor_fraction=0, **chosen)
 
 
