@@ -233,8 +233,6 @@ def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]
     name = source_name(source)
     if name in ("", HUB):
         raise DataError(f"{name!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
-    if isinstance(source, str | Path) and not name.startswith(HUB) and not Path(source).exists():
-        raise DataError(f"No pair file at {name}: check the path, or build pairs with `opct data build`.")
     rows = read_rows(source, "pair", split=split, pinned=False, default_format=".jsonl")
     pairs, faults = parse_rows(rows, checked_pair)
     refuse(name, [*faults, *duplicate_ids((where, pair.id) for where, pair in pairs)])
