@@ -79,18 +79,6 @@ class ContrastivePair:
         }
 
 
-def _pair(row: Mapping[str, Any]) -> ContrastivePair:
-    prompts = {side: tuple(dict(m) for m in messages_of(row[side])) for side in SIDES}
-    text = json.dumps(prompts, sort_keys=True)
-    return ContrastivePair(
-        id=row.get("id") or f"p/{hashlib.sha256(text.encode()).hexdigest()[:12]}",
-        axis=row.get("axis") or CUSTOM,
-        family=row.get("family") or CUSTOM,
-        meta=dict(row.get("meta") or {}),
-        **prompts,
-    )
-
-
 def messages_of(prompt: Any) -> Any:
     """A prompt as messages: a text is one user message."""
     return user_prompt(prompt) if isinstance(prompt, str) else prompt
@@ -145,6 +133,7 @@ def row_faults(row: Any) -> Iterator[str]:
     yield from faults or _side_by_side_faults(*(messages_of(row[side]) for side in SIDES))
 
 
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _MESSAGES_AS_TEXT = re.compile(r"\s*\[\s*\{\s*['\"](role|content)['\"]")
 
 
@@ -182,17 +171,8 @@ def _text_faults(where: str, text: Any) -> Iterator[str]:
         yield f"{where} must be a string, found {type(text).__name__}"
     elif not text.strip():
         yield f"{where} is empty: write the text, or remove it"
-    elif not is_unicode(text):
+    elif _SURROGATE.search(text):  # no tokenizer and no file takes it
         yield f"{where} holds half of a character: write the character whole"
-
-
-def is_unicode(text: str) -> bool:
-    """False for a text with a lone surrogate, which no tokenizer and no file takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _sampled_turn_faults(side: str, where: str, role: str, *, last: bool) -> Iterator[str]:
@@ -249,7 +229,15 @@ def checked_pair(row: Any) -> ContrastivePair:
     """
     if faults := list(row_faults(row)):
         raise RowFault(*faults)
-    return _pair(row)
+    prompts = {side: tuple(dict(m) for m in messages_of(row[side])) for side in SIDES}
+    text = json.dumps(prompts, sort_keys=True)
+    return ContrastivePair(
+        id=row.get("id") or f"p/{hashlib.sha256(text.encode()).hexdigest()[:12]}",
+        axis=row.get("axis") or CUSTOM,
+        family=row.get("family") or CUSTOM,
+        meta=dict(row.get("meta") or {}),
+        **prompts,
+    )
 
 
 def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int = 0o666) -> int:
