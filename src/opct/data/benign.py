@@ -17,7 +17,6 @@ from opct.data.questions import Split, hash_share
 
 FORM = "form"
 FORMS_PER_TASK = 10
-CATEGORIES = ("short_task", "rewriting", "explain", "small_talk", "opinion_and_creative")
 
 
 @dataclass(frozen=True)
