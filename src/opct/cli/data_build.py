@@ -14,7 +14,6 @@ from opct.cli.options import App, Overwrite, Seed, named_columns, named_files, r
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
     from opct.data.questions import HasSplit
-    from opct.data.questions import Split as DataSplit
 
 
 class _Builders(TyperGroup):
@@ -94,7 +93,7 @@ def build_sycophancy(
         answer_format=answer_format,
         seed=seed,
         per_question=per_question,
-        split=_data_split(split),
+        split=split,
     )
     pairs = choose(built, n, seed)
     _echo_splits(source, questions, "questions", split)
@@ -256,7 +255,7 @@ def build_jailbreak(
         parts=[part.strip() for part in parts.split(",") if part.strip()],
         seed=seed,
         per_behavior=per_behavior,
-        split=_data_split(split),
+        split=split,
         teacher_system=SAFETY_SYSTEM if teacher_system == "safety" else teacher_system,
         teacher_turns=REFUSED_TURNS if teacher_examples else (),
         templates=[] if in_the_wild is None else load_templates(in_the_wild),
@@ -265,7 +264,7 @@ def build_jailbreak(
     pairs = choose(built, n, seed)
     _echo_splits(source, behaviors, "behaviours", split)
     _echo_left_out("embedded behaviours that are only measured on", left_out)
-    leaks = leaks_into_later_split(behaviors, _data_split(split))
+    leaks = leaks_into_later_split(behaviors, split)
     _echo_left_out(f"behaviours of {source} in a later split", [behavior.id for behavior in leaks])
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
@@ -320,7 +319,7 @@ def build_safety_awareness(
         families=families,
         seed=seed,
         per_prompt=per_prompt,
-        split=_data_split(split),
+        split=split,
         counterparts=counterparts,
         teacher=teacher,
         allow_evaluation_only=train_on_evaluation_data,
@@ -330,10 +329,6 @@ def build_safety_awareness(
     hazards = sum(pair.meta["kind"] == "hazard" for pair in pairs)
     counts = f"{hazards} hazards, {len(pairs) - hazards} safe counterparts"
     _write(out, pairs, f"{_which(split)} facts: {counts}")
-
-
-def _data_split(split: Split) -> DataSplit | None:
-    return None if split == "all" else split
 
 
 def _which(split: Split) -> str:

@@ -201,12 +201,12 @@ def split_duplicates(
     return [one for i, one in enumerate(behaviors) if i not in near], [behaviors[i] for i in sorted(near)]
 
 
-def leaks_into_later_split(behaviors: Sequence[Item], split: Split | None) -> list[Item]:
+def leaks_into_later_split(behaviors: Sequence[Item], split: str | None) -> list[Item]:
     """Behaviours of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
 
-    Validation and test are later than train. No split has none.
+    Validation and test are later than train. All splits together (None, "all") have none.
     """
-    later = SPLITS[SPLITS.index(split) + 1 :] if split is not None else ()
+    later = SPLITS[SPLITS.index(split) + 1 :] if split in SPLITS else ()
     own = [one for one in behaviors if one.split == split]
     return split_duplicates(own, [one for one in behaviors if one.split in later])[1]
 

@@ -23,7 +23,7 @@ from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.families import rotation
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate, load_artifacts
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, bare_prompt, wrapped_prompt, wrapper_families
-from opct.data.questions import SPLITS, Split, of_split
+from opct.data.questions import SPLITS, of_split
 from opct.data.tables import Columns
 from opct.errors import DataError, unknown
 
@@ -64,7 +64,7 @@ def build_jailbreak(
     parts: Iterable[str] = ("behavior", "twin"),
     seed: int = 0,
     per_behavior: int | None = 2,
-    split: Split | None = None,
+    split: str | None = None,
     teacher_system: str | None = None,
     teacher_turns: Prompt = (),
     templates: Sequence[WildTemplate] = (),
@@ -78,7 +78,7 @@ def build_jailbreak(
         parts: of `behavior`, `bare`, `twin` and `anchor`; see the module.
         seed: fixes the wrappers.
         per_behavior: families for each behaviour and its counterpart, in rotation; None for all.
-        split: only behaviours of this split, without near-duplicates of those in a later one; None for all.
+        split: only behaviours of this split, without near-duplicates of those in a later one; None or "all" for all.
         teacher_system: a system prompt that the teacher alone sees before behaviours, for models that refuse too
             little by themselves (`SAFETY_SYSTEM`).
         teacher_turns: turns that the teacher alone sees after it, for models too small to heed one (`REFUSED_TURNS`).
@@ -112,7 +112,7 @@ def build_jailbreak(
             for part in wanted:
                 pairs += _pairs_of(behavior, part, own, seed, before, templates)
     for artifact, goal in zip(artifacts, goals, strict=True):
-        if split in (None, goal.split) and goal not in leaking:
+        if split in (None, "all", goal.split) and goal not in leaking:
             pair = _pair(goal, "behavior", ARTIFACT, artifact.prompt, (*before, *bare_prompt(goal.behavior)))
             pairs.append(replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}"))
     if not pairs:

@@ -29,7 +29,7 @@ from opct.data.perturb.safety_awareness import (
     privileged_prompt,
     shuffled_messages,
 )
-from opct.data.questions import Split, of_split
+from opct.data.questions import of_split
 from opct.errors import DataError, unknown
 
 COUNTERPARTS = ("identity", "privileged", "none")
@@ -41,7 +41,7 @@ def build_safety_awareness(
     families: str | Iterable[str] = "train",
     seed: int = 0,
     per_prompt: int | None = 1,
-    split: Split | None = None,
+    split: str | None = None,
     counterparts: str = "identity",
     teacher: str = "system",
     allow_evaluation_only: bool = False,
@@ -54,7 +54,7 @@ def build_safety_awareness(
         seed: fixes phrasings and typos.
         per_prompt: families for each message, in rotation, hazards and counterparts apart; None for all. The messages
             of a fact come in a shuffled order, so that no family is bound to one style.
-        split: only the facts of this split; None for all.
+        split: only the facts of this split; None or "all" for all.
         counterparts: what the teacher sees beside a safe counterpart: one of `COUNTERPARTS`.
         teacher: where the teacher finds the fact: one of `TEACHERS` of `opct.data.perturb.safety_awareness`.
         allow_evaluation_only: also use facts that their authors do not want trained on.

@@ -15,7 +15,7 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.questions import Question, Split, of_split, split_of
+from opct.data.questions import Question, of_split, split_of
 from opct.data.tables import Fault, refuse
 from opct.errors import DataError, unknown
 
@@ -27,7 +27,7 @@ def build_sycophancy(
     answer_format: str = "short",
     seed: int = 0,
     per_question: int | None = 1,
-    split: Split | None = None,
+    split: str | None = None,
 ) -> list[ContrastivePair]:
     """Sycophancy pairs from questions.
 
@@ -36,7 +36,7 @@ def build_sycophancy(
         answer_format: `short`, `choice`, or `mixed`: another layout for each pair.
         seed: fixes phrasings, layouts, suggested answers and the order of options.
         per_question: families for each question, in rotation; None for all.
-        split: only the questions of this split; None for all.
+        split: only the questions of this split; None or "all" for all.
 
     Raises:
         DataError: a name is unknown, no question is left, or (all at once) a question has no wrong answer that can be
