@@ -13,6 +13,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, make_tasks
 from opct.evals.samples import GradedSample
+from opct.evals.tasks import capability
 from opct.evals.tasks.capability import (
     BENCHMARKS,
     CAPABILITY_SUITES,
@@ -284,6 +285,13 @@ def test_a_reply_that_the_grader_fails_on_is_unscored(data_folder, run):
     reply = "\\[0.36a^4 - a^2 = 0.24a^4\\]\n\\[\\left(\\frac{0.24a^4}{a^2}\\right) \\times 100 = 24\\%\\]"
     samples, rows = run(task_of("math500"), FakePolicy(lambda *_: reply))
     assert {sample.verdict for sample in samples} == {"unscored:grader_error"}
+    assert rows["accuracy"]["value"] is None
+
+
+def test_a_reply_that_takes_too_long_to_grade_is_unscored(data_folder, run, monkeypatch):
+    monkeypatch.setattr(capability, "MATH_TIMEOUT_S", 0)
+    samples, rows = run(task_of("math500"), FakePolicy(lambda *_: "\\boxed{1}"))
+    assert {sample.verdict for sample in samples} == {"unscored:grader_timeout"}
     assert rows["accuracy"]["value"] is None
 
 

@@ -41,6 +41,7 @@ DATA_FOLDER = "OPCT_CAPABILITY_DATA"
 LM_EVAL = "lm-eval:"
 """Prefix of a suite that is a task of lm-eval."""
 MATH500 = "math500"
+MATH_TIMEOUT_S = 10.0  # for a reply: most take under a second, on a busy machine some of `math()`'s own 2 s and more
 MATH_TEMPLATE = "{problem}\n\nSolve this step by step. Put the final answer in \\boxed{{}}."
 MATH_TOKENS = 1024
 MATH_KEYS = (IS_CORRECT, IS_EXTRACTED)
@@ -302,8 +303,9 @@ def _math_item(row: Mapping[str, Any], origin: str) -> EvalSample:
 
 @scorer(metrics=clustered(MATH_KEYS))
 def math_scorer() -> Scorer:
-    """Inspect's `math()`: a reply without an answer that can be read is wrong; `is_extracted` counts `\\boxed`."""
-    grade = math()
+    """Inspect's `math()`: a reply without an answer that can be read is wrong, one that takes too long is unscored;
+    `is_extracted` counts `\\boxed`."""
+    grade = math(timeout=MATH_TIMEOUT_S)
 
     async def score(state: TaskState, target: Target) -> Score:
         reply, stopped = state.output.completion, stopped_early(state)
@@ -317,7 +319,7 @@ def math_scorer() -> Scorer:
             found = Score(value=INCORRECT)  # as where it reads that expression first
         except (ArithmeticError, NotImplementedError, TypeError):  # of sympy: it cannot compare the two
             return as_score(Verdict("unscored:grader_error"), {}, keys=MATH_KEYS, answer=reply)
-        if found is None or (found.metadata or {}).get("status") == "target_timeout":
+        if found is None or (found.metadata or {}).get("math_scorer_status") in ("target_timeout", "answer_timeout"):
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
         is_right = found.value == CORRECT
         # `math()` takes something from nearly any reply, so what counts is whether the answer stands where it was asked
