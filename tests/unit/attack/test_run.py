@@ -340,6 +340,7 @@ def test_the_line_that_says_whose_model_is_attacked_has_its_address_without_secr
 
 def mock_target(monkeypatch, answers):
     model = get_model("mockllm/model", custom_outputs=answers, memoize=False)
+    model.api.connection_key = lambda: "target"  # Inspect keeps the limit that the first model of a key had
     monkeypatch.setattr("opct.judges.factory.load_inspect_model", lambda *_, **__: model)
 
 
