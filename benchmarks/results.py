@@ -171,7 +171,7 @@ BENCHMARKS = tuple(
 )
 GSM8K = Column("gsm8k", "accuracy", "all", "GSM8K")
 FORMS, SINGLE_FORMS = BENCHMARKS[1], Column("ifeval", "inst_level_strict_acc", "all", "IFEval, single instructions")
-MEAN = Column("capability", "benchmark_mean", "all", "mean of the three")
+MEAN = Column("capability", "benchmark_mean", "all", "mean of the four")
 HELD_OUT = (
     _rises("held_out")[0],
     *(
@@ -214,24 +214,10 @@ SHOWN = {
     ),
     "safety_rates": Shown(_warnings("train")),
     "capability": Shown(
-        (
-            *BENCHMARKS,
-            MEAN,
-            SINGLE_FORMS,
-            _rises("held_out")[0],
-            CLEAN,
-            RIGHT_USER,
-        ),
+        (GSM8K, *BENCHMARKS, MEAN, SINGLE_FORMS, _rises("held_out")[0], CLEAN, RIGHT_USER),
         of="opct-no-anchors",
         also=(("sft-no-anchors", "base"),),
-        against=("sft-no-anchors",),
-        chart=(*BENCHMARKS, MEAN),
-    ),
-    "capability_seeds": Shown(
-        (GSM8K, FORMS, SINGLE_FORMS, _rises("held_out")[0], CLEAN, RIGHT_USER),
-        of="opct-no-anchors",
-        also=(("sft-no-anchors", "base"),),
-        chart=(GSM8K, FORMS, CLEAN),
+        chart=(GSM8K, *BENCHMARKS, CLEAN),
     ),
     "instructions": Shown(
         (FORMS, SINGLE_FORMS, _rises("held_out")[0], CLEAN, ORDINARY),
@@ -299,12 +285,12 @@ CLAIMS = (
     Claim(
         "5. It loses no capability",
         "little, SFT up to 28 points on MATH-500",
-        "capability_seeds",
+        "capability",
         GSM8K,
         "no anchors, three seeds, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base "
         "{opct-no-anchors base} points, SFT − base {sft-no-anchors base}, OPCT − SFT {opct-no-anchors sft-no-anchors}",
-        "**not decided** on GSM8K; OPCT follows fewer single instructions of IFEval, for SFT that is not decided; "
-        "MATH-500 and MMLU are near their floor",
+        "**not decided** on GSM8K, IFEval and MMLU; on MATH-500 neither loses more than 3 points, but the base solves "
+        "6.0% of it; OPCT follows fewer single instructions of IFEval, for SFT that is not decided",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )
