@@ -251,7 +251,7 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
     requests = requests_of(read_samples(out), axis)
     progress.log(f"judge: {judge.identity.describe()}")
     if isinstance(judge, LLMJudge):
-        progress.log(f"cost: {judge.estimate(requests)}")
+        progress.log(f"usage: {judge.estimate(requests)}")
     judge_run(RunDir(out), axis, judge, requests, progress)
 
 

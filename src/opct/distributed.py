@@ -46,8 +46,16 @@ def is_main() -> bool:
 
 
 def _number(name: str, default: int) -> int:
-    """An integer that a launcher sets as an environment variable."""
-    return int(os.environ.get(name, default))
+    """An integer that a launcher sets as an environment variable.
+
+    Raises:
+        ConfigError: it is not an integer.
+    """
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"The environment variable {name} is {text!r}, not an integer: {START}") from None
 
 
 @contextlib.contextmanager
@@ -149,10 +157,11 @@ def leave(code: int) -> None:
 
     Threads of gloo and NCCL sometimes abort a process while Python shuts down.
     """
-    if launched():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    with contextlib.suppress(ConfigError):  # faulty variables have been reported by now
+        if launched():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
 
 def end_with_parent() -> None:

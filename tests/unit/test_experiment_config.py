@@ -318,12 +318,13 @@ def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_met
     }
 
 
-def test_the_plain_arm_is_the_one_with_the_same_settings(raw):
+def test_of_several_plain_arms_it_is_the_one_with_the_same_settings_else_the_first(raw):
     arms = "  slow: {method: opct, optim.learning_rate: 1.0e-5}\n"
     text = BOTH.replace("  opct:", arms + "  opct:")
     assert load_experiment(raw(text)).comparisons == [("both", "opct")]
     other = text.replace("after: sft", "after: sft, optim.learning_rate: 2.0e-5")
-    assert load_experiment(raw(other)).comparisons == []
+    assert load_experiment(raw(other)).comparisons == [("both", "slow")]
+    assert load_experiment(raw(BOTH.replace("  opct: {method: opct}\n", ""))).comparisons == []
 
 
 def test_the_file_may_ask_for_more(raw):

@@ -138,7 +138,7 @@ def calibrate(
     folder = out or own
     opened = _judge_of(judge, model, settings, cache or folder / "judge_cache.jsonl")
     print(f"judge: {opened.identity.describe()}\n{labelled.describe()}")
-    if _stops_after_cost(opened, [reply.request for reply in labelled.replies], dry_run):
+    if _stops_after_estimate(opened, [reply.request for reply in labelled.replies], dry_run):
         return
     with _asking(opened) as progress:
         found = measure(opened, labelled, progress=progress)
@@ -177,7 +177,7 @@ def run(
     check_judge(opened.identity, axis)
     requests = requests_of(read_samples(folder.path), axis)
     print(f"judge: {opened.identity.describe()}")
-    if _stops_after_cost(opened, requests, dry_run):
+    if _stops_after_estimate(opened, requests, dry_run):
         return
     with _asking(opened) as progress:
         judgements, rows = judge_run(folder, axis, opened, requests, progress)
@@ -232,12 +232,12 @@ def _judge_of(name: str, model: str | None, settings: list[str] | None, cache: P
     return load_judge(config, cache=cache)
 
 
-def _stops_after_cost(judge: LLMJudge | OfflineJudge, requests: list[JudgeRequest], dry_run: bool) -> bool:
-    """Print the judge and the estimated cost; True if only the cost was asked for."""
+def _stops_after_estimate(judge: LLMJudge | OfflineJudge, requests: list[JudgeRequest], dry_run: bool) -> bool:
+    """Print the estimated calls and tokens; True if only they were asked for."""
     from opct.judges.llm import LLMJudge
 
     if isinstance(judge, LLMJudge):
-        print(f"cost: {judge.estimate(requests)}", flush=True)
+        print(f"usage: {judge.estimate(requests)}", flush=True)
     elif dry_run:
-        print(f"cost: none; {len(requests)} replies offline")
+        print(f"usage: none; {len(requests)} replies offline")
     return dry_run

@@ -124,8 +124,13 @@ def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:
 
 
 def named_files(assignments: list[str]) -> dict[str, str]:
-    """Parse `name=file` assignments."""
-    return dict(_parsed(assignments, "NAME=FILE", "--data"))
+    """Parse `name=file` assignments, each name once."""
+    files: dict[str, str] = {}
+    for name, path in _parsed(assignments, "NAME=FILE", "--data"):
+        if name in files:
+            raise typer.BadParameter(f"{name} has two files: {files[name]} and {path}", param_hint="--data")
+        files[name] = path
+    return files
 
 
 def _parsed(assignments: list[str], shape: str, option: str) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from opct.data.pairs import Prompt, user_prompt
-from opct.data.questions import Split, hash_share
+from opct.data.questions import Split, hash_share, of_split
 
 FORM = "form"
 FORMS_PER_TASK = 10
@@ -48,7 +48,7 @@ def _benign() -> tuple[BenignRequest, ...]:
 
 def builtin_benign(split: Split | None = None) -> list[BenignRequest]:
     """The embedded benign requests of one split, or all of them."""
-    return [request for request in _benign() if split in (None, request.split)]
+    return of_split(_benign(), split, "benign requests")
 
 
 @cache
@@ -66,4 +66,4 @@ def _forms() -> tuple[BenignRequest, ...]:
 
 def builtin_forms(split: Split | None = None) -> list[BenignRequest]:
     """The embedded requests for a form of answer, of one split or all of them; without a rule that checks replies."""
-    return [request for request in _forms() if split in (None, request.split)]
+    return of_split(_forms(), split, "requests")

@@ -29,7 +29,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConstraints
 
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
@@ -47,11 +47,18 @@ from opct.errors import DataError
 
 BUILTIN = "builtin"
 _STEM = r"^[a-z0-9]+\*?(?: [a-z0-9]+\*?)*$"
-"""Small letters and digits, single spaces, and `*` for any ending."""
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
-Stem = Annotated[str, StringConstraints(pattern=_STEM)]
+
+
+def _check_stem(text: str) -> str:
+    if not is_stem(text):
+        raise ValueError("write small letters and digits, single spaces, and `*` for any ending")
+    return text
+
+
+Stem = Annotated[str, AfterValidator(_check_stem)]
 Cell = Annotated[str, StringConstraints(strip_whitespace=True)] | None
 
 

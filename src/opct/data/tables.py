@@ -154,7 +154,10 @@ def read_rows(
         return _given_rows(source)
     path = Path(source)
     is_on_hub = str(source).startswith(HUB)
-    if is_on_hub or path.is_dir() or path.suffix.lower() == ".parquet":
+    is_parquet = path.suffix.lower() == ".parquet" and not is_on_hub
+    if is_parquet and not path.exists():
+        raise DataError(f"No {what} file at {path}: check the path.")
+    if is_on_hub or is_parquet or path.is_dir():
         return list(_dataset_rows(str(source), split, pinned=pinned))
     kind = file_format(path) or default_format
     if kind is None:
@@ -386,7 +389,7 @@ def find_columns(
         raise DataError(f"{source} holds no rows: it needs at least one.")
     names = column_names(rows)
     if not names:  # no row could be read: their faults say why
-        refuse(source, [(where, str(fault)) for where, fault in rows])
+        refuse(source, [(where, str(row) if isinstance(row, RowFault) else "it has no column") for where, row in rows])
     found = _guess(names, guesses)
     faults = []
     for role, wanted in (chosen or {}).items():

@@ -40,7 +40,7 @@ BASE = "base"
 AFTER = "after"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 OWN = {"output_dir": "set output_dir of the experiment", "seed": "set seeds of the experiment"}
-OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "`after` sets it")
+OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "leave it out, `after` sets it")
 OF_ATTACKS = ("attacker", "dtype", "target.label", "target.confirm_remote", "target.base_url", "target.model_args")
 """Attack settings that the experiment sets."""
 
@@ -140,17 +140,20 @@ class Experiment:
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
-        """Comparisons besides those with base and references: an arm with `after` with the arm that starts from the
-        base and has equal settings, and those of the file.
+        """Comparisons besides those with base and references. An arm with `after` is compared with the arm of its
+        method that starts from the base (with equal settings, else the first). The file may add more.
         """
-        plain = [arm for arm in self.arms if arm.after is None]
-        found = [
-            (arm.name, other.name)
-            for arm in self.arms
-            for other in plain
-            if arm.after is not None and other.settings == arm.settings
-        ]
+        found = []
+        for arm in self.arms:
+            plain = [other for other in self.arms if arm.after is not None and self._is_plain_of(other, arm)]
+            if plain:
+                alike = [other for other in plain if other.settings == arm.settings]
+                found.append((arm.name, (alike or plain)[0].name))
         return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
+
+    def _is_plain_of(self, other: Arm, arm: Arm) -> bool:
+        same_method = self.first_config(other).method == self.first_config(arm).method
+        return other.after is None and other.combination == arm.combination and same_method
 
     def first_config(self, arm: Arm) -> TrainConfig:
         """The settings of an arm with the first seed."""

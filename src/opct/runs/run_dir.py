@@ -189,6 +189,11 @@ class RunDir:
                     "choose another output_dir."
                 )
             return
+        if found := self.checkpoints():
+            raise RunError(
+                f"{self.manifest_path} is missing or damaged: restore it, or continue from {found[-1][1]} "
+                "(model.adapter) in another output_dir."
+            )
         if resume:
             raise RunError(f"No run to resume in {self.path}: leave out --resume to start one, or correct output_dir.")
         names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []

@@ -96,7 +96,7 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
     arguments = ("--judge", "strongreject", "--model", "mockllm/model", "--dry-run")
     assert opct("judge", "run", run, *arguments) == 0
     said = capsys.readouterr().out
-    assert "cost: 4 replies: 0 judged before, 0 empty; 4 calls (at most 12 with retries)" in said
+    assert "usage: 4 replies: 0 judged before, 0 empty; 4 calls (at most 12 with retries)" in said
     assert {sample.task for sample in read_samples(run)} == {"jailbreak"}
 
 

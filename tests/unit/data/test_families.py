@@ -32,7 +32,7 @@ def test_a_group_a_name_or_several(families, names):
         ("shout,tarin", "'tarin'. Did you mean 'train'?"),
         (["train"], "'train'. Did you mean 'train'?"),  # a group stands alone, not among names
         (" ", "families ' '. Use one of"),
-        ([], "There are no voice families: name at least one of shout, plead, whisper"),
+        ([], "No voice family is given: name at least one of shout, plead, whisper"),
     ],
 )
 def test_a_name_that_is_none(families, said):

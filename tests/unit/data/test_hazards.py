@@ -167,7 +167,7 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
         (3, "the id 'kitchen/knife' stands at"),
         (4, "`fact` is missing"),
         (6, "`fact`: String should have at least 1 character, found ' '"),
-        (6, "`about.0`: String should match pattern"),
+        (6, "`about.0`: write small letters and digits, single spaces"),
         (6, "`harm`: Input should be a valid list, found 'cut'"),
         (6, "`prompts`: Dictionary should have at least 1 item"),
         (7, "`prompts.how_to.1`: Input should be a valid string, found '3'"),

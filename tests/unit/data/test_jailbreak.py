@@ -212,5 +212,5 @@ def test_templates_of_others_are_filled_and_not_read():
 def test_faults(family, message):
     with pytest.raises(DataError, match=message):
         wrapper_families([family])
-    with pytest.raises(DataError, match="There are no jailbreak families"):
+    with pytest.raises(DataError, match="No jailbreak family is given"):
         wrapper_families([])

@@ -52,7 +52,7 @@ def builtin_pairs(
     `per_question` is the number of families.
 
     Raises:
-        DataError: an unknown name; the message has the nearest one.
+        DataError: an unknown name or split; the message has the nearest one.
     """
     name = name.removeprefix("builtin:")
     if name in ("benign", "forms"):

@@ -58,7 +58,9 @@ def chosen_families(setting: str | Iterable[str], families: Families, axis: str)
         if name not in families:
             raise DataError(unknown(f"{axis} family or group of families", name, [*FAMILY_GROUPS, *families]))
     if not names:
-        raise DataError(f"There are no {axis} families: name at least one of {', '.join(families)}.")
+        raise DataError(
+            f"No {axis} family is given: name at least one of {', '.join(families)}, or leave out what needs one."
+        )
     return list(dict.fromkeys(names))
 
 
