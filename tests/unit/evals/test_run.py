@@ -338,7 +338,11 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
             "are of a file of behaviours: give it",
         ),
         ({"suites": ["jailbreak"], "families": "rot3"}, EvaluationError, "Did you mean 'rot13'"),
-        ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, DataError, "No jailbreak family is given"),
+        (
+            {"suites": ["sycophancy_short", "jailbreak"], "families": "majority"},
+            DataError,
+            "No jailbreak family is given",
+        ),
         (
             {"suites": ["safety_awareness"], "augmented": True},
             DataError,
