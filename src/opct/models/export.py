@@ -134,8 +134,9 @@ def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Itera
     is_export = out.suffix == ".gguf" if out.is_file() else card.is_file() and b" by opct " in card.read_bytes()
     is_export = is_export and out != Path(base.name_or_path).resolve()
     if out.exists() and not (overwrite and is_export):
-        remedy = "replace it with --overwrite" if is_export else "it is not an exported model, so it is not replaced"
-        raise ModelError(f"{out} exists: choose another path, or {remedy}.")
+        kept = "it is not an exported model, so it is not replaced;"
+        remedy = "replace it with --overwrite, or" if is_export else kept
+        raise ModelError(f"{out} exists: {remedy} choose another path.")
     temporary, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("tmp", "old"))
     with LibraryErrors(ModelError, f"Cannot write {out}", "Check the free space and the rights of the folder."):
         try:

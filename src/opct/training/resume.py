@@ -190,14 +190,17 @@ def _fill(tensor: Tensor, name: str, parts: Sequence[tuple[Any, int]]) -> None:
     if own.dim() == 0:
         own.copy_(parts[0][0].get_tensor(name))
         return
-    filled = 0
+    end, filled = first + len(own), 0
     for file, start in parts:
         stored = file.get_slice(name)
-        low, high = max(first, start), min(first + len(own), start + stored.get_shape()[0])
+        rows, *rest = stored.get_shape()
+        if rest != list(own.shape[1:]):
+            raise ValueError(f"{name} has another shape")
+        low, high = max(first, start), min(end, start + rows)
         if low < high:
             own[low - first : high - first].copy_(stored[low - start : high - start])
             filled += high - low
-    if filled != len(own):
+    if filled != len(own) or max(start + file.get_slice(name).get_shape()[0] for file, start in parts) != len(tensor):
         raise ValueError(f"{name} has another shape")
 
 

@@ -222,3 +222,11 @@ def test_rows_of_metrics_that_are_gone_are_noticed(half):
     write_jsonl(run.metrics_path, rows[1:])
     with pytest.raises(RunError, match="has 1 rows up to step 1, and had 2"):
         train(config, resume=True)
+
+
+def test_a_run_without_its_manifest_names_the_checkpoint_to_train_on_from(half):
+    run, config = half
+    run.manifest_path.write_text(run.manifest_path.read_text()[:-20])
+    for flags in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(RunError, match=r"manifest\.json is missing or damaged.*step-000001 \(model.adapter\)"):
+            train(config, **flags)
