@@ -230,7 +230,8 @@ def _with_drawn_wrong(
     if not has_topic:
         remedy = (
             "add a column `wrong` (several joined by `;` or `|`), `choices`, or a `topic` to draw them from; if they "
-            "have other names, use --column wrong=NAME"
+            "have other names, use --column wrong=NAME, or --column choices=NAME for each option of a list that holds "
+            "the right answer too"
         )
         fault = f"no row has wrong answers, and there is no topic column to draw them from: {remedy}"
         return parsed, [(where, fault) for where, _ in parsed[:1]]
@@ -359,14 +360,14 @@ def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
 
 
 def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """The texts of several columns: one where the column's name ends in `answer` or a digit, else maybe a list."""
+    """The texts of several columns: one of TruthfulQA's best answer and of numbered columns, else maybe a list."""
     found: list[str] = []
     for name in names:
         value, key = row.get(name), column_key(name)
         if isinstance(value, list | tuple):
             found += [_text(item) for item in value]
-        elif key.endswith("answer") or key[-1:].isdigit():
-            found.append(_text(value))
+        elif key == "best_incorrect_answer" or key[-1:].isdigit() or not isinstance(value, str):
+            found.append(_text(int(value) if isinstance(value, float) and value.is_integer() else value))
         else:
             found += _split(_text(value))
     return [text for text in found if text]
