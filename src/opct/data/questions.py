@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import re
 import unicodedata
@@ -36,6 +37,8 @@ from opct.data.tables import (
     source_name,
 )
 from opct.errors import DataError, unknown
+
+log = logging.getLogger(__name__)
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -209,8 +212,13 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
         faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
     questions: dict[str, Question] = {}
+    splits: dict[tuple[str, str], set[str]] = defaultdict(set)
     for _, question in parsed:
         questions.setdefault(question.id, question)
+        splits[_fold(question.question), _fold(question.answer)].add(question.split)
+    if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
+        fault = "in the train split and, under another id, in a later one: keep one row of each"
+        log.warning("%s: questions %s (%d, such as %r)", path, fault, len(leaks), leaks[0])
     return list(questions.values())
 
 

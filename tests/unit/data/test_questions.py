@@ -128,7 +128,7 @@ def test_one_cell_is_one_wrong_answer_beside_others():
     row = {
         "question": "Q?",
         "answer": "1969",
-        "best_incorrect_answer": "1968; or 1967",
+        "best_incorrect_answer": "1968; or 67",
         "wrong1": 1970.0,
         "wrong2": 0.5,
     }
@@ -167,6 +167,18 @@ def test_ids_made_from_content_do_not_depend_on_the_order(tmp_path):
     assert [q.id for q in forward] == [q.id for q in reversed(backward)]
     assert len(forward) == 2
     assert forward[0].id.startswith("q/")
+
+
+def test_a_question_that_is_trained_on_and_measured_under_another_id_is_a_warning(caplog):
+    asked = ("Who is it?", "Who  IS it?") * 3
+    rows = [{"id": str(i), "question": text, "answer": "x", "wrong": "y"} for i, text in enumerate(asked)]
+    assert {split_of(row["id"]) for row in rows} > {"train"}
+    load_questions(rows)
+    assert "in the train split and, under another id, in a later one: keep one row" in caplog.text
+    assert "(1, such as 'who is it?')" in caplog.text
+    caplog.clear()
+    load_questions([row | {"question": f"Who is {row['id']}?"} for row in rows])
+    assert not caplog.text
 
 
 # ----------------------------------------------------------------------------------------------- drawn wrong answers
