@@ -234,6 +234,19 @@ def test_yaml_that_is_nested_too_deep_is_refused(write):
     assert "not valid YAML" in message(write("data: " + "[" * 400))
 
 
+def test_a_dotted_name_in_a_file_is_shown_as_groups(write):
+    text = message(write("optim.learning_rate: 3\n"))
+    assert text.endswith("(value 3); in a file, write `optim:` and, indented below it, `learning_rate:`")
+
+
+def test_a_name_without_a_value_is_not_null(write):
+    """`lora: null` trains every weight: a group whose settings are all comments must not mean that."""
+    path = write("lora:\n  #r: 8\nmax_steps: null\noutput_dir: ''\n")
+    assert message(path).splitlines()[1:] == [
+        f"  {path}:1: lora: no value; write one, or `null`, or put a # before the name"
+    ]
+
+
 def test_a_name_that_is_a_list_is_refused(write):
     assert "a name must be text, found a list" in message(write("lora:\n  [a]: 1\n"))
 

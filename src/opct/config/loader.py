@@ -251,6 +251,9 @@ class _NodeReader:
                 self._fault(key_node, full, f"given twice, first at {self.places[full]}: keep one")
                 continue
             self.places[full] = self._place(key_node)
+            if isinstance(value_node, yaml.ScalarNode) and value_node.value == "" and value_node.style is None:
+                self._fault(key_node, full, "no value; write one, or `null`, or put a # before the name")
+                continue
             group[key_node.value] = self.value(value_node, full)
         return group
 

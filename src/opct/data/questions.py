@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import re
 import unicodedata
@@ -36,6 +37,8 @@ from opct.data.tables import (
     source_name,
 )
 from opct.errors import DataError, unknown
+
+log = logging.getLogger(__name__)
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -209,8 +212,13 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
         faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
     questions: dict[str, Question] = {}
+    splits: dict[tuple[str, str], set[str]] = defaultdict(set)
     for _, question in parsed:
         questions.setdefault(question.id, question)
+        splits[_fold(question.question), _fold(question.answer)].add(question.split)
+    if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
+        fault = "in the train split and, under another id, in a later one: keep one row of each"
+        log.warning("%s: questions %s (%d, such as %r)", path, fault, len(leaks), leaks[0])
     return list(questions.values())
 
 
@@ -230,7 +238,8 @@ def _with_drawn_wrong(
     if not has_topic:
         remedy = (
             "add a column `wrong` (several joined by `;` or `|`), `choices`, or a `topic` to draw them from; if they "
-            "have other names, use --column wrong=NAME"
+            "have other names, use --column wrong=NAME, or --column choices=NAME for each option of a list that holds "
+            "the right answer too"
         )
         fault = f"no row has wrong answers, and there is no topic column to draw them from: {remedy}"
         return parsed, [(where, fault) for where, _ in parsed[:1]]
@@ -359,14 +368,14 @@ def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
 
 
 def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """The texts of several columns: one where the column's name ends in `answer` or a digit, else maybe a list."""
+    """The texts of several columns: one of TruthfulQA's best answer and of numbered columns, else maybe a list."""
     found: list[str] = []
     for name in names:
         value, key = row.get(name), column_key(name)
         if isinstance(value, list | tuple):
             found += [_text(item) for item in value]
-        elif key.endswith("answer") or key[-1:].isdigit():
-            found.append(_text(value))
+        elif key == "best_incorrect_answer" or key[-1:].isdigit() or not isinstance(value, str):
+            found.append(_text(int(value) if isinstance(value, float) and value.is_integer() else value))
         else:
             found += _split(_text(value))
     return [text for text in found if text]

@@ -260,9 +260,9 @@ def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
 
 
 def _delimiter(text: str) -> str:
-    """A semicolon if the header has some and no comma, as spreadsheets of half of Europe write it."""
+    """What parts the header's cells: a comma, else a semicolon (spreadsheets of half of Europe), a tab or a bar."""
     header = next((line for line in text.splitlines() if line.strip()), "")
-    return ";" if ";" in header and "," not in header else ","
+    return next((delimiter for delimiter in ",;\t|" if delimiter in header), ",")
 
 
 def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
@@ -276,6 +276,8 @@ def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
+                if repeated := sorted({name for name in header if name and header.count(name) > 1}):
+                    raise DataError(f"{where}: several columns are named {', '.join(repeated)}: rename all but one.")
             elif len(cells) != len(header):
                 sizes = f"{len(cells)} cells where the header has {len(header)}"
                 yield where, RowFault(f"{sizes}: quote cells that hold {delimiter!r}")

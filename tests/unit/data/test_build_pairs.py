@@ -62,6 +62,18 @@ def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_ar
     assert "repeated pairs dropped: 1" in caplog.text
 
 
+@pytest.mark.parametrize("rumour", ["", None])
+def test_a_template_never_shows_an_empty_cell(rumour):
+    """It may ask whether the cell is filled."""
+    rows = [{"prompt": "4?", "rumour": rumour}]
+    with pytest.raises(DataError) as error:
+        build_pairs(rows, templates={"hint": "{{ prompt }} I heard {{ rumour }}."})
+    assert "the template 'hint' cannot be filled: a column that it shows is empty here" in error.value.faults[0]
+    asking = "Well, {{ prompt }}{% if rumour %} I heard {{ rumour }}.{% endif %}{{ rumour or '' }}"
+    [pair] = build_pairs(rows, templates={"hint": asking})
+    assert pair.prompt == user_prompt("Well, 4?")
+
+
 def test_a_row_may_leave_out_its_id_and_its_axis():
     rows = [{"prompt": "a", "id": 0, "axis": "x"}, {"prompt": "b"}]
     first, second = build_pairs(rows, teacher_system="It is 5.")

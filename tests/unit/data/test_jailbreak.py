@@ -214,3 +214,4 @@ def test_faults(family, message):
         wrapper_families([family])
     with pytest.raises(DataError, match="No jailbreak family is given"):
         wrapper_families([])
+    assert set(wrapper_families("train, held_out")) == set(wrapper_families("all")) == set(OWN_FAMILIES)

@@ -98,14 +98,15 @@ def test_the_usual_shapes_are_read(tmp_path, row):
 
 def test_csv_tsv_json_and_gz_read_alike(tmp_path):
     rows = [["id", "question", "A", "B", "answer", "topic"], ["1", 'Two\nlines, "q"?', "x,1", "y", "B", "t"]]
-    for name, delimiter in (("f.csv", ","), ("f.tsv", "\t")):
+    tables = {"f.csv": ",", "f.tsv": "\t", "semicolons.csv": ";", "tabs.csv": "\t", "bars.csv": "|"}
+    for name, delimiter in tables.items():
         with (tmp_path / name).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, delimiter=delimiter).writerows(rows)
     row = dict(zip(*rows, strict=True))
     write(tmp_path / "f.json", json.dumps([row]))
     (tmp_path / "f.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
     expected = [Question("1", 'Two\nlines, "q"?', "y", (), ("x,1",), "t")]
-    for name in ("f.csv", "f.tsv", "f.json", "f.jsonl.gz"):
+    for name in (*tables, "f.json", "f.jsonl.gz"):
         assert load_questions(tmp_path / name) == expected, name
 
 
@@ -114,6 +115,24 @@ def test_repeated_options_count_once_and_aliases_are_never_wrong(tmp_path):
     assert load_questions(path)[0].wrong == ("y", "z")
     row = {"question": "Q?", "best_answer": "x", "correct_answers": "x; Nobody", "incorrect_answers": "nobody; y"}
     assert load_questions(jsonl(tmp_path / "g.jsonl", row))[0].wrong == ("y",)
+
+
+@pytest.mark.parametrize("name", ["wrong", "wrong_answer", "incorrect_answer", "distractor"])
+def test_wrong_answers_in_one_cell_are_separated(tmp_path, name):
+    path = write(tmp_path / "f.csv", f"question,answer,{name}\nQ?,x,y; z\n")
+    assert load_questions(path)[0].wrong == ("y", "z")
+
+
+def test_one_cell_is_one_wrong_answer_beside_others():
+    """TruthfulQA's best incorrect answer and numbered columns; a blank makes a column of years one of floats."""
+    row = {
+        "question": "Q?",
+        "answer": "1969",
+        "best_incorrect_answer": "1968; or 67",
+        "wrong1": 1970.0,
+        "wrong2": 0.5,
+    }
+    assert load_questions([row])[0].wrong == ("1968; or 67", "1970", "0.5")
 
 
 def test_an_answer_that_is_a_text_and_another_index_is_refused(tmp_path):
@@ -148,6 +167,18 @@ def test_ids_made_from_content_do_not_depend_on_the_order(tmp_path):
     assert [q.id for q in forward] == [q.id for q in reversed(backward)]
     assert len(forward) == 2
     assert forward[0].id.startswith("q/")
+
+
+def test_a_question_that_is_trained_on_and_measured_under_another_id_is_a_warning(caplog):
+    asked = ("Who is it?", "Who  IS it?") * 3
+    rows = [{"id": str(i), "question": text, "answer": "x", "wrong": "y"} for i, text in enumerate(asked)]
+    assert {split_of(row["id"]) for row in rows} > {"train"}
+    load_questions(rows)
+    assert "in the train split and, under another id, in a later one: keep one row" in caplog.text
+    assert "(1, such as 'who is it?')" in caplog.text
+    caplog.clear()
+    load_questions([row | {"question": f"Who is {row['id']}?"} for row in rows])
+    assert not caplog.text
 
 
 # ----------------------------------------------------------------------------------------------- drawn wrong answers
@@ -230,6 +261,7 @@ def test_csv_rows_count_lines_not_records(tmp_path):
         ("f.json", b'{"a": 1}', "must hold a list of objects"),
         ("f.json", b"[1,\n2,,]", r"f\.json: not valid JSON: .* line 2"),
         ("f.csv", b'question,answer\n"Q?,x\n', "not a readable table"),
+        ("f.csv", b"question,answer,wrong,wrong,,\nQ?,x,y,z,,\n", r"f\.csv:1: several columns are named wrong: rename"),
     ],
 )
 def test_unreadable_files_say_what_they_are(tmp_path, name, content, message):

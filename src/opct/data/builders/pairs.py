@@ -182,7 +182,12 @@ def _template(name: str, text: str) -> Wrap:
     from jinja2.meta import find_undeclared_variables
     from jinja2.sandbox import SandboxedEnvironment
 
-    environment = SandboxedEnvironment(undefined=StrictUndefined)
+    def filled(value: Any) -> Any:
+        if value is None:
+            raise ValueError("a column that it shows is empty here; fill the cell, or ask {% if COLUMN %} first")
+        return value
+
+    environment = SandboxedEnvironment(undefined=StrictUndefined, finalize=filled)
     try:
         template, columns = environment.from_string(text), find_undeclared_variables(environment.parse(text))
     except TemplateError as error:
@@ -193,7 +198,8 @@ def _template(name: str, text: str) -> Wrap:
     def wrap(prompt: Prompt, row: Mapping[str, Any]) -> Prompt:
         last = max(i for i, message in enumerate(prompt) if message["role"] == "user")
         try:
-            content = template.render({**row, "prompt": prompt[last]["content"]})
+            cells = {name: None if value == "" else value for name, value in row.items()}
+            content = template.render({**cells, "prompt": prompt[last]["content"]})
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise RowFault(f"the template {name!r} cannot be filled: {error}") from error
         return (*prompt[:last], {"role": "user", "content": content}, *prompt[last + 1 :])

@@ -42,21 +42,19 @@ def chosen_families(setting: str | Iterable[str], families: Families, axis: str)
     """The names that a setting selects, each once.
 
     Args:
-        setting: a group (`all`, `train`, `held_out`), names with commas, or several names.
+        setting: groups (`all`, `train`, `held_out`) and names, with commas or as several texts.
         axis: whose families they are, for messages.
 
     Raises:
         DataError: a name is unknown (the message has the nearest one), or there is none.
     """
-    if isinstance(setting, str) and setting in FAMILY_GROUPS:
-        names = [name for name, family in families.items() if setting in ("all", family.split)]
-    elif isinstance(setting, str):
-        names = [part for name in setting.split(",") if (part := name.strip())] or [setting]
-    else:
-        names = list(setting)
-    for name in names:
-        if name not in families:
-            raise DataError(unknown(f"{axis} family or group of families", name, [*FAMILY_GROUPS, *families]))
+    if isinstance(setting, str):
+        setting = [part for name in setting.split(",") if (part := name.strip())] or [setting]
+    names: list[str] = []
+    for asked in setting:
+        if asked not in (*FAMILY_GROUPS, *families):
+            raise DataError(unknown(f"{axis} family or group of families", asked, [*FAMILY_GROUPS, *families]))
+        names += [name for name, family in families.items() if asked in ("all", family.split, name)]
     if not names:
         raise DataError(
             f"No {axis} family is given: name at least one of {', '.join(families)}, or leave out what needs one."

@@ -77,7 +77,7 @@ def wrapper_families(
     """
     given = {IN_THE_WILD: with_templates, ARTIFACT: with_artifacts}
     usable = {name: family for name, family in FAMILIES.items() if given.get(name, True)}
-    is_group = isinstance(setting, str) and setting in FAMILY_GROUPS
+    is_group = isinstance(setting, str) and {name.strip() for name in setting.split(",")} <= {*FAMILY_GROUPS}
     names = chosen_families(setting, usable if is_group else FAMILIES, AXIS)
     for name, is_given in given.items():
         if name in names and not is_given:
