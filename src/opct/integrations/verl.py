@@ -61,7 +61,7 @@ def train(
         setup.config = config  # what a later reader takes, with its own device
         if overwrite:
             run.clear(config.data.pairs if pairs is None else ())
-        optimizer, counters = begin(run, setup, {"trained_with": f"verl {version}"}, resume=resume)
+        optimizer, counters = begin(run, setup, {"trained_with": f"verl {version}"}, pairs, resume=resume)
         folder, steps = run.verl_dir, setup.data.total_steps
         if counters.step < steps:
             write_jsonl(folder / "pairs.jsonl", rows_of(setup.data))
