@@ -137,8 +137,8 @@ def train(
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
         is_main = distributed.is_main()
-        own = (run.read_manifest() if resume else {}, with_weights(config.model)) if is_main else ({}, config.model)
-        before, model = distributed.broadcast_object(own)
+        found = (run.read_manifest() if resume else {}, with_weights(config.model)) if is_main else ({}, config.model)
+        before, model = distributed.broadcast_object(found)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
         if overwrite:
@@ -148,10 +148,12 @@ def train(
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
         for line in (*describe(setup), *slow_paths, LEGEND):
             progress.log(line)
-        checked = before.get(TEACHER_CHECK) if "data" in before or not check_teacher else check_teacher(setup, progress)
+        has_begun = "data" in before
+        checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
-        found = {TEACHER_CHECK: checked, "slow_paths": slow_paths}
-        optimizer, counters = begin(run, setup, found, pairs, resume=resume)
+        if pairs is not None and not has_begun:  # before the config that names the file
+            distributed.main_only(write_pairs, run.pairs_path, pairs)
+        optimizer, counters = begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
         if counters.step:
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         setup.publish(counters.step)
@@ -192,15 +194,9 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
 
 
 def begin(
-    run: RunDir,
-    setup: TrainingSetup,
-    found: dict[str, Any],
-    pairs: Sequence[ContrastivePair] | None,
-    *,
-    resume: bool,
+    run: RunDir, setup: TrainingSetup, found: dict[str, Any], *, resume: bool
 ) -> tuple[torch.optim.Optimizer, Counters]:
-    """Load the state to continue from, write the manifest and the given `pairs`, and drop files that are newer than the
-    state."""
+    """Load the state to continue from, write the manifest, and drop files that are newer than the state."""
     config, policy = setup.config, setup.policy
     identity: dict[str, Any] = {
         "data": setup.data.hashes,
@@ -225,21 +221,13 @@ def begin(
         counters = load_checkpoint(checkpoint, setup, optimizer)
         distributed.main_only(refuse_lost_metrics, run, counters)
         refuse_longer_run(run, counters.step, setup.data.total_steps)
-    distributed.main_only(_write_beginning, run, setup, identity | found, pairs, counters.step)
+    distributed.main_only(_write_beginning, run, setup, identity | found, counters.step)
     return optimizer, counters
 
 
-def _write_beginning(
-    run: RunDir,
-    setup: TrainingSetup,
-    identity: dict[str, Any],
-    pairs: Sequence[ContrastivePair] | None,
-    step: int,
-) -> None:
+def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any], step: int) -> None:
     """Drop files that are newer than `step`, and write the manifest, the config and the texts of the run."""
     config = setup.config
-    if pairs is not None and "data" not in run.read_manifest():  # before the config that names the file
-        write_pairs(run.pairs_path, pairs)
     run.truncate_after(step or -1)  # the validation of step 0 is done again
     visited = [rendered.pair for rendered in setup.data.visited()]
     kept = ("base", "template", "dtype", TEACHER_CHECK, "slow_paths", "trained_with")
