@@ -147,18 +147,14 @@ def discounted_sum(values: Rows, gamma: float) -> Rows:
     return out
 
 
-def sampled_advantages(
-    policy_log_probs: Rows, teacher_log_probs: Rows, mask: Mask, *, kl_coef: float, gamma: float
-) -> Rows:
+def log_ratio_advantages(log_ratios: Rows, mask: Mask, *, kl_coef: float, gamma: float) -> Rows:
     """A_t = -kl_coef sum_{u>=t} gamma^(u-t) k_u over masked tokens, without gradient; [sequences, tokens] each.
 
     Tokens that are not in the mask neither get an advantage nor add to another token's.
+
+    Args:
+        log_ratios: k_t = log p(y_t) - log q(y_t).
     """
-    return log_ratio_advantages(policy_log_probs - teacher_log_probs, mask, kl_coef=kl_coef, gamma=gamma)
-
-
-def log_ratio_advantages(log_ratios: Rows, mask: Mask, *, kl_coef: float, gamma: float) -> Rows:
-    """As `sampled_advantages`, of k_t = log p(y_t) - log q(y_t)."""
     return -kl_coef * discounted_sum((log_ratios * mask).detach(), gamma) * mask
 
 

@@ -60,8 +60,8 @@ def test_01_advantages_by_hand(gamma: float, expected: list[float]):
 
     gamma 0: -2 [1, -1]. gamma 0.5: -2 [1 - 0.5, -1]. gamma 1: -2 [1 - 1, -1].
     """
-    policy = torch.tensor([[-1.0, -2.0]], requires_grad=True)
-    found = losses.sampled_advantages(policy, torch.tensor([[-2.0, -1.0]]), torch.ones(1, 2), kl_coef=2.0, gamma=gamma)
+    policy, teacher = torch.tensor([[-1.0, -2.0]], requires_grad=True), torch.tensor([[-2.0, -1.0]])
+    found = losses.log_ratio_advantages(policy - teacher, torch.ones(1, 2), kl_coef=2.0, gamma=gamma)
     assert found.tolist() == [expected]
     assert not found.requires_grad
 
@@ -192,8 +192,8 @@ def test_03_padding_has_no_advantage_and_gives_none(gamma: float):
     """Garbage beyond a completion's end: its own advantage is 0 and nobody else's changes."""
     policy, teacher = torch.tensor([[-1.0, -2.0, -9.0]]), torch.tensor([[-2.0, -1.0, -3.0]])
     mask = torch.tensor([[1.0, 1.0, 0.0]])
-    found = losses.sampled_advantages(policy, teacher, mask, kl_coef=1.0, gamma=gamma)
-    short = losses.sampled_advantages(policy[:, :2], teacher[:, :2], mask[:, :2], kl_coef=1.0, gamma=gamma)
+    found = losses.log_ratio_advantages(policy - teacher, mask, kl_coef=1.0, gamma=gamma)
+    short = losses.log_ratio_advantages((policy - teacher)[:, :2], mask[:, :2], kl_coef=1.0, gamma=gamma)
     assert found.tolist() == [[*short.tolist()[0], 0.0]]
 
 

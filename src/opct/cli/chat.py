@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opct.cli.options import Seed, Target
+from opct.errors import ModelError
 from opct.runs.console import as_text
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ def talk(
     shown: dict[str, list[str]] = {MODEL: [], BASE: []}
 
     def answer(name: str, question: str) -> None:
-        history = histories[name]
-        history.append({"role": "user", "content": question})
+        history: list[Message] = [*histories[name], {"role": "user", "content": question}]
         with policy.base() if name == BASE else contextlib.nullcontext(policy) as model:
             [completion] = model.generate(
                 [tuple(history)],
@@ -95,7 +95,7 @@ def talk(
                 max_completion_tokens=max_completion_tokens,
                 **sampling,
             )
-        history.append({"role": "assistant", "content": completion.text})
+        histories[name] = [*history, {"role": "assistant", "content": completion.text}]
         cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""
         shown[name].append(f"{name}> {completion.text}{cut}")
 
@@ -125,13 +125,16 @@ def talk(
                 console.print(HELP, markup=False, style="dim")
             case _:
                 questions.append(text)
-        for i in range(min(len(shown[name]) for name in asked), len(questions)):
-            if text.startswith("/"):  # a model that joins answers what was asked before
-                console.print(as_text(f"you> {questions[i]}", style="dim"))
-            for name in asked:
-                if len(shown[name]) == i:
-                    answer(name, questions[i])
-            _print_answers(console, [shown[name][i] for name in asked])
+        try:
+            for i in range(min(len(shown[name]) for name in asked), len(questions)):
+                if text.startswith("/"):  # a model that joins answers what was asked before
+                    console.print(as_text(f"you> {questions[i]}", style="dim"))
+                for name in asked:
+                    if len(shown[name]) == i:
+                        answer(name, questions[i])
+                _print_answers(console, [shown[name][i] for name in asked])
+        except ModelError as error:  # the history does not fit the context any more
+            console.print(as_text(f"{error} /new clears the history."))
 
 
 def _print_answers(console: Console, answers: list[str]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.config.schema import TrainConfig
-from opct.data.pairs import ContrastivePair
+from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, EngineError
 from opct.models.loading import TRAINED_ADAPTER, resolve_model, with_weights
@@ -61,6 +61,8 @@ def train(
         setup.config = config  # what a later reader takes, with its own device
         if overwrite:
             run.clear(config.data.pairs if pairs is None else ())
+        if pairs is not None and "data" not in run.read_manifest():  # before the config that names the file
+            write_pairs(run.pairs_path, pairs)
         optimizer, counters = begin(run, setup, {"trained_with": f"verl {version}"}, resume=resume)
         folder, steps = run.verl_dir, setup.data.total_steps
         if counters.step < steps:

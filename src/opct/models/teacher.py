@@ -90,7 +90,8 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
     by_name = dict(model.named_parameters())
     own = {}
     for i, (name, trained) in enumerate(policy.trainable_parameters().items()):
-        own[str(i)] = by_name[name.replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")]
+        # with a dot at the end: the name of an embedding's LoRA weight ends with the adapter's
+        own[str(i)] = by_name[f"{name}.".replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")[:-1]]
         own[str(i)].data = trained.clone()  # in its dtype, which a copy of `modules_to_save` would not have
         own[str(i)].requires_grad_(False)
 

@@ -138,6 +138,9 @@ def _training(entry: Entry, run: RunDir) -> Entry:
     total, saved = manifest.get("total_steps"), [step for step, _ in run.checkpoints()]
     state = RUNNING if run.in_use else FINISHED if saved and saved[-1] == total else STOPPED
     step = metrics[-1]["step"] if metrics and state == RUNNING else max(saved, default=0)
+    resume = f"opct train {shlex.quote(str(run.config_path))} --resume"
+    if Path(config["output_dir"]).resolve() != run.path.resolve():  # it was moved, or made from another folder
+        resume += f" {shlex.quote(f'output_dir={run.path}')}"
     return replace(
         entry,
         method=config["method"],
@@ -145,7 +148,7 @@ def _training(entry: Entry, run: RunDir) -> Entry:
         state=state,
         step=step,
         total_steps=total,
-        resume=f"opct train {shlex.quote(str(run.config_path))} --resume" if state == STOPPED else None,
+        resume=resume if state == STOPPED else None,
     )
 
 

@@ -345,11 +345,14 @@ class RunDir:
         """The checkpoint of a path: the path itself if it is in `checkpoints/`, else the newest.
 
         Raises:
-            CheckpointError: it is corrupt.
+            CheckpointError: it is corrupt, or there is none of that name.
         """
         folder = Path(path)
         if folder.resolve().parent != self.checkpoints_dir.resolve():
             return self.latest_checkpoint()
+        if not folder.exists():
+            kept = ", ".join(own.name for _, own in self.checkpoints())
+            raise CheckpointError(f"There is no checkpoint {folder}: the run has {kept or 'none'}.")
         if found := checkpoints.fault(folder):
             raise CheckpointError(f"The checkpoint {folder} is corrupt ({found}): use another one.")
         return folder

@@ -218,9 +218,12 @@ def _own_part(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
-    """Raise RunError if metrics.jsonl has lost rows that it had when the checkpoint was written."""
+    """Raise RunError if metrics.jsonl has lost rows that it had when the checkpoint was written.
+
+    Those of step 0 do not count if no step was trained: they are written again.
+    """
     rows = sum(row["step"] <= counters.step for row in run.read_metrics())
-    if rows < counters.metrics_rows:
+    if counters.step and rows < counters.metrics_rows:
         raise RunError(
             f"{run.metrics_path} has {rows} rows up to step {counters.step}, and had {counters.metrics_rows} when that "
             "checkpoint was written: restore the file, or start another run with model.adapter set to the checkpoint."

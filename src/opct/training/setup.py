@@ -11,7 +11,7 @@ from typing import Any
 from opct import distributed
 from opct.config.schema import LoraSettings, TrainConfig
 from opct.data.behaviors import builtin_behaviors
-from opct.data.dataset import batch_of, load_training_pairs, steps_per_epoch, streams_of
+from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.duplicates import near_test_items
 from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
@@ -396,4 +396,8 @@ def describe(setup: TrainingSetup) -> list[str]:
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
         warnings.append("no pair is held out for validation: raise data.validation_fraction, or set validation_pairs")
+    size = setup.config.optim.prompts_per_step
+    if data.anchor_fraction and not (setup.data.anchors and anchors_per_step(size, data.anchor_fraction)):
+        share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size}"
+        warnings.append(f"no step has an identity pair: {share} rounds to 0, or all are left out as too long")
     return lines + [WARNING + warning for warning in warnings]

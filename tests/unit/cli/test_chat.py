@@ -7,13 +7,14 @@ from rich.console import Console
 
 from opct.cli.app import main
 from opct.cli.chat import talk
+from opct.errors import ModelError
 
 
 class Model:
     """Answers with the last message, its number of messages, and whether its training shows."""
 
-    def __init__(self, has_base: bool = True, stop_reason: str = "stop"):
-        self.has_base, self.stop_reason, self.on = has_base, stop_reason, True
+    def __init__(self, has_base: bool = True, stop_reason: str = "stop", most: int = 99):
+        self.has_base, self.stop_reason, self.most, self.on = has_base, stop_reason, most, True
 
     @contextlib.contextmanager
     def base(self):
@@ -26,6 +27,8 @@ class Model:
 
     def generate(self, prompts, *, seeds, max_completion_tokens, **sampling):
         [messages] = prompts
+        if len(messages) > self.most:
+            raise ModelError("The prompt is too long.")
         self.sampling = sampling
         text = f"[{messages[-1]['content']}] of {len(messages)}, {'trained' if self.on else 'untrained'}"
         return [SimpleNamespace(text=text, stop_reason=self.stop_reason)]
@@ -137,3 +140,10 @@ def test_a_model_without_training_is_the_base(say):
 
 def test_a_cut_answer_is_marked(say):
     assert "[cut at the token limit]" in say(Model(stop_reason="length"), "hi")
+
+
+def test_a_history_that_does_not_fit_the_context_does_not_end_the_chat(say):
+    shown = say(Model(most=3), "one", "two", "three", "/new", "four")
+    assert "[two] of 3" in shown
+    assert "The prompt is too long. /new clears the history." in shown
+    assert "[four] of 1" in shown

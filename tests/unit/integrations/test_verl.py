@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from opct import api
+from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.errors import ConfigError, EngineError
 from opct.integrations import verl
@@ -19,6 +20,7 @@ from opct.models.policy import Policy
 from opct.runs.io import read_json, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
+from tests.tiny import tiny_pairs
 
 OPEN = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}, {"role": "user", "content": "b"}]
 
@@ -153,3 +155,12 @@ def test_a_run_that_verl_did_not_finish_says_so_and_can_be_resumed(config: Train
     assert api.train(config, resume=True).step == 3
     assert verl_that_trains.told["trainer"]["resume_mode"] == "auto"
     assert [row["step"] for row in read_jsonl(RunDir(config.output_dir).metrics_path)] == [1, 2, 3]
+
+
+def test_pairs_that_are_given_in_python_are_kept_for_a_resume(config: TrainConfig, verl_that_trains):
+    verl_that_trains.steps = 2
+    with pytest.raises(EngineError, match="--resume"):
+        api.train(config, pairs=tiny_pairs(9))
+    verl_that_trains.begin, verl_that_trains.steps = 2, 3
+    own = load_config(RunDir(config.output_dir).config_path)
+    assert api.train(own, resume=True).step == 3

@@ -136,3 +136,4 @@ def test_each_baseline_refuses_its_own():
         == 0.2
     )
     assert load_training_config(overrides=["method=act", "teacher.kind=live"]).teacher.kind == "live"
+    assert load_training_config(overrides=["method=sft"], preset="paper_released").loss.estimator == "sampled"

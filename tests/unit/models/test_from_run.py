@@ -143,6 +143,8 @@ def test_a_checkpoint_can_be_named(run: RunDir, tiny_folder: Path, tmp_path: Pat
     next(copy.checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
     with pytest.raises(CheckpointError, match="step-000001 is corrupt"):
         load_policy(str(copy.checkpoint_path(1)))
+    with pytest.raises(CheckpointError, match=r"no checkpoint .*step-000009: the run has step-000001, step-000002"):
+        load_policy(str(copy.checkpoint_path(9)))
 
 
 CODE = """

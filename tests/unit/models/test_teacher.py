@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from opct.config.schema import TeacherConfig
+from opct.config.schema import LoraSettings, TeacherConfig
+from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
@@ -82,6 +83,18 @@ def test_a_teacher_adapter_is_never_trained_nor_saved(kind: str, tmp_path):
     policy.save(tmp_path)
     assert sorted(p.name for p in tmp_path.rglob("adapter_model.safetensors")) == ["adapter_model.safetensors"]
     assert not [p for p in tmp_path.rglob("*") if "teacher" in p.name]
+
+
+@pytest.mark.parametrize("kind", ["base", "ema"])
+def test_an_adapter_of_the_embeddings_is_trained_beside_its_teacher(kind: str):
+    """The names of its two matrices end with the adapter's; 2 + 2 of q_proj in each of 2 layers are trained."""
+    settings = LoraSettings(r=2, target_modules=["embed_tokens", "q_proj"])
+    policy = Policy(attach_adapter(tiny_model(tie=False), settings, None, seed=0), tiny_tokenizer())
+    teacher = make_teacher(policy, TeacherConfig(kind=kind), continued=True)
+    assert len(policy.trainable_parameters()) == 6
+    started_from = teacher_scores(teacher)
+    move(policy)
+    assert torch.equal(teacher_scores(teacher), started_from)
 
 
 @pytest.mark.parametrize("adapter", [True, False])

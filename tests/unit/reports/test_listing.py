@@ -52,6 +52,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_run_that_was_moved_is_resumed_where_it_is(folder: Path):
+    (folder / "old" / "stopped").rename(folder / "moved")
+    [command] = [entry.resume for entry in list_runs(folder) if entry.path.name == "moved"]
+    assert command == f"opct train {folder}/moved/config.yaml --resume output_dir={folder}/moved"
+
+
 def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Path, capsys):
     found = {str(entry.path.relative_to(folder)): entry for entry in list_runs(folder)}
     kinds = {name: (entry.kind, entry.method, entry.state) for name, entry in found.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from safetensors.torch import save_file
 from opct.config.loader import dump_config
 from opct.errors import CheckpointError, RunError
 from opct.runs.checkpoints import _seal, read_state
+from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.resume import FIRST_ROWS, is_finished
 from opct.training.trainer import train
 from tests.tiny import save_tiny, tiny_adapter_policy
-from tests.unit.training.conftest import NO_VALIDATION
+from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 
 def test_a_run_is_finished_when_it_has_all_its_steps(make_config, trained):
@@ -34,6 +36,25 @@ def test_a_run_is_finished_when_it_has_all_its_steps(make_config, trained):
     assert is_finished(run, longer)
     with pytest.raises(RunError, match="it has trained 2 steps, and max_steps is 1"):
         is_finished(run, config)
+
+
+def test_a_run_that_is_stopped_twice_before_its_first_step_can_be_resumed(make_config):
+    """The first time after the validation of step 0, the second time before it."""
+    config = make_config(max_steps=1)
+
+    class StopAt(NullProgress):
+        def __init__(self, name: str):
+            self.name = name
+
+        def stage(self, name, total=None, initial=0):
+            if name.startswith(self.name):
+                signal.raise_signal(signal.SIGTERM)
+
+    assert train(config, progress=StopAt("validation before")).status == "interrupted"
+    assert [row["step"] for row in metrics(config)] == [0]
+    assert train(config, progress=StopAt("load"), resume=True).status == "interrupted"
+    assert train(config, resume=True).status == "finished"
+    assert [row["step"] for row in metrics(config)] == [0, 1]
 
 
 def test_without_max_steps_the_pairs_say_how_long_it_is(make_config):

@@ -105,6 +105,13 @@ def test_what_a_person_sees_before_a_run(make_config):
         assert "warning" not in "\n".join(describe(build_setup(make_config(data=off))))
 
 
+def test_steps_without_identity_pairs_are_said(make_config):
+    """A quarter of 2 pairs rounds to 0; of 4 it is 1."""
+    for size, said in ((2, True), (4, False)):
+        lines = describe(build_setup(make_config(optim={"prompts_per_step": size})))
+        assert ("no step has an identity pair: 0.25 of optim.prompts_per_step=2" in lines[-1]) == said
+
+
 def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
     """A reworded behaviour of the test split among a person's own pairs, where the run visits it."""
     behavior = builtin_behaviors("test")[0]
