@@ -399,6 +399,24 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
     assert (opened[0].thinking_tags, opened[0].chat_template_kwargs) == (("[T]", "[/T]"), {"content": 1})
 
 
+@pytest.mark.parametrize("name", ["target", "target.chat_template_kwargs"])
+def test_the_base_is_attacked_with_the_template_arguments_of_the_attack(tiny_folder, monkeypatch, tmp_path, name):
+    """Nested or by dotted name."""
+    opened = []
+
+    def run_attack(target, *_, **__):
+        opened.append(target.renderer.chat_template_kwargs)
+        raise EvaluationError("enough")
+
+    monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
+    config = TrainConfig(model={"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"})
+    given = {"content": 1}
+    settings = {name: {"chat_template_kwargs": given} if name == "target" else given}
+    with pytest.raises(EvaluationError, match="enough"):
+        module.ensure_attacked("base", tmp_path, config, "refine", settings, force=False, progress=NullProgress())
+    assert opened == [given]
+
+
 def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):
     """Those that were graded again, or judged, are the same evaluation."""
     measure()
