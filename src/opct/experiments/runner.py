@@ -367,8 +367,7 @@ def ensure_attacked(
     release_memory()
     if found.ended == "interrupted":
         raise KeyboardInterrupt
-    if found.ended == "complete":
-        write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
+    write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
 
 
 def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinking_tags: Any = None) -> Policy | Path:
