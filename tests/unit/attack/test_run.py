@@ -452,6 +452,7 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
         ("attacker.name=grpoo", "grpoo"),
         ("attacker.name=grpo attacker.base_url=http://x/v1", "base_url"),
         ("attacker.name=grpo episodes=1", "use at least 2"),
+        ("attacker.name=grpo attacker.template_opens_thinking=true", "template_opens_thinking"),
         ("attacker.name=best_of_n attacker.model=x", "model"),
         ("attacker.name=refine attacker.sigma=0.1", "sigma"),
         ("attacker.name=transfer attacker.families=all attacker.prompts=x", "give only one of them"),
