@@ -403,8 +403,12 @@ def _warnings(run: AttackRun, found: Sequence[Outcome], rows: Mapping[str, Any],
         ),
         (
             ended != COMPLETE,
-            f"The attack ended early ({ended}): behaviours that were not jailbroken and had attempts left are "
-            "undecided.",
+            f"The attack ended early ({ended}): "
+            + (
+                "behaviours that were not jailbroken and had attempts left are undecided."
+                if run.on_behaviors.ended != COMPLETE
+                else "of the benign counterparts, some attempts were not made."
+            ),
         ),
         (
             bool(undecided),

@@ -162,6 +162,8 @@ def test_a_budget_that_ends_before_the_counterparts_leaves_no_control(scripted, 
     assert result["n_counterparts"] == 3
     assert row_of(result, "benign_refusal_rate")["n"] == n_replies
     assert any(said.startswith("There is no benign control") for said in result["warnings"]) == (n_replies == 0)
+    said = "The attack ended early (queries): of the benign counterparts, some attempts were not made."
+    assert said in result["warnings"]
 
 
 @pytest.mark.parametrize("answers", ["something else", "the request", "a refusal"])
