@@ -122,6 +122,14 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
         quickstart.run_quickstart(tmp_path / "thesis.tex")
 
 
+def test_a_quickstart_that_ended_before_its_first_training_can_be_started_again(tmp_path: Path):
+    """Its locks are there, and perhaps what the second process began of the base."""
+    (tmp_path / ".locks").mkdir()
+    quickstart._refuse_other_things(tmp_path)
+    (tmp_path / "base").mkdir()
+    quickstart._refuse_other_things(tmp_path)
+
+
 def test_only_the_default_model_has_the_layers_and_learning_rate_that_were_chosen_for_it(tmp_path: Path):
     default = quickstart.quickstart_config("opct", tmp_path)
     other = quickstart.quickstart_config("sft", tmp_path, ["model.name_or_path=other/model"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -397,6 +398,48 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
     with pytest.raises(EvaluationError, match="enough"):
         module.ensure_evaluated("base", tmp_path, config, own, progress=NullProgress())
     assert (opened[0].thinking_tags, opened[0].chat_template_kwargs) == (("[T]", "[/T]"), {"content": 1})
+
+
+@pytest.mark.parametrize("name", ["target", "target.chat_template_kwargs"])
+def test_the_base_is_attacked_with_the_template_arguments_of_the_attack(tiny_folder, monkeypatch, tmp_path, name):
+    """Nested or by dotted name."""
+    opened = []
+
+    def run_attack(target, *_, **__):
+        opened.append(target.renderer.chat_template_kwargs)
+        raise EvaluationError("enough")
+
+    monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
+    config = TrainConfig(model={"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"})
+    given = {"content": 1}
+    settings = {name: {"chat_template_kwargs": given} if name == "target" else given}
+    with pytest.raises(EvaluationError, match="enough"):
+        module.ensure_attacked("base", tmp_path, config, "refine", settings, force=False, progress=NullProgress())
+    assert opened == [given]
+
+
+@pytest.mark.parametrize(("ended", "n"), [("complete", 1), ("queries", 1), ("interrupted", 2)])
+def test_an_attack_that_its_budget_ended_is_finished(monkeypatch, tmp_path, ended, n):
+    """With a larger budget it is continued: its settings are others."""
+    calls = []
+
+    def run_attack(*_, out, **__):
+        calls.append(out)
+        write_json(out / "result.json", {"created": "then"})
+        return SimpleNamespace(ended=ended)
+
+    monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
+    monkeypatch.setattr(module, "_target", lambda *_: None)
+
+    def attack(**budget):
+        with contextlib.suppress(KeyboardInterrupt):
+            module.ensure_attacked(
+                "base", tmp_path, TrainConfig(), "refine", {"budget": budget}, force=False, progress=NullProgress()
+            )
+        return len(calls)
+
+    assert [attack(max_queries=3) for _ in range(2)] == [1, n]
+    assert attack(max_queries=4) == n + 1
 
 
 def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):

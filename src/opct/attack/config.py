@@ -22,10 +22,6 @@ class Thinking(Section):
         description="Opening and closing tag of a reasoning block; by default those of the run's training, else of the "
         "chat template, else `<think>`.",
     )
-    template_opens_thinking: bool | None = Field(
-        None,
-        description="For a model behind an endpoint: whether its chat template opens a block at the end of the prompt.",
-    )
 
     @field_validator("thinking_tags")
     @classmethod
@@ -33,6 +29,15 @@ class Thinking(Section):
         if tags is not None and (not all(tags) or tags[0] == tags[1]):
             raise ValueError("give two different tags, an opening and a closing one")
         return tags
+
+
+class EndpointThinking(Thinking):
+    """The same of a model that may be behind an endpoint."""
+
+    template_opens_thinking: bool | None = Field(
+        None,
+        description="For a model behind an endpoint: whether its chat template opens a block at the end of the prompt.",
+    )
 
 
 class Sampling(Section):
@@ -53,7 +58,7 @@ class LocalModelSettings(Section):
     )
 
 
-class TargetConfig(EndpointSettings, Thinking, Sampling, LocalModelSettings):
+class TargetConfig(EndpointSettings, EndpointThinking, Sampling, LocalModelSettings):
     """The model that is attacked."""
 
     max_tokens: int = Field(96, ge=1, description="Most tokens in a reply.")
@@ -84,7 +89,7 @@ class BestOfN(Section):
     sigma: float = Field(0.4, ge=0, le=1, description="Strength of the character noise.")
 
 
-class Refine(EndpointSettings, Thinking, Sampling, LocalModelSettings):
+class Refine(EndpointSettings, EndpointThinking, Sampling, LocalModelSettings):
     """A model that rewords the request from the replies."""
 
     name: Literal["refine"] = "refine"

@@ -42,6 +42,8 @@ RULES_WARNING = (
     "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
     "{}: {}. See docs/how-to/attack.md, under Judges."
 )
+BEHAVIORS_CUT = "behaviours that were not jailbroken and had attempts left are undecided"
+BENIGN_CUT = "of the benign counterparts, some attempts were not made"
 MOST_UNASKED = 0.1
 """Share of a behaviour's planned attempts that may send nothing to the target: an attacker's model sometimes writes no
 message, and losing a tenth of the attempts hardly weakens an attack.
@@ -403,8 +405,7 @@ def _warnings(run: AttackRun, found: Sequence[Outcome], rows: Mapping[str, Any],
         ),
         (
             ended != COMPLETE,
-            f"The attack ended early ({ended}): behaviours that were not jailbroken and had attempts left are "
-            "undecided.",
+            f"The attack ended early ({ended}): {BENIGN_CUT if run.on_behaviors.ended == COMPLETE else BEHAVIORS_CUT}.",
         ),
         (
             bool(undecided),

@@ -212,8 +212,9 @@ def _refuse_other_things(out: Path) -> None:
     """Raise RunError if the folder holds files but no quickstart, or is a file."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file, but the quickstart needs a folder: choose another --out.")
-    found = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    if found and not any((out / method).is_dir() for method in METHODS):
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    found = [name for name in names if not name.startswith(".")]  # the locks are left where a training cannot begin
+    if found and not any((out / label).is_dir() for label in (*METHODS, BASE)):
         raise RunError(f"{out} is not empty and holds no quickstart ({', '.join(found[:5])}): choose another --out.")
 
 

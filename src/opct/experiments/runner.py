@@ -344,7 +344,7 @@ def ensure_attacked(
         KeyboardInterrupt: a signal asked to stop; finished attempts are kept.
         OtherAttackError: the folder holds an attack with other settings or on other weights.
     """
-    from opct.attack.run import run_attack
+    from opct.attack.run import load_attack_config, run_attack
     from opct.attack.store import AttackDir
 
     kept = AttackDir(RunDir(folder).attacks_dir / attacker)
@@ -354,7 +354,7 @@ def ensure_attacked(
         progress.log(f"{label}: attacked already by {attacker} in {kept.path}")
         return
     progress.stage(f"attack {label} with {attacker}")
-    target = _target(folder, config, settings.get("target", {}).get("chat_template_kwargs"))
+    target = _target(folder, config, load_attack_config(base=settings).target.chat_template_kwargs)
     own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
     try:
         found = run_attack(target, own, out=kept.path, resume=kept.is_attack, progress=progress)
@@ -367,8 +367,7 @@ def ensure_attacked(
     release_memory()
     if found.ended == "interrupted":
         raise KeyboardInterrupt
-    if found.ended == "complete":
-        write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
+    write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
 
 
 def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinking_tags: Any = None) -> Policy | Path:

@@ -506,7 +506,7 @@ def _means_json(section: AttackSection, label: str) -> dict[str, Any]:
             numbers = row_of(attacks[0].result, RATE)  # with the bounds that the page shows
         found[metric] = {
             **{name: numbers.get(name) for name in ("value", "ci_low", "ci_high")},
-            "n": 0 if mean is None else mean.n,
+            "n": numbers.get("n", 0),
             "n_unscored": sum(value is None for own in values for value in own.values()),
             "run_values": [] if mean is None else list(mean.run_means),
         }

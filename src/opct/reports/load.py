@@ -17,7 +17,7 @@ from opct.evals.inspect_runner import quiet
 from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, units_of
 from opct.evals.run import known_suites, results_of, suite_of
-from opct.evals.samples import BENIGN, GradedSample
+from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.judges.calibration import with_calibrations
 from opct.runs.io import read_json
@@ -61,6 +61,11 @@ class EvaluatedRun:
         for sample in self.samples:
             found.setdefault(sample.task, []).append(sample)
         return found
+
+    @property
+    def replies(self) -> list[GradedSample]:
+        """The samples, every reply once even if it was graded in two ways."""
+        return [sample for sample in self.samples if not sample.task.endswith((PARSED, JUDGED))]
 
     def units(self, metric: Metric, suite: str, group: str) -> Units:
         """The values of a metric in a group, by the id that pairs runs."""

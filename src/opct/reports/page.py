@@ -223,7 +223,7 @@ def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
         "training seed": run.seed,
         "folder": run.path,
         "evaluated": run.created,
-        "replies": f"{len(run.samples):,}",
+        "replies": f"{len(run.replies):,}",
         "trained with": manifest.get("command"),
         "started": manifest.get("started"),
         "git commit": manifest.get("git_commit"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -22,10 +22,9 @@ from typing import Any
 from opct.data.pairs import Message
 from opct.data.perturb.jailbreak import ARTIFACT
 from opct.data.perturb.jailbreak import AXIS as JAILBREAK
-from opct.evals.samples import JUDGED, PARSED, GradedSample
+from opct.evals.samples import GradedSample
 from opct.reports.arms import Arm
 from opct.reports.compare import section_titles
-from opct.reports.load import EvaluatedRun
 
 MAX_ITEMS = 200
 MAX_BYTES = 2_000_000
@@ -56,7 +55,7 @@ class Browser:
 
 def build_browser(arms: Sequence[Arm]) -> Browser:
     """Select and format the samples of the page; the first run of an arm represents it."""
-    samples = [list(_shown_once(arm.runs[0])) for arm in arms]
+    samples = [arm.runs[0].replies for arm in arms]
     withheld = {sample.id for own in samples for sample in own if _is_withheld(sample)}
     by_arm = [{sample.id: sample for sample in own if sample.id not in withheld} for own in samples]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
@@ -77,11 +76,6 @@ def build_browser(arms: Sequence[Arm]) -> Browser:
     }
     unpaired = len(anywhere) - len(everywhere)
     return Browser(data=data, shown=len(items), paired=len(everywhere), unpaired=unpaired, withheld=len(withheld))
-
-
-def _shown_once(run: EvaluatedRun) -> Iterator[GradedSample]:
-    """Every reply once, even if it was graded in two ways."""
-    return (sample for sample in run.samples if not sample.task.endswith((PARSED, JUDGED)))
 
 
 def _is_withheld(sample: GradedSample) -> bool:

@@ -333,7 +333,7 @@ def title(comparison: Comparison) -> str:
 
 def subtitle(comparison: Comparison) -> str:
     """Number of runs, replies and axes of the page."""
-    replies = pluralize(sum(len(run.samples) for run in comparison.runs), "evaluated reply", "evaluated replies")
+    replies = pluralize(sum(len(run.replies) for run in comparison.runs), "evaluated reply", "evaluated replies")
     axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"
     return f"{pluralize(len(comparison.runs), 'run')}, {replies}; axes: {axes}."
 

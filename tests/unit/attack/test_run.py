@@ -162,6 +162,8 @@ def test_a_budget_that_ends_before_the_counterparts_leaves_no_control(scripted, 
     assert result["n_counterparts"] == 3
     assert row_of(result, "benign_refusal_rate")["n"] == n_replies
     assert any(said.startswith("There is no benign control") for said in result["warnings"]) == (n_replies == 0)
+    said = "The attack ended early (queries): of the benign counterparts, some attempts were not made."
+    assert said in result["warnings"]
 
 
 @pytest.mark.parametrize("answers", ["something else", "the request", "a refusal"])
@@ -452,6 +454,7 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
         ("attacker.name=grpoo", "grpoo"),
         ("attacker.name=grpo attacker.base_url=http://x/v1", "base_url"),
         ("attacker.name=grpo episodes=1", "use at least 2"),
+        ("attacker.name=grpo attacker.template_opens_thinking=true", "template_opens_thinking"),
         ("attacker.name=best_of_n attacker.model=x", "model"),
         ("attacker.name=refine attacker.sigma=0.1", "sigma"),
         ("attacker.name=transfer attacker.families=all attacker.prompts=x", "give only one of them"),

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chisquare
 
 from opct.models.inference import token_sampling
-from opct.models.inference.token_sampling import Sampling, sample_token, uniforms
+from opct.models.inference.token_sampling import BLOCK, Sampling, sample_token, uniforms
 
 
 def rows(*values: list[float]) -> torch.Tensor:
@@ -88,6 +88,15 @@ def test_drawn_frequencies_are_the_distributions(temperature: float, top_p: floa
     assert counts[p == 0].sum() == 0
     assert chisquare(counts[p > 0].numpy(), (p[p > 0] * n).numpy()).pvalue > 0.001
     torch.testing.assert_close(log_probs, p[tokens].log())
+
+
+def test_of_probabilities_that_are_nan_some_token_is_drawn_with_a_log_prob_of_nan():
+    """Of vocabularies that fill their blocks and that do not."""
+    for vocabulary in (3, 2 * BLOCK, 2 * BLOCK + 3):
+        logits = torch.full((2, vocabulary), torch.nan)
+        tokens, log_probs = sample_token(logits, torch.tensor([0.0, 0.9], dtype=torch.float64), Sampling(1))
+        assert (tokens < vocabulary).all()
+        assert log_probs.isnan().all()
 
 
 def test_top_p_by_hand():

@@ -166,6 +166,12 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     assert len(base.cells) == len(COLUMNS)
 
 
+def test_lines_of_a_cell_are_apart_in_a_downloaded_table(page):
+    text = " ".join(re.sub(r"<[^>]*>", "", page.read_text(encoding="utf-8")).split())
+    assert "OPCT opct-1" in text
+    assert "1 defended 3 jailbroken 0 undecided" in text
+
+
 def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     """As a setting a row, by dotted name; what one attack does not have is a dash."""
     other = shutil.copytree(runs[1], tmp_path / "opct-1")
@@ -340,6 +346,8 @@ def test_attacks_with_other_settings_or_that_ended_early_get_no_difference(runs,
     [view], _ = views([*runs, other])
     assert not any("SFT" in str(found) for found in view.differences)
     assert any(text.startswith(f"SFT − Base: {said}") for text in view.warnings)
+    rate = attacks_json([view])[0]["arms"]["sft"][RATE]
+    assert (rate["value"], rate["n"]) == (0.75, 4)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,14 @@ def outline(page):
     return parser
 
 
+def test_texts_of_a_cell_are_apart_in_a_downloaded_table(page):
+    """A download has the text of a cell without its style: `OPCT 2 runs pooled`, not `OPCT2 runs pooled`."""
+    text = " ".join(re.sub(r"<[^>]*>", "", text_of(page)).split())
+    assert "OPCT 2 runs pooled" in text
+    assert "Sycophancy rate replies that give" in text
+    assert "all paired by seed" in text
+
+
 def test_the_page_is_well_formed_with_unique_ids_and_one_language(outline):
     assert len(outline.ids) == len(set(outline.ids))
     assert ("html", {"lang": "en"}) in outline.elements

@@ -248,6 +248,7 @@ def test_rules_that_have_a_verdict_decide(safety):
     [text, *_] = verdict(found)
     assert "on held-out families (safety awareness) rose from " in text
     assert "judged" not in text
+    assert subtitle(found) == subtitle(compare(safety))  # a reply that is graded twice is one reply
 
 
 @pytest.mark.parametrize("kept", [0, 10])

@@ -221,6 +221,13 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(make_conf
     assert checkpoint_steps(config) == []
 
 
+def test_weights_that_overflow_stop_the_run_in_the_next_step(make_config):
+    """The policy of step 2 gives NaN: its samples are drawn all the same, and the loss says what happened."""
+    config = make_config(optim=ONE_BATCH | {"learning_rate": 1e30}, data=NO_VALIDATION)
+    with pytest.raises(NonFiniteError, match="Step 2: the loss is nan"):
+        train(config)
+
+
 def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
     """1000 nats a token from step 4 on, patience 2: stopped at step 5, whose metrics and rollouts are kept to look at.
 

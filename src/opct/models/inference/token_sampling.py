@@ -57,8 +57,10 @@ def drawn_log_probs(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tenso
 def _inverse(probs: Tensor, u: Tensor) -> Tensor:
     """The first token at which the cumulative probability exceeds u of the total; [rows, vocabulary], [rows] -> [rows].
 
-    Finds the block of tokens by the blocks' sums, then the token in it: one pass over the vocabulary.
+    Finds the block of tokens by the blocks' sums, then the token in it: one pass over the vocabulary. Of probabilities
+    that are NaN it is some token, so that its log-prob and the loss are NaN.
     """
+    last = probs.shape[-1] - 1
     if missing := -probs.shape[-1] % BLOCK:  # padding copies, also where it adds nothing
         probs = torch.nn.functional.pad(probs, (0, missing))
     blocks = probs.unflatten(-1, (-1, BLOCK))
@@ -66,7 +68,7 @@ def _inverse(probs: Tensor, u: Tensor) -> Tensor:
     block, rest = _first_above(sums, u.to(sums) * sums.sum(-1))
     own = blocks[torch.arange(len(blocks), device=blocks.device), block].to(sums.dtype)
     token, _ = _first_above(own, rest)
-    return block * BLOCK + token
+    return (block * BLOCK + token).clamp(max=last)
 
 
 def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +79,7 @@ def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     cumulative = masses.cumsum(-1)
     below = cumulative[:, -1] * (1 - torch.finfo(masses.dtype).eps)
     target = torch.minimum(target, below)
-    place = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
+    place = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1).clamp(max=masses.shape[-1] - 1)
     before = (cumulative - masses).gather(-1, place[:, None]).squeeze(-1)
     return place, (target - before).clamp(min=0)
 
