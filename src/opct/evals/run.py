@@ -148,7 +148,7 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
         DataError: data is missing or faulty; the message names every suite that cannot be evaluated.
     """
     names = known_suites(config.suites)
-    _check_choices(config, names)
+    _check_choices(config, names, has_questions=config.questions is not None or questions is not None)
     tasks: list[Task] = []
     errors: list[OpctError] = []
     of_error: dict[str, list[str]] = {}
@@ -171,22 +171,28 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     return tasks
 
 
-def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
+USES = {
+    JAILBREAK: (JAILBREAK, JAILBREAK_COUNTERPARTS, wrappers.IN_THE_WILD, wrappers.ARTIFACT),
+    SAFETY_AWARENESS: (SAFETY_AWARENESS, SAFE_PROMPTS),
+}
+"""The uses of files by suite; another suite has at most one, of its own name."""
+
+
+def _check_choices(config: EvalConfig, names: Sequence[str], *, has_questions: bool) -> None:
     """Raise EvaluationError if a family, file, column or prompt applies to none of these suites."""
     if config.columns and config.questions is None:
         raise EvaluationError("columns needs a question file: give it with --questions.")
-    uses = [
-        JAILBREAK,
-        JAILBREAK_COUNTERPARTS,
-        wrappers.IN_THE_WILD,
-        wrappers.ARTIFACT,
-        SAFETY_AWARENESS,
-        SAFE_PROMPTS,
-        PAIRS,
-    ]
+    if has_questions and not {SHORT, CHOICE} & set(names):
+        raise EvaluationError(f"Only {SHORT} and {CHOICE} ask your questions: add one of them, or leave these out.")
+    known = [*USES[JAILBREAK], *USES[SAFETY_AWARENESS], PAIRS, *BENCHMARKS]
+    used = [use for name in names for use in USES.get(name, (name,))]
     for use in config.data:
-        if use not in uses and not is_benchmark(use):
-            raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
+        if use not in known and not is_benchmark(use):
+            raise EvaluationError(unknown("use of a file", use, known))
+        if use not in used:
+            raise EvaluationError(
+                f"The file for {use} is used by none of {', '.join(names)}: add its suite, or leave the file out."
+            )
     if config.system_prompt is not None and (benchmarks := [name for name in names if is_benchmark(name)]):
         raise EvaluationError(f"system_prompt is not used by {', '.join(benchmarks)}: leave one of the two out.")
     everything = [family for name in names for family in suite_of(name).families]
@@ -267,7 +273,7 @@ def evaluate(
             own["template_hash"] = settings["template_hash"]
         with run.results_lock():  # another evaluation may end at the same time
             if kept is None:
-                kept, dropped = _set_aside_others(run, measured, [each.name for each in tasks])
+                kept, dropped = set_aside_others(run, measured, [each.name for each in tasks])
             kept[task.name] = log
             trained_on = _contamination(list(kept.values()), settings, about)
             own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
@@ -366,7 +372,7 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 
-def _set_aside_others(
+def set_aside_others(
     run: RunDir, about: Mapping[str, Any], asked: Sequence[str]
 ) -> tuple[dict[str, EvalLog], list[str]]:
     """Move logs of other weights aside. Returns the logs that stay, by task, and a warning for each moved one that is

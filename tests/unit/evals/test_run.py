@@ -332,6 +332,8 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
         ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),
         ({"columns": {"answer": "a"}}, EvaluationError, "columns needs a question file"),
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "Did you mean 'jailbreak'"),
+        ({"suites": ["benign"], "data": {"gsm8k": "x.csv"}}, EvaluationError, "for gsm8k is used by none of benign"),
+        ({"suites": ["benign", "jailbreak"], "questions": "x.csv"}, EvaluationError, "ask your questions: add one"),
         (
             {"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}},
             EvaluationError,
