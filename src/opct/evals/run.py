@@ -288,10 +288,9 @@ def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings
 
     How much is asked of other suites, in how large batches, and where the run lies changes no reply.
     """
-    path = run.evals_dir / log_name(task.name)
-    if not path.is_file():
+    log = _usable_log(run.evals_dir / log_name(task.name))
+    if log is None:
         return False
-    log = read_log(path)
     asked = dict(log.eval.metadata or {})
     about = asked.pop(OPCT, {})
     same_run = _without(about.get("run", {}), "path", "name") == _without(measured, "path", "name")
@@ -303,6 +302,14 @@ def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings
         and {sample.id: sample.metadata for sample in log.samples or []}
         == {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
     )
+
+
+def _usable_log(path: Path) -> EvalLog | None:
+    """The log; None if it is missing, damaged or not finished: then the suite has to be asked again."""
+    try:
+        return read_log(path)
+    except EvaluationError:
+        return None
 
 
 def write_results(run: RunDir) -> dict[str, Any]:
@@ -375,26 +382,25 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def set_aside_others(
     run: RunDir, about: Mapping[str, Any], asked: Sequence[str]
 ) -> tuple[dict[str, EvalLog], list[str]]:
-    """Move logs of other weights aside. Returns the logs that stay, by task, and a warning for each moved one that is
-    not asked again."""
+    """Move logs of other weights, and unusable ones, aside. Returns the logs that stay, by task, and a warning for each
+    moved one that is not asked again."""
     measured: tuple[str, ...] = ("weights", "dtype", "quantization")
     measured = measured if about["weights"] else ("model", *measured)
     kept, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        log = read_log(path)
-        before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
-        unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
-        if not unlike:
-            kept[task_name(log)] = log
-            continue
+        log, why = _usable_log(path), "their log cannot be used"
+        if log is not None:
+            before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
+            unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
+            if not unlike:
+                kept[task_name(log)] = log
+                continue
+            why = f"they are of another model ({', '.join(unlike)})"
         aside = run.evals_dir / "replaced"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)
-        if task_name(log) not in asked:
-            dropped.append(
-                f"Earlier results of {path.stem} were dropped because they are of another model ({', '.join(unlike)}); "
-                f"the log is in {aside}."
-            )
+        if path.name not in map(log_name, asked):
+            dropped.append(f"Earlier results of {path.stem} were dropped because {why}; the log is in {aside}.")
     return kept, dropped
 
 
