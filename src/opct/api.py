@@ -172,7 +172,7 @@ def evaluate(
     """
     from opct.data.questions import load_questions
     from opct.evals.inspect_runner import check_task, run_task
-    from opct.evals.run import about_run, make_tasks, write_results
+    from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
     from opct.evals.run import evaluate as evaluate_policy
     from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
     from opct.runs.run_dir import RunDir
@@ -200,15 +200,19 @@ def evaluate(
         result.results = evaluate_policy(
             policy, config, tasks=made, out_dir=result.out, resume=resume, progress=progress, **about
         )
+    run = RunDir(result.out)
     for task in tasks:
-        weights = about_run(RunDir(result.out), policy, about)
+        weights = about_run(run, policy, about)
         result.tasks[task] = run_task(
             policy, task, config, out_dir=result.out, progress=progress, run=weights, **task_options
         )
+        with run.results_lock():
+            for warning in set_aside_others(run, weights, ())[1]:
+                progress.log(f"warning: {warning}")
     if judge is not None:
         _apply_judge(*judge, result.out, progress)
     if tasks or judge:
-        results = write_results(RunDir(result.out))
+        results = write_results(run)
         result.results = results if made else None
     return result
 

@@ -12,6 +12,8 @@ from opct import api
 from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals import target
 from opct.evals.config import EvalConfig
+from opct.evals.inspect_runner import REQUEST_TIMEOUT_S
+from opct.evals.logs import read_evaluation, read_log
 from opct.evals.run import evaluate as evaluate_policy
 from opct.reports.build import report
 from tests.progress import Noted
@@ -39,6 +41,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
     monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions=None: ["made"])
     monkeypatch.setattr("opct.evals.run.write_results", lambda run: RESULTS)
     monkeypatch.setattr("opct.evals.run.about_run", lambda run, policy, about: {"label": about["label"]})
+    monkeypatch.setattr("opct.evals.run.set_aside_others", lambda run, about, asked: ({}, []))
     monkeypatch.setattr("opct.evals.inspect_runner.run_task", fake("task", [SUMMARY]))
     monkeypatch.setattr("opct.evals.inspect_runner.check_task", str)
     return seen
@@ -98,6 +101,24 @@ def test_progress_reaches_each_part(calls, policy, tmp_path: Path):
     progress = Noted()
     api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], label="mine", progress=progress)
     assert progress.told == [("load m", None), "dtype: as configured", "suites", "task"]
+
+
+def test_a_task_on_other_weights_sets_the_results_before_it_aside(tmp_path: Path):
+    """Results hold one model: as when a suite is asked of other weights."""
+    task = tmp_path / "mine.py"
+    task.write_text(
+        "from inspect_ai import Task, task\nfrom inspect_ai.dataset import Sample\n"
+        "from inspect_ai.scorer import includes\n\n\n@task\n"
+        "def mine():\n    return Task(dataset=[Sample('a', target='b')], scorer=includes())\n"
+    )
+    policy, progress = FakePolicy(lambda prompt, seed: "Yes."), Noted()
+    policy.has_adapter = False
+    for weights, asked in (("00ff", {"suites": ["benign"], "n_benign": 1}), ("ff00", {"tasks": [f"{task}@mine"]})):
+        policy.weights_hash = lambda weights=weights: weights
+        api.evaluate(policy, out=tmp_path / "run", progress=progress, **asked)
+    found = read_evaluation(tmp_path / "run")
+    assert (found.suites, found.run["weights"]) == (["mine"], {"hash": "ff00"})
+    assert "Earlier results of benign were dropped because they are of another model (weights)" in progress.told[-1]
 
 
 @pytest.fixture
@@ -162,6 +183,8 @@ def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch
     run = found.results["run"]
     assert (run["label"], run["model"], run["dtype"]) == ("model", "mockllm/model", None)
     assert run["weights"] == {"model": "mockllm/model"}
+    log = read_log(found.out / "evals" / "sycophancy_short.eval")
+    assert log.eval.model_generate_config.timeout == REQUEST_TIMEOUT_S  # Inspect alone asks for ever
     rows = {(row["suite"], row["metric"], row["group"]): row for row in found.results["rows"]}
     asked = rows["sycophancy_short", "sycophancy_rate", "all"]
     assert (asked["value"], asked["n"], asked["n_unscored"]) == (0.0, 6, 0)

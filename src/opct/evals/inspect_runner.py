@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 UNFINISHED = "unfinished"
 """Folder in `evals/` of logs whose evaluation has not finished."""
+REQUEST_TIMEOUT_S = 600
+"""After this time a request to a model of Inspect is not sent again; Inspect itself would never give up."""
 
 
 def run_inspect(
@@ -63,7 +65,7 @@ def run_inspect(
     task.cleanup = _counting(task.cleanup, progress)
     if isinstance(policy, Model):
         model = policy
-        model.config = GenerateConfig(temperature=temperature).merge(model.config)
+        model.config = GenerateConfig(temperature=temperature, timeout=REQUEST_TIMEOUT_S).merge(model.config)
     else:
         model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
     try:
@@ -164,7 +166,8 @@ def run_task(
     """
     config = config or EvalConfig()
     specs = check_task(spec)
-    with quiet():
+    remedy = f"Check that `inspect eval {spec}` runs."
+    with quiet(), LibraryErrors(EvaluationError, f"The Inspect task {spec} cannot be loaded", remedy):
         tasks = load_tasks(specs, {})
     progress = progress or NullProgress()
     options: dict[str, Any] = {} if max_completion_tokens is None else {"max_tokens": max_completion_tokens}
@@ -228,7 +231,7 @@ def check_task(spec: str) -> list[str]:
         raise EvaluationError(f"No task file at {file}: check the path, or name an installed task as `package/name`.")
     known = [task.name for task in inspect_ai.list_tasks(path.name, root_dir=path.parent)]
     if not known:
-        raise EvaluationError(f"{file} holds no Inspect task: mark a function with @task.")
+        raise EvaluationError(f"{file} holds no Inspect task: mark a function with @task, and check its syntax.")
     if wanted and wanted not in known:
         raise EvaluationError(unknown(f"task of {file}:", wanted, known))
     return [f"{file}@{name}" for name in ([wanted] if wanted else known)]

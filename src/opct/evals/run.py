@@ -148,7 +148,7 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
         DataError: data is missing or faulty; the message names every suite that cannot be evaluated.
     """
     names = known_suites(config.suites)
-    _check_choices(config, names)
+    _check_choices(config, names, has_questions=config.questions is not None or questions is not None)
     tasks: list[Task] = []
     errors: list[OpctError] = []
     of_error: dict[str, list[str]] = {}
@@ -171,22 +171,28 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     return tasks
 
 
-def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
+USES = {
+    JAILBREAK: (JAILBREAK, JAILBREAK_COUNTERPARTS, wrappers.IN_THE_WILD, wrappers.ARTIFACT),
+    SAFETY_AWARENESS: (SAFETY_AWARENESS, SAFE_PROMPTS),
+}
+"""The uses of files by suite; another suite has at most one, of its own name."""
+
+
+def _check_choices(config: EvalConfig, names: Sequence[str], *, has_questions: bool) -> None:
     """Raise EvaluationError if a family, file, column or prompt applies to none of these suites."""
     if config.columns and config.questions is None:
         raise EvaluationError("columns needs a question file: give it with --questions.")
-    uses = [
-        JAILBREAK,
-        JAILBREAK_COUNTERPARTS,
-        wrappers.IN_THE_WILD,
-        wrappers.ARTIFACT,
-        SAFETY_AWARENESS,
-        SAFE_PROMPTS,
-        PAIRS,
-    ]
+    if has_questions and not {SHORT, CHOICE} & set(names):
+        raise EvaluationError(f"Only {SHORT} and {CHOICE} ask your questions: add one of them, or leave these out.")
+    known = [*USES[JAILBREAK], *USES[SAFETY_AWARENESS], PAIRS, *BENCHMARKS]
+    used = [use for name in names for use in USES.get(name, (name,))]
     for use in config.data:
-        if use not in uses and not is_benchmark(use):
-            raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
+        if use not in known and not is_benchmark(use):
+            raise EvaluationError(unknown("use of a file", use, known))
+        if use not in used:
+            raise EvaluationError(
+                f"The file for {use} is used by none of {', '.join(names)}: add its suite, or leave the file out."
+            )
     if config.system_prompt is not None and (benchmarks := [name for name in names if is_benchmark(name)]):
         raise EvaluationError(f"system_prompt is not used by {', '.join(benchmarks)}: leave one of the two out.")
     everything = [family for name in names for family in suite_of(name).families]
@@ -267,7 +273,7 @@ def evaluate(
             own["template_hash"] = settings["template_hash"]
         with run.results_lock():  # another evaluation may end at the same time
             if kept is None:
-                kept, dropped = _set_aside_others(run, measured, [each.name for each in tasks])
+                kept, dropped = set_aside_others(run, measured, [each.name for each in tasks])
             kept[task.name] = log
             trained_on = _contamination(list(kept.values()), settings, about)
             own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
@@ -282,10 +288,9 @@ def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings
 
     How much is asked of other suites, in how large batches, and where the run lies changes no reply.
     """
-    path = run.evals_dir / log_name(task.name)
-    if not path.is_file():
+    log = _usable_log(run.evals_dir / log_name(task.name))
+    if log is None:
         return False
-    log = read_log(path)
     asked = dict(log.eval.metadata or {})
     about = asked.pop(OPCT, {})
     same_run = _without(about.get("run", {}), "path", "name") == _without(measured, "path", "name")
@@ -297,6 +302,14 @@ def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings
         and {sample.id: sample.metadata for sample in log.samples or []}
         == {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
     )
+
+
+def _usable_log(path: Path) -> EvalLog | None:
+    """The log; None if it is missing, damaged or not finished: then the suite has to be asked again."""
+    try:
+        return read_log(path)
+    except EvaluationError:
+        return None
 
 
 def write_results(run: RunDir) -> dict[str, Any]:
@@ -366,29 +379,28 @@ def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
 
-def _set_aside_others(
+def set_aside_others(
     run: RunDir, about: Mapping[str, Any], asked: Sequence[str]
 ) -> tuple[dict[str, EvalLog], list[str]]:
-    """Move logs of other weights aside. Returns the logs that stay, by task, and a warning for each moved one that is
-    not asked again."""
+    """Move logs of other weights, and unusable ones, aside. Returns the logs that stay, by task, and a warning for each
+    moved one that is not asked again."""
     measured: tuple[str, ...] = ("weights", "dtype", "quantization")
     measured = measured if about["weights"] else ("model", *measured)
     kept, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        log = read_log(path)
-        before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
-        unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
-        if not unlike:
-            kept[task_name(log)] = log
-            continue
+        log, why = _usable_log(path), "their log cannot be used"
+        if log is not None:
+            before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
+            unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
+            if not unlike:
+                kept[task_name(log)] = log
+                continue
+            why = f"they are of another model ({', '.join(unlike)})"
         aside = run.evals_dir / "replaced"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)
-        if task_name(log) not in asked:
-            dropped.append(
-                f"Earlier results of {path.stem} were dropped because they are of another model ({', '.join(unlike)}); "
-                f"the log is in {aside}."
-            )
+        if path.name not in map(log_name, asked):
+            dropped.append(f"Earlier results of {path.stem} were dropped because {why}; the log is in {aside}.")
     return kept, dropped
 
 

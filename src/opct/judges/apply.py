@@ -86,7 +86,7 @@ def check_judge(identity: JudgeIdentity, axis: str) -> None:
     if identity.label != wanted:
         raise EvaluationError(
             f"The judge {identity.name} labels replies as {identity.label}, but {suite} needs {wanted}: use "
-            f"{'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
+            f"{'strongreject' if wanted == 'harmful' else 'fact_warning'}, a judge trained for that, or another --axis."
         )
 
 

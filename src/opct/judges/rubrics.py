@@ -139,7 +139,7 @@ class PublishedRubric(Rubric):
         scores = answer.rpartition("#scores")[2]
         values: dict[str, int] = {}
         for number, field in enumerate(self.fields, start=1):
-            found = re.findall(rf"^[\W]*{number}\.b\W*(\d+)\b", scores, re.MULTILINE)
+            found = re.findall(rf"^[\W]*{number}\.b\W*(\d+)\b(?!\.\d)", scores, re.MULTILINE)
             if len(found) != 1 or not field.low <= int(found[0]) <= field.high:
                 problem = f"{number}.b ({field.name}) is {', '.join(found[:3]) or 'missing'}"
                 return Parsed(None, problem, is_refusal=is_refusal(answer, self.fields))

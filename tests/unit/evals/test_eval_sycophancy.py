@@ -138,7 +138,8 @@ def is_clean(prompt):
 
 def run(policy, tmp_path, n=4, **settings):
     config = EvalConfig(n_questions=None, **settings)
-    return evaluate(policy, config, out_dir=tmp_path, tasks=make_tasks(config, QUESTIONS[:n])), read_samples(tmp_path)
+    tasks = make_tasks(config, None if config.suites == ["sycophancy_pairs"] else QUESTIONS[:n])
+    return evaluate(policy, config, out_dir=tmp_path, tasks=tasks), read_samples(tmp_path)
 
 
 def value(results, metric, group, suite="sycophancy_short"):

@@ -1,11 +1,11 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
 import pytest
-from inspect_ai.log import read_eval_log, write_eval_log
+from inspect_ai.log import EvalError, read_eval_log, write_eval_log
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import run_task
-from opct.evals.logs import read_evaluation
+from opct.evals.logs import check_finished, read_evaluation
 from tests.progress import Noted
 from tests.unit.evals.fakes import FakePolicy
 
@@ -151,6 +151,28 @@ def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
 def test_unknown_task(tmp_path, task_file, spec, message):
     with pytest.raises(EvaluationError, match=message):
         run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def mine(word):\n    return Task(dataset=[])", "cannot be loaded: mine.. missing 1 required .*'word'. Check"),
+        ("def mine():\n    return Task(dataset=[])", "cannot be loaded: The specified dataset is empty"),
+        ("def mine(:", "holds no Inspect task: .* check its syntax"),
+    ],
+)
+def test_a_task_that_cannot_be_loaded(tmp_path, body, message):
+    (tmp_path / "mine.py").write_text(f"from inspect_ai import Task, task\n\n\n@task\n{body}\n", encoding="utf-8")
+    with pytest.raises(EvaluationError, match=message):
+        run_task(FakePolicy(reply), f"{tmp_path}/mine.py@mine", out_dir=tmp_path)
+
+
+def test_an_endpoint_that_never_answered_is_named_by_its_error(capital_log):
+    log = read_eval_log(str(capital_log))
+    message = "RetryError(<Future at 0x7f state=finished raised APIConnectionError>)"
+    log.status, log.error = "error", EvalError(message=message, traceback="", traceback_ansi="")
+    with pytest.raises(EvaluationError, match=r"stopped: the model did not answer \(APIConnectionError\)\. Its log"):
+        check_finished(log)
 
 
 @pytest.mark.parametrize("cut", [0, 100, 0.5, -1])

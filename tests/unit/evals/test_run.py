@@ -163,6 +163,19 @@ def test_results_of_other_weights_are_set_aside_with_a_warning(run_dir, policy, 
     assert (run_dir / "evals" / "replaced" / "sycophancy_short.eval").is_file()
 
 
+def test_a_damaged_log_costs_no_replies(run_dir):
+    """It is set aside with a warning when another suite ends, and asked again where its own suite is resumed."""
+    path = run_dir / "evals" / "sycophancy_short.eval"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    about = {"weights": {"step": 7}}
+    [warning] = evaluated(run_dir, about=about, suites=["benign"], n_benign=1)["warnings"]
+    assert "Earlier results of sycophancy_short were dropped because their log cannot be used" in warning
+    path.write_bytes(whole[:-40])
+    again = short(run_dir, about={**about, "resume": True}, n_questions=1)
+    assert {row["suite"] for row in again["rows"]} == {"sycophancy_short", "benign"}
+
+
 def test_questions_and_held_out_families_that_were_trained_on_are_warnings(tmp_path):
     """Two of the six questions; of the two families named, one is held out in the results."""
     settings = {"families": ["majority", "are_you_sure"], "families_per_question": None}
@@ -332,6 +345,8 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
         ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),
         ({"columns": {"answer": "a"}}, EvaluationError, "columns needs a question file"),
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "Did you mean 'jailbreak'"),
+        ({"suites": ["benign"], "data": {"gsm8k": "x.csv"}}, EvaluationError, "for gsm8k is used by none of benign"),
+        ({"suites": ["benign", "jailbreak"], "questions": "x.csv"}, EvaluationError, "ask your questions: add one"),
         (
             {"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}},
             EvaluationError,

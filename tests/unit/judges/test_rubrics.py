@@ -178,6 +178,7 @@ def test_the_published_prompt_is_that_of_its_authors():
         ("2.b 3", "2.b 6", "2.b (convincing) is 6"),
         ("3.b 4", "3.b 4\n3.b 5", "3.b (specific) is 4, 5"),
         ("3.b 4", "", "3.b (specific) is missing"),
+        ("3.b 4", "3.b 4.5", "3.b (specific) is missing"),
     ],
 )
 def test_a_published_answer_is_read_strictly(old, new, problem):
