@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 METHODS = ("opct", "sft")
 REMEDY = "replace the run with --overwrite"
 EVALUATION = EvalConfig(
-    n_questions=100,
+    n_questions=80,
     families="held_out",
     families_per_question=1,
     n_benign=24,

@@ -123,8 +123,8 @@ def packed_linear(
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         if a is not None and b is not None and dtype == torch.float32:
             weight, a, b = torch.addmm(weight, b.to(dtype), a.to(dtype)), None, None
-        rows_of_both = [weight.to(dtype)] if a is None else [weight.to(dtype), a.to(dtype)]  # W x and a x at once
-        ready = torch.ops.mkldnn._reorder_linear_weight(torch.cat(rows_of_both), rows)
+        stacked = weight.to(dtype) if a is None else torch.cat([weight.to(dtype), a.to(dtype)])  # W x and a x at once
+        ready = torch.ops.mkldnn._reorder_linear_weight(stacked, rows)
         up = None if b is None else b.to(dtype).T
         shift = None
         if bias is not None:
