@@ -83,11 +83,11 @@ def test_a_kill_during_offline_answers_loses_one_part_of_them(make_config, tmp_p
     monkeypatch.setattr(SFT, "answer", kill_in_second_part)
     with pytest.raises(KeyboardInterrupt):
         train(config)
-    kept = [row["pair_id"] for row in read_jsonl(RunDir(config.output_dir).offline_path)]
-    assert kept == asked[0]
+    kept = {row["pair_id"] for row in read_jsonl(RunDir(config.output_dir).offline_path)}
+    assert kept == set(asked[0])
     assert train(config, resume=True).status == "finished"
     assert len(kept) == 2
-    assert all(set(kept).isdisjoint(part) for part in asked[1:])
+    assert all(kept.isdisjoint(part) for part in asked[1:])
     train(whole)
     assert weights(config) == weights(whole)
 
