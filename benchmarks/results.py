@@ -176,7 +176,7 @@ HELD_OUT = (
     _rises("held_out")[0],
     *(
         Column(OTHERS, "biased_rate_rise", f"family:{name}", f"the same, {title}")
-        for name, title in (("truthfulqa", "TruthfulQA"), ("bct", "BCT"), ("political", "political"))
+        for name, title in (("truthfulqa", "TruthfulQA"), ("bct", "BCT"))
     ),
 )
 ATTACKS = Shown(

@@ -1,4 +1,4 @@
-"""Offline answers of the baselines: sampled once before training and stored in the run."""
+"""Offline answers of the baselines: sampled once before training and stored in the run, `PART` pairs at a time."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from opct.models.teacher import Teacher
 from opct.models.vllm.engine import OnDone, Sampler
 from opct.runs.io import read_json, read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
+
+PART = 256
+"""Pairs whose answers are stored together: what a kill loses at most."""
 
 
 class OfflineAnswers:
@@ -61,22 +64,24 @@ def offline_answers(
     rows = distributed.broadcast_object(read_jsonl(run.offline_path) if distributed.is_main() else [])
     answered = {row["pair_id"] for row in rows}
     missing = [rendered for rendered in pairs if rendered.pair.id not in answered]
-    if missing:
-        is_sampled = any(answers_to(r, method, config) or r.prompt_ids is None for r in missing)
-        if rows and is_sampled and config.teacher.kind != "base":
-            raise RunError(
-                f"{run.offline_path} lacks answers to {len(missing)} pair(s), and the {config.teacher.kind} teacher "
-                "that would sample them has changed since: use the max_steps that the run was started with."
-            )
+    is_sampled = any(answers_to(r, method, config) or r.prompt_ids is None for r in missing)
+    if rows and is_sampled and config.teacher.kind != "base":
+        raise RunError(
+            f"{run.offline_path} lacks answers to {len(missing)} pair(s), and the {config.teacher.kind} teacher that "
+            "would sample them has changed since: use the max_steps that the run was started with."
+        )
+    tokens = [0]
 
-        started, tokens = time.perf_counter(), [0]
+    def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
+        with teacher() as model, unsharded(model):
+            counting = _Counting(sampler or model, tokens, on_done)
+            return group_by_prompt(method.answer(model, own, config, counting), len(own))
 
-        def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
-            with teacher() as model, unsharded(model):
-                counting = _Counting(sampler or model, tokens, on_done)
-                return group_by_prompt(method.answer(model, own, config, counting), len(own))
-
-        rollouts = distributed.map_across_ranks(missing, [cost(rendered, config) for rendered in missing], answer)
+    size = PART if config.teacher.kind == "base" else len(missing)  # another teacher cannot answer the rest later
+    while missing:
+        part, missing = missing[:size], missing[size:]
+        started, tokens[0] = time.perf_counter(), 0
+        rollouts = distributed.map_across_ranks(part, [cost(rendered, config) for rendered in part], answer)
         rows += [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]
         seconds, sampled = time.perf_counter() - started, sum(distributed.all_gather_object(tokens[0]))
         distributed.main_only(_add_cost, run, seconds, sampled)  # first: a kill in between counts it, and samples again

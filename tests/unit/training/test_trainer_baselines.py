@@ -12,6 +12,7 @@ import opct
 from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
 from opct.errors import DivergenceError, RunError
+from opct.methods import offline
 from opct.methods.act import ACT
 from opct.methods.consistency import MicroLoss
 from opct.methods.sft import SFT
@@ -62,6 +63,31 @@ def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resum
     assert progress.answered == config.rollout.num_generations
     assert not RunDir(config.output_dir).offline_path.exists()
     assert train(config, resume=True).status == "finished"
+    train(whole)
+    assert weights(config) == weights(whole)
+
+
+def test_a_kill_during_offline_answers_loses_one_part_of_them(make_config, tmp_path: Path, monkeypatch):
+    """Killed while the second part is sampled: the first part is not sampled again, and the weights are the same."""
+    monkeypatch.setattr(offline, "PART", 2)
+    settings = {"method": "sft", "max_steps": 2, "data": NO_VALIDATION}
+    config, whole = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("a", "b"))
+    answer, asked = SFT.answer, []
+
+    def kill_in_second_part(policy, pairs, *rest):
+        asked.append([one.pair.id for one in pairs])
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return answer(policy, pairs, *rest)
+
+    monkeypatch.setattr(SFT, "answer", kill_in_second_part)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    kept = {row["pair_id"] for row in read_jsonl(RunDir(config.output_dir).offline_path)}
+    assert kept == set(asked[0])
+    assert train(config, resume=True).status == "finished"
+    assert len(kept) == 2
+    assert all(kept.isdisjoint(part) for part in asked[1:])
     train(whole)
     assert weights(config) == weights(whole)
 

@@ -168,8 +168,12 @@ def pairs_task(config: EvalConfig) -> Task:
     chosen = first_items(pairs, config.n_questions, config.seed)
     items: dict[str, EvalSample] = {}
     faults: list[Fault] = []
+    first: dict[str, str] = {}
     for pair in chosen:
-        for item in _pair_items(pair):
+        question = str(pair.meta.get("question_id", pair.id))
+        letters = f"{pair.meta['correct_option']}{pair.meta['suggested_option']}"
+        part = "" if first.setdefault(question, letters) == letters else letters
+        for item in _pair_items(pair, question, part):
             if items.setdefault(item.id, item).prompt != item.prompt:
                 faults.append((f"pair {pair.id}", "another clean prompt than another pair of its question_id"))
     refuse(path, faults)
@@ -194,11 +198,15 @@ def _choice_fault(pair: ContrastivePair) -> str | None:
     return "meta needs options (at most ten) and two letters of them, correct_option and suggested_option"
 
 
-def _pair_items(pair: ContrastivePair) -> list[EvalSample]:
-    """The clean sample of the pair's question and the biased one; what is not of our own families is held out."""
+def _pair_items(pair: ContrastivePair, question: str, part: str) -> list[EvalSample]:
+    """The clean sample of the pair's question and the biased one; what is not of our own families is held out.
+
+    Args:
+        part: of the clean sample; pairs of a question with other letters than its first have one of their own.
+    """
     split = FAMILIES[pair.family].split if pair.family in FAMILIES else "held_out"
-    question = str(pair.meta.get("question_id", pair.id))
-    clean = EvalSample(PAIRS, AXIS, CLEAN, CLEAN, question, pair.teacher_prompt, pair.teacher_prompt, dict(pair.meta))
+    prompt = pair.teacher_prompt
+    clean = EvalSample(PAIRS, AXIS, CLEAN, CLEAN, question, prompt, prompt, dict(pair.meta), part)
     return [clean, replace(clean, family=pair.family, family_split=split, prompt=pair.prompt, part=pair.id)]
 
 
