@@ -100,17 +100,17 @@ def hero(example: Mapping[str, Any], groups: Sequence[BarGroup], note: str) -> s
 
 
 def runs(panels: Mapping[str, Sequence[Point]]) -> str:
-    """Every run of an attack's arms, a panel an attacker: what it answers, and what it defends."""
+    """Every run of an attack's arms, a panel an attacker, two a row: what it answers, and what it defends."""
     parts, size = [], f'width="{1.3 * WIDTH:g}" height="{1.3 * HEIGHT:g}"'
     for i, style in enumerate(arms := {p.style: p.label for own in panels.values() for p in own}):
         x = 20 + 130 * i
         parts += [tag("g", marker(style, x, 20), class_=f"arm-{style}"), text(x + 12, 24, arms[style])]
     for i, (title, points) in enumerate(panels.items()):
-        x = 10 + 450 * i
+        x, y = 10 + 450 * (i % 2), 58 + 330 * (i // 2)
         x_title, y_title = "benign counterparts answered", "behaviours defended"
         drawing = str(scatter(points, x_title=x_title, y_title=y_title, label=title, down_is_better=False))
-        parts += [text(x, 58, title, "title"), Markup(drawing.replace("<svg", f'<svg x="{x}" y="66" {size}', 1))]
-    return as_file(20 + 450 * len(panels), 376, "What each run defends, and what it answers", *parts)
+        parts += [text(x, y, title, "title"), Markup(drawing.replace("<svg", f'<svg x="{x}" y="{y + 8}" {size}', 1))]
+    return as_file(920, y + 318, "What each run defends, and what it answers", *parts)
 
 
 def splits() -> str:

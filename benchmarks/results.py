@@ -611,9 +611,9 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
 
 
 def _bar_text(label: str, own: Mapping[str, Any]) -> str:
-    """ "OPCT 11 (8 to 13)"."""
+    """ "OPCT 11 (8–13)"."""
     value, low, high = (number(own[name], "rate", digits=0) for name in ("value", "ci_low", "ci_high"))
-    return f"{arm_name(label)} {value} ({low} to {high})"
+    return f"{arm_name(label)} {value} ({low}–{high})"
 
 
 def as_file(groups: Sequence[BarGroup], label: str) -> str:
