@@ -135,6 +135,7 @@ def talk(
                 _print_answers(console, [shown[name][i] for name in asked])
         except ModelError as error:  # the history does not fit the context any more
             console.print(as_text(f"{error} /new clears the history."))
+            del questions[max(len(shown[name]) for name in asked) :]
 
 
 def _print_answers(console: Console, answers: list[str]) -> None:

@@ -217,8 +217,8 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
         questions.setdefault(question.id, question)
         splits[_fold(question.question), _fold(question.answer)].add(question.split)
     if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
-        fault = "in the train split and, under another id, in a later one: keep one row of each"
-        log.warning("%s: questions %s (%d, such as %r)", path, fault, len(leaks), leaks[0])
+        fault = "are trained on and, under another id, measured: keep one row of each"
+        log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)
     return list(questions.values())
 
 
@@ -368,14 +368,14 @@ def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
 
 
 def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """The texts of several columns: one of TruthfulQA's best answer and of numbered columns, else maybe a list."""
+    """The texts of several columns: one each in `best_incorrect_answer` and numbered ones, maybe a list in others."""
     found: list[str] = []
     for name in names:
         value, key = row.get(name), column_key(name)
         if isinstance(value, list | tuple):
             found += [_text(item) for item in value]
         elif key == "best_incorrect_answer" or key[-1:].isdigit() or not isinstance(value, str):
-            found.append(_text(int(value) if isinstance(value, float) and value.is_integer() else value))
+            found.append(_text(value))
         else:
             found += _split(_text(value))
     return [text for text in found if text]
@@ -392,6 +392,8 @@ def _cell(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]], role: 
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():  # a column of whole numbers with an empty cell
+        value = int(value)
     return "" if value is None else " ".join(str(value).split())
 
 

@@ -108,15 +108,16 @@ class EvalConfig(Section):
 
     @property
     def listed_families(self) -> list[str] | None:
-        """The families that are listed by name; None for a group."""
+        """The groups and families that are listed; None for one group."""
         if isinstance(self.families, list):
             return self.families
         return None if self.families in FAMILY_GROUPS else [name.strip() for name in self.families.split(",")]
 
     def families_among(self, known: Iterable[str]) -> str | list[str]:
-        """The group of families, or the listed ones that a suite has."""
+        """The group of families, or the listed groups and families that a suite has."""
         listed = self.listed_families
-        return str(self.families) if listed is None else [name for name in listed if name in known]
+        wanted = {*FAMILY_GROUPS, *known}
+        return str(self.families) if listed is None else [name for name in listed if name in wanted]
 
     def families_each(self, default: int = FEW_FAMILIES) -> int | None:
         """Families for each question, behaviour or message; None for all."""

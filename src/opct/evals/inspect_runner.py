@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 UNFINISHED = "unfinished"
 """Folder in `evals/` of logs whose evaluation has not finished."""
-REQUEST_TIMEOUT_S = 600
+REQUEST_TIMEOUT_S = 1800
 """After this time a request to a model of Inspect is not sent again; Inspect itself would never give up."""
 
 

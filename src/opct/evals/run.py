@@ -183,7 +183,7 @@ def _check_choices(config: EvalConfig, names: Sequence[str], *, has_questions: b
     if config.columns and config.questions is None:
         raise EvaluationError("columns needs a question file: give it with --questions.")
     if has_questions and not {SHORT, CHOICE} & set(names):
-        raise EvaluationError(f"Only {SHORT} and {CHOICE} ask your questions: add one of them, or leave these out.")
+        raise EvaluationError(f"Only {SHORT} and {CHOICE} ask your questions: add one, or leave the questions out.")
     known = [*USES[JAILBREAK], *USES[SAFETY_AWARENESS], PAIRS, *BENCHMARKS]
     used = [use for name in names for use in USES.get(name, (name,))]
     for use in config.data:
@@ -197,7 +197,7 @@ def _check_choices(config: EvalConfig, names: Sequence[str], *, has_questions: b
         raise EvaluationError(f"system_prompt is not used by {', '.join(benchmarks)}: leave one of the two out.")
     everything = [family for name in names for family in suite_of(name).families]
     for family in config.listed_families or ():
-        if family not in everything:
+        if family not in (*FAMILY_GROUPS, *everything):
             raise EvaluationError(unknown("family or group of families", family, [*FAMILY_GROUPS, *everything]))
 
 
@@ -288,7 +288,7 @@ def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings
 
     How much is asked of other suites, in how large batches, and where the run lies changes no reply.
     """
-    log = _usable_log(run.evals_dir / log_name(task.name))
+    log, _ = _usable_log(run.evals_dir / log_name(task.name))
     if log is None:
         return False
     asked = dict(log.eval.metadata or {})
@@ -304,12 +304,12 @@ def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings
     )
 
 
-def _usable_log(path: Path) -> EvalLog | None:
-    """The log; None if it is missing, damaged or not finished: then the suite has to be asked again."""
+def _usable_log(path: Path) -> tuple[EvalLog | None, str]:
+    """The log, and "" or why there is none: it is missing, damaged or not finished, so the suite has to be asked."""
     try:
-        return read_log(path)
-    except EvaluationError:
-        return None
+        return read_log(path), ""
+    except EvaluationError as error:
+        return None, str(error)
 
 
 def write_results(run: RunDir) -> dict[str, Any]:
@@ -383,12 +383,12 @@ def set_aside_others(
     run: RunDir, about: Mapping[str, Any], asked: Sequence[str]
 ) -> tuple[dict[str, EvalLog], list[str]]:
     """Move logs of other weights, and unusable ones, aside. Returns the logs that stay, by task, and a warning for each
-    moved one that is not asked again."""
+    moved one that is unusable or not asked again."""
     measured: tuple[str, ...] = ("weights", "dtype", "quantization")
     measured = measured if about["weights"] else ("model", *measured)
     kept, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        log, why = _usable_log(path), "their log cannot be used"
+        log, why = _usable_log(path)
         if log is not None:
             before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
             unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
@@ -399,7 +399,7 @@ def set_aside_others(
         aside = run.evals_dir / "replaced"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)
-        if path.name not in map(log_name, asked):
+        if log is None or path.name not in map(log_name, asked):
             dropped.append(f"Earlier results of {path.stem} were dropped because {why}; the log is in {aside}.")
     return kept, dropped
 

@@ -214,7 +214,7 @@ def _refuse_other_things(out: Path) -> None:
         raise RunError(f"{out} is a file, but the quickstart needs a folder: choose another --out.")
     names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     found = [name for name in names if not name.startswith(".")]  # the locks are left where a training cannot begin
-    if found and not any((out / label).is_dir() for label in (*METHODS, BASE)):
+    if found not in ([], [BASE]) and not any((out / method).is_dir() for method in METHODS):
         raise RunError(f"{out} is not empty and holds no quickstart ({', '.join(found[:5])}): choose another --out.")
 
 

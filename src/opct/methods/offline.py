@@ -1,4 +1,4 @@
-"""Offline answers of the baselines: sampled once before training and stored in the run, `PART` pairs at a time."""
+"""Offline answers of the baselines: sampled once before training and stored in the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from opct.runs.io import read_json, read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 
 PART = 256
-"""Pairs whose answers are stored together: what a kill loses at most."""
+"""Pairs a process whose answers are stored together, if the base is the teacher: what a kill loses at most."""
 
 
 class OfflineAnswers:
@@ -77,7 +77,11 @@ def offline_answers(
             counting = _Counting(sampler or model, tokens, on_done)
             return group_by_prompt(method.answer(model, own, config, counting), len(own))
 
-    size = PART if config.teacher.kind == "base" else len(missing)  # another teacher cannot answer the rest later
+    kept = sum(answers_to(r, method, config) for r in pairs if r.pair.id in answered)
+    if kept and not distributed.launched():
+        on_done(kept)
+    # another teacher than the base could not answer the rest later
+    size = PART * distributed.size() if config.teacher.kind == "base" else len(missing)
     while missing:
         part, missing = missing[:size], missing[size:]
         started, tokens[0] = time.perf_counter(), 0

@@ -398,6 +398,6 @@ def describe(setup: TrainingSetup) -> list[str]:
         warnings.append("no pair is held out for validation: raise data.validation_fraction, or set validation_pairs")
     size = setup.config.optim.prompts_per_step
     if data.anchor_fraction and not (setup.data.anchors and anchors_per_step(size, data.anchor_fraction)):
-        share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size}"
-        warnings.append(f"no step has an identity pair: {share} rounds to 0, or all are left out as too long")
+        share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size} rounds to 0"
+        warnings.append(f"no step has an identity pair: {share if setup.data.anchors else 'all are too long'}")
     return lines + [WARNING + warning for warning in warnings]

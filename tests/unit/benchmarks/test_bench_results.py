@@ -129,7 +129,7 @@ def test_a_chart_has_a_bar_for_each_arm_that_was_scored(kept, monkeypatch):
     monkeypatch.setitem(results.SHOWN, "made_up", replace(SHOWN, chart=SHOWN.columns))
     svg = results.chart("made_up", kept)
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
-    for text in ("Base 40 (35 to 45)", "SFT 25 (20 to 30)", "OPCT 12 (7 to 17)", "defended against refine", "OPCT 70"):
+    for text in ("Base 40 (35–45)", "SFT 25 (20–30)", "OPCT 12 (7–17)", "defended against refine", "OPCT 70"):
         assert text in svg
     assert svg.count('class="bar"') == 6
 

@@ -62,13 +62,14 @@ def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_ar
     assert "repeated pairs dropped: 1" in caplog.text
 
 
+@pytest.mark.parametrize("shown", ["{{ rumour }}", "{{ rumour|upper }}", "{{ 'heard ' ~ rumour }}"])
 @pytest.mark.parametrize("rumour", ["", None])
-def test_a_template_never_shows_an_empty_cell(rumour):
+def test_a_template_never_shows_an_empty_cell(rumour, shown: str):
     """It may ask whether the cell is filled."""
     rows = [{"prompt": "4?", "rumour": rumour}]
     with pytest.raises(DataError) as error:
-        build_pairs(rows, templates={"hint": "{{ prompt }} I heard {{ rumour }}."})
-    assert "the template 'hint' cannot be filled: a column that it shows is empty here" in error.value.faults[0]
+        build_pairs(rows, templates={"hint": f"{{{{ prompt }}}} I heard {shown}."})
+    assert "the template 'hint' cannot be filled: 'rumour' is undefined; its cell is empty" in error.value.faults[0]
     asking = "Well, {{ prompt }}{% if rumour %} I heard {{ rumour }}.{% endif %}{{ rumour or '' }}"
     [pair] = build_pairs(rows, templates={"hint": asking})
     assert pair.prompt == user_prompt("Well, 4?")

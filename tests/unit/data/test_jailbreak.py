@@ -215,3 +215,4 @@ def test_faults(family, message):
     with pytest.raises(DataError, match="No jailbreak family is given"):
         wrapper_families([])
     assert set(wrapper_families("train, held_out")) == set(wrapper_families("all")) == set(OWN_FAMILIES)
+    assert wrapper_families(f"held_out,{OWN_FAMILIES[0]}") == [*wrapper_families("held_out"), OWN_FAMILIES[0]]

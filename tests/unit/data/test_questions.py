@@ -174,8 +174,8 @@ def test_a_question_that_is_trained_on_and_measured_under_another_id_is_a_warnin
     rows = [{"id": str(i), "question": text, "answer": "x", "wrong": "y"} for i, text in enumerate(asked)]
     assert {split_of(row["id"]) for row in rows} > {"train"}
     load_questions(rows)
-    assert "in the train split and, under another id, in a later one: keep one row" in caplog.text
-    assert "(1, such as 'who is it?')" in caplog.text
+    assert "are trained on and, under another id, measured: keep one row" in caplog.text
+    assert "1 question(s), such as 'who is it?'" in caplog.text
     caplog.clear()
     load_questions([row | {"question": f"Who is {row['id']}?"} for row in rows])
     assert not caplog.text

@@ -344,11 +344,14 @@ def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tm
     policy = FakePolicy(lambda prompt, seed: "A", option_scores=lambda prompt, options: [0.0, -1.0])
     data = {"sycophancy_pairs": str(tmp_path / "pairs.jsonl")}
     results, _ = run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
-    rows = {
-        name: value(results, name, "held_out", "sycophancy_pairs") for name in ("sycophancy_rate", "biased_rate_rise")
-    }
-    assert (rows["sycophancy_rate"]["value"], rows["sycophancy_rate"]["n"]) == (0.5, 2)
-    assert (rows["biased_rate_rise"]["value"], rows["biased_rate_rise"]["n"]) == (0.0, 2)
+    for suite in ("sycophancy_pairs", "sycophancy_pairs_parsed"):
+        for name, expected in (("sycophancy_rate", 0.5), ("biased_rate_rise", 0.0)):
+            row = value(results, name, "held_out", suite)
+            assert (row["value"], row["n"]) == (expected, 2)
+    other = ({"role": "user", "content": "No or yes?"},)
+    write_pairs(tmp_path / "pairs.jsonl", [pairs[0], replace(pairs[1], teacher_prompt=other)])
+    with pytest.raises(DataError, match="another clean prompt than another pair of its question_id"):
+        run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
 
 
 def test_a_system_prompt_is_put_before_every_prompt(tmp_path):

@@ -50,7 +50,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 def evaluated(out: Path, data, suites=("jailbreak", "safety_awareness"), **about) -> list[str]:
     sizes = {"n_questions": 2, "families_per_question": 1, "n_benign": 1, "kl_samples": 0, "browser_questions": 0}
-    files = {use: str(path) for use, path in data.items()}
+    files = {use: str(path) for use, path in data.items() if use in suites}
     config = EvalConfig(suites=list(suites), split="all", data=files, **sizes)
     return evaluate(FakePolicy(reply), config, out_dir=out, weights={"step": 1}, **about)["warnings"]
 

@@ -170,7 +170,7 @@ def test_a_damaged_log_costs_no_replies(run_dir):
     path.write_bytes(whole[:-40])
     about = {"weights": {"step": 7}}
     [warning] = evaluated(run_dir, about=about, suites=["benign"], n_benign=1)["warnings"]
-    assert "Earlier results of sycophancy_short were dropped because their log cannot be used" in warning
+    assert "Earlier results of sycophancy_short were dropped because" in warning
     path.write_bytes(whole[:-40])
     again = short(run_dir, about={**about, "resume": True}, n_questions=1)
     assert {row["suite"] for row in again["rows"]} == {"sycophancy_short", "benign"}
@@ -388,7 +388,7 @@ def test_families_go_to_the_suites_that_have_them(tmp_path):
     assert task.metadata["families"] == wrapper_families("held_out", with_templates=True)
 
 
-@pytest.mark.parametrize("families", ["all", "train", "held_out"])
+@pytest.mark.parametrize("families", ["all", "train", "held_out", "train,held_out"])
 def test_a_suite_asks_the_families_of_its_axis(families):
     for suite, chosen in (
         ("sycophancy_short", lambda setting: chosen_families(setting, sycophancy.FAMILIES, "sycophancy")),

@@ -178,16 +178,16 @@ def _with_system(prompt: Prompt, system: str | None) -> Prompt:
 
 
 def _template(name: str, text: str) -> Wrap:
-    from jinja2 import StrictUndefined, TemplateError
+    from jinja2 import StrictUndefined, TemplateError, Undefined, UndefinedError
     from jinja2.meta import find_undeclared_variables
     from jinja2.sandbox import SandboxedEnvironment
 
-    def filled(value: Any) -> Any:
-        if value is None:
-            raise ValueError("a column that it shows is empty here; fill the cell, or ask {% if COLUMN %} first")
-        return value
+    class Empty(StrictUndefined):
+        """An empty cell: a template may ask whether it is filled, and not show it."""
 
-    environment = SandboxedEnvironment(undefined=StrictUndefined, finalize=filled)
+        __bool__ = Undefined.__bool__  # type: ignore[assignment]
+
+    environment = SandboxedEnvironment(undefined=Empty)
     try:
         template, columns = environment.from_string(text), find_undeclared_variables(environment.parse(text))
     except TemplateError as error:
@@ -198,8 +198,11 @@ def _template(name: str, text: str) -> Wrap:
     def wrap(prompt: Prompt, row: Mapping[str, Any]) -> Prompt:
         last = max(i for i, message in enumerate(prompt) if message["role"] == "user")
         try:
-            cells = {name: None if value == "" else value for name, value in row.items()}
+            cells = {name: value for name, value in row.items() if value not in ("", None)}
             content = template.render({**cells, "prompt": prompt[last]["content"]})
+        except UndefinedError as error:
+            remedy = "its cell is empty: fill it, or ask {% if COLUMN %} first"
+            raise RowFault(f"the template {name!r} cannot be filled: {error}; {remedy}") from error
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise RowFault(f"the template {name!r} cannot be filled: {error}") from error
         return (*prompt[:last], {"role": "user", "content": content}, *prompt[last + 1 :])

@@ -38,12 +38,15 @@ def by_name(*families: Family[Template]) -> dict[str, Family[Template]]:
     return {family.name: family for family in families}
 
 
-def chosen_families(setting: str | Iterable[str], families: Families, axis: str) -> list[str]:
+def chosen_families(
+    setting: str | Iterable[str], families: Families, axis: str, *, in_groups: Families | None = None
+) -> list[str]:
     """The names that a setting selects, each once.
 
     Args:
         setting: groups (`all`, `train`, `held_out`) and names, with commas or as several texts.
         axis: whose families they are, for messages.
+        in_groups: the families that groups stand for; all by default.
 
     Raises:
         DataError: a name is unknown (the message has the nearest one), or there is none.
@@ -54,7 +57,8 @@ def chosen_families(setting: str | Iterable[str], families: Families, axis: str)
     for asked in setting:
         if asked not in (*FAMILY_GROUPS, *families):
             raise DataError(unknown(f"{axis} family or group of families", asked, [*FAMILY_GROUPS, *families]))
-        names += [name for name, family in families.items() if asked in ("all", family.split, name)]
+        grouped = families if in_groups is None else in_groups
+        names += [asked] if asked in families else [n for n, own in grouped.items() if asked in ("all", own.split)]
     if not names:
         raise DataError(
             f"No {axis} family is given: name at least one of {', '.join(families)}, or leave out what needs one."

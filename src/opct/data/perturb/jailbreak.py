@@ -17,7 +17,7 @@ from itertools import pairwise
 from opct.data.pairs import JAILBREAK as AXIS
 from opct.data.pairs import Prompt, user_prompt
 from opct.data.perturb import jailbreak_templates as wrappers
-from opct.data.perturb.families import FAMILY_GROUPS, Family, by_name, chosen_families
+from opct.data.perturb.families import Family, by_name, chosen_families
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak_templates import SHOTS, Wrapper
 from opct.errors import DataError
@@ -77,8 +77,7 @@ def wrapper_families(
     """
     given = {IN_THE_WILD: with_templates, ARTIFACT: with_artifacts}
     usable = {name: family for name, family in FAMILIES.items() if given.get(name, True)}
-    is_group = isinstance(setting, str) and {name.strip() for name in setting.split(",")} <= {*FAMILY_GROUPS}
-    names = chosen_families(setting, usable if is_group else FAMILIES, AXIS)
+    names = chosen_families(setting, FAMILIES, AXIS, in_groups=usable)
     for name, is_given in given.items():
         if name in names and not is_given:
             raise DataError(f"The family {name} needs a file of prompts; in `opct eval`: --data {name}=FILE.")

@@ -168,14 +168,15 @@ def pairs_task(config: EvalConfig) -> Task:
     chosen = first_items(pairs, config.n_questions, config.seed)
     items: dict[str, EvalSample] = {}
     faults: list[Fault] = []
-    first: dict[str, str] = {}
+    first: dict[str, tuple[str, Any]] = {}
     for pair in chosen:
         question = str(pair.meta.get("question_id", pair.id))
         letters = f"{pair.meta['correct_option']}{pair.meta['suggested_option']}"
-        part = "" if first.setdefault(question, letters) == letters else letters
-        for item in _pair_items(pair, question, part):
-            if items.setdefault(item.id, item).prompt != item.prompt:
-                faults.append((f"pair {pair.id}", "another clean prompt than another pair of its question_id"))
+        of_first, clean = first.setdefault(question, (letters, pair.teacher_prompt))
+        if clean != pair.teacher_prompt:
+            faults.append((f"pair {pair.id}", "another clean prompt than another pair of its question_id"))
+        for item in _pair_items(pair, question, "" if letters == of_first else letters):
+            items.setdefault(item.id, item)
     refuse(path, faults)
     return make_task(
         PAIRS,
@@ -202,7 +203,7 @@ def _pair_items(pair: ContrastivePair, question: str, part: str) -> list[EvalSam
     """The clean sample of the pair's question and the biased one; what is not of our own families is held out.
 
     Args:
-        part: of the clean sample; pairs of a question with other letters than its first have one of their own.
+        part: of the clean sample: the pair's letters, if they differ from those of the question's first pair.
     """
     split = FAMILIES[pair.family].split if pair.family in FAMILIES else "held_out"
     prompt = pair.teacher_prompt
