@@ -161,9 +161,8 @@ def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterat
     dotted = ".".join(name)
     right = _nearest(dotted, known)
     hint = f"did you mean {right}?" if right else f"there are {', '.join(_siblings(name[:-1], known))}"
-    if right == dotted:  # as an override is written
-        inner = next(part for part in name if "." in part)
-        hint = f"in a file, write `{inner.replace('.', ':` and, indented below it, `')}:`"
+    if right == dotted and (joined := [part for part in name if "." in part]):  # as an override is written
+        hint = f"in a file, write `{joined[0].replace('.', ':` and, indented below it, `')}:`"
     yield f"{tree.place(name)}: {dotted}: unknown setting (value {shorten(value)}); {hint}"
 
 

@@ -55,6 +55,7 @@ def offline_answers(
     A run that is resumed for more steps needs answers to more pairs; a `base` teacher gives the same ones as before.
 
     Args:
+        on_done: called with the number of answers that are kept, then as answers are sampled.
         sampler: samples for the teacher; by default itself.
 
     Raises:

@@ -106,7 +106,7 @@ def test_missing_answers_are_given_by_a_base_teacher_as_a_longer_run_would_have_
             parameter.add_(0.3)
     counted: list[int] = []
     answers = offline_answers(SFT, policy, teacher, rendered, config, run, counted.append)
-    assert sum(counted) == 2
+    assert counted == [4, 2]  # kept, then sampled
     assert answers.of(rendered[:2]) == first
     assert [r.pair.id for r in answers.of(rendered[2:])] == ["sum/2", "sum/2"]
     rows, expected = read_jsonl(run.offline_path), read_jsonl(longer.offline_path)
