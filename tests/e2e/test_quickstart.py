@@ -15,6 +15,7 @@ from opct.config.loader import load_config
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments import quickstart
+from opct.experiments.second_process import SecondProcess
 from opct.models import loading
 from opct.runs.run_dir import RunDir
 from tests.progress import Noted
@@ -28,6 +29,7 @@ EVALUATION = EvalConfig(
     kl_samples=2,
     browser_questions=1,
 )
+SECOND = ("opct.experiments.quickstart", "second")
 
 
 def settings(model: Path) -> list[str]:
@@ -96,18 +98,22 @@ def test_two_processes_make_what_one_makes(tmp_path: Path, tiny_folder: Path, mo
     """What the second one has done is not done again; where it fails, the first does its part."""
     said, threads, own = Noted(), torch.get_num_threads(), [*settings(tiny_folder), "model.dtype=float32"]
     run = partial(quickstart.run_quickstart, overrides=own, evaluation=EVALUATION)
-    done = []
+    evaluation, done = EVALUATION.model_dump(mode="json"), []
     for _ in range(2):
-        with quickstart.second_process([str(tmp_path / "two"), EVALUATION.model_dump_json(), *own]) as process:
-            assert process.wait(timeout=120) == 0
+        with SecondProcess(*SECOND) as second:
+            second.begin(out=str(tmp_path / "two"), threads=1, evaluation=evaluation, overrides=own)
+            assert second.process.wait(timeout=120) == 0
         done.append(stamps(tmp_path / "two"))
     assert done[0] == done[1]
-    assert torch.get_num_threads() == threads
     both = run(tmp_path / "two", progress=said)
     for known in ("base: measured already", "sft: trained already", "sft: measured already"):
         assert any(known in line for line in said.lines)
     monkeypatch.setattr(sys, "executable", "false")
-    one = run(tmp_path / "one", processes=2)
+    monkeypatch.setattr(quickstart, "_worth_two_processes", lambda model: True)
+    with SecondProcess(*SECOND) as second:
+        one = run(tmp_path / "one", second=second)
+    assert second.process.returncode == 1
+    assert torch.get_num_threads() == threads
     for label in ("base", "sft", "opct"):
         values = [[row["value"] for row in result.results[label]["rows"]] for result in (both, one)]
         assert values[0] == values[1]

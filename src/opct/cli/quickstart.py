@@ -32,9 +32,14 @@ def quickstart(
     """
     from rich.console import Console
 
-    from opct.experiments.quickstart import run_quickstart
+    from opct.experiments.second_process import SecondProcess
     from opct.runs.console import show_progress
 
-    with show_progress() as progress:
-        result = run_quickstart(out, overrides=overrides or (), overwrite=overwrite, progress=progress)
+    with (
+        SecondProcess("opct.experiments.quickstart", "second") as second,
+        show_progress() as progress,
+    ):
+        from opct.experiments.quickstart import run_quickstart  # takes seconds, of both processes at once
+
+        result = run_quickstart(out, overrides=overrides or (), overwrite=overwrite, second=second, progress=progress)
     Console().print(result.render(everything=everything))

@@ -10,14 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
@@ -27,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from opct.config.loader import load_config
-from opct.config.schema import DEFAULT_MODEL, OptimConfig, TrainConfig
+from opct.config.schema import DEFAULT_MODEL, ModelConfig, OptimConfig, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
@@ -41,6 +36,7 @@ from opct.experiments.runner import (
     is_evaluated,
     shared_dtype,
 )
+from opct.experiments.second_process import SecondProcess, wait_for_task
 from opct.models.loading import choose_device, resolve_model
 from opct.reports.build import report
 from opct.runs.console import NullProgress, Progress, as_text
@@ -59,8 +55,8 @@ EVALUATION = EvalConfig(
     max_completion_tokens=24,
     max_benign_tokens=32,
     batch_size=300,
-    kl_samples=4,
-    browser_questions=4,
+    kl_samples=3,
+    browser_questions=3,
 )
 
 
@@ -89,14 +85,14 @@ def run_quickstart(
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     evaluation: EvalConfig = EVALUATION,
-    processes: int | None = None,
+    second: SecondProcess | None = None,
     progress: Progress | None = None,
 ) -> QuickstartResult:
     """Run or finish the quickstart in `out`; see the module's docstring.
 
     Args:
         overrides: overrides of the packaged settings, such as `model.name_or_path=...`.
-        processes: 1 or 2; None: 2 for the default model on a CPU with several threads.
+        second: a process that waits in `second`, given work for the default model on a CPU with several threads.
 
     Raises:
         RunError: the folder holds a quickstart with other settings.
@@ -118,11 +114,14 @@ def run_quickstart(
     dtype = shared_dtype(list(configs.values()), out)
     configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
     parts = _Parts(configs, out, evaluation, steps)
-    if processes is None:
-        on_cpu = choose_device(model.device).type == "cpu" and torch.get_num_threads() > 1
-        processes = 2 if on_cpu and model.name_or_path == DEFAULT_MODEL else 1
-    arguments = [str(out), evaluation.model_dump_json(), *overrides, f"model.dtype={dtype}"]
-    with second_process(arguments) if processes == 2 else contextlib.nullcontext():
+    with contextlib.ExitStack() as afterwards:
+        if second and _worth_two_processes(model):
+            threads = torch.get_num_threads()
+            afterwards.callback(torch.set_num_threads, threads)
+            half = max(1, threads // 2)
+            torch.set_num_threads(half)
+            own = [*overrides, f"model.dtype={dtype}"]
+            second.begin(out=str(out), threads=half, evaluation=evaluation.model_dump(mode="json"), overrides=own)
         parts.do("opct", BASE)
         steps.next()
         if not parts.is_evaluated("sft"):
@@ -172,40 +171,22 @@ class _Parts:
 # ----------------------------------------------------------------------------------------------- the second process
 
 
-@contextlib.contextmanager
-def second_process(arguments: Sequence[str]) -> Iterator[subprocess.Popen]:
-    """Run `second` in another process, with half of the threads of this one; it ends with the block."""
-    threads = torch.get_num_threads()
-    half = max(1, threads // 2)
-    command = [sys.executable, "-c", f"from {__name__} import second; second()", *arguments]
-    own = os.environ | {"OMP_NUM_THREADS": str(half), "MKL_NUM_THREADS": str(half)}
-    torch.set_num_threads(half)
-    # the pipe ends with this process, and ends the other; what fails there is tried here, and its error is seen
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=own
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            torch.set_num_threads(threads)
+def _worth_two_processes(model: ModelConfig) -> bool:
+    on_cpu = choose_device(model.device).type == "cpu" and torch.get_num_threads() > 1
+    return on_cpu and model.name_or_path == DEFAULT_MODEL
 
 
 def second() -> None:
     """What the second process does: the base's first suite, SFT, and what is left of the base."""
-    out, evaluation, *overrides = sys.argv[1:]
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    configs = {method: quickstart_config(method, Path(out), overrides) for method in METHODS}
-    parts = _Parts(configs, Path(out), EvalConfig.model_validate_json(evaluation), StepProgress(NullProgress(), 4))
+    task = wait_for_task()
+    torch.set_num_threads(task["threads"])
+    out = Path(task["out"])
+    configs = {method: quickstart_config(method, out, task["overrides"]) for method in METHODS}
+    parts = _Parts(configs, out, EvalConfig.model_validate(task["evaluation"]), StepProgress(NullProgress(), 4))
     if not parts.is_evaluated(BASE):
         first = parts.evaluation.model_copy(update={"suites": parts.evaluation.suites[:1]})
         replace(parts, evaluation=first).do(BASE)
     parts.do("sft", BASE)
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _refuse_other_things(out: Path) -> None:
