@@ -299,8 +299,6 @@ class Batcher:
             if len(self._waiting) == before:
                 break
         batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
-        self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
-        pending = batch
 
         def wake(results: Iterable[tuple[int, Any]]) -> None:
             for i, result in results:
@@ -313,19 +311,14 @@ class Batcher:
         try:
             results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key, on_results)
             wake(zip(range(len(batch)), results, strict=True))
-            pending = []
         except Exception as error:  # the leader raises it, and each caller without a result
             for one in batch:
                 if not one.woken.is_set():
                     one.error, one.traceback = error, error.__traceback__
-            pending = []
-            raise
-        finally:
-            # the leader was cancelled before the batch ran: the others keep their place
-            self._waiting[:0] = [one for one in pending if not one.woken.is_set()]
-            for one in batch:
-                if one not in pending:
                     one.woken.set()
+            raise
+        finally:  # if the leader was cancelled before the batch ran, the others keep their place
+            self._waiting = [one for one in self._waiting if not one.woken.is_set()]
 
     def _hand_over(self) -> None:
         self._led = bool(self._waiting)
