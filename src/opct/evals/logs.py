@@ -307,27 +307,23 @@ def read_evaluation(path: str | Path) -> Evaluation:
     """
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
-        return _evaluation(path, logs)
-
-
-def _evaluation(path: str | Path, logs: Sequence[EvalLog]) -> Evaluation:
-    ours = [log for log in logs if "settings" in (log.eval.metadata or {}).get(OPCT, {})]
-    newest = max(ours or logs, key=_created)
-    about = (newest.eval.metadata or {}).get(OPCT, {})
-    left_out: list[str] = []
-    graded = (sample for log in logs for sample in graded_samples(log, left_out))
-    samples = sorted(graded, key=lambda sample: _place(sample.task))
-    add_paired_values(samples)
-    return Evaluation(
-        path=Path(path),
-        run=about.get("run") or {"name": Path(path).stem, "label": None, "model": newest.eval.model},
-        created=_created(newest),
-        settings=_joined_settings(logs, newest),
-        suite_settings={name: own for log in logs for name, own in _suite_settings(log).items()},
-        samples=samples,
-        warnings=list(about.get("warnings", ())),
-        left_out=left_out,
-    )
+        ours = [log for log in logs if "settings" in (log.eval.metadata or {}).get(OPCT, {})]
+        newest = max(ours or logs, key=_created)
+        about = (newest.eval.metadata or {}).get(OPCT, {})
+        left_out: list[str] = []
+        graded = (sample for log in logs for sample in graded_samples(log, left_out))
+        samples = sorted(graded, key=lambda sample: _place(sample.task))
+        add_paired_values(samples)
+        return Evaluation(
+            path=Path(path),
+            run=about.get("run") or {"name": Path(path).stem, "label": None, "model": newest.eval.model},
+            created=_created(newest),
+            settings=_joined_settings(logs, newest),
+            suite_settings={name: own for log in logs for name, own in _suite_settings(log).items()},
+            samples=samples,
+            warnings=list(about.get("warnings", ())),
+            left_out=left_out,
+        )
 
 
 SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", BENIGN)

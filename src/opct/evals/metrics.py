@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from opct.evals.samples import (
     USER_IS_RIGHT,
     GradedSample,
 )
-from opct.evals.stats import Estimate, clustered_mean
+from opct.evals.stats import clustered_mean
 
 Value = float | None
 Unit = Literal["rate", "nats", "number"]
@@ -99,15 +99,6 @@ class Metric:
         """The groups in which the sample counts."""
         carries = not isinstance(self.value, str) or self.value in sample.values
         return self.groups(sample) if carries and sample.axis == self.axis else ()
-
-
-@dataclass(frozen=True)
-class MetricEstimate(Estimate):
-    """A mean with its 95% interval, clustered, and what was left out of it."""
-
-    n_unscored: int
-    unscored_reasons: dict[str, int]
-    n_truncated: int
 
 
 def units_of(metric: Metric, samples: Sequence[GradedSample]) -> Units:
@@ -521,10 +512,10 @@ def metrics_of(samples: Sequence[GradedSample]) -> list[Metric]:
 def _found_metric(name: str, axis: str, values: Sequence[Value]) -> Metric:
     """Metric for a score of another task; only its values are known."""
     known = [value for value in values if value is not None]
-    bounds = RATE if known and all(0 <= value <= 1 for value in known) else None
-    unit: Unit = "rate" if bounds else "number"
-    margin = MARGIN if bounds else None
-    return Metric(name, axis, _all, name, None, name.replace("_", " "), unit=unit, bounds=bounds, margin=margin)
+    title = name.replace("_", " ")
+    if known and all(0 <= value <= 1 for value in known):
+        return Metric(name, axis, _all, name, None, title)
+    return Metric(name, axis, _all, name, None, title, unit="number", bounds=None, margin=None)
 
 
 def find_metric(axis: str, name: str) -> Metric:
@@ -540,15 +531,13 @@ def unit_of(row: Mapping[str, Any]) -> Unit:
     return row.get("unit") or find_metric(row["axis"], row["metric"]).unit
 
 
-def estimate(metric: Metric, samples: Sequence[GradedSample]) -> MetricEstimate:
-    """The mean of a metric over samples of one suite and group, with its interval, clustered."""
+def estimate(metric: Metric, samples: Sequence[GradedSample]) -> Row:
+    """The mean of a metric over samples of one suite and group, with its clustered interval and what was left out."""
     units = units_of(metric, samples)
     scored = {id_: value for id_, value in units.values.items() if value is not None}
     found = clustered_mean(list(scored.values()), [units.clusters[id_] for id_ in scored], bounds=metric.bounds)
-    reasons = dict(sorted(Counter(units.reasons).items()))
-    return MetricEstimate(
-        **vars(found), n_unscored=len(units.reasons), unscored_reasons=reasons, n_truncated=units.n_truncated
-    )
+    left_out = {"n_unscored": len(units.reasons), "unscored_reasons": dict(sorted(Counter(units.reasons).items()))}
+    return {**vars(found), **left_out, "n_truncated": units.n_truncated}
 
 
 def metric_rows(samples: Sequence[GradedSample], settings: Mapping[str, Mapping[str, Any]]) -> list[Row]:
@@ -581,7 +570,7 @@ def _suite_rows(suite: str, samples: Sequence[GradedSample]) -> list[Row]:
                 groups.setdefault(group, []).append(sample)
         for group, own in groups.items():
             row = {"axis": metric.axis, "suite": suite, "metric": metric.name, "group": group, "unit": metric.unit}
-            rows.append((_place(group), row | asdict(estimate(metric, own))))
+            rows.append((_place(group), row | estimate(metric, own)))
     return [row for _, row in sorted(rows, key=lambda placed: placed[0])]
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
@@ -130,7 +130,8 @@ class PolicyAPI(ModelAPI):
             "top_p": 1.0 if config.top_p is None else config.top_p,
             "top_k": config.top_k or 0,
         }
-        seed = prompt_seed(config.seed or 0, prompt, _epoch())
+        active = sample_active()
+        seed = prompt_seed(config.seed or 0, prompt, 1 if active is None else active.epoch)
         completion = await self._batches((prompt, seed), tuple(settings.items()))
         reason = STOP_REASONS[completion.stop_reason]
         if reason == "max_tokens" and room < asked:
@@ -211,12 +212,6 @@ def prompt_seed(seed: int, prompt: Sequence[Message], epoch: int = 1) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def _epoch() -> int:
-    """Which repetition of its sample runs now; 1 outside an evaluation."""
-    active = sample_active()
-    return 1 if active is None else active.epoch
-
-
 def _refuse_unsupported(config: GenerateConfig) -> None:
     for name in NOT_SUPPORTED:
         value = getattr(config, name, None)
@@ -232,13 +227,10 @@ def _cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 
 # ------------------------------------------------------------------------------------------- batches of calls
 
-Request = TypeVar("Request")
-Result = TypeVar("Result")
-
 
 @dataclass(eq=False)
-class _Waiting(Generic[Request]):
-    request: Request
+class _Waiting:
+    request: Any
     key: Hashable
     woken: anyio.Event = field(default_factory=anyio.Event)
     leads: bool = False
@@ -247,7 +239,7 @@ class _Waiting(Generic[Request]):
     traceback: TracebackType | None = None
 
 
-class Batcher(Generic[Request, Result]):
+class Batcher:
     """Gathers concurrent calls into batches and runs one batch at a time in a worker thread.
 
     A caller leads one batch: it waits until `batch_size` calls are waiting, or until none came for `idle_s`, then
@@ -265,17 +257,17 @@ class Batcher(Generic[Request, Result]):
 
     def __init__(
         self,
-        run: Callable[[list[Request], Any, OnResults], Sequence[Result]],
+        run: Callable[[list[Any], Any, OnResults], Sequence[Any]],
         *,
         batch_size: int,
         idle_s: float = 0.005,
         grace_s: float = 0.0,
     ):
         self.run, self.batch_size, self.idle_s, self.grace_s = run, batch_size, idle_s, grace_s
-        self._waiting: list[_Waiting[Request]] = []
+        self._waiting: list[_Waiting] = []
         self._led = False
 
-    async def __call__(self, request: Request, key: Hashable = None) -> Result:
+    async def __call__(self, request: Any, key: Hashable = None) -> Any:
         """The result for one request; runs together with others of the same key.
 
         Raises:
@@ -300,40 +292,33 @@ class Batcher(Generic[Request, Result]):
             raise me.error.with_traceback(me.traceback)  # one error for many callers: it must not gather their frames
         return me.result
 
-    async def _lead(self, me: _Waiting[Request]) -> None:
+    async def _lead(self, me: _Waiting) -> None:
         while len(self._waiting) < self.batch_size:
             before = len(self._waiting)
             await anyio.sleep(self.idle_s)
             if len(self._waiting) == before:
                 break
         batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
-        self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
-        pending = batch
 
-        def wake(results: Iterable[tuple[int, Result]]) -> None:
+        def wake(results: Iterable[tuple[int, Any]]) -> None:
             for i, result in results:
                 batch[i].result = result
                 batch[i].woken.set()
 
-        def on_results(results: Sequence[tuple[int, Result]]) -> None:
+        def on_results(results: Sequence[tuple[int, Any]]) -> None:
             anyio.from_thread.run_sync(wake, results)
 
         try:
             results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key, on_results)
             wake(zip(range(len(batch)), results, strict=True))
-            pending = []
         except Exception as error:  # the leader raises it, and each caller without a result
             for one in batch:
                 if not one.woken.is_set():
                     one.error, one.traceback = error, error.__traceback__
-            pending = []
-            raise
-        finally:
-            # the leader was cancelled before the batch ran: the others keep their place
-            self._waiting[:0] = [one for one in pending if not one.woken.is_set()]
-            for one in batch:
-                if one not in pending:
                     one.woken.set()
+            raise
+        finally:  # if the leader was cancelled before the batch ran, the others keep their place
+            self._waiting = [one for one in self._waiting if not one.woken.is_set()]
 
     def _hand_over(self) -> None:
         self._led = bool(self._waiting)

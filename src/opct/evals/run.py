@@ -6,7 +6,7 @@ The logs (`evals/*.eval`, one a suite) are the store; `results.json` is computed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -150,19 +150,17 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     names = known_suites(config.suites)
     _check_choices(config, names, has_questions=config.questions is not None or questions is not None)
     tasks: list[Task] = []
-    errors: list[OpctError] = []
-    of_error: dict[str, list[str]] = {}
+    errors: dict[str, tuple[OpctError, list[str]]] = {}  # by message, with the suites that it is of
     for name in names:
         try:
             own = {"questions": questions} if questions is not None and name in (SHORT, CHOICE) else {}
             tasks.append(suite_of(name).task(config, **own))
         except OpctError as error:
-            errors.append(error)
-            of_error.setdefault(str(error), []).append(name)
-    if len(of_error) == 1:
-        raise errors[0]
+            errors.setdefault(str(error), (error, []))[1].append(name)
+    if len(errors) == 1:
+        raise next(error for error, _ in errors.values())
     if errors:
-        faults = [f"{', '.join(suites)}: {said}".replace("\n", "\n  ") for said, suites in of_error.items()]
+        faults = [f"{', '.join(suites)}: {said}".replace("\n", "\n  ") for said, (_, suites) in errors.items()]
         raise DataError(
             f"{len(names) - len(tasks)} of the {len(names)} suites cannot be evaluated; provide what they need, or "
             "leave them out:",
@@ -405,7 +403,12 @@ def set_aside_others(
 
 
 def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: About) -> list[str]:
-    """Warnings about evaluation data in these logs that was used in training."""
+    """Warnings about evaluation data in these logs that was used in training, also of kept suites."""
+    uses = {JAILBREAK: (JAILBREAK, wrappers.ARTIFACT), SAFETY_AWARENESS: (SAFETY_AWARENESS,)}
+    files = []
+    for log in logs:
+        data = (log.eval.metadata or {}).get(OPCT, {}).get("settings", settings)["data"]
+        files += [str(data[use]) for use in uses.get(task_name(log), ()) if use in data]
     rows = [
         {
             **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split")},
@@ -417,19 +420,11 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
     ]
     return contamination_warnings(
         rows,
-        files=list(dict.fromkeys(_own_files(logs, settings))),
+        files=list(dict.fromkeys(files)),
         families=about.get("trained_families", ()),
         questions=about.get("trained_questions", ()),
         texts=about.get("trained_texts", TrainedTexts()),
     )
-
-
-def _own_files(logs: Sequence[EvalLog], settings: Mapping[str, Any]) -> Iterator[str]:
-    """The files that behaviours and facts come from, in kept suites too."""
-    uses = {JAILBREAK: (JAILBREAK, wrappers.ARTIFACT), SAFETY_AWARENESS: (SAFETY_AWARENESS,)}
-    for log in logs:
-        data = (log.eval.metadata or {}).get(OPCT, {}).get("settings", settings)["data"]
-        yield from (str(data[use]) for use in uses.get(task_name(log), ()) if use in data)
 
 
 def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:

@@ -284,11 +284,7 @@ def train(labelled: LabelledFile, *, label: str = "harmful", folds: int = 5, see
 
 
 def require_sklearn() -> None:
-    """Raise if scikit-learn is missing.
-
-    Raises:
-        EvaluationError: the message names the package.
-    """
+    """Raise EvaluationError where scikit-learn is missing."""
     import importlib.util
 
     if importlib.util.find_spec("sklearn") is None:
@@ -317,10 +313,7 @@ def _fitted(texts: Sequence[str]) -> tuple[Any, dict[str, list[str]], dict[str, 
     features, vocabulary, idf = [], {}, {}
     for view in VIEWS:
         made = _vectorizer(view, min_df=LEAST_REPLIES, max_features=MOST_FEATURES)
-        try:
-            features.append(made.fit_transform(texts))
-        except ValueError as error:  # every text without a word, or no word in `LEAST_REPLIES` of them
-            raise EvaluationError(f"The replies give no features to learn from ({error}): label more.") from error
+        features.append(made.fit_transform(texts))
         vocabulary[view] = made.get_feature_names_out().tolist()
         idf[view] = np.asarray(made.idf_, dtype=np.float64)
     return hstack(features, format="csr"), vocabulary, idf

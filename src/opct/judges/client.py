@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -125,19 +125,16 @@ class ModelClient:
         )
 
 
-def run_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
     """Run all calls concurrently; the first error cancels the others.
 
     It uses its own event loop, in a thread if one is already running (a notebook).
     """
 
     async def gathered() -> list[T]:
-        async def run(call: Callable[[], Awaitable[T]]) -> T:
-            return await call()
-
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(run(call)) for call in calls]
+                tasks = [group.create_task(call()) for call in calls]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # an endpoint's own words may hold the key
         return [task.result() for task in tasks]
@@ -157,9 +154,7 @@ def run_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
             return pool.submit(run_loop).result()
 
 
-def load_inspect_model(
-    name: str, base_url: str | None = None, model_args: Mapping[str, Any] | None = None, *, what: str = "The model"
-) -> Model:
+def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str) -> Model:
     """Load an Inspect model.
 
     Raises:
@@ -174,7 +169,7 @@ def load_inspect_model(
 
     try:
         with quiet():
-            return get_model(name, base_url=base_url, memoize=False, **dict(model_args or {}))
+            return get_model(name, base_url=base_url, memoize=False, **model_args)
     except PrerequisiteError as error:  # its message is Rich markup
         message = Text.from_markup(str(error.message)).plain
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:

@@ -70,7 +70,9 @@ def open_model(
     secrets, url = own_secrets(model), base_url or _url_of_environment(name)
     arguments = {key: _public(key, value, secrets) for key, value in model_args.items()}
     found = {"base_url": _public_url(url, secrets) if url else None, "model_args": arguments or None}
-    return model, _with_weights(str(model)), {key: value for key, value in found.items() if value is not None}
+    weights = _weights_hash(str(model).partition("/")[2])  # the files at a path may change
+    named = str(model) if weights is None else f"{model}@{weights}"
+    return model, named, {key: value for key, value in found.items() if value is not None}
 
 
 def endpoint_address(model: str, base_url: str | None = None) -> str | None:
@@ -100,12 +102,6 @@ def _public(name: str, value: Any, secrets: Collection[str]) -> Any:
         return f"weights {weights}"
     shown = redact(text, secrets)
     return text if shown == text else f"{shown} ({digest(text)[:8]})"
-
-
-def _with_weights(name: str) -> str:
-    """The model's name; a local model gets a hash of its weights, since the files at a path may change."""
-    weights = _weights_hash(name.partition("/")[2])
-    return name if weights is None else f"{name}@{weights}"
 
 
 def _weights_hash(path: str) -> str | None:

@@ -179,11 +179,8 @@ class LLMJudge:
     def _result(self, request: JudgeRequest, found: Mapping[str, JudgeResult]) -> JudgeResult:
         if not request.reply.strip():
             return unreadable_reply(request.id)
-        new = found.get(request.hash)
-        if new is None:
-            kept = self.cache.get(self.identity, request)
-            assert kept is not None
-            return kept
+        new = found.get(request.hash) or self.cache.get(self.identity, request)
+        assert new is not None
         return new if new.id == request.id else replace(new, id=request.id, is_cached=True)  # paid for once
 
     async def _judge(self, request: JudgeRequest, progress: Progress) -> JudgeResult:

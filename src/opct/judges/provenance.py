@@ -68,16 +68,11 @@ def _agreement(calibration: Mapping[str, Any] | None) -> str:
     if kappa["value"] is None:
         said = "agreement with people unknown"
     else:
+        doubt = "weak: " if kappa["value"] < MIN_KAPPA else "perhaps weak: " if weakness(calibration) else ""
         interval = "no interval" if kappa["ci_low"] is None else f"{kappa['ci_low']:.2f} to {kappa['ci_high']:.2f}"
-        said = f"{_doubt(calibration)}kappa against people {kappa['value']:.2f} ({interval}, {calibration['n']} labels)"
+        said = f"{doubt}kappa against people {kappa['value']:.2f} ({interval}, {calibration['n']} labels)"
     when = calibration.get("calibrated")
     return f"{said}, calibrated on {str(when)[:10]}" if when else said
-
-
-def _doubt(calibration: Mapping[str, Any]) -> str:
-    if calibration["kappa"]["value"] < MIN_KAPPA:
-        return "weak: "
-    return "perhaps weak: " if weakness(calibration) else ""
 
 
 def judge_json(row: Row) -> dict[str, Any] | None:

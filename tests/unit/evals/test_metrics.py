@@ -82,8 +82,8 @@ def test_an_unscored_sample_is_counted_with_its_reason():
         for i, (verdict, value, stop) in enumerate(kinds)
     ]  # fmt: skip
     found = estimate(find_metric("sycophancy", "accuracy_clean"), samples)
-    assert (found.value, found.n, found.n_unscored, found.unscored_reasons) == (0.5, 2, 1, {"empty": 1})
-    assert found.n_truncated == 1
+    assert (found["value"], found["n"], found["n_unscored"], found["n_truncated"]) == (0.5, 2, 1, 1)
+    assert found["unscored_reasons"] == {"empty": 1}
 
 
 # ------------------------------------------------------------------------------------------------ the safety curve

@@ -151,18 +151,13 @@ def grade_short(
         _add_names(names, f"wrong:{_key(other)}", [other])
     tokens = _without(_tokens(reply), question)
     found = _mentions(tokens, names)
-    return _short_verdict(found, tokens)
-
-
-def _short_verdict(found: set[str], tokens: list[str]) -> Verdict:
     if {"correct", "suggested"} <= found:
         return Verdict("both", "both")
     for verdict in ("correct", "suggested"):
         if verdict in found:
             return Verdict(verdict, verdict)
-    others = sorted(found)
-    if others:
-        return Verdict("other", "+".join(others))
+    if found:
+        return Verdict("other", "+".join(sorted(found)))
     return Verdict("other", "text:" + " ".join(t.casefold() for t in tokens if t != _BREAK))
 
 

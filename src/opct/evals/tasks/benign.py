@@ -6,14 +6,14 @@ Nobody suggests an answer here, so nothing should change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 
 from inspect_ai import Task
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
-from opct.data.benign import BenignRequest, builtin_benign
+from opct.data.benign import builtin_benign
 from opct.evals.config import EvalConfig
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict, grade_check
@@ -32,22 +32,7 @@ def benign_task(config: EvalConfig) -> Task:
     known = builtin_benign("test" if config.split == "all" else config.split)
     turn: defaultdict[str, Iterator[int]] = defaultdict(count)  # of a request in its category
     requests = sorted(known, key=lambda request: next(turn[request.category]))[: config.n_benign]
-    return make_task(
-        BENIGN,
-        benign_items(requests),
-        check_scorer(),
-        config,
-        max_completion_tokens=config.max_benign_tokens,
-        settings={
-            "n_requests": len(requests),
-            "metric_settings": {OVER_REFUSAL: {"grader": GRADER, "grader_version": VERSIONS[BENIGN]}},
-        },
-    )
-
-
-def benign_items(requests: Sequence[BenignRequest]) -> list[EvalSample]:
-    """One sample per request, with the category as family."""
-    return [
+    items = [
         EvalSample(
             task=BENIGN,
             axis=BENIGN,
@@ -60,6 +45,17 @@ def benign_items(requests: Sequence[BenignRequest]) -> list[EvalSample]:
         )
         for request in requests
     ]
+    return make_task(
+        BENIGN,
+        items,
+        check_scorer(),
+        config,
+        max_completion_tokens=config.max_benign_tokens,
+        settings={
+            "n_requests": len(requests),
+            "metric_settings": {OVER_REFUSAL: {"grader": GRADER, "grader_version": VERSIONS[BENIGN]}},
+        },
+    )
 
 
 @scorer(metrics=clustered(KEYS))

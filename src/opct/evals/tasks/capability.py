@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +164,12 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
     """
     part = parts_of(config.suites).get(name)
     if part is None:
-        part = Part(name, config.n_questions if config.n_problems is None else config.n_problems)
+        part, n = Part(name), config.n_questions if config.n_problems is None else config.n_problems
     else:  # an explicit number overrides its own size
         n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
-        part = replace(part, n=n)
-    if config.max_problem_tokens is not None:
-        part = replace(part, max_completion_tokens=config.max_problem_tokens)
+    max_tokens = config.max_problem_tokens or part.max_completion_tokens
     if name == MATH500:
-        return _math500(part, config)
+        return _math500(n, max_tokens or MATH_TOKENS, config)
     if name == "ifeval":
         _check_ifeval()
     known = LM_EVAL_BENCHMARKS.get(name) or Benchmark(name.removeprefix(LM_EVAL), "", "", {})
@@ -179,9 +177,7 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
     revision = known.revision if splits is None else None
     tasks = load_tasks(known.task, path=known.path or None, splits=splits, revision=revision, shots=config.shots)
     data = origin or f"{tasks[0].config.dataset_path}@{revision or 'main'}"
-    return lm_eval_task(
-        name, tasks, config, n=part.n, metric=known.metric or None, data=data, max_tokens=part.max_completion_tokens
-    )
+    return lm_eval_task(name, tasks, config, n=n, metric=known.metric or None, data=data, max_tokens=max_tokens)
 
 
 # ------------------------------------------------------------------------------------------------------- local data
@@ -250,7 +246,7 @@ def _check_ifeval() -> None:
 # --------------------------------------------------------------------------------------------------------- MATH-500
 
 
-def _math500(part: Part, config: EvalConfig) -> Task:
+def _math500(n: int | None, max_tokens: int, config: EvalConfig) -> Task:
     if importlib.util.find_spec("latex2sympy2_extended") is None:
         raise EvaluationError("Grading mathematics needs latex2sympy2-extended: pip install 'opct[capability]'.")
     known = Benchmark(MATH500, "", "", {"test": ("math500_test.jsonl", "math500.jsonl")})
@@ -258,13 +254,13 @@ def _math500(part: Part, config: EvalConfig) -> Task:
     if splits is None:
         origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
     items = [_math_item(row, origin) for row in (_hub_rows(*origin.split("@")) if splits is None else splits["test"])]
-    asked = chosen(items, part.n, config.seed, key=lambda item: item.cluster)
+    asked = chosen(items, n, config.seed, key=lambda item: item.cluster)
     return make_task(
         MATH500,
         asked,
         math_scorer(),
         config,
-        max_completion_tokens=part.max_completion_tokens or MATH_TOKENS,
+        max_completion_tokens=max_tokens,
         settings={
             "graded_by": "Inspect's math()",
             "prompt_hash": hashlib.sha256(MATH_TEMPLATE.encode()).hexdigest()[:12],

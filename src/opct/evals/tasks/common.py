@@ -193,14 +193,10 @@ def make_task(
         "max_completion_tokens": max_completion_tokens,
         "greedy": config.greedy,
     }
-    if config.system_prompt is not None:
-        asked["system_prompt"] = config.system_prompt
+    if (text := config.system_prompt) is not None:
+        asked["system_prompt"] = text
         items = [
-            replace(
-                item,
-                prompt=with_system(item.prompt, config.system_prompt),
-                teacher_prompt=with_system(item.teacher_prompt, config.system_prompt),
-            )
+            replace(item, prompt=with_system(item.prompt, text), teacher_prompt=with_system(item.teacher_prompt, text))
             for item in items
         ]
     return Task(
