@@ -159,8 +159,8 @@ def evaluate(
         label: name in the report: by default the run's method; without a run, "base" without an adapter and "trained"
             with one.
         dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
-        resume: leave out the suites that were evaluated in `out` with the same weights, settings and prompts; `tasks`
-            are always asked again.
+        resume: do not ask for replies that are in `out`, of the same weights, settings and prompts; `tasks` are always
+            asked again.
         progress: as of `train`.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 

@@ -109,8 +109,8 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Leave out the suites that were evaluated already with the same weights, settings and prompts; --task is "
-        "always asked again.",
+        help="Go on after an interruption: replies that are there, of the same weights, settings and prompts, are not "
+        "asked for again; those of --task are.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -175,7 +175,7 @@ def evaluate(
     try:
         result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume)
     except KeyboardInterrupt:
-        print("suites that ended are kept; the same command with --resume asks those that are left", file=sys.stderr)
+        print("the replies so far are kept; the same command with --resume asks for the others", file=sys.stderr)
         raise
     Console().print(evaluation_tables(result, everything=everything))
 

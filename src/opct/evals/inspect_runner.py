@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import inspect_ai
 from inspect_ai import Task
 from inspect_ai._eval.loader import load_tasks
+from inspect_ai._eval.task import PreviousTask
 from inspect_ai._util.entrypoints import ensure_entry_points
 from inspect_ai._util.error import PrerequisiteError
 from inspect_ai._util.registry import registry_find, registry_info
@@ -49,14 +50,17 @@ def run_inspect(
     batch_size: int,
     progress: Progress,
     temperature: float = 1.0,
+    earlier: EvalLog | None = None,
     **options: Any,
 ) -> EvalLog:
     """Run a task and return its log, with samples.
 
     Args:
         batch_size: most replies sampled at once; of an Inspect model, half of the concurrent requests.
-        progress: advanced by each sample.
+        progress: advanced by each sample that is not in `earlier`.
         temperature: if the task sets none.
+        earlier: an unfinished log of the same evaluation, whose samples are not asked again.
+        options: more arguments of Inspect's `eval`.
 
     Raises:
         EvaluationError: Inspect cannot run the task, it stopped, or the log cannot be written.
@@ -71,7 +75,7 @@ def run_inspect(
     try:
         with quiet():
             logs = inspect_ai.eval(
-                task,
+                task if earlier is None else _continued(task, earlier),
                 model=model,
                 log_dir=str(log_dir),
                 log_format="eval",
@@ -100,6 +104,11 @@ def run_inspect(
     [log] = logs
     check_finished(log)
     return log
+
+
+def _continued(task: Task, log: EvalLog) -> PreviousTask:
+    none: Any = dict.fromkeys(("model", "model_roles", "sandbox", "log_info"))
+    return PreviousTask(id=log.eval.task_id, task=task, task_args={}, log=log, **none)
 
 
 def _counting(before: Any, progress: Progress) -> Any:

@@ -5,6 +5,7 @@ The logs (`evals/*.eval`, one a suite) are the store; `results.json` is computed
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from inspect_ai import Task
-from inspect_ai.log import EvalLog
+from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.model import Model
 from inspect_ai.scorer import Score
 from pydantic_core import to_jsonable_python
@@ -242,7 +243,7 @@ def evaluate(
     Args:
         out_dir: a run directory, or any folder.
         tasks: the result of `make_tasks` for this config, if already called.
-        resume: leave out the suites that were evaluated in `out_dir` with the same weights, settings and prompts.
+        resume: do not ask for replies that are in `out_dir`, of the same weights, settings and prompts.
         progress: has a stage for the samples of each suite and one for their KL.
         about: see `About`.
 
@@ -261,8 +262,12 @@ def evaluate(
         if resume and _is_evaluated(run, task, measured, settings):
             progress.log(f"{label}: {task.name} was evaluated already")
             continue
-        progress.stage(f"evaluate {label} on {task.name}", len(task.dataset))
-        log = run_inspect(task, policy, run.evals_dir / UNFINISHED, config.batch_size, progress)
+        earlier = _unfinished_log(run, task, measured, settings) if resume else None
+        done = 0 if earlier is None else sum(sample.error is None for sample in earlier.samples or [])
+        progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
+        about_log = {OPCT: {"run": measured, "settings": settings}}  # says what it is of if it does not finish
+        folder = run.evals_dir / UNFINISHED
+        log = run_inspect(task, policy, folder, config.batch_size, progress, earlier=earlier, metadata=about_log)
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
@@ -276,29 +281,48 @@ def evaluate(
             trained_on = _contamination(list(kept.values()), settings, about)
             own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
             keep_log(log, run.evals_dir, own)
+            if earlier is not None:
+                Path(earlier.location).unlink(missing_ok=True)
             write_results(run)
     with run.results_lock():  # a kill may have come between a log and the results
         return write_results(run)
 
 
 def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether the run has a log of this task with the same weights, settings and samples.
+    """Whether the run has a log of this task with the same weights, settings and samples."""
+    log, _ = _usable_log(run.evals_dir / log_name(task.name))
+    return (
+        log is not None and len(log.samples or []) == len(task.dataset) and _is_the_same(log, task, measured, settings)
+    )
+
+
+def _unfinished_log(
+    run: RunDir, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]
+) -> EvalLog | None:
+    """The log with the most samples that an interrupted evaluation of this task left, or None."""
+    found = []
+    for path in (run.evals_dir / UNFINISHED).glob("*.eval"):
+        with contextlib.suppress(Exception):  # killed before the first sample, or damaged
+            found.append(read_eval_log(str(path)))
+    same = [log for log in found if log.samples and _is_the_same(log, task, measured, settings)]
+    return max(same, key=lambda log: len(log.samples or []), default=None)
+
+
+def _is_the_same(log: EvalLog, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether a log is of this task with the same weights and settings, and each of its samples is of the task.
 
     How much is asked of other suites, in how large batches, and where the run lies changes no reply.
     """
-    log, _ = _usable_log(run.evals_dir / log_name(task.name))
-    if log is None:
-        return False
     asked = dict(log.eval.metadata or {})
     about = asked.pop(OPCT, {})
     same_run = _without(about.get("run", {}), "path", "name") == _without(measured, "path", "name")
     ignored = (*OF_ALL, "batch_size", "device")
+    metadata = {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
     return (
         same_run
         and _without(about.get("settings", {}), *ignored) == _without(settings, *ignored)
         and asked == to_jsonable_python(task.metadata)
-        and {sample.id: sample.metadata for sample in log.samples or []}
-        == {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
+        and all(sample.metadata == metadata.get(sample.id) for sample in log.samples or [])
     )
 
 

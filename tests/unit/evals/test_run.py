@@ -27,6 +27,7 @@ from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.run import evaluate, known_suites, make_tasks
 from opct.evals.tasks.benign import refusal_of
 from opct.evals.tasks.capability import parts_of
+from tests.processes import Process
 from tests.progress import Noted
 from tests.unit.evals.fakes import FakePolicy
 
@@ -329,6 +330,48 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
     assert again(count, questions=others) == (everything, n["sycophancy_short"])
     assert again(count, questions=others, greedy=False) == (everything, n.total())
     assert again(count, questions=others, greedy=False, step=8) == (everything, n.total())
+
+
+def _killed_after(replies, folder):
+    """Evaluate, in a process that is killed when so many replies have been asked for."""
+    asked = Counter()
+
+    def kill(prompt, seed):
+        asked["replies"] += 1
+        if asked.total() > replies:
+            time.sleep(1)  # the log is written meanwhile
+            os.kill(os.getpid(), signal.SIGKILL)
+        return varied(prompt, seed)
+
+    short(folder, FakePolicy(kill), about={"weights": {"step": 7}}, batch_size=2)
+
+
+def varied(prompt, seed):
+    return f"It is right{seed % 6}, I say."
+
+
+def test_a_suite_goes_on_where_it_was_killed(tmp_path):
+    """No reply that is there is asked again, unless a setting is another; the results are those of a run in one."""
+    folder, asked = tmp_path / "killed", Counter()
+
+    def count(prompt, seed):
+        asked["replies"] += 1
+        return varied(prompt, seed)
+
+    process = Process(tmp_path / "out", tmp_path / "err", _killed_after, 8, folder)
+    assert process.wait() == -signal.SIGKILL
+    shutil.copytree(folder, tmp_path / "other")
+    own = {"weights": {"step": 7}, "resume": True}
+    whole = short(tmp_path / "whole", FakePolicy(count), about=own)
+    n = asked.total()
+    asked.clear()
+    results = short(folder, FakePolicy(count), about=own)
+    assert 5 <= n - asked.total() <= 8
+    assert results["rows"] == whole["rows"]
+    assert not any((folder / "evals" / "unfinished").iterdir())
+    asked.clear()
+    short(tmp_path / "other", FakePolicy(count), about=own, greedy=False)
+    assert asked.total() == n
 
 
 # ------------------------------------------------------------------------------------------------- what is asked
