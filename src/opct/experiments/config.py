@@ -89,7 +89,9 @@ class ExperimentConfig(Section):
     @model_validator(mode="after")
     def check_across_settings(self) -> ExperimentConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
-        faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_attack_faults(self.attacks)]
+        twice = sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1})
+        faults = [f"seeds: {seed} is given twice; remove one of them" for seed in twice]
+        faults += [*_arm_faults(self.arms), *_attack_faults(self.attacks)]
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -250,11 +252,6 @@ def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, ove
 
 
 # ------------------------------------------------------------------------------------------------------------ faults
-
-
-def _seed_faults(seeds: Sequence[int]) -> Iterator[str]:
-    for seed in sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        yield f"seeds: {seed} is given twice; remove one of them"
 
 
 def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
