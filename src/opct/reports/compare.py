@@ -31,13 +31,7 @@ from opct.reports.wording import capitalized, inside
 
 TRAIN_HEADLINE = ("sycophancy_rate", "accuracy_biased", "attack_success_rate", "warning_rate")
 """Metrics of the training families in the headline; the others are folded away."""
-FOLDED = (
-    "accuracy_gap",
-    "switch_to_bias",
-    "partial_rate",
-    "prompt_level_loose_acc",
-    "inst_level_loose_acc",
-)
+FOLDED = ("accuracy_gap", "switch_to_bias", "partial_rate", "prompt_level_loose_acc", "inst_level_loose_acc")
 """Metrics that are always folded away: a similar one is in the headline."""
 SECTION_ORDER = ("held_out", "train", "all", "clean", "bare", "benign_held_out", "benign_bare", "benign")
 GENERALITY = ("clean", "all", "held_out", "benign", "train")
