@@ -255,7 +255,6 @@ def run_episodes(
     """Run every round of every episode, within the budget.
 
     Args:
-        pool: earlier successes on other behaviours.
         journal: holds the attempts before a resume; new ones are added.
         should_stop: called before each batch.
 

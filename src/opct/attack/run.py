@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from opct.attack import setup
 from opct.attack.config import AttackConfig
 from opct.attack.config import Refine as RefineConfig
-from opct.attack.grpo import check_training, no_learning_signal_warning, plan_training, train_attacker
+from opct.attack.grpo import (
+    Grpo,
+    TrainingPlan,
+    check_training,
+    no_learning_signal_warning,
+    plan_training,
+    train_attacker,
+)
 from opct.attack.loop import COMPLETE, AttackUsage, BudgetTracker, EpisodesResult, run_episodes
 from opct.attack.models import LocalModel
 from opct.attack.protocol import Attacker, ChatModel, FewShotExample, Subject
@@ -85,18 +92,12 @@ def run_attack(
         model = models.load(target, config.target, "target")
         policy = model.policy if isinstance(model, LocalModel) else None
         warnings = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-        player = ready
-        if ready is None and isinstance(config.attacker, RefineConfig):
-            player = Refine(models.load(config.attacker.model, config.attacker, "attacker"))
-        if plan is not None and folder.replaces:
-            check_training(plan, progress)
+        player = ready or _load_attacker(config, models, plan, folder, progress)
         stop.check()
         folder.begin(identity | {"target": model.identity(), "attacker": player and player.identity()})
         training = None
         if plan is not None:
-            _log_warnings(warnings, progress)  # before the training costs anything
-            player, shots, training = train_attacker(plan, model, scorer, folder, progress)
-            warnings += _log_warnings(no_learning_signal_warning(training), progress)
+            player, shots, training = _train(plan, model, scorer, folder, warnings, progress)
             pool = [*pool, *shots]
         assert player is not None
         on_behaviors, on_counterparts, spent = _play(
@@ -121,6 +122,27 @@ def run_attack(
         result = build_result(run)
         folder.write_result(result, subjects, on_behaviors.attempts)
     return AttackResult(folder.path, result)
+
+
+def _load_attacker(
+    config: AttackConfig, models: setup.ModelLoader, plan: TrainingPlan | None, folder: AttackDir, progress: Progress
+) -> Attacker | None:
+    """The attacker with its model; None if it must be trained first, after checking that training can start."""
+    if plan is not None and folder.replaces:
+        check_training(plan, progress)
+    if isinstance(config.attacker, RefineConfig):
+        return Refine(models.load(config.attacker.model, config.attacker, "attacker"))
+    return None
+
+
+def _train(
+    plan: TrainingPlan, model: ChatModel, scorer: Scorer, folder: AttackDir, warnings: list[str], progress: Progress
+) -> tuple[Grpo, list[FewShotExample], dict[str, Any]]:
+    """Train the attacker; problems of its training are added to `warnings`."""
+    _log_warnings(warnings, progress)  # before it costs anything
+    attacker, shots, summary = train_attacker(plan, model, scorer, folder, progress)
+    warnings += _log_warnings(no_learning_signal_warning(summary), progress)
+    return attacker, shots, summary
 
 
 def _play(

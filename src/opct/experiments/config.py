@@ -145,17 +145,14 @@ class Experiment:
         """Comparisons besides those with base and references. An arm with `after` is compared with the arm of its
         method that starts from the base (with equal settings, else the first). The file may add more.
         """
-        found = []
-        for arm in self.arms:
-            plain = [other for other in self.arms if arm.after is not None and self._is_plain_of(other, arm)]
+        found, plain_arms = [], [arm for arm in self.arms if arm.after is None]
+        for arm in (arm for arm in self.arms if arm.after is not None):
+            of_arm = (arm.combination, self.first_config(arm).method)
+            plain = [other for other in plain_arms if (other.combination, self.first_config(other).method) == of_arm]
             if plain:
                 alike = [other for other in plain if other.settings == arm.settings]
                 found.append((arm.name, (alike or plain)[0].name))
         return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
-
-    def _is_plain_of(self, other: Arm, arm: Arm) -> bool:
-        same_method = self.first_config(other).method == self.first_config(arm).method
-        return other.after is None and other.combination == arm.combination and same_method
 
     def first_config(self, arm: Arm) -> TrainConfig:
         """The settings of an arm with the first seed."""

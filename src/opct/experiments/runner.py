@@ -309,7 +309,6 @@ def ensure_evaluated(
     """Evaluate the last checkpoint of a run, or the base; suites of the same evaluation that have ended are reused.
 
     Args:
-        label: its label in the report.
         folder: a run, or another folder: for the model of `config` without an adapter.
     """
     if is_evaluated(label, folder, config, settings):

@@ -213,11 +213,7 @@ def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
 
 
 def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple[str, str]:
-    """The heading of a section, within its axis and alone.
-
-    Args:
-        several: whether the axis has several suites.
-    """
+    """The heading of a section, within its axis and alone; with the suite if the axis has `several`."""
     name, known = group_name(group), axis_info(axis).title
     if axis in (CAPABILITY, INSPECT):  # suites without groups
         name = "All benchmarks" if suite == CAPABILITY else suite_name(suite)

@@ -66,8 +66,6 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     """A table whose title and cells may come from outside.
 
     Args:
-        columns: their heads.
-        rows: a cell for each column.
         texts: the first columns that hold text, folded where they are long; those after them are right-aligned numbers.
     """
     from rich.box import SIMPLE_HEAD
