@@ -349,7 +349,7 @@ def query_target(
     """The target's reply to each prompt; None if there is no prompt, or it does not fit the target's context."""
     replies: list[Reply | None] = [None] * len(batch)
     asked = {}
-    for i, (_, one) in enumerate(zip(batch, prompts, strict=True)):
+    for i, (_, one) in enumerate(zip(batch, prompts, strict=True)):  # fails before the target is asked
         room = None if one.prompt is None else target.room(one.prompt)
         if one.prompt is not None and (room is None or room >= target.max_tokens):
             asked[i] = one.prompt
