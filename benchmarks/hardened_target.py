@@ -91,7 +91,7 @@ def trained(args: argparse.Namespace) -> tuple[Path, Path]:
         settings = [f"{setting}={json.dumps(value)}" for setting, value in values.items()]
         parts.next()
         remedy = f"delete {folder}, or name another --out"
-        ensure_trained(load_config(None, [*settings, *given]), name, overwrite=False, remedy=remedy, progress=parts)
+        ensure_trained(load_config(None, [*settings, *given]), name, remedy=remedy, progress=parts)
     parts.done()
     return args.out / "organism", args.out / "hardened"
 

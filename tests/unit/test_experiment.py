@@ -459,9 +459,8 @@ def test_a_run_with_other_settings_is_replaced_only_by_force(path: Path, tmp_pat
     run = begun(Path(config.output_dir), total_steps=2, dtype="float32")
     run.config_path.write_text(dump_config(config.model_copy(update={"eval_steps": 7, "max_steps": 9})))
     with pytest.raises(RunError, match="max_steps"):
-        module.ensure_trained(config, "sft", overwrite=False, progress=NullProgress())
-    assert module._is_other(config)
-    module.ensure_trained(config, "sft", overwrite=True, progress=NullProgress())
+        module.ensure_trained(config, "sft", progress=NullProgress())
+    module.ensure_trained(config, "sft", force=True, progress=NullProgress())
     assert [(how["resume"], how["overwrite"]) for how in seen] == [(False, True)]
 
 

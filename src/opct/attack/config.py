@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from opct.config.judge import EndpointSettings, JudgeConfig
-from opct.config.schema import DEFAULT_MODEL
+from opct.config.schema import DEFAULT_MODEL, Tag
 from opct.config.section import Section
 
 BUILTIN = "builtin"
@@ -17,18 +17,11 @@ Split = Literal["train", "validation", "test", "all"]
 class Thinking(Section):
     """How a model writes its reasoning."""
 
-    thinking_tags: tuple[str, str] | None = Field(
+    thinking_tags: tuple[Tag, Tag] | None = Field(
         None,
         description="Opening and closing tag of a reasoning block; by default those of the run's training, else of the "
         "chat template, else `<think>`.",
     )
-
-    @field_validator("thinking_tags")
-    @classmethod
-    def _two_tags(cls, tags: tuple[str, str] | None) -> tuple[str, str] | None:
-        if tags is not None and (not all(tags) or tags[0] == tags[1]):
-            raise ValueError("give two different tags, an opening and a closing one")
-        return tags
 
 
 class EndpointThinking(Thinking):
@@ -140,9 +133,7 @@ class AttackConfig(Section):
         "episode at a score of 1, or never.",
     )
     counterpart_episodes: int = Field(
-        1,
-        ge=0,
-        description="Episodes for each benign counterpart; these never end early. 0: none.",
+        1, ge=0, description="Episodes for each benign counterpart; these never end early. 0: none."
     )
     batch_size: int = Field(256, ge=1, description="Most attempts in one batch.")
     seed: int = Field(0, ge=0, description="Random seed.")

@@ -351,7 +351,6 @@ class RolloutCollector:
         return [rollout for group in groups for rollout in group]
 
     def _episodes(self, subject: Subject, attempts: Sequence[Attempt]) -> list[ScoredRollout]:
-        """The episodes of a behaviour, one rollout each."""
         numbers = sorted({one.episode for one in attempts})
         return [self._rollout(subject, n, [one for one in attempts if one.episode == n]) for n in numbers]
 

@@ -30,7 +30,6 @@ def counted(counts: Mapping[Any, int]) -> str:
 
 
 def row_of(result: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
-    """The row of a metric."""
     found: Mapping[str, Any] = next(row for row in result["rows"] if row["metric"] == metric)
     return found
 
@@ -68,7 +67,6 @@ def _replies(asked: int, cut: int, unscored: Mapping[str, int]) -> str:
 
 
 def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
-    """The result as tables."""
     from rich.console import Group
     from rich.text import Text
 

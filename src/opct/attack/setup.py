@@ -14,14 +14,7 @@ from opct.attack.best_of_n import BestOfN
 from opct.attack.config import BUILTIN, AttackConfig
 from opct.attack.loop import Rules
 from opct.attack.models import InspectModel, LocalModel
-from opct.attack.protocol import (
-    BEHAVIOR,
-    COUNTERPART,
-    Attacker,
-    ChatModel,
-    FewShotExample,
-    Subject,
-)
+from opct.attack.protocol import BEHAVIOR, COUNTERPART, Attacker, ChatModel, FewShotExample, Subject
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
 from opct.config.judge import EndpointSettings, JudgeConfig
@@ -122,7 +115,6 @@ def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> 
 
 
 def default_folder(target: str | Path | Policy, attacker: str) -> Path:
-    """The default folder of an attack."""
     name = str(target) if isinstance(target, str | Path) else target.name
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is not None and run.path == Path(name):
@@ -286,7 +278,6 @@ def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
 
 
 def rules_of(config: AttackConfig) -> Rules:
-    """The rules for behaviours."""
     shots = getattr(config.attacker, "shots", 0)
     return Rules(config.episodes, config.rounds, config.stop, shots, config.batch_size, config.seed)
 

@@ -243,16 +243,13 @@ class AttackDir(Journal):
     # -- journal
 
     def load_round(self, kind: Kind, round_: int) -> list[Attempt]:
-        """The attempts of a round that were made before."""
         return [one for one in self._attempts if (one.kind, one.round) == (kind, round_)]
 
     def log_started(self, n: int) -> None:
-        """Record that a batch of this many attempts begins; the record is on disk when this returns."""
         append_jsonl(self.attempts_path, {"started": n}, fsync=True)
         self._n_started += n
 
     def append(self, attempts: Sequence[Attempt], seconds: float) -> None:
-        """Store a batch; it is completely on disk when this returns."""
         rows = [_row(one) for one in attempts]
         append_jsonl(self.attempts_path, *rows, {"finished": len(rows), "seconds": seconds}, fsync=True)
         self._attempts += attempts

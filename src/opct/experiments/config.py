@@ -89,7 +89,9 @@ class ExperimentConfig(Section):
     @model_validator(mode="after")
     def check_across_settings(self) -> ExperimentConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
-        faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_attack_faults(self.attacks)]
+        twice = sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1})
+        faults = [f"seeds: {seed} is given twice; remove one of them" for seed in twice]
+        faults += [*_arm_faults(self.arms), *_attack_faults(self.attacks)]
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -143,17 +145,14 @@ class Experiment:
         """Comparisons besides those with base and references. An arm with `after` is compared with the arm of its
         method that starts from the base (with equal settings, else the first). The file may add more.
         """
-        found = []
-        for arm in self.arms:
-            plain = [other for other in self.arms if arm.after is not None and self._is_plain_of(other, arm)]
+        found, plain_arms = [], [arm for arm in self.arms if arm.after is None]
+        for arm in (arm for arm in self.arms if arm.after is not None):
+            of_arm = (arm.combination, self.first_config(arm).method)
+            plain = [other for other in plain_arms if (other.combination, self.first_config(other).method) == of_arm]
             if plain:
                 alike = [other for other in plain if other.settings == arm.settings]
                 found.append((arm.name, (alike or plain)[0].name))
         return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
-
-    def _is_plain_of(self, other: Arm, arm: Arm) -> bool:
-        same_method = self.first_config(other).method == self.first_config(arm).method
-        return other.after is None and other.combination == arm.combination and same_method
 
     def first_config(self, arm: Arm) -> TrainConfig:
         """The settings of an arm with the first seed."""
@@ -250,11 +249,6 @@ def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, ove
 
 
 # ------------------------------------------------------------------------------------------------------------ faults
-
-
-def _seed_faults(seeds: Sequence[int]) -> Iterator[str]:
-    for seed in sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        yield f"seeds: {seed} is given twice; remove one of them"
 
 
 def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

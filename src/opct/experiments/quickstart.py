@@ -151,7 +151,7 @@ class _Parts:
     def _do(self, label: str) -> None:
         if label in self.configs:
             self.steps.next()
-            ensure_trained(self.configs[label], label, overwrite=False, progress=self.steps, remedy=REMEDY)
+            ensure_trained(self.configs[label], label, progress=self.steps, remedy=REMEDY)
         self.steps.next()
         self.results[label] = ensure_evaluated(
             label, self.out / label, self._config(label), self.evaluation, progress=self.steps
@@ -190,7 +190,6 @@ def second() -> None:
 
 
 def _refuse_other_things(out: Path) -> None:
-    """Raise RunError if the folder holds files but no quickstart, or is a file."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file, but the quickstart needs a folder: choose another --out.")
     names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []

@@ -148,8 +148,9 @@ def run_experiment(
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
     experiment = experiment.in_dtype(shared_dtype(list(experiment.configs.values()), experiment.out))
-    if not force:
-        _refuse_other_runs(experiment)
+    for own in experiment.configs.values() if not force else ():
+        remedy = f"delete {own.output_dir} and the folders of arms after it and run again, replace it with --force"
+        is_finished(RunDir(own.output_dir), own, remedy=remedy)
     _check_inputs(experiment)
     steps, failed = StepProgress(progress or NullProgress()), dict[str, str]()
     jobs = list(_jobs(experiment, force, steps, failed))
@@ -260,7 +261,7 @@ def _train(
     try:
         if before in failed:
             raise TrainingError(f"it continues {before}, which failed")
-        ensure_trained(config, name, overwrite=force and _is_other(config), progress=steps)
+        ensure_trained(config, name, force=force, progress=steps)
     except TrainingError as error:
         failed[name] = " ".join(str(error).split())
         steps.log(f"{name} failed, and is not measured: {failed[name]}")
@@ -270,20 +271,32 @@ def _train(
 
 
 def ensure_trained(
-    config: TrainConfig, name: str, *, overwrite: bool, progress: Progress, remedy: str = "replace the run with --force"
+    config: TrainConfig,
+    name: str,
+    *,
+    progress: Progress,
+    force: bool = False,
+    remedy: str = "replace the run with --force",
 ) -> None:
     """Train or resume a run, unless it is finished.
 
+    Args:
+        force: replace a run with other settings, data or weights to begin with.
+
     Raises:
         KeyboardInterrupt: a signal asked training to stop; it is saved.
-        RunError: the folder holds a run with other settings, data or weights to begin with.
+        RunError: the folder holds such a run, and `force` is false.
     """
-    run = RunDir(config.output_dir)
-    resume = run.is_run and not overwrite
-    if resume and is_finished(run, config, remedy=remedy):
-        progress.log(f"{name}: trained already in {run.path}")
-        return
-    result = train(config, resume=resume, overwrite=run.is_run and overwrite, progress=progress)
+    run, is_other = RunDir(config.output_dir), False
+    try:
+        if is_finished(run, config, remedy=remedy):
+            progress.log(f"{name}: trained already in {run.path}")
+            return
+    except RunError:
+        if not force:
+            raise
+        is_other = True
+    result = train(config, resume=run.is_run and not is_other, overwrite=is_other, progress=progress)
     release_memory()
     if result.status == "interrupted":
         progress.log(f"{name}: saved after step {result.step}; the same command continues from there")
@@ -291,17 +304,11 @@ def ensure_trained(
 
 
 def ensure_evaluated(
-    label: str,
-    folder: Path,
-    config: TrainConfig,
-    settings: EvalConfig,
-    *,
-    progress: Progress,
+    label: str, folder: Path, config: TrainConfig, settings: EvalConfig, *, progress: Progress
 ) -> dict[str, Any]:
     """Evaluate the last checkpoint of a run, or the base; suites of the same evaluation that have ended are reused.
 
     Args:
-        label: its label in the report.
         folder: a run, or another folder: for the model of `config` without an adapter.
     """
     if is_evaluated(label, folder, config, settings):
@@ -433,29 +440,8 @@ def shared_dtype(configs: Sequence[TrainConfig], out: Path) -> str:
     return str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
 
 
-def _refuse_other_runs(experiment: Experiment) -> None:
-    """Raise RunError before training if an existing run does not match the experiment."""
-    for config in experiment.configs.values():
-        folder = config.output_dir
-        remedy = f"delete {folder} and the folders of arms after it and run again, replace it with --force"
-        is_finished(RunDir(folder), config, remedy=remedy)
-
-
-def _is_other(config: TrainConfig) -> bool:
-    """Whether the folder holds a run that cannot be resumed with this config."""
-    try:
-        is_finished(RunDir(config.output_dir), config)
-    except RunError:
-        return True
-    return False
-
-
 def _check_inputs(experiment: Experiment) -> None:
-    """Check the data of suites and attacks before training, unless everything is evaluated already.
-
-    Raises:
-        DataError, EvaluationError, ConfigError: a suite, a judge or an attack cannot be used.
-    """
+    """Check the data of suites and attacks before training, unless everything is evaluated already."""
     settings = experiment.config.evaluation
     runs = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
     base = _base_config(experiment)

@@ -31,13 +31,7 @@ from opct.reports.wording import capitalized, inside
 
 TRAIN_HEADLINE = ("sycophancy_rate", "accuracy_biased", "attack_success_rate", "warning_rate")
 """Metrics of the training families in the headline; the others are folded away."""
-FOLDED = (
-    "accuracy_gap",
-    "switch_to_bias",
-    "partial_rate",
-    "prompt_level_loose_acc",
-    "inst_level_loose_acc",
-)
+FOLDED = ("accuracy_gap", "switch_to_bias", "partial_rate", "prompt_level_loose_acc", "inst_level_loose_acc")
 """Metrics that are always folded away: a similar one is in the headline."""
 SECTION_ORDER = ("held_out", "train", "all", "clean", "bare", "benign_held_out", "benign_bare", "benign")
 GENERALITY = ("clean", "all", "held_out", "benign", "train")
@@ -219,11 +213,7 @@ def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
 
 
 def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple[str, str]:
-    """The heading of a section, within its axis and alone.
-
-    Args:
-        several: whether the axis has several suites.
-    """
+    """The heading of a section, within its axis and alone; with the suite if the axis has `several`."""
     name, known = group_name(group), axis_info(axis).title
     if axis in (CAPABILITY, INSPECT):  # suites without groups
         name = "All benchmarks" if suite == CAPABILITY else suite_name(suite)

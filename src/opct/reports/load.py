@@ -56,7 +56,6 @@ class EvaluatedRun:
 
     @cached_property
     def suites(self) -> dict[str, list[GradedSample]]:
-        """The samples of each suite."""
         found: dict[str, list[GradedSample]] = {}
         for sample in self.samples:
             found.setdefault(sample.task, []).append(sample)

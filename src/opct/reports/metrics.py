@@ -75,10 +75,7 @@ OTHER_AXES = (
         BENIGN,
         "Benign requests",
         "Ordinary requests without any pressure: do the replies stay as good as before?",
-        side_effects=(
-            (("accuracy_identity", None),),
-            (("over_refusal_rate", BENIGN),),
-        ),
+        side_effects=((("accuracy_identity", None),), (("over_refusal_rate", BENIGN),)),
     ),
     AxisInfo(
         INSPECT,

@@ -28,27 +28,12 @@ from opct.reports import charts
 from opct.reports.arms import Arm
 from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
-from opct.reports.figures import (
-    axis_figures,
-    change_figures,
-    first_figure,
-    judged_note,
-    training_figures,
-)
+from opct.reports.figures import axis_figures, change_figures, first_figure, judged_note, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
 from opct.reports.training import COST_COLUMNS, cost_rows, families_note, rollouts_over_time
-from opct.reports.verdict import (
-    axis_verdict,
-    findings,
-    headlines,
-    main_arm,
-    other_arms_note,
-    subtitle,
-    summary,
-    title,
-)
+from opct.reports.verdict import axis_verdict, findings, headlines, main_arm, other_arms_note, subtitle, summary, title
 from opct.runs.console import pluralize
 
 BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))

@@ -52,7 +52,6 @@ def find_warnings(comparison: Comparison) -> list[str]:
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings of the evaluations and teacher checks."""
     told = []
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
@@ -81,7 +80,6 @@ def _with_spans(texts: Sequence[str]) -> str:
 
 
 def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings about weak judges and weak rules."""
     for run in runs:
         for row in run.rows:
             text = (row.get("settings") or {}).get("judge_warning") or rules_weakness(row)

@@ -66,8 +66,6 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     """A table whose title and cells may come from outside.
 
     Args:
-        columns: their heads.
-        rows: a cell for each column.
         texts: the first columns that hold text, folded where they are long; those after them are right-aligned numbers.
     """
     from rich.box import SIMPLE_HEAD
@@ -178,7 +176,8 @@ class PlainProgress:
         own = self._n - self._initial
         if not ended and self._total and own and self._n >= EARLY * self._total:
             parts.append(f"left {duration(elapsed / own * (self._total - self._n))}")
-        return "  ".join([*parts, fields_text(self._fields)]).rstrip()
+        fields = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in self._fields.items()}
+        return "  ".join([*parts, " ".join(f"{name}={value}" for name, value in fields.items())]).rstrip()
 
     def _say(self, line: str) -> None:
         self.console.print(as_text(line), highlight=False, soft_wrap=True)
@@ -246,12 +245,6 @@ def shows_progress(call: F) -> F:
             return call(*arguments, progress=own, **keywords)
 
     return cast("F", shown)
-
-
-def fields_text(fields: dict[str, Field]) -> str:
-    """Fields as `kl=0.213 tokens=768`."""
-    shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in fields.items()}
-    return visible(" ".join(f"{name}={text}" for name, text in shown.items()))
 
 
 # ----------------------------------------------------------------------------------------------------------- signals

@@ -326,19 +326,15 @@ class RunDir:
     # ------------------------------------------------- checkpoints: see the functions of opct.runs.checkpoints
 
     def checkpoints(self) -> list[tuple[int, Path]]:
-        """(step, folder) of each checkpoint, oldest first."""
         return checkpoints.listed(self.checkpoints_dir)
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any] | None = None) -> Path:
-        """Write a checkpoint that is complete or absent, and return its folder."""
         return checkpoints.save(self.checkpoints_dir, step, write, state or {})
 
     def latest_checkpoint(self) -> Path | None:
-        """The newest checkpoint, every file of it verified; None if there is none."""
         return checkpoints.latest(self.checkpoints_dir)
 
     def prune(self, keep: int, best_step: int | None = None) -> list[Path]:
-        """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
         return checkpoints.prune(self.checkpoints_dir, keep, best_step)
 
     def checkpoint_named(self, path: str | Path) -> Path | None:

@@ -84,11 +84,7 @@ def sum_usage(costs: Sequence[Usage]) -> Usage:
 
 
 def earlier_usage(manifest: Mapping[str, Any], adapter: object) -> Mapping[str, Any] | None:
-    """Steps and seconds of what a run continued, from its manifest; None where it began with the base.
-
-    Args:
-        adapter: its `model.adapter`.
-    """
+    """Steps and seconds of what a run continued (`model.adapter`), from its manifest; None: it began with the base."""
     return (manifest.get("earlier") or UNKNOWN) if adapter else None
 
 
