@@ -127,7 +127,7 @@ class DPO(Method[Preference]):
         slope = torch.where(preferred, slope * pair_weights * self.config.loss.dpo_beta, 0.0)
         # the slope is the weight of every token's log-prob, so a second pass over the logits gives the gradient
         on_tokens = torch.cat([slope, -slope]).repeat_interleave(torch.tensor(student.lengths, device=mask.device))
-        linear = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student).loss
+        linear, _ = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student)
         loss = linear - linear.detach() + (value * pair_weights).sum()
         means = _means(rollouts, chosen.tolist(), rejected.tolist(), preferred.tolist())
         of_pairs = [[x] if any(r.mask) else [] for x, r in zip(value.tolist(), rollouts, strict=True)]
