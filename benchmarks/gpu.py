@@ -166,7 +166,7 @@ def loss(cell: dict[str, Any]) -> dict[str, Any]:
         ids, head = torch.zeros(n, dtype=torch.long, device=device), Head(weight, None, dtype)
         policy, teacher = (Scores(states, ids, head, (n,)) for states in (hidden, other))
         weights = torch.full((n,), 1 / n, device=device)
-        return one_pass(lambda values: values.divergence, weights, policy, teacher, reverse_kl_gradient).loss
+        return one_pass(lambda values: values.divergence, weights, policy, teacher, reverse_kl_gradient)[0]
 
     def plain() -> torch.Tensor:
         return reverse_kl((hidden @ weight.T).float(), (other @ weight.detach().T).float()).mean()

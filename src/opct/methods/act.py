@@ -30,6 +30,7 @@ from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout
 from opct.methods.rollouts import Rollout, answer_open_turns, by_axis, by_kind, in_loss
 from opct.models.backbone import residual_streams
+from opct.models.inference.prefill import common_beginning
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
@@ -42,7 +43,6 @@ class ActivationPair(Rollout):
 
     @property
     def answers(self) -> list[Completion]:
-        """None."""
         return []
 
     @classmethod
@@ -114,12 +114,7 @@ class ACT(Method[ActivationPair]):
 
 def end_in_common(rendered: RenderedPair) -> int:
     """How many tokens the common end of both prompts has."""
-    n = 0
-    for a, b in zip(reversed(rendered.prompt_ids or []), reversed(rendered.teacher_ids), strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
+    return common_beginning((rendered.prompt_ids or [])[::-1], rendered.teacher_ids[::-1])
 
 
 def _rollout(rendered: RenderedPair, n: int) -> ActivationPair:

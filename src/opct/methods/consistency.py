@@ -51,16 +51,16 @@ def consistency_loss(
         weights: the weight of each token in the loss of the whole step, [tokens] a rollout.
     """
     if config.estimator == "sampled":
-        found = one_pass(
-            _sampled(student.lengths, rollouts, config), flat_weights(student, weights), student, reference
-        )
+        per_token = _sampled(student.lengths, rollouts, config)
+        loss, found = one_pass(per_token, flat_weights(student, weights), student, reference)
         kl = found.log_probs - _teacher_log_probs(found.teacher_log_probs, rollouts, found.log_probs)
     else:
         per_token = _differentiated(student.lengths, rollouts, config)
-        found = one_pass(per_token, flat_weights(student, weights), student, reference, divergence_gradient(config))
+        function = divergence_gradient(config)
+        loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, function)
         assert found.divergence is not None
         kl = found.divergence
-    return MicroLoss(found.loss, by_rollout(kl, student.lengths), by_rollout(found.log_probs, student.lengths))
+    return MicroLoss(loss, by_rollout(kl, student.lengths), by_rollout(found.log_probs, student.lengths))
 
 
 def kl_name(config: LossConfig) -> str:

@@ -58,21 +58,17 @@ class Preference(Rollout):
 
     @property
     def answers(self) -> list[Completion]:
-        """Both."""
         return [self.completion, self.rejected]
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of both."""
         return [len(answer.token_ids) for answer in self.answers]
 
     @property
     def n_in_loss(self) -> int:
-        """Tokens of both."""
         return sum(self.mask) + sum(self.rejected_mask)
 
     def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        """The rejected answer."""
         row = completion_row(self.rejected, policy, logprobs=logprobs)
         return {"rejected": row | {"in_loss": list(self.rejected_mask), "seed": self.rejected.seed}}
 
@@ -80,13 +76,11 @@ class Preference(Rollout):
     def from_row(
         cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
     ) -> Self:
-        """With the rejected answer."""
         chosen, rejected = Rollout.from_row(row, pair, prompt_ids, teacher_ids), row["rejected"]
         answer = completion_from(rejected, len(prompt_ids))
         return cls(**vars(chosen), rejected=answer, rejected_mask=tuple(rejected["in_loss"]))
 
     def dummy(self) -> Self:
-        """Two such answers."""
         found = super().dummy()
         return dataclasses.replace(found, rejected=found.completion, rejected_mask=found.mask)
 
@@ -127,7 +121,7 @@ class DPO(Method[Preference]):
         slope = torch.where(preferred, slope * pair_weights * self.config.loss.dpo_beta, 0.0)
         # the slope is the weight of every token's log-prob, so a second pass over the logits gives the gradient
         on_tokens = torch.cat([slope, -slope]).repeat_interleave(torch.tensor(student.lengths, device=mask.device))
-        linear = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student).loss
+        linear, _ = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student)
         loss = linear - linear.detach() + (value * pair_weights).sum()
         means = _means(rollouts, chosen.tolist(), rejected.tolist(), preferred.tolist())
         of_pairs = [[x] if any(r.mask) else [] for x, r in zip(value.tolist(), rollouts, strict=True)]

@@ -93,11 +93,12 @@ class GRPO(Method[ScoredRollout]):
             reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
         student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
         per_token = _clipped(rollouts, self.config)
-        found = one_pass(per_token, flat_weights(student, weights), student, reference, losses.reverse_kl_gradient)
+        kl_gradient = losses.reverse_kl_gradient
+        loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, kl_gradient)
         assert found.divergence is not None
         rewards = [r.reward for r in rollouts if r.reward is not None and not r.is_rehearsed]
         return MicroLoss(
-            found.loss,
+            loss,
             by_rollout(found.divergence, student.lengths),
             by_rollout(found.log_probs, student.lengths),
             means={"train/reward": rewards},

@@ -70,8 +70,13 @@ def _setting_faults(config: TrainConfig) -> Iterator[str]:
     if config.method not in METHODS:
         yield f"method={config.method}: {unknown('method', config.method, TRAINABLE)}"
         return
-    method = METHODS[config.method]
-    yield from (*_unused(method, config), *method.setting_faults(config), *_engine_faults(method, config))
+    method, defaults = METHODS[config.method], LossConfig()
+    for name in method.unused_settings:
+        value = getattr(config.loss, name)
+        if value != getattr(defaults, name):
+            yield f"loss.{name}={value} with method: {config.method}: {method.unused_because}; leave it out"
+    yield from method.setting_faults(config)
+    yield from _engine_faults(method, config)
 
 
 def refuse_attackers(config: TrainConfig) -> None:
@@ -82,14 +87,6 @@ def refuse_attackers(config: TrainConfig) -> None:
             f"method={config.method} trains an attacker against its target: use `{command}`, or opct.run_attack; "
             f"`opct train` takes {', '.join(TRAINABLE)}."
         )
-
-
-def _unused(method: type[Method], config: TrainConfig) -> Iterator[str]:
-    defaults = LossConfig()
-    for name in method.unused_settings:
-        value = getattr(config.loss, name)
-        if value != getattr(defaults, name):
-            yield f"loss.{name}={value} with method: {config.method}: {method.unused_because}; leave it out"
 
 
 def _engine_faults(method: type[Method], config: TrainConfig) -> Iterator[str]:

@@ -57,7 +57,6 @@ class Rollout:
 
     @property
     def n_in_loss(self) -> int:
-        """Tokens in the loss."""
         return sum(self.mask)
 
     def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:

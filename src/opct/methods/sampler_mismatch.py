@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from opct import distributed
 from opct.config.schema import RolloutConfig
@@ -25,7 +24,6 @@ from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout, in_loss
 
-Key = TypeVar("Key", bound=Hashable)
 NAME = "rollout/mismatch_kl"
 MOST_EXPONENT = 700.0  # exp of more is no float
 
@@ -35,39 +33,35 @@ class StepMetrics:
 
     def __init__(self, method: Method):
         self._offline = method.offline
-        self._means: dict[str, list[float]] = defaultdict(list)
-        self._by_axis: dict[tuple[str, str], list[float]] = defaultdict(list)
+        # by metric and axis; None for the metric of all axes
+        self._values: dict[tuple[str, str | None], list[float]] = defaultdict(list)
 
     def observe(self, rollouts: Sequence[Rollout], micro: MicroLoss) -> None:
         """Add a micro-batch, and compare the sampler's log-probs with those of the loss."""
         for name, values in micro.means.items():
-            self._means[name] += values
+            self._values[name, None] += values
         for name, axes in micro.by_axis.items():
             for axis, values in axes.items():
-                self._by_axis[name, axis] += values
+                self._values[name, axis] += values
         if not self._offline and micro.log_probs is not None:
             ratios = [
                 [mu - pi for mu, pi in zip(r.completion.logprobs, own, strict=True)]
                 for r, own in zip(rollouts, micro.log_probs, strict=True)
             ]
             for own in in_loss(rollouts, ratios):
-                self._means[NAME] += own
-                self._means[f"{NAME}_k3"] += [math.expm1(min(MOST_EXPONENT, -x)) + x for x in own]
+                self._values[NAME, None] += own
+                self._values[f"{NAME}_k3", None] += [math.expm1(min(MOST_EXPONENT, -x)) + x for x in own]
 
     def metrics(self) -> dict[str, float]:
         """The method's means and both estimates, over all processes; without those that have no values."""
-        means, by_axis = zip(*distributed.all_gather_object((dict(self._means), dict(self._by_axis))), strict=True)
-        of_axes = {key: own for key, own in _joined(by_axis).items() if own}
-        several = len({axis for _, axis in of_axes}) > 1
-        values = _joined(means) | {f"{name}_{axis}": own for (name, axis), own in of_axes.items() if several}
-        return {name: sum(own) / len(own) for name, own in sorted(values.items()) if own}
-
-
-def _joined(parts: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:
-    """The numbers of all processes by key."""
-    return {
-        key: [value for own in parts for value in own.get(key, ())] for key in {key for own in parts for key in own}
-    }
+        joined: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+        for part in distributed.all_gather_object(self._values):
+            for key, own in part.items():
+                joined[key] += own
+        means = {key: sum(own) / len(own) for key, own in joined.items() if own}
+        several = len({axis for _, axis in means} - {None}) > 1
+        kept = {key: mean for key, mean in means.items() if several or key[1] is None}
+        return dict(sorted((name if axis is None else f"{name}_{axis}", mean) for (name, axis), mean in kept.items()))
 
 
 def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int, *, dropout: bool) -> None:

@@ -32,9 +32,9 @@ class SFT(Method[Rollout]):
     ) -> MicroLoss:
         """The cross-entropy of the answers after the perturbed prompts."""
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts], prefix=prefixes.policy)
-        found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
+        loss, found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(found.log_probs, student.lengths)
-        return MicroLoss(found.loss, self._forward_kl(log_probs, rollouts), log_probs)
+        return MicroLoss(loss, self._forward_kl(log_probs, rollouts), log_probs)
 
     def _forward_kl(
         self, log_probs: Sequence[Sequence[float]], rollouts: Sequence[Rollout]

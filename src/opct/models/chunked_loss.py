@@ -42,24 +42,14 @@ class TokenValues:
     divergence: Float[Tensor, " chunk"] | None
 
 
-@dataclass(frozen=True)
-class OnePass:
-    """A loss and the values of each token that it used; the loss alone has a gradient."""
-
-    loss: Float[Tensor, ""]
-    log_probs: Float[Tensor, " tokens"]
-    teacher_log_probs: Float[Tensor, " tokens"] | None
-    divergence: Float[Tensor, " tokens"] | None
-
-
 def one_pass(
     per_token: PerTokenLoss,
     weights: Float[Tensor, " tokens"],
     policy: Scores,
     teacher: Scores | None = None,
     divergence: DivergenceGradient | None = None,
-) -> OnePass:
-    """sum_t weights_t per_token_t, with its gradient to the policy's hidden states and its head.
+) -> tuple[Float[Tensor, ""], TokenValues]:
+    """sum_t weights_t per_token_t, with its gradient to the policy's hidden states and head, and all tokens' values.
 
     Args:
         per_token: from the values of a chunk's tokens to their losses, [chunk]; differentiable in `log_probs` and
@@ -74,12 +64,13 @@ def one_pass(
     losses = torch.zeros_like(work.log_probs)
     for start in reversed(range(0, len(policy.hidden), scoring.CHUNK_TOKENS)):
         rows = slice(start, min(start + scoring.CHUNK_TOKENS, len(policy.hidden)))
-        chunk = work.read(rows)
-        on_divergence, on_log_probs, losses[rows] = _derivatives(per_token, chunk.values, weights[rows])
-        work.add(chunk, on_divergence, on_log_probs)
-        del chunk  # its memory is free for the next
+        logits, unit = work.read(rows)
+        on_divergence, on_log_probs, losses[rows] = _derivatives(per_token, work.values(rows), weights[rows])
+        if unit is not None:
+            work.add(rows, logits, unit, on_divergence, on_log_probs)
+        del logits, unit  # their memory is free for the next
     loss = _KnownGradient.apply((losses * weights).sum(), policy.hidden, head.weight, head.bias, *work.gradients)
-    return work.result(loss)
+    return loss, work.values(slice(0, len(losses)))
 
 
 def _derivatives(
@@ -97,19 +88,6 @@ def _derivatives(
         found = torch.autograd.grad((loss * weights).sum(), inputs, allow_unused=True)
     on_divergence = None if given.divergence is None else found[0]
     return on_divergence, found[-1], loss.detach()
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """A chunk's logits before the head's scalings, and `unit`, the gradient of its divergence to them.
-
-    Without a divergence `unit` is the gradient of the log-probs; it is None if no gradient is wanted. Shapes:
-    [chunk, vocabulary].
-    """
-
-    values: TokenValues
-    logits: Tensor
-    unit: Tensor | None
 
 
 class _Pass:
@@ -131,8 +109,12 @@ class _Pass:
         ]
 
     @torch.no_grad()
-    def read(self, rows: slice) -> _Chunk:
-        """The values of a chunk of tokens, block by block."""
+    def read(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Compute the values of a chunk of tokens, block by block.
+
+        Returns [chunk, vocabulary] twice: the logits before the head's scalings, and the gradient of the divergence
+        (without one, of the log-probs) to them; None if no gradient is wanted.
+        """
         tokens, head = self._policy.token_ids[rows], self._head
         logits, teacher_logits = self._projection.project(rows)
         unit = torch.empty_like(logits, dtype=head.compute_dtype) if self._any_wanted else None
@@ -149,27 +131,21 @@ class _Pass:
             if unit is not None:
                 gradient = _log_prob_gradient(log_p, tokens[block]) if gradient is None else gradient
                 unit[block] = head.through_scaling(gradient, finished)
-        return _Chunk(self._values(rows), logits, unit)
+        return logits, unit
 
-    def result(self, loss: Tensor) -> OnePass:
-        """The loss with the values of the whole batch."""
-        values = self._values(slice(0, len(self.log_probs)))
-        return OnePass(loss, values.log_probs, values.teacher_log_probs, values.divergence)
-
-    def _values(self, rows: slice) -> TokenValues:
+    def values(self, rows: slice) -> TokenValues:
         teacher_log_probs = None if self._teacher is None else self.teacher_log_probs[rows]
         divergences = None if self._divergence is None else self.divergences[rows]
         return TokenValues(rows, self.log_probs[rows], teacher_log_probs, divergences)
 
     @torch.no_grad()
-    def add(self, chunk: _Chunk, on_divergence: Tensor | None, on_log_probs: Tensor | None) -> None:
+    def add(
+        self, rows: slice, logits: Tensor, unit: Tensor, on_divergence: Tensor | None, on_log_probs: Tensor | None
+    ) -> None:
         """Carry a chunk's gradient through the head."""
-        if chunk.unit is None:
-            return
-        rows, unit = chunk.values.rows, chunk.unit
         scale = on_log_probs if self._divergence is None else on_divergence
         if self._divergence is not None and on_log_probs is not None:
-            self._combine(chunk, on_divergence, on_log_probs)
+            self._combine(rows, logits, unit, on_divergence, on_log_probs)
             scale = None
         to_hidden, to_weight, to_bias = self.gradients
         if scale is None:
@@ -181,12 +157,13 @@ class _Pass:
         if to_bias is not None:
             to_bias += scale.to(unit.dtype) @ unit
 
-    def _combine(self, chunk: _Chunk, on_divergence: Tensor | None, on_log_probs: Tensor) -> None:
+    def _combine(
+        self, rows: slice, logits: Tensor, unit: Tensor, on_divergence: Tensor | None, on_log_probs: Tensor
+    ) -> None:
         """unit <- a unit + b (onehot - p), for a loss of divergence and log-probs."""
-        head, tokens, unit = self._head, self._policy.token_ids[chunk.values.rows], chunk.unit
-        assert unit is not None
-        for block in _blocks(chunk.logits):
-            finished = head.finish(chunk.logits[block])
+        head, tokens = self._head, self._policy.token_ids[rows]
+        for block in _blocks(logits):
+            finished = head.finish(logits[block])
             own = _log_prob_gradient(finished.log_softmax(-1), tokens[block])
             own = head.through_scaling(own, finished) * on_log_probs[block, None]
             unit[block] = own if on_divergence is None else own + unit[block] * on_divergence[block, None]

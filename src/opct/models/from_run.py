@@ -84,7 +84,8 @@ def adapter_folder(adapter: str | None) -> Path | None:
     """
     if adapter is None:
         return None
-    folder = _first_adapter(adapter, RunDir(adapter).latest_checkpoint())
+    RunDir(adapter).latest_checkpoint()  # verifies it
+    folder = adapter_now(adapter)
     if folder is None:
         raise ModelError(
             f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
@@ -96,12 +97,8 @@ def adapter_now(adapter: str | None) -> Path | None:
     """As `adapter_folder`, without verification; None also if it is gone."""
     if adapter is None:
         return None
-    return _first_adapter(adapter, *(checkpoint for _, checkpoint in RunDir(adapter).checkpoints()[-1:]))
-
-
-def _first_adapter(adapter: str, checkpoint: Path | None = None) -> Path | None:
-    paths = [Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])]
-    return next((path for path in paths if (path / "adapter_config.json").is_file()), None)
+    folders = [Path(adapter), *(checkpoint / "adapter" for _, checkpoint in RunDir(adapter).checkpoints()[-1:])]
+    return next((folder for folder in folders if (folder / "adapter_config.json").is_file()), None)
 
 
 def _of_run(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from opct import distributed
-from opct.config.schema import ModelConfig, TrainConfig
+from opct.config.schema import TrainConfig
 from opct.models.backbone import Backbone, full_tensor
 from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
@@ -44,13 +44,9 @@ def wants_shards(config: TrainConfig) -> bool:
     device = choose_device(config.model.device)
     if device.type != "cuda":
         return False
-    return distributed.any_rank(_bytes_whole(config.model) > FITS * torch.cuda.mem_get_info()[1])
-
-
-def _bytes_whole(config: ModelConfig) -> int:
-    """Bytes of the frozen weights, without loading them."""
-    dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
-    return sum(p.numel() for p in empty_model(config).parameters()) * dtype.itemsize
+    number_bytes = 4 if config.model.dtype == "float32" else 2
+    whole = number_bytes * sum(p.numel() for p in empty_model(config.model).parameters())
+    return distributed.any_rank(whole > FITS * torch.cuda.mem_get_info()[1])
 
 
 class Shards:
@@ -160,12 +156,10 @@ def shard(policies: Sequence[Policy], device: torch.device, rollout_weights: str
             backbone.bare_model.set_attn_implementation("sdpa")  # grouped attention is for the CPU it was loaded on
         # checked on the whole model: shards give the same answers, which are cached
         no_prefix_sharing_reason(backbone), no_shared_rows_reason(backbone)
-    for backbone in backbones:
-        Shards(backbone, device)
+    shards = [Shards(backbone, device) for backbone in backbones]
     gathered = rollout_weights == "gathered" or (rollout_weights == "auto" and _fit_gathered(backbones, device))
-    for backbone in backbones:
-        assert backbone.shards is not None
-        backbone.shards.gathered = gathered
+    for own in shards:
+        own.gathered = gathered
 
 
 @contextlib.contextmanager

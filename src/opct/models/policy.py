@@ -56,6 +56,8 @@ class Policy:
 
     Attributes:
         backbone: the network; sampling and scoring run on it.
+        model: the transformers model, or the PEFT model around it.
+        dtype: of matrix products.
         renderer: turns chat messages into token ids.
         dtype_reason: why matrix products run in `dtype`.
     """
@@ -73,27 +75,14 @@ class Policy:
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
         self.renderer = renderer or Renderer(tokenizer)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=loading.stop_ids(tokenizer, model))
+        self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
         self.context_length = context_length(self.backbone.decoder.config)
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: str | None = None
 
     @property
-    def model(self) -> Any:
-        """The transformers model, or the PEFT model around it."""
-        return self.backbone.model
-
-    @property
-    def has_adapter(self) -> bool:
-        return self.backbone.has_adapter
-
-    @property
     def device(self) -> torch.device:
         return self.backbone.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of matrix products."""
-        return self.backbone.dtype
 
     @property
     def quantization(self) -> str | None:
@@ -143,7 +132,6 @@ class Policy:
             own = model.peft_config[loading.TRAINED_ADAPTER]
             own.base_model_name_or_path, own.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
-            loading.check_vocabulary(tokenizer, model)
             name = config.name_or_path
             return cls(model, tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
 

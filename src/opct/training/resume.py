@@ -317,15 +317,6 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     return total is not None and last >= total
 
 
-def refuse_longer_run(run: RunDir, step: int, total_steps: int) -> None:
-    """Raise RunError if a resumed run has already trained for longer than the settings ask for."""
-    if step > total_steps:
-        raise RunError(
-            f"{run.path} has trained {step} steps, but the settings now ask for {total_steps}: restore the number of "
-            "steps, or start another run in another output_dir."
-        )
-
-
 def _weight_faults(
     manifest: Mapping[str, Any], config: TrainConfig, of: Sequence[str] = ("base", "adapter")
 ) -> list[str]:

@@ -48,11 +48,6 @@ class TrainingData:
     validation_anchors: list[RenderedPair]
     left_out: list[Overlong]
 
-    @property
-    def everything(self) -> list[RenderedPair]:
-        """Pairs that are trained on or held out."""
-        return [*self.pairs, *self.anchors, *self.validation, *self.validation_anchors]
-
     @cached_property
     def streams(self) -> dict[str, list[RenderedPair]]:
         """The pairs grouped for sampling; see `streams_of`."""
@@ -239,7 +234,7 @@ def _start_engine(setup: TrainingSetup) -> None:
     Raises:
         EngineError, ConfigError: it cannot be used.
     """
-    config, policy = setup.config, setup.policy
+    config, data, policy = setup.config, setup.data, setup.policy
     if config.rollout.engine == "in_process":
         return
     if policy.backbone.shards is not None:
@@ -248,7 +243,7 @@ def _start_engine(setup: TrainingSetup) -> None:
             "use parallel.strategy=ddp, or rollout.engine=in_process."
         )
     most = config.rollout.max_completion_tokens + 1
-    everything = setup.data.everything
+    everything = [*data.pairs, *data.anchors, *data.validation, *data.validation_anchors]
     sides = [side for r in everything for side in (r.prompt_ids, r.teacher_ids)]
     # the length of a prompt with open turns is not known yet
     longest = policy.context_length if None in sides else max(len(side or []) for side in sides) + most

@@ -23,7 +23,7 @@ from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair
-from opct.errors import DivergenceError, NonFiniteError
+from opct.errors import DivergenceError, NonFiniteError, RunError
 from opct.methods.base import Method
 from opct.methods.offline import answers_to, offline_answers, offline_cost
 from opct.methods.registry import method_class, refuse_attackers
@@ -53,7 +53,6 @@ from opct.training.resume import (
     Counters,
     load_checkpoint,
     origin,
-    refuse_longer_run,
     refuse_lost_metrics,
     refuse_other_run,
     write_checkpoint,
@@ -128,15 +127,17 @@ def train(
         CheckpointError: a checkpoint could not be written or is corrupt; the last good one is intact.
         SystemExit: another process of the launcher failed.
     """
-    progress = (progress if distributed.is_main() else None) or NullProgress()
+    is_main = distributed.is_main()
+    progress = (progress if is_main else None) or NullProgress()
     with distributed.session(config.parallel, config.model.device), contextlib.ExitStack() as stack:
         check_trackers(config.report_to)
         if method is None:
             refuse_attackers(config)
-        run = stack.enter_context(_open(config, resume, overwrite))
+        run = RunDir(config.output_dir)
+        if is_main:  # it alone locks the folder and writes to it
+            run = stack.enter_context(RunDir.create(config.output_dir, resume=resume, overwrite=overwrite))
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
-        is_main = distributed.is_main()
         found = (run.read_manifest() if resume else {}, with_weights(config.model)) if is_main else ({}, config.model)
         before, model = distributed.broadcast_object(found)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
@@ -158,7 +159,7 @@ def train(
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         setup.publish(counters.step)
         trained = _make_method(setup, run, progress, stop) if method is None else method(setup, run)
-        tracker = stack.enter_context(contextlib.closing(Tracker(run if distributed.is_main() else None, config)))
+        tracker = stack.enter_context(contextlib.closing(Tracker(run if is_main else None, config)))
         return _Loop(run, setup, trained, tracker, optimizer, counters, progress, stop).run_steps()
 
 
@@ -184,13 +185,6 @@ def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: St
     sampler = None if engine is None else engine.base()
     source = offline_answers(kind, policy, teacher, pairs, config, run, answered, sampler=sampler)
     return kind(policy, teacher, config, source)
-
-
-def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.AbstractContextManager[RunDir]:
-    """The run directory; only the main process locks it and writes to it."""
-    if distributed.is_main():
-        return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite)
-    return contextlib.nullcontext(RunDir(config.output_dir))
 
 
 def begin(
@@ -220,7 +214,11 @@ def begin(
     if checkpoint is not None:
         counters = load_checkpoint(checkpoint, setup, optimizer)
         distributed.main_only(refuse_lost_metrics, run, counters)
-        refuse_longer_run(run, counters.step, setup.data.total_steps)
+        if counters.step > setup.data.total_steps:
+            raise RunError(
+                f"{run.path} has trained {counters.step} steps, but the settings now ask for {setup.data.total_steps}: "
+                "restore the number of steps, or start another run in another output_dir."
+            )
     distributed.main_only(_write_beginning, run, setup, identity | found, counters.step)
     return optimizer, counters
 

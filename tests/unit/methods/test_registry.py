@@ -30,8 +30,8 @@ class LikelySamples(Method):
 
     def loss(self, rollouts, weights, prefixes=None) -> MicroLoss:
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
-        found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
-        return MicroLoss(found.loss, None, by_rollout(found.log_probs, student.lengths))
+        loss, found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
+        return MicroLoss(loss, None, by_rollout(found.log_probs, student.lengths))
 
 
 def test_a_method_is_added_by_its_class_alone(make_config, monkeypatch):

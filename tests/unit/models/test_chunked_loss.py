@@ -91,13 +91,13 @@ def test_loss_and_gradients_are_those_of_whole_logits(monkeypatch, name: str, pe
     log_p, log_q = (losses.token_log_probs(x, policy.token_ids) for x in (logits, teacher_logits))
     expected = (per_token(TokenValues(slice(0, 7), log_p, log_q, d)) * weights).sum()
 
-    found = one_pass(per_token, weights, policy, teacher, with_gradient)
+    loss, found = one_pass(per_token, weights, policy, teacher, with_gradient)
     close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
-    close(found.loss, expected)
+    close(loss, expected)
     close(found.divergence, d.detach())
     close(found.log_probs, log_p.detach())
     close(found.teacher_log_probs, log_q.detach())
-    close(torch.autograd.grad(3 * found.loss, inputs), torch.autograd.grad(3 * expected, inputs))
+    close(torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * expected, inputs))
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -106,10 +106,10 @@ def test_log_probs_alone(trained: bool):
     policy = random_scores(5, trained=trained)
     weights = torch.ones(5, dtype=torch.float64)
     inputs = [x for x in (policy.hidden, policy.head.weight) if x.requires_grad]
-    found = one_pass(lambda tokens: -tokens.log_probs, weights, policy)
+    loss, found = one_pass(lambda tokens: -tokens.log_probs, weights, policy)
     expected = torch.nn.functional.cross_entropy(policy.head.logits(policy.hidden), policy.token_ids, reduction="sum")
-    torch.testing.assert_close(found.loss, expected)
-    torch.testing.assert_close(torch.autograd.grad(found.loss, inputs), torch.autograd.grad(expected, inputs))
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs))
     assert found.divergence is None
     assert found.teacher_log_probs is None
 
@@ -126,10 +126,10 @@ def test_chunks_come_from_the_last_token_to_the_first(monkeypatch):
         seen[tokens.rows] = tokens.divergence.detach()
         return seen.flip(0).cumsum(0).flip(0)[tokens.rows] + 0 * tokens.divergence
 
-    found = one_pass(so_far, torch.ones(5, dtype=torch.float64), policy, teacher, losses.reverse_kl_gradient)
+    loss, found = one_pass(so_far, torch.ones(5, dtype=torch.float64), policy, teacher, losses.reverse_kl_gradient)
     assert starts == [4, 2, 0]
     expected = sum((i + 1) * float(d) for i, d in enumerate(found.divergence))
-    assert found.loss.item() == pytest.approx(expected)
+    assert loss.item() == pytest.approx(expected)
 
 
 def test_words_that_the_model_cannot_say_add_nothing():
@@ -148,20 +148,20 @@ def test_equal_distributions_have_no_gradient_at_all():
     """Exactly zero, not to rounding: in float32, where sum p is not one."""
     policy = random_scores(4, vocabulary=997, dtype=torch.float32)
     for name in ("reverse_kl", "forward_kl", "topk"):
-        found = one_pass(divergence_alone, torch.ones(4), policy, policy, DIVERGENCES[name][1])
-        assert found.loss.item() == 0.0
-        assert float(torch.autograd.grad(found.loss, policy.hidden)[0].abs().max()) == 0.0
+        loss, _ = one_pass(divergence_alone, torch.ones(4), policy, policy, DIVERGENCES[name][1])
+        assert loss.item() == 0.0
+        assert float(torch.autograd.grad(loss, policy.hidden)[0].abs().max()) == 0.0
 
 
 def test_the_teacher_gets_no_gradient_and_none_is_made_where_none_is_wanted():
     policy, teacher = random_scores(3), random_scores(3, seed=1, trained=True)
     weights = torch.ones(3, dtype=torch.float64)
-    one_pass(divergence_alone, weights, policy, teacher, losses.reverse_kl_gradient).loss.backward()
+    one_pass(divergence_alone, weights, policy, teacher, losses.reverse_kl_gradient)[0].backward()
     assert policy.hidden.grad is not None
     assert teacher.hidden.grad is None
     assert teacher.head.weight.grad is None
     with torch.no_grad():
-        assert not one_pass(divergence_alone, weights, policy, teacher, losses.reverse_kl_gradient).loss.requires_grad
+        assert not one_pass(divergence_alone, weights, policy, teacher, losses.reverse_kl_gradient)[0].requires_grad
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_three_projections_and_no_tensor_of_tokens_by_vocabulary(monkeypatch, tr
     teacher = dataclasses.replace(random_scores(64, vocabulary=500, seed=1, dtype=dtype), head=policy.head)
     weights = torch.ones(64, dtype=torch.promote_types(dtype, torch.float32))
     with FlopCounterMode(display=False) as flops, LargestTensor() as largest:
-        one_pass(both, weights, policy, teacher, losses.reverse_kl_gradient).loss.backward()
+        one_pass(both, weights, policy, teacher, losses.reverse_kl_gradient)[0].backward()
     assert largest.numel == 3000
     assert flops.get_total_flops() == projections * 2 * 64 * 500 * 6
     assert policy.hidden.grad.abs().min() > 0
@@ -193,8 +193,9 @@ def test_gradient_of_every_weight_equals_brute_force(monkeypatch, tie: bool):
     with torch.no_grad():
         reference = teacher.score(TEACHER_PROMPTS, COMPLETIONS)
     student = policy.score(PROMPTS, COMPLETIONS)
-    result = one_pass(lambda tokens: tokens.divergence, torch.ones(9), student, reference, losses.reverse_kl_gradient)
-    result.loss.backward()
+    kl = losses.reverse_kl_gradient
+    loss, result = one_pass(lambda tokens: tokens.divergence, torch.ones(9), student, reference, kl)
+    loss.backward()
     found = oracles.gradients(policy)
 
     expected = []
@@ -223,9 +224,9 @@ def test_bfloat16_stays_near_float32_for_a_small_kl_too(change: float, own_head:
     for dtype in (torch.float32, torch.bfloat16):
         heads = [dataclasses.replace(s.head, compute_dtype=dtype) for s in (policy, teacher)]
         scores = [dataclasses.replace(s, head=head) for s, head in zip((policy, teacher), heads, strict=True)]
-        found = one_pass(divergence_alone, torch.full((64,), 1 / 64), *scores, losses.reverse_kl_gradient)
+        loss, found = one_pass(divergence_alone, torch.full((64,), 1 / 64), *scores, losses.reverse_kl_gradient)
         torch.testing.assert_close(scoring.tokenwise(losses.reverse_kl, *scores), found.divergence)
-        results.append((found.loss, torch.autograd.grad(found.loss, policy.hidden)[0].float()))
+        results.append((loss, torch.autograd.grad(loss, policy.hidden)[0].float()))
     (loss, gradient), (rough_loss, rough_gradient) = results
     assert rough_loss.item() == pytest.approx(loss.item(), rel=0.02)
     assert float((rough_gradient - gradient).norm() / gradient.norm()) < 0.03

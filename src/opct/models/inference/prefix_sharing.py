@@ -189,7 +189,8 @@ class SharedPrefix:
     ) -> Float[Tensor, "tokens hidden"]:
         """As `scoring.completion_hidden`: the states that predict each completion token, one after another."""
         if not self._computed:
-            self._compute()
+            self._computed = self._forward(list(self._places))
+            self._leaves = [x.detach().requires_grad_(x.requires_grad) for x in self._computed]
         *layers, last = self._leaves
         begun = [self._shared(prompt) for prompt in prompts]
         owners = [self._places[beginning] for beginning in begun]
@@ -214,10 +215,6 @@ class SharedPrefix:
 
     def _shared(self, prompt: Sequence[int]) -> tuple[int, ...]:
         return tuple(prompt if self._first is None else prompt[: min(self._first, len(prompt) - 1)])
-
-    def _compute(self) -> None:
-        self._computed = self._forward(list(self._places))
-        self._leaves = [x.detach().requires_grad_(x.requires_grad) for x in self._computed]
 
     @property
     def _device(self) -> torch.device:

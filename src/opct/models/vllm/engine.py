@@ -145,7 +145,8 @@ class Engine:
         far apart, as those of `sample_seed` are, for two prompts to share none.
         """
         check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
-        ranges = _consecutive_seeds(seeds)
+        firsts = [min(own[0], 2**63 - len(own)) for own in seeds]  # the last one must be an int64 too
+        ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
         if sampling.temperature >= GREEDY:
             found = self.backend.sample(prompt_ids, ranges, sampling, self._synced, on_done)
         else:  # all samples of a prompt are equal
@@ -187,12 +188,6 @@ class Engine:
             prompt_tokens=prompt_tokens,
             seed=seed,
         )
-
-
-def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
-    """The seeds of each prompt's samples, counted up from the first."""
-    firsts = [min(own[0], 2**63 - len(own)) for own in seeds]  # the last one must be an int64 too
-    return [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
 
 
 def _own_folder(prefix: str, parent: str | None) -> Path:
