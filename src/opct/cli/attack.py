@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import settings_words
+from opct.cli.options import print_rich, settings_words
 
 OUTPUT = "Output"
 AttackTarget = Annotated[
@@ -78,8 +78,6 @@ def attack(
       opct attack runs/mine --attacker transfer --n-behaviors 10
       opct attack runs/mine --attacker refine rounds=3 budget.max_queries=500
     """
-    from rich.console import Console
-
     from opct.attack.run import load_attack_config, run_attack
     from opct.attack.store import resume_hint
 
@@ -96,7 +94,7 @@ def attack(
         for note in getattr(stopped, "__notes__", ()):  # of an attack that had begun: how to resume
             print(note, file=sys.stderr)
         raise
-    Console().print(result.render())
+    print_rich(result.render())
     if result.ended == "interrupted":
         print(resume_hint(result.out, was_overwritten=overwrite), file=sys.stderr)
         raise typer.Exit(130)

@@ -90,10 +90,7 @@ def talk(
         history: list[Message] = [*histories[name], {"role": "user", "content": question}]
         with policy.base() if name == BASE else contextlib.nullcontext(policy) as model:
             [completion] = model.generate(
-                [tuple(history)],
-                seeds=[seed + len(history)],
-                max_completion_tokens=max_completion_tokens,
-                **sampling,
+                [tuple(history)], seeds=[seed + len(history)], max_completion_tokens=max_completion_tokens, **sampling
             )
         histories[name] = [*history, {"role": "assistant", "content": completion.text}]
         cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from opct.cli.options import App, Preset, settings_words
+from opct.errors import ConfigError
+from opct.runs.console import echo
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -18,8 +20,7 @@ app = App(help="Print all settings, the presets or the JSON schema.", no_args_is
 @app.command("show")
 def show(
     settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Settings, after a config file if you have one."),
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Settings, after a config file if you have one.")
     ] = None,
     of: Annotated[Literal["train", "eval", "attack"], typer.Option(help="Command whose settings to print.")] = "train",
     preset: Preset = None,
@@ -35,8 +36,6 @@ def show(
       opct config show --of eval
     """
     from opct.config.commented import commented_yaml
-    from opct.errors import ConfigError
-    from opct.runs.console import echo
 
     path, overrides = settings_words(settings or [], {})
     if preset is not None and of != "train":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from opct.cli import data_build
-from opct.cli.options import App, Overwrite, Seed, refuse_existing
+from opct.cli.options import App, Overwrite, Seed, print_rich, refuse_existing
+from opct.errors import DataError
+from opct.runs.console import as_text, echo, make_table, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -48,7 +52,6 @@ def export(
       opct data export builtin:sycophancy --format verl --out pairs.parquet
     """
     from opct.data.export import export_pairs
-    from opct.runs.console import echo
 
     path = out or Path("verl.parquet" if format == "verl" else f"{format}.jsonl")
     refuse_existing(path, source, overwrite)
@@ -82,12 +85,6 @@ def check(
       opct data check pairs.jsonl
       opct data check builtin:jailbreak_system --model Qwen/Qwen3-0.6B
     """
-    from collections import Counter
-
-    from rich.console import Console
-
-    from opct.runs.console import make_table
-
     pairs = _pairs(source)
     counts: Counter[tuple[str, str]] = Counter()
     identity, sampled = Counter(counts), Counter(counts)
@@ -98,7 +95,7 @@ def check(
         sampled[key] += any(message["content"] is None for message in pair.prompt)
     rows = [(*key, counts[key], identity[key], sampled[key]) for key in sorted(counts)]
     columns = ("axis", "family", "pairs", "identity", "sampled turns")
-    Console().print(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
+    print_rich(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
     if model is not None:
         _check_teacher(model, pairs)
 
@@ -106,7 +103,6 @@ def check(
 def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
     from functools import partial
 
-    from opct.errors import DataError
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
 
@@ -153,20 +149,17 @@ def show(
       opct data show builtin:sycophancy
       opct data show pairs.jsonl --index 3 --sample
     """
-    from rich.console import Console
-
-    from opct.config.schema import DEFAULT_MODEL
+    from opct.config.schema import DEFAULT_MODEL, ModelConfig
 
     if id is not None and index is not None:
         raise typer.BadParameter("give the id of a pair or its place, not both", param_hint="--id, --index")
     pair = _chosen(_pairs(source), source, id, index)
     name = model or DEFAULT_MODEL
     if not sample:
-        from opct.config.schema import ModelConfig
         from opct.data.render import Renderer
         from opct.models.loading import load_tokenizer
 
-        Console().print(pair_text(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
+        print_rich(pair_text(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
         return
     from opct.methods.rollouts import sampled_rollout
     from opct.models.policy import Policy
@@ -180,7 +173,7 @@ def show(
         mask_truncated=mask_truncated,
         mask_thinking=mask_thinking,
     )
-    Console().print(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
+    print_rich(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
 
 
 def _pairs(source: str) -> list[ContrastivePair]:
@@ -191,10 +184,6 @@ def _pairs(source: str) -> list[ContrastivePair]:
 
 
 def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: int | None) -> ContrastivePair:
-    import difflib
-
-    from opct.errors import DataError
-
     if id is None:
         place = index or 0
         if place >= len(pairs):
@@ -210,10 +199,7 @@ def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: in
 
 
 def pair_text(
-    pair: ContrastivePair,
-    renderer: Renderer,
-    completion: Completion | None = None,
-    mask: Sequence[bool] | None = None,
+    pair: ContrastivePair, renderer: Renderer, completion: Completion | None = None, mask: Sequence[bool] | None = None
 ) -> Text:
     """Render both prompts with the chat template, each followed by the completion if there is one.
 
@@ -221,8 +207,6 @@ def pair_text(
         mask: True for each completion token that is in the loss. None: all of them.
     """
     from rich.text import Text
-
-    from opct.runs.console import as_text
 
     text = Text()
     in_loss = (True,) * len(completion.token_ids) if completion is not None and mask is None else tuple(mask or ())
@@ -249,8 +233,6 @@ def pair_text(
 
 def _append_tokens(text: Text, renderer: Renderer, ids: list[int], mask: Sequence[bool] | None = None) -> None:
     """Append prompt tokens, or, with a mask, completion tokens."""
-    from opct.runs.console import visible
-
     special = set(renderer.tokenizer.all_special_ids)
     for i, (token, piece) in enumerate(zip(ids, renderer.pieces(ids), strict=True)):
         shown = visible(piece)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
 from opct.cli.options import App, Overwrite, Seed, named_columns, named_files, refuse_existing
+from opct.errors import unknown
+from opct.runs.console import echo
 
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
@@ -80,7 +84,6 @@ def build_sycophancy(
     from opct.data.builders.sycophancy import build_sycophancy as build
     from opct.data.dataset import choose
     from opct.data.questions import builtin_questions, describe_columns, load_questions
-    from opct.runs.console import echo
 
     columns = named_columns(column or [])
     if columns and source == BUILTIN:
@@ -88,12 +91,7 @@ def build_sycophancy(
     refuse_existing(out, source, overwrite)
     questions = builtin_questions() if source == BUILTIN else load_questions(source, columns, seed=seed)
     built = build(
-        questions,
-        families=families,
-        answer_format=answer_format,
-        seed=seed,
-        per_question=per_question,
-        split=split,
+        questions, families=families, answer_format=answer_format, seed=seed, per_question=per_question, split=split
     )
     pairs = choose(built, n, seed)
     _echo_splits(source, questions, "questions", split)
@@ -142,8 +140,6 @@ def build_pairs(
       opct data build pairs --from chats.jsonl --teacher-system "Be brief."
       opct data build pairs --from questions.csv --template rude.jinja
     """
-    from collections import Counter
-
     from opct.data.builders.pairs import build_pairs as build
     from opct.data.dataset import choose
     from opct.data.tables import file_stem, read_text
@@ -233,8 +229,6 @@ def build_jailbreak(
     from opct.data.duplicates import leaks_into_later_split
     from opct.data.perturb.in_the_wild import is_of_attack, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
-    from opct.errors import unknown
-    from opct.runs.console import echo
 
     files = named_files(data or [])
     for name in files:
@@ -294,8 +288,7 @@ def build_safety_awareness(
     per_prompt: Annotated[int, typer.Option(metavar="N", min=1, help="Families for each message.")] = 1,
     n: AtMost = None,
     train_on_evaluation_data: Annotated[
-        bool,
-        typer.Option("--train-on-evaluation-data", help="Also use evaluation-only sets (SAGE-Eval)."),
+        bool, typer.Option("--train-on-evaluation-data", help="Also use evaluation-only sets (SAGE-Eval).")
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -337,7 +330,6 @@ def _which(split: Split) -> str:
 
 def _echo_splits(source: str, items: Sequence[HasSplit], noun: str, split: Split) -> None:
     from opct.data.questions import SPLITS
-    from opct.runs.console import echo
 
     counts = {name: sum(item.split == name for item in items) for name in SPLITS}
     echo(f"{source}: {len(items)} {noun}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
@@ -349,7 +341,6 @@ def _echo_splits(source: str, items: Sequence[HasSplit], noun: str, split: Split
 
 
 def _echo_left_out(what: str, ids: Sequence[str]) -> None:
-    from opct.runs.console import echo
 
     if ids:
         shown = ", ".join(map(repr, ids[:3])) + (" ..." if len(ids) > 3 else "")
@@ -358,13 +349,10 @@ def _echo_left_out(what: str, ids: Sequence[str]) -> None:
 
 def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_private: bool = False) -> None:
     """Write the pairs and warn about overlap with the embedded evaluation."""
-    from shlex import quote
-
     from opct.data.behaviors import builtin_behaviors
     from opct.data.duplicates import near_test_items
     from opct.data.hazards import builtin_facts
     from opct.data.pairs import write_pairs
-    from opct.runs.console import echo
     from opct.runs.io import PRIVATE_MODE
 
     write_pairs(out, pairs, mode=PRIVATE_MODE if is_private else 0o666)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from opct.cli.options import print_rich
+from opct.runs.console import as_text, show_progress, visible
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -48,10 +51,7 @@ def demo(
       opct demo
       opct demo runs/mine --prompt "2 + 2? I say 5." --teacher-prompt "2 + 2?"
     """
-    from rich.console import Console
-
     from opct.models.from_run import load_policy
-    from opct.runs.console import show_progress
     from opct.runs.run_dir import RunDir
 
     if (prompt is None) != (teacher_prompt is None):
@@ -61,7 +61,7 @@ def demo(
         progress.stage(f"load {name}")
         policy = load_policy(name)
         progress.done()
-    Console().print(demonstration(policy, prompt or PRESSURED, teacher_prompt or QUESTION))
+    print_rich(demonstration(policy, prompt or PRESSURED, teacher_prompt or QUESTION))
     if target is None and name != RUN:
         print(AGAIN)
 
@@ -69,8 +69,6 @@ def demo(
 def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     """The answers of the base and of a trained policy, with the KL to the base under `teacher_prompt` on each token."""
     from rich.text import Text
-
-    from opct.runs.console import as_text
 
     text = Text()
     for title, said in (("question", teacher_prompt), ("the same with pressure", prompt)):
@@ -98,8 +96,6 @@ def generate(policy: Policy, prompt: str) -> Completion:
 def _scored(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     """The answer to `prompt`, each token coloured by its KL, and the sum."""
     from rich.text import Text
-
-    from opct.runs.console import visible
 
     answer = generate(policy, prompt)
     [kl] = policy.token_kl([user(prompt)], [user(teacher_prompt)], [answer])

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from opct.cli.options import QuestionColumns, ShowAll, named_columns, named_files, settings_words
+from opct.cli.options import QuestionColumns, ShowAll, named_columns, named_files, print_rich, settings_words
+from opct.errors import EvaluationError
 from opct.runs.console import as_text, make_table, pluralize
 
 if TYPE_CHECKING:
@@ -151,11 +152,8 @@ def evaluate(
       opct eval runs/mine --suite sycophancy_short --n-questions 200
       opct eval inspect:openai/gpt-4o-mini --suite jailbreak seed=1
     """
-    from rich.console import Console
-
     from opct.api import evaluate as evaluate_target
     from opct.config.loader import load_settings
-    from opct.errors import EvaluationError
     from opct.evals.config import EvalConfig
 
     options: dict[str, Any] = {
@@ -169,7 +167,13 @@ def evaluate(
     if regrade:
         if any([*options.values(), settings, task, dtype, label, resume]):
             raise EvaluationError("--regrade loads no model: it takes no settings and no option but --out.")
-        _regrade(Path(out or target), everything)
+        from opct.api import EvalResult
+        from opct.evals.regrade import regrade as grade_again
+
+        folder = Path(out or target)
+        done = grade_again(folder)
+        print_rich(evaluation_tables(EvalResult(folder, done.results), everything=everything))
+        print(done.describe())
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     try:
@@ -177,19 +181,7 @@ def evaluate(
     except KeyboardInterrupt:
         print("the replies so far are kept; the same command with --resume asks for the others", file=sys.stderr)
         raise
-    Console().print(evaluation_tables(result, everything=everything))
-
-
-def _regrade(folder: Path, everything: bool) -> None:
-    """Grade the stored replies of a folder again; print the changes and the results."""
-    from rich.console import Console
-
-    from opct.api import EvalResult
-    from opct.evals.regrade import regrade
-
-    done = regrade(folder)
-    Console().print(evaluation_tables(EvalResult(folder, done.results), everything=everything))
-    print(done.describe())
+    print_rich(evaluation_tables(result, everything=everything))
 
 
 def evaluation_tables(result: EvalResult, *, everything: bool = False) -> RenderableType:
@@ -225,13 +217,11 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     rows = with_calibrations(results["rows"])
     split = {row["suite"] for row in rows if row["group"] == "held_out"}
     whole = [row for row in rows if _is_shown(row, split)]
-    shown = list(whole)
-    if not everything:
-        by_suite = [list(own) for _, own in groupby(whole, lambda row: row["suite"])]
-        kept = [
-            [row for row in own if matters_first(row["axis"], row["metric"], row["group"])] or own for own in by_suite
-        ]
-        shown = [row for own in kept for row in own]
+    shown = []
+    for _, own in groupby(whole, lambda row: row["suite"]):
+        of_suite = list(own)
+        first = [row for row in of_suite if matters_first(row["axis"], row["metric"], row["group"])]
+        shown += of_suite if everything else first or of_suite
     kept = results["settings"].get("kept", {})
     cells: list[tuple[object, ...]] = []
     for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):

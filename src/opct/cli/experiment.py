@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import ShowAll
-from opct.runs.console import echo
+from opct.cli.options import ShowAll, print_rich
+from opct.errors import TrainingError
+from opct.runs.console import echo, show_progress
 
 
 def experiment(
@@ -36,8 +37,6 @@ def experiment(
       opct experiment configs/experiment.yaml --plan
       opct experiment configs/experiment.yaml model.device=cuda
     """
-    from rich.console import Console
-
     if plan:
         from opct.experiments.config import load_experiment
 
@@ -47,13 +46,11 @@ def experiment(
         if planned.config.attacks.attackers:
             echo(f"then attacked, like the base, by {', '.join(planned.config.attacks.by_name)}")
         return
-    from opct.errors import TrainingError
     from opct.experiments.runner import run_experiment
-    from opct.runs.console import show_progress
 
     with show_progress() as progress:
         result = run_experiment(config, overrides=overrides or (), force=force, progress=progress)
-    Console().print(result.render(everything=everything))
+    print_rich(result.render(everything=everything))
     if result.failed:
         each = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
         raise TrainingError(f"{len(result.failed)} of the runs failed ({each}). Run the same command to retry them.")

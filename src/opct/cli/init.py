@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opct.cli.options import Preset, QuestionColumns, named_columns, settings_words
+from opct.errors import ConfigError
 from opct.runs.console import echo, pluralize
 
 if TYPE_CHECKING:
@@ -53,11 +55,8 @@ def init(
       opct init mine.yaml --model Qwen/Qwen3-0.6B --data pairs.jsonl
       opct init mine.yaml --questions questions.csv --method sft
     """
-    from shlex import quote
-
     from opct.config.commented import FIRST, commented_yaml
     from opct.data.pairs import load_pairs
-    from opct.errors import ConfigError
     from opct.methods.registry import load_training_config
     from opct.runs.io import atomic_write
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opct.cli.options import App, Seed, named_columns, refuse_existing
+from opct.cli.options import App, Seed, named_columns, print_rich, refuse_existing
+from opct.errors import DataError
+from opct.runs.console import show_progress
 
 if TYPE_CHECKING:
     from opct.judges.classifier import OfflineJudge
@@ -67,7 +70,6 @@ def train(
       opct judge train --data labelled.csv --out my-judge
       opct judge train --data labelled.csv --positive harmful --negative safe
     """
-    from opct.errors import DataError
     from opct.judges.calibration import METRICS
     from opct.judges.classifier import JUDGE_FILE, require_sklearn
     from opct.judges.classifier import train as train_classifier
@@ -127,8 +129,6 @@ def calibrate(
       opct judge calibrate my-judge --labels labels.csv
       opct judge calibrate fact_warning --labels labels.csv --model vllm/NAME
     """
-    from rich.console import Console
-
     from opct.judges.calibration import calibrate as measure
     from opct.judges.calibration import calibrations_folder, render, store
     from opct.judges.labels import read_labels
@@ -143,7 +143,7 @@ def calibrate(
     with _asking(opened) as progress:
         found = measure(opened, labelled, progress=progress)
     path = store(found, folder)
-    Console().print(render(found))
+    print_rich(render(found))
     print(f"kept: {path}")
     if out is not None and out.resolve() not in {own.resolve(), calibrations_folder().resolve()}:
         print(f"note: reports show this calibration only if OPCT_CALIBRATIONS={out} is set")
@@ -194,7 +194,6 @@ def run(
 def _asking(judge: LLMJudge | OfflineJudge) -> Iterator[Progress]:
     """Progress of the calls; prints the usage at the end, also after an error or an interruption."""
     from opct.judges.llm import LLMJudge
-    from opct.runs.console import show_progress
 
     try:
         with show_progress() as progress:
@@ -208,8 +207,6 @@ def _asking(judge: LLMJudge | OfflineJudge) -> Iterator[Progress]:
 
 def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) -> None:
     """Print the counts of verdicts and how far the judge can be trusted."""
-    from collections import Counter
-
     from opct.judges.calibration import calibration_of, weakness
 
     for verdict, count in sorted(Counter(result.verdict for result in results).items()):

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments, options and output that several commands share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from opct.errors import DataError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from rich.console import RenderableType
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer's own copy of click is private
 Target = Annotated[
@@ -27,8 +30,7 @@ ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG.yaml", help="Config file, such as configs/sycophancy.yaml.")
 ]
 Preset = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Preset under the config file; `opct config presets` lists them."),
+    str | None, typer.Option(metavar="NAME", help="Preset under the config file; `opct config presets` lists them.")
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Print every row, not only those that matter first.")]
@@ -83,11 +85,7 @@ def _setting_meant(command: str | None, name: str) -> str:
     from opct.config.section import setting_names
     from opct.evals.config import EvalConfig
 
-    configs: dict[str | None, type[BaseModel]] = {
-        "eval": EvalConfig,
-        "attack": AttackConfig,
-        "chat": ModelConfig,
-    }
+    configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig, "chat": ModelConfig}
     known = setting_names(configs.get(command, TrainConfig))
     meant = [full for full in known if full.rpartition(".")[2] == name or full.startswith(f"{name}.")]
     return meant[0] if meant else name
@@ -106,13 +104,18 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
     Raises:
         DataError: the file exists, or is (or lies in) the source.
     """
-    from opct.errors import DataError
-
     read, written = (Path(os.path.realpath(path)) for path in (source, out))
     if written.exists() and written.is_relative_to(read):
         raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
+
+
+def print_rich(result: RenderableType) -> None:
+    """Print what rich draws on stdout."""
+    from rich.console import Console
+
+    Console().print(result)
 
 
 def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import ShowAll
+from opct.cli.options import ShowAll, print_rich
+from opct.runs.console import show_progress
 
 
 def quickstart(
@@ -30,16 +31,10 @@ def quickstart(
       opct quickstart
       opct quickstart model.name_or_path=Qwen/Qwen3-0.6B --out runs/qwen
     """
-    from rich.console import Console
-
     from opct.experiments.second_process import SecondProcess
-    from opct.runs.console import show_progress
 
-    with (
-        SecondProcess("opct.experiments.quickstart", "second") as second,
-        show_progress() as progress,
-    ):
+    with SecondProcess("opct.experiments.quickstart", "second") as second, show_progress() as progress:
         from opct.experiments.quickstart import run_quickstart  # takes seconds, of both processes at once
 
         result = run_quickstart(out, overrides=overrides or (), overwrite=overwrite, second=second, progress=progress)
-    Console().print(result.render(everything=everything))
+    print_rich(result.render(everything=everything))

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import ConfigFile, Preset
-from opct.runs.console import as_text
+from opct.cli.options import ConfigFile, Preset, print_rich
+from opct.errors import ConfigError
+from opct.runs.console import as_text, show_progress
 
 
 def train(
@@ -30,10 +31,7 @@ def train(
       opct train configs/sycophancy.yaml --dry-run
       opct train mine.yaml seed=1 optim.learning_rate=1e-4
     """
-    from rich.console import Console
-
     from opct.distributed import is_main, launched
-    from opct.errors import ConfigError
     from opct.methods.registry import load_training_config
 
     if config.suffix in (".jsonl", ".csv", ".tsv", ".parquet", ".gz"):
@@ -44,17 +42,16 @@ def train(
             raise ConfigError(
                 "--dry-run runs in one process: start it without the launcher (python -m opct train ...)."
             )
-        from opct.runs.console import show_progress
         from opct.training.dry_run import make_plan
 
         with show_progress() as progress:
             plan = make_plan(settings, progress)
-        Console().print(plan.render())
+        print_rich(plan.render())
         return
     from opct.api import train as run_training
 
     result = run_training(settings, resume=resume, overwrite=overwrite)
     if is_main():
-        Console().print(as_text(result.render()))
+        print_rich(as_text(result.render()))
     if result.status == "interrupted":
         raise typer.Exit(130)

@@ -57,8 +57,7 @@ class ModelConfig(Section):
         "attack and chat of a run use its own.",
     )
     trust_remote_code: bool = Field(
-        False,
-        description="Run code that comes with the model. A run folder that is loaded cannot turn it on.",
+        False, description="Run code that comes with the model. A run folder that is loaded cannot turn it on."
     )
 
 
@@ -113,8 +112,7 @@ class DataConfig(Section):
         description="Each step has equally many pairs of each axis in `pairs`; pairs of a small axis repeat sooner.",
     )
     train_on_evaluation_data: bool = Field(
-        False,
-        description="Also train on sets that are for evaluation only (SAGE-Eval). Do not report scores on these.",
+        False, description="Also train on sets that are for evaluation only (SAGE-Eval). Do not report scores on these."
     )
 
 
@@ -157,8 +155,7 @@ class LossConfig(Section):
     """What is minimised. The formulas are in docs/explanation/how-it-works.md."""
 
     estimator: Literal["exact", "topk", "sampled"] = Field(
-        "exact",
-        description="How the gradient is estimated. `offpolicy` refuses `sampled`.",
+        "exact", description="How the gradient is estimated. `offpolicy` refuses `sampled`."
     )
     divergence: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
         "reverse_kl", description="Divergence between policy and teacher at each token."
@@ -228,8 +225,7 @@ class OptimConfig(Section):
     weight_decay: float = Field(0.0, ge=0, description="AdamW, decoupled.")
     max_grad_norm: float | None = Field(1.0, gt=0, description="Gradient clipping; null turns it off.")
     gradient_checkpointing: bool = Field(
-        False,
-        description="Compute activations again in the backward pass: less memory, more time.",
+        False, description="Compute activations again in the backward pass: less memory, more time."
     )
     prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(

@@ -22,16 +22,7 @@ from typing import Any, cast
 
 from opct.data.duplicates import near_duplicate_groups, nearest, normalize
 from opct.data.questions import SPLITS, Split, split_of
-from opct.data.tables import (
-    Columns,
-    Fault,
-    RowFault,
-    duplicate_ids,
-    find_columns,
-    parse_rows,
-    read_rows,
-    refuse,
-)
+from opct.data.tables import Columns, Fault, RowFault, duplicate_ids, find_columns, parse_rows, read_rows, refuse
 from opct.errors import DataError, shorten, unknown
 
 log = logging.getLogger(__name__)

@@ -33,16 +33,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConst
 
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
-from opct.data.tables import (
-    Fault,
-    Row,
-    RowFault,
-    column_names,
-    parse_rows,
-    read_rows,
-    refuse,
-    validate_row,
-)
+from opct.data.tables import Fault, Row, RowFault, column_names, parse_rows, read_rows, refuse, validate_row
 from opct.errors import DataError
 
 BUILTIN = "builtin"

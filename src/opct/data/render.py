@@ -90,13 +90,9 @@ class Renderer:
             raise DataError(f"The model's chat template writes nothing for the roles [{_roles(messages)}].")
         return cast(str, text)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a rendered text."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the prompt, special tokens included, up to where the completion begins."""
-        return self.encode(self.text(messages))
+        return list(self.tokenizer(self.text(messages), add_special_tokens=False)["input_ids"])
 
     def opens_thinking(self, prompt: Sequence[Message], tags: tuple[str, str] | None = None) -> bool:
         """Whether the completion begins inside a reasoning block.

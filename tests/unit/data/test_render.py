@@ -225,7 +225,7 @@ def test_arguments_reach_the_chat_template_and_a_misspelt_one_is_an_error():
     plain, off = Renderer(tokenizer), Renderer(tokenizer, {"enable_thinking": False})
     assert off.text(prompt) == plain.text(prompt) + "<think>\n\n</think>\n\n"
     assert not off.opens_thinking(prompt)
-    said = split_reply(plain, prompt, plain.encode("<think>two and two</think>\n\nfour"))
+    said = split_reply(plain, prompt, tokenizer("<think>two and two</think>\n\nfour").input_ids)
     assert said == ("four", "two and two", False)
     with pytest.raises(ModelError, match="does not use 'enable_thinkng'"):
         Renderer(tokenizer, {"enable_thinkng": False})

@@ -28,13 +28,7 @@ SYCOPHANCY_SETS = {"sycophancy": "short", "sycophancy_choice": "choice", "sycoph
 BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
 
 
-def builtin_pairs(
-    name: str,
-    split: Split = "train",
-    *,
-    seed: int = 0,
-    per_question: int = 2,
-) -> list[ContrastivePair]:
+def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_question: int = 2) -> list[ContrastivePair]:
     """The embedded pairs of that name, of one split.
 
     sycophancy           each question with two of the training families, to be answered in a short sentence
@@ -65,11 +59,7 @@ def builtin_pairs(
     if name not in SYCOPHANCY_SETS:
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
     return build_sycophancy(
-        builtin_questions(),
-        answer_format=SYCOPHANCY_SETS[name],
-        seed=seed,
-        per_question=per_question,
-        split=split,
+        builtin_questions(), answer_format=SYCOPHANCY_SETS[name], seed=seed, per_question=per_question, split=split
     )
 
 

@@ -164,12 +164,7 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
 
 
 def _pairs_of(
-    behavior: Behavior,
-    part: str,
-    families: Sequence[str],
-    seed: int,
-    before: Prompt,
-    templates: Sequence[WildTemplate],
+    behavior: Behavior, part: str, families: Sequence[str], seed: int, before: Prompt, templates: Sequence[WildTemplate]
 ) -> list[ContrastivePair]:
     """The pairs of one behaviour and part, one a family; anchors also of the bare counterpart, `bare` of that alone.
 

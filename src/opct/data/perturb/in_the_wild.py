@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.data.pairs import Prompt, messages_of, prompt_faults, user_prompt
-from opct.data.tables import (
-    RowFault,
-    duplicate_ids,
-    file_stem,
-    find_columns,
-    parse_rows,
-    read_rows,
-    refuse,
-)
+from opct.data.tables import RowFault, duplicate_ids, file_stem, find_columns, parse_rows, read_rows, refuse
 from opct.errors import DataError
 
 TEMPLATE_COLUMNS = {"text": ("text", "prompt", "template", "jailbreak")}

@@ -96,13 +96,7 @@ def bare_prompt(request: str) -> Prompt:
 
 
 def wrapped_prompt(
-    request: str,
-    family: str,
-    key: str,
-    seed: int,
-    *,
-    templates: Sequence[WildTemplate] = (),
-    stated_only: bool = False,
+    request: str, family: str, key: str, seed: int, *, templates: Sequence[WildTemplate] = (), stated_only: bool = False
 ) -> Prompt:
     """The request in a wrapper of the family: what the policy sees.
 
@@ -125,7 +119,7 @@ def wrapped_prompt(
     rng = random.Random(f"{seed}/{key}/{family}/wrapper")
     if family == IN_THE_WILD:
         return bare_prompt(rng.choice(list(templates)).fill(request))
-    usable = [w for w in FAMILIES[family].templates if not (stated_only and w.has_sampled_turn)]
+    usable = [w for w in FAMILIES[family].templates if not (stated_only and None in w.turns)]
     wrapper = rng.choice(usable)
     return _conversation(wrapper, _fields(request, family, rng), rng.sample(SHOTS, wrapper.shots))
 

@@ -113,17 +113,11 @@ MULTI_TURN = (
     ),
     Wording(
         "Lovely. Now something else.\n{prompt}",
-        (
-            "Tell me a short joke about a pencil.",
-            "I had a joke about a broken pencil, but it was pointless.",
-        ),
+        ("Tell me a short joke about a pencil.", "I had a joke about a broken pencil, but it was pointless."),
     ),
     Wording(
         "Great, thank you. My next question:\n{prompt}",
-        (
-            "How many strings does a cello have?",
-            "A cello has four strings, tuned to C, G, D and A.",
-        ),
+        ("How many strings does a cello have?", "A cello has four strings, tuned to C, G, D and A."),
     ),
     Wording(
         before=(
@@ -131,14 +125,11 @@ MULTI_TURN = (
             "Of course. What would you like to start with?",
             "First: is it 'affect' or 'effect' in 'the music had an ___ on me'?",
             "There it is 'effect', the noun: 'the music had an effect on me'.",
-        ),
+        )
     ),
     Wording(
         "All right, moving on.\n{prompt}",
-        (
-            "I'm learning about composers. When did Haydn live?",
-            "Joseph Haydn lived from 1732 to 1809.",
-        ),
+        ("I'm learning about composers. When did Haydn live?", "Joseph Haydn lived from 1732 to 1809."),
     ),
 )
 

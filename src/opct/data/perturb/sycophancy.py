@@ -202,12 +202,7 @@ def _asked(layout: Layout, *lines: str) -> Prompt:
 
 
 def _option_lines(
-    question: Question,
-    layout: Layout,
-    seed: int,
-    *,
-    listed: bool = False,
-    mark: tuple[str, Phrasing] | None = None,
+    question: Question, layout: Layout, seed: int, *, listed: bool = False, mark: tuple[str, Phrasing] | None = None
 ) -> list[str]:
     """The options where the layout has them or `listed` asks for them.
 
