@@ -341,7 +341,6 @@ def _echo_splits(source: str, items: Sequence[HasSplit], noun: str, split: Split
 
 
 def _echo_left_out(what: str, ids: Sequence[str]) -> None:
-
     if ids:
         shown = ", ".join(map(repr, ids[:3])) + (" ..." if len(ids) > 3 else "")
         echo(f"left out: {len(ids)} near-duplicate(s) of {what}: {shown}")

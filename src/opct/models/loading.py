@@ -418,6 +418,16 @@ def quiet_peft() -> Iterator[None]:
         yield
 
 
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+    """Raise ModelError if the model lacks embeddings for tokens of the tokenizer; added tokens do not count."""
+    rows = len(model.get_input_embeddings().weight)
+    if tokenizer.vocab_size > rows:
+        raise ModelError(
+            f"The tokenizer of {tokenizer.name_or_path} has {tokenizer.vocab_size} tokens and its model {rows}: they "
+            "do not belong together. Fetch both again."
+        )
+
+
 def stop_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> frozenset[int]:
     """Tokens that end an answer: the tokenizer's, and those of the model's configuration."""
     named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]

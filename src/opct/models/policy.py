@@ -132,6 +132,7 @@ class Policy:
             own = model.peft_config[loading.TRAINED_ADAPTER]
             own.base_model_name_or_path, own.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
+            loading.check_vocabulary(tokenizer, model)
             name = config.name_or_path
             return cls(model, tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
 

@@ -161,6 +161,12 @@ def not_finite(folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def smaller_vocabulary(folder: Path) -> None:
+    model = tiny_model()
+    model.resize_token_embeddings(100)
+    model.save_pretrained(folder)
+
+
 def cut_short(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -176,6 +182,7 @@ BROKEN = {
     "config is a list": lambda f: (f / "config.json").write_text("[]"),
     "tokenizer is empty": lambda f: (f / "tokenizer.json").write_text("{}"),
     "tokenizer settings are a list": lambda f: (f / "tokenizer_config.json").write_text("[]"),
+    "a smaller vocabulary": smaller_vocabulary,
 }
 
 
