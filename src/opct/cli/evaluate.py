@@ -110,8 +110,8 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on after an interruption: replies that are there, of the same weights, settings and prompts, are not "
-        "asked for again; those of --task are.",
+        help="Continue an interrupted evaluation: keep the stored replies of the same weights, settings and prompts, "
+        "and ask for the rest. A --task begins again.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -179,7 +179,8 @@ def evaluate(
     try:
         result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume)
     except KeyboardInterrupt:
-        print("the replies so far are kept; the same command with --resume asks for the others", file=sys.stderr)
+        if not task:
+            print("the replies so far are kept; the same command with --resume asks for the rest", file=sys.stderr)
         raise
     print_rich(evaluation_tables(result, everything=everything))
 

@@ -107,8 +107,16 @@ def run_inspect(
 
 
 def _continued(task: Task, log: EvalLog) -> PreviousTask:
-    none: Any = dict.fromkeys(("model", "model_roles", "sandbox", "log_info"))
-    return PreviousTask(id=log.eval.task_id, task=task, task_args={}, log=log, **none)
+    return PreviousTask(
+        id=log.eval.task_id,
+        task=task,
+        task_args={},
+        model=None,
+        model_roles=None,
+        sandbox=None,
+        log=log,
+        log_info=None,
+    )
 
 
 def _counting(before: Any, progress: Progress) -> Any:

@@ -75,7 +75,10 @@ def check_finished(log: EvalLog) -> None:
     if log.status != "success":
         said = f"it is marked as {log.status!r}" if log.error is None else without_keys(log.error.message)
         said = re.sub(r"RetryError\(<.* raised (\w+)>\)", r"the model did not answer (\1)", said)
-        raise EvaluationError(f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}.")
+        raise EvaluationError(
+            f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}; with --resume the "
+            "evaluation of a suite goes on from there."
+        )
 
 
 def task_name(log: EvalLog) -> str:

@@ -151,7 +151,7 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     names = known_suites(config.suites)
     _check_choices(config, names, has_questions=config.questions is not None or questions is not None)
     tasks: list[Task] = []
-    errors: dict[str, tuple[OpctError, list[str]]] = {}  # by message, with the suites that it is of
+    errors: dict[str, tuple[OpctError, list[str]]] = {}  # by message, with its suites
     for name in names:
         try:
             own = {"questions": questions} if questions is not None and name in (SHORT, CHOICE) else {}
@@ -259,14 +259,18 @@ def evaluate(
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
     label, kept, dropped = measured["label"], None, list[str]()
     for task in tasks:
-        if resume and _is_evaluated(run, task, measured, settings):
-            progress.log(f"{label}: {task.name} was evaluated already")
-            continue
-        earlier = _unfinished_log(run, task, measured, settings) if resume else None
+        earlier = None
+        if resume:
+            same = partial(_is_the_same, task=task, measured=measured, settings=settings)
+            earlier = _unfinished_log(run, task, same)
+            if earlier is None and same(_usable_log(run.evals_dir / log_name(task.name))[0]):
+                progress.log(f"{label}: {task.name} was evaluated already")
+                continue
+        else:
+            _remove_unfinished(run, task)
         done = 0 if earlier is None else sum(sample.error is None for sample in earlier.samples or [])
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
-        about_log = {OPCT: {"run": measured, "settings": settings}}  # says what it is of if it does not finish
-        folder = run.evals_dir / UNFINISHED
+        folder, about_log = run.evals_dir / UNFINISHED, {OPCT: {"run": measured, "settings": settings}}  # for `resume`
         log = run_inspect(task, policy, folder, config.batch_size, progress, earlier=earlier, metadata=about_log)
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
@@ -281,49 +285,55 @@ def evaluate(
             trained_on = _contamination(list(kept.values()), settings, about)
             own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
             keep_log(log, run.evals_dir, own)
-            if earlier is not None:
-                Path(earlier.location).unlink(missing_ok=True)
+            _remove_unfinished(run, task)
             write_results(run)
     with run.results_lock():  # a kill may have come between a log and the results
         return write_results(run)
 
 
-def _is_evaluated(run: RunDir, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether the run has a log of this task with the same weights, settings and samples."""
-    log, _ = _usable_log(run.evals_dir / log_name(task.name))
-    return (
-        log is not None and len(log.samples or []) == len(task.dataset) and _is_the_same(log, task, measured, settings)
-    )
-
-
-def _unfinished_log(
-    run: RunDir, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]
-) -> EvalLog | None:
-    """The log with the most samples that an interrupted evaluation of this task left, or None."""
-    found = []
+def _unfinished(run: RunDir, task: Task) -> dict[Path, EvalLog]:
+    """The headers of this task's logs in `evals/unfinished`."""
+    found = {}
     for path in (run.evals_dir / UNFINISHED).glob("*.eval"):
-        with contextlib.suppress(Exception):  # killed before the first sample, or damaged
-            found.append(read_eval_log(str(path)))
-    same = [log for log in found if log.samples and _is_the_same(log, task, measured, settings)]
-    return max(same, key=lambda log: len(log.samples or []), default=None)
+        with contextlib.suppress(Exception):  # killed while it was written for the first time
+            log = read_eval_log(str(path), header_only=True)
+            if task_name(log) == task.name:
+                found[path] = log
+    return found
 
 
-def _is_the_same(log: EvalLog, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool]) -> EvalLog | None:
+    """The newest log of an interrupted evaluation of this task with the same weights and settings, or None."""
+    logs = [path for path, log in _unfinished(run, task).items() if same(log)]
+    newest = max(logs, key=lambda path: path.name, default=None)  # a name begins with the time
+    found = None if newest is None else read_eval_log(str(newest))
+    return found if found and found.samples and same(found) else None
+
+
+def _remove_unfinished(run: RunDir, task: Task) -> None:
+    for path in _unfinished(run, task):
+        path.unlink(missing_ok=True)
+
+
+def _is_the_same(log: EvalLog | None, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Whether a log is of this task with the same weights and settings, and each of its samples is of the task.
 
     How much is asked of other suites, in how large batches, and where the run lies changes no reply.
     """
+    if log is None or log.eval.dataset.samples != len(task.dataset):
+        return False
     asked = dict(log.eval.metadata or {})
     about = asked.pop(OPCT, {})
     same_run = _without(about.get("run", {}), "path", "name") == _without(measured, "path", "name")
     ignored = (*OF_ALL, "batch_size", "device")
+    if (
+        not same_run
+        or _without(about.get("settings", {}), *ignored) != _without(settings, *ignored)
+        or asked != to_jsonable_python(task.metadata)
+    ):
+        return False
     metadata = {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
-    return (
-        same_run
-        and _without(about.get("settings", {}), *ignored) == _without(settings, *ignored)
-        and asked == to_jsonable_python(task.metadata)
-        and all(sample.metadata == metadata.get(sample.id) for sample in log.samples or [])
-    )
+    return all(sample.metadata == metadata.get(sample.id) for sample in log.samples or [])
 
 
 def _usable_log(path: Path) -> tuple[EvalLog | None, str]:

@@ -374,6 +374,31 @@ def test_a_suite_goes_on_where_it_was_killed(tmp_path):
     assert asked.total() == n
 
 
+def test_the_newest_attempt_goes_on(tmp_path):
+    """A new attempt takes the place of an earlier one, and of a finished evaluation, also when it was interrupted."""
+
+    def until(replies, text):
+        asked = Counter()
+
+        def reply(prompt, seed):
+            asked["replies"] += 1
+            if asked.total() > replies:
+                time.sleep(1)  # the log is written meanwhile
+                raise RuntimeError("the endpoint is gone")
+            return text
+
+        return FakePolicy(reply)
+
+    short(tmp_path, FakePolicy(lambda prompt, seed: "finished"))
+    for replies, text in ((12, "first"), (8, "second")):
+        with pytest.raises(EvaluationError, match="with --resume"):
+            short(tmp_path, until(replies, text), batch_size=2)
+    short(tmp_path, FakePolicy(lambda prompt, seed: "third"), about={"resume": True})
+    kinds = Counter(sample.completion for sample in read_samples(tmp_path))
+    assert kinds.keys() == {"second", "third"}
+    assert not any((tmp_path / "evals" / "unfinished").iterdir())
+
+
 # ------------------------------------------------------------------------------------------------- what is asked
 
 
