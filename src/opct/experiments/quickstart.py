@@ -8,7 +8,6 @@ threads: a model this small does not keep several threads busy. What the second 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import time
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 METHODS = ("opct", "sft")
 REMEDY = "replace the run with --overwrite"
 EVALUATION = EvalConfig(
-    n_questions=80,
+    n_questions=64,
     families="held_out",
     families_per_question=1,
     n_benign=24,
@@ -114,20 +113,23 @@ def run_quickstart(
     dtype = shared_dtype(list(configs.values()), out)
     configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
     parts = _Parts(configs, out, evaluation, steps)
-    with contextlib.ExitStack() as afterwards:
-        if second and _worth_two_processes(model):
-            threads = torch.get_num_threads()
-            afterwards.callback(torch.set_num_threads, threads)
+    threads = torch.get_num_threads()
+    try:
+        if second is not None and _worth_two_processes(model):
             half = max(1, threads // 2)
-            torch.set_num_threads(half)
             own = [*overrides, f"model.dtype={dtype}"]
-            second.begin(out=str(out), threads=half, evaluation=evaluation.model_dump(mode="json"), overrides=own)
+            if second.begin(out=str(out), threads=half, evaluation=evaluation.model_dump(mode="json"), overrides=own):
+                torch.set_num_threads(half)
+        elif second is not None:
+            second.end()
         parts.do("opct", BASE)
         steps.next()
         if not parts.is_evaluated("sft"):
             page = parts.report(BASE, "opct")
             steps.log(f"the page so far, without SFT: {page.resolve().as_uri()}")
         parts.do("sft")
+    finally:
+        torch.set_num_threads(threads)
     steps.next()
     page = parts.report(BASE, "sft", "opct")
     steps.done()

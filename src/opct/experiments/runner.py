@@ -148,9 +148,10 @@ def run_experiment(
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
     experiment = experiment.in_dtype(shared_dtype(list(experiment.configs.values()), experiment.out))
-    for own in experiment.configs.values() if not force else ():
-        remedy = f"delete {own.output_dir} and the folders of arms after it and run again, replace it with --force"
-        is_finished(RunDir(own.output_dir), own, remedy=remedy)
+    if not force:
+        for own in experiment.configs.values():  # raises where a folder holds another run, before anything is trained
+            remedy = f"delete {own.output_dir} and the folders of arms after it and run again, replace it with --force"
+            is_finished(RunDir(own.output_dir), own, remedy=remedy)
     _check_inputs(experiment)
     steps, failed = StepProgress(progress or NullProgress()), dict[str, str]()
     jobs = list(_jobs(experiment, force, steps, failed))

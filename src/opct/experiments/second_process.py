@@ -14,34 +14,48 @@ from typing import Any, Self
 
 
 class SecondProcess:
-    """A block in which another Python process calls this function of a module, which waits for one task and does it.
+    """A block in which another Python process calls a function, which waits for one task and does it.
 
     What fails there is tried in the first process, and its error is seen there.
     """
 
     def __init__(self, module: str, function: str) -> None:
-        self._command = [sys.executable, "-c", f"from {module} import {function}; {function}()"]
+        self._command = [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()"]
 
     def __enter__(self) -> Self:
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=null, stderr=null, text=True, encoding="utf-8"
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=null,
+            stderr=null,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,  # Ctrl-C is for the first process, which ends this one
         )
+        self._has_begun = False
         return self
 
-    def begin(self, **task: Any) -> None:
-        """Give it its task, as JSON; nothing happens if it has ended."""
+    def begin(self, **task: Any) -> bool:
+        """Give it its task, as JSON; False if it has ended."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(task), file=self.process.stdin, flush=True)
+            self._has_begun = True
+        return self._has_begun
+
+    def end(self) -> None:
+        """End it; a training is saved after its step."""
+        if not self._has_begun:
+            self.process.terminate()
+        self.process.communicate()  # closes the pipe: a process that has begun ends itself then
 
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
-        self.process.terminate()
-        self.process.communicate()
+        self.end()
 
 
 def wait_for_task() -> dict[str, Any]:
-    """In the second process: what `begin` was given. The process ends where the first one has."""
+    """In the second process: what `begin` was given. Exits if the first process has ended."""
     line = sys.stdin.readline()
     if not line:
         sys.exit()
