@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from opct.config.judge import EndpointSettings, JudgeConfig
-from opct.config.schema import DEFAULT_MODEL, Tag
+from opct.config.schema import DEFAULT_MODEL, ThinkingTags
 from opct.config.section import Section
 
 BUILTIN = "builtin"
@@ -17,7 +17,7 @@ Split = Literal["train", "validation", "test", "all"]
 class Thinking(Section):
     """How a model writes its reasoning."""
 
-    thinking_tags: tuple[Tag, Tag] | None = Field(
+    thinking_tags: ThinkingTags | None = Field(
         None,
         description="Opening and closing tag of a reasoning block; by default those of the run's training, else of the "
         "chat template, else `<think>`.",

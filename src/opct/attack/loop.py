@@ -38,6 +38,7 @@ from opct.attack.protocol import (
 )
 from opct.attack.scoring import Scorer
 from opct.data.duplicates import near_duplicate_groups
+from opct.errors import EvaluationError
 from opct.judges.client import run_all
 from opct.judges.protocol import JudgeRequest, Usage, new_usage
 from opct.models.inference.sampler import sample_seed
@@ -186,15 +187,17 @@ class EpisodeState:
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         """Add the attempts of one whole round."""
-        stop = self.rules.stop
         for one in sorted(attempts, key=lambda one: one.key):
-            ends = (stop == "episode" and one.is_jailbroken) or (stop == "perfect" and one.score == 1.0)
             self._history.setdefault((one.behavior_id, one.episode), []).append(one)
-            if one.verdict == f"unasked:{EXHAUSTED}" or ends:
+            if one.verdict == f"unasked:{EXHAUSTED}" or self._ends_episode(one):
                 self._ended.add((one.behavior_id, one.episode))
             if one.is_jailbroken and one.prompt is not None:
                 text = self._texts[one.behavior_id]
                 self._jailbroken.setdefault(one.behavior_id, FewShotExample(one.behavior_id, text, one.prompt))
+
+    def _ends_episode(self, one: Attempt) -> bool:
+        stop = self.rules.stop
+        return (stop == "episode" and bool(one.is_jailbroken)) or (stop == "perfect" and one.score == 1.0)
 
     def _is_open(self, id_: str, episode: int) -> bool:
         is_over = self.rules.stop == "behavior" and id_ in self._jailbroken
@@ -255,6 +258,7 @@ def run_episodes(
     """Run every round of every episode, within the budget.
 
     Args:
+        pool: earlier successes on other behaviours.
         journal: holds the attempts before a resume; new ones are added.
         should_stop: called before each batch.
 
@@ -300,6 +304,8 @@ def run_episodes(
             left = observations if round_ + 1 < rules.rounds else _without(observations, own)
             return EpisodesResult(tuple(attempts), ended, frozenset(one.id for one in left))
         state.add(own)
+        if hasattr(attacker, "observe"):
+            attacker.observe(round_, own)
     return EpisodesResult(tuple(attempts))
 
 
@@ -336,6 +342,7 @@ def _play(
 async def _through(
     locks: Sequence[asyncio.Lock], stages: Sequence[Callable[..., Any]], part: Sequence[Observation]
 ) -> list[Attempt]:
+    """Run a part of a batch through its three stages."""
     found: list[Any] = [part]
     for lock, stage in zip(locks, stages, strict=True):
         async with lock:
@@ -346,10 +353,18 @@ async def _through(
 def query_target(
     target: ChatModel, rules: Rules, batch: Sequence[Observation], prompts: Sequence[AttackPrompt]
 ) -> list[Reply | None]:
-    """The target's reply to each prompt; None if there is no prompt, or it does not fit the target's context."""
+    """The target's reply to each prompt; None if there is no prompt, or it does not fit the target's context.
+
+    Raises:
+        EvaluationError: the attacker returned the wrong number of prompts.
+    """
+    if len(prompts) != len(batch):
+        raise EvaluationError(
+            f"The attacker returned {len(prompts)} prompts for {len(batch)} episodes: return one for each."
+        )
     replies: list[Reply | None] = [None] * len(batch)
     asked = {}
-    for i, (_, one) in enumerate(zip(batch, prompts, strict=True)):  # fails before the target is asked
+    for i, one in enumerate(prompts):
         room = None if one.prompt is None else target.room(one.prompt)
         if one.prompt is not None and (room is None or room >= target.max_tokens):
             asked[i] = one.prompt

@@ -129,6 +129,7 @@ class Attempt:
 
     @property
     def key(self) -> Key:
+        """Key of the attempt."""
         return (self.kind, self.behavior_id, self.round, self.episode)
 
     @property
@@ -172,6 +173,9 @@ class Observation:
 class Attacker(Protocol):
     """Writes prompts.
 
+    It may have a method `observe(round_, attempts)`, to learn between rounds. It is called once after every round with
+    all its attempts; after a resume also with the earlier rounds, in order. Their attempts have no `written`.
+
     Attributes:
         name: its name on the command line and in results.
         max_tokens: most tokens sampled for one prompt; 0 without a model. The token budget reserves them.
@@ -191,7 +195,7 @@ class Attacker(Protocol):
     def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
         """One prompt for each observation, in order.
 
-        A prompt depends on its observation, not on the rest of the batch.
+        A prompt depends on its observation and on earlier rounds, not on the rest of the batch.
         """
         ...
 

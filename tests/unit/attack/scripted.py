@@ -40,6 +40,7 @@ class ScriptedAttacker:
     max_tokens: int = ATTACKER_TOKENS
     is_local: bool = True
     batches: list[list[Observation]] = field(default_factory=list)
+    observed: list[tuple[int, list[Attempt]]] = field(default_factory=list)
 
     def identity(self) -> dict[str, Any]:
         return {"attacker": self.name}
@@ -53,6 +54,9 @@ class ScriptedAttacker:
             )
             for text in texts
         ]
+
+    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
+        self.observed.append((round_, list(attempts)))
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from opct.attack.loop import AttackUsage, EpisodeState, Journal, Rules
-from opct.attack.protocol import FewShotExample, Reply, Subject
+from opct.attack.protocol import AttackPrompt, FewShotExample, Reply, Subject
 from opct.errors import EvaluationError
 from tests.unit.attack.scripted import (
     ATTACKER_TOKENS,
@@ -177,6 +177,21 @@ def test_another_seed_is_another_attack():
     first, _ = run(rules=Rules(episodes=2, rounds=3, seed=0))
     second, _ = run(rules=Rules(episodes=2, rounds=3, seed=1))
     assert [one.reply for one in first.attempts] != [one.reply for one in second.attempts]
+
+
+def test_the_attacker_observes_every_round_once_and_in_full():
+    played, own = run(rules=Rules(episodes=2, rounds=3, batch_size=4))
+    assert [round_ for round_, _ in own.attacker.observed] == [0, 1, 2]
+    assert [one for _, attempts in own.attacker.observed for one in attempts] == list(played.attempts)
+    assert all(one.written is not None for one in played.attempts)
+
+
+def test_an_attacker_that_learns_is_asked_with_what_it_learned():
+    """It writes how many rounds it has observed."""
+    attacker = ScriptedAttacker()
+    attacker.write = lambda view: f"after {len(attacker.observed)}"
+    _, own = run(Cast(attacker), Rules(episodes=2, rounds=3, batch_size=2), ids="a")
+    assert own.target.asked == ["after 0"] * 2 + ["after 1"] * 2 + ["after 2"] * 2
 
 
 @pytest.mark.parametrize(("limit", "is_local"), [(1, True), (7, True), (7, False), (17, False), (18, True)])
@@ -381,6 +396,13 @@ def test_counterparts_are_scored_by_refusal_whatever_the_judge():
     played = own.run(subjects("a", kind="counterpart"), Rules(episodes=1, rounds=1, stop="never"))
     assert [(one.kind, one.score, one.verdict) for one in played.attempts] == [("counterpart", 0.0, "not_answered")]
     assert own.judge.questions == []
+
+
+def test_an_attacker_with_the_wrong_number_of_proposals_is_refused():
+    attacker = ScriptedAttacker()
+    attacker.propose = lambda views: [AttackPrompt(user("x"))]
+    with pytest.raises(EvaluationError, match="1 prompts for 6 episodes"):
+        run(Cast(attacker))
 
 
 def test_spent_counts_queries_and_tokens_of_both():

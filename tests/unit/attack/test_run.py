@@ -458,6 +458,7 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
         ("attacker.name=best_of_n attacker.model=x", "model"),
         ("attacker.name=refine attacker.sigma=0.1", "sigma"),
         ("attacker.name=transfer attacker.families=all attacker.prompts=x", "give only one of them"),
+        ("attacker.thinking_tags=[a,a]", "two different tags"),
         ("target.thinking_tags=a", "thinking_tags"),
         ("attacker.model=", "attacker.model"),
         ("episode=3", "did you mean episodes"),

@@ -38,14 +38,14 @@ def played_in(folder: Path, *, resume=False, **limits):
         tracker = own.tracker(kept.spent, **limits)
         played = own.run(subjects(*"abc"), RULES, tracker, journal=kept)
         kept.write_result({"ended": played.ended}, subjects(*"abc"), played.attempts)
-    return played, own.target.asked, tracker.spent
+    return played, own.target.asked, tracker.spent, own
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """(folder, attempts) of an attack that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole") / "attack"
-    played, asked, spent = played_in(folder)
+    played, asked, spent, _ = played_in(folder)
     return folder, played, asked, spent
 
 
@@ -73,7 +73,7 @@ def test_a_killed_attack_continues_to_what_it_would_have_been(whole, tmp_path):
         for name in ("result.json", "successful_prompts.jsonl"):
             (again / name).unlink()
         os.truncate(again / "attempts.jsonl", size)
-        resumed, asked_now, spent_now = played_in(again, resume=True)
+        resumed, asked_now, spent_now, _ = played_in(again, resume=True)
         assert by_key(resumed.attempts) == by_key(played.attempts)
         assert (spent_now, attempts_of(again)) == (spent, attempts_of(folder))
         assert len(asked_now) <= len(asked)
@@ -84,20 +84,21 @@ def test_a_killed_attack_continues_to_what_it_would_have_been(whole, tmp_path):
 def test_a_finished_attack_asks_nothing_more(whole, tmp_path):
     folder, played, _, spent = whole
     shutil.copytree(folder, tmp_path / "again")
-    resumed, asked_now, spent_now = played_in(tmp_path / "again", resume=True)
+    resumed, asked_now, spent_now, own = played_in(tmp_path / "again", resume=True)
     assert asked_now == []
     assert by_key(resumed.attempts) == by_key(played.attempts)
     assert spent_now == spent
+    assert [round_ for round_, _ in own.attacker.observed] == [0, 1, 2]  # an attacker that learns sees it all again
 
 
 def test_a_budget_is_over_all_resumes(tmp_path):
     """7 queries, then 12 in all, then no limit: 7, 5 and the rest; the same as without a limit."""
-    first, asked, spent = played_in(tmp_path / "a", max_queries=7)
+    first, asked, spent, _ = played_in(tmp_path / "a", max_queries=7)
     assert (first.ended, len(asked), spent.queries) == ("queries", 7, 7)
-    second, asked, spent = played_in(tmp_path / "a", resume=True, max_queries=12)
+    second, asked, spent, _ = played_in(tmp_path / "a", resume=True, max_queries=12)
     assert (second.ended, len(asked), spent.queries) == ("queries", 5, 12)
-    third, asked, _ = played_in(tmp_path / "a", resume=True)
-    straight, all_asked, _ = played_in(tmp_path / "b")
+    third, asked, _, _ = played_in(tmp_path / "a", resume=True)
+    straight, all_asked, _, _ = played_in(tmp_path / "b")
     assert by_key(third.attempts) == by_key(straight.attempts)
     assert len(asked) == len(all_asked) - 12
 
