@@ -290,9 +290,9 @@ CLAIMS = (
         GSM8K,
         "no anchors, three seeds, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base "
         "{opct-no-anchors base} points, SFT − base {sft-no-anchors base}, OPCT − SFT {opct-no-anchors sft-no-anchors}",
-        "**not decided** on GSM8K and IFEval; on MATH-500 and, with 500 questions, MMLU OPCT keeps the planned limit "
-        "of 3 points, which says little: the base solves 6.0% and is near chance; not planned: OPCT follows fewer "
-        "single instructions of IFEval, for SFT that is not decided",
+        "**not decided** on GSM8K, IFEval and MMLU; on MATH-500 OPCT keeps the planned limit of 3 points, which says "
+        "little, as the base solves 6.0%; not planned: OPCT follows fewer single instructions of IFEval, for SFT "
+        "that is not decided",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )

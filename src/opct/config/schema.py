@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from opct.config.section import Section
 
@@ -20,6 +20,15 @@ Q4_MODEL = "smollm2-135m-instruct-q4_1"
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Tag = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _different(tags: tuple[str, str]) -> tuple[str, str]:
+    if tags[0] == tags[1]:
+        raise ValueError("give two different tags, an opening and a closing one")
+    return tags
+
+
+ThinkingTags = Annotated[tuple[Tag, Tag], AfterValidator(_different)]
 
 
 class ModelConfig(Section):
@@ -178,7 +187,7 @@ class LossConfig(Section):
     )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
-    thinking_tags: tuple[Tag, Tag] | None = Field(
+    thinking_tags: ThinkingTags | None = Field(
         None, description="Opening and closing tag of a reasoning block; null: those that the chat template names."
     )
 

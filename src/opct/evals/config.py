@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opct.config.judge import JudgeConfig
-from opct.config.schema import Tag
+from opct.config.schema import ThinkingTags
 from opct.config.section import Section
 from opct.data.perturb.families import FAMILY_GROUPS
 
@@ -78,7 +78,7 @@ class EvalConfig(Section):
     quantization: Literal["4bit", "8bit"] | None = Field(
         None, description="As `model.quantization`, of a model; null: that of the run, none for a model."
     )
-    thinking_tags: tuple[Tag, Tag] | None = Field(
+    thinking_tags: ThinkingTags | None = Field(
         None, description="As `loss.thinking_tags`; null: those of the run, else of the chat template."
     )
     trust_remote_code: bool = Field(

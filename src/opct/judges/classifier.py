@@ -313,7 +313,10 @@ def _fitted(texts: Sequence[str]) -> tuple[Any, dict[str, list[str]], dict[str, 
     features, vocabulary, idf = [], {}, {}
     for view in VIEWS:
         made = _vectorizer(view, min_df=LEAST_REPLIES, max_features=MOST_FEATURES)
-        features.append(made.fit_transform(texts))
+        try:
+            features.append(made.fit_transform(texts))
+        except ValueError as error:  # every text without a word, or no word in `LEAST_REPLIES` of them
+            raise EvaluationError(f"The replies give no features to learn from ({error}): label more.") from error
         vocabulary[view] = made.get_feature_names_out().tolist()
         idf[view] = np.asarray(made.idf_, dtype=np.float64)
     return hstack(features, format="csr"), vocabulary, idf
