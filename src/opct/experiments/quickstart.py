@@ -110,18 +110,20 @@ def run_quickstart(
         if overwrite and old.is_run:
             with RunDir.create(old.path, overwrite=True) as run:
                 run.clear()
-    dtype = shared_dtype(list(configs.values()), out)
-    configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
-    parts = _Parts(configs, out, evaluation, steps)
     threads = torch.get_num_threads()
+    if second is not None and _worth_two_processes(model):
+        torch.set_num_threads(max(1, threads // 2))  # before dtypes are timed: the second process is busy with imports
+    elif second is not None:
+        second.end()
+        second = None
     try:
-        if second is not None and _worth_two_processes(model):
-            half = max(1, threads // 2)
-            own = [*overrides, f"model.dtype={dtype}"]
-            if second.begin(out=str(out), threads=half, evaluation=evaluation.model_dump(mode="json"), overrides=own):
-                torch.set_num_threads(half)
-        elif second is not None:
-            second.end()
+        dtype = shared_dtype(list(configs.values()), out)
+        configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
+        parts = _Parts(configs, out, evaluation, steps)
+        shared = {"out": str(out), "overrides": [*overrides, f"model.dtype={dtype}"]}
+        settings = evaluation.model_dump(mode="json")
+        if second is not None and not second.begin(**shared, evaluation=settings, threads=torch.get_num_threads()):
+            torch.set_num_threads(threads)
         parts.do("opct", BASE)
         steps.next()
         if not parts.is_evaluated("sft"):
