@@ -306,6 +306,8 @@ def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool]) ->
     """The newest log of an interrupted evaluation of this task with the same weights and settings, or None."""
     logs = [path for path, log in _unfinished(run, task).items() if same(log)]
     newest = max(logs, key=lambda path: path.name, default=None)  # a name begins with the time
+    if newest is None:
+        return None
     with contextlib.suppress(Exception):  # damaged
         found = read_eval_log(str(newest))
         if found.samples and same(found):
