@@ -27,7 +27,7 @@ from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question
-from opct.errors import DataError, EvaluationError, OpctError, unknown
+from opct.errors import DataError, EvaluationError, LibraryErrors, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT
 from opct.evals.inspect_runner import UNFINISHED, keep_log, run_inspect
@@ -262,7 +262,7 @@ def evaluate(
         earlier = None
         if resume:
             same = partial(_is_the_same, task=task, measured=measured, settings=settings)
-            earlier = _unfinished_log(run, task, same)
+            earlier = _unfinished_log(run, task, same, progress)
             if earlier is None and same(_usable_log(run.evals_dir / log_name(task.name))[0]):
                 progress.log(f"{label}: {task.name} was evaluated already")
                 continue
@@ -302,17 +302,19 @@ def _unfinished(run: RunDir, task: Task) -> dict[Path, EvalLog]:
     return found
 
 
-def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool]) -> EvalLog | None:
+def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
     """The newest log of an interrupted evaluation of this task with the same weights and settings, or None."""
     logs = [path for path, log in _unfinished(run, task).items() if same(log)]
     newest = max(logs, key=lambda path: path.name, default=None)  # a name begins with the time
     if newest is None:
         return None
-    with contextlib.suppress(Exception):  # damaged
-        found = read_eval_log(str(newest))
-        if found.samples and same(found):
-            return found
-    return None
+    try:
+        with LibraryErrors(EvaluationError, f"{newest} cannot be read", f"{task.name} is asked from its beginning."):
+            found = read_eval_log(str(newest))
+    except EvaluationError as error:
+        progress.log(str(error))
+        return None
+    return found if found.samples and same(found) else None
 
 
 def _remove_unfinished(run: RunDir, task: Task) -> None:
