@@ -24,7 +24,7 @@ Tag = Annotated[str, StringConstraints(min_length=1)]
 
 def _different(tags: tuple[str, str]) -> tuple[str, str]:
     if tags[0] == tags[1]:
-        raise ValueError("give two different tags, an opening and a closing one")
+        raise ValueError("two different tags, an opening and a closing one")
     return tags
 
 
