@@ -93,8 +93,10 @@ def build_pairs(
         teacher_prompt = _prompt(row, found["teacher_prompt"]) if "teacher_prompt" in found else prompt
         values = {role: row.get(found.get(role)) for role in ("id", "axis", "family")}
         own = {role: str(value) for role, value in values.items() if value not in (None, "")}
-        question_id, own_axis = own.get("id") or _hash(prompt, teacher_prompt), own.get("axis", axis)
-        meta = {"question_id": question_id} | {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
+        own_axis = own.get("axis", axis)
+        # rows of one clean prompt are variants of one question, which no split may part
+        meta: dict[str, Any] = {"question_id": _hash(teacher_prompt)}
+        meta |= {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
         meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
         pairs = []
         for wrapper, wrap in wraps.items():
