@@ -91,7 +91,7 @@ class Refine(EndpointSettings, EndpointThinking, Sampling, LocalModelSettings):
     pool: str | None = Field(None, description="A `successful_prompts.jsonl` of another attack, for these examples.")
 
 
-class Grpo(Thinking):
+class Grpo(Thinking, LocalModelSettings):
     """`refine` with an adapter that is trained against this target first."""
 
     name: Literal["grpo"] = "grpo"

@@ -168,6 +168,8 @@ def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: AttackDi
         "output_dir": str(folder.attacker_path),
         "seed": config.seed,
         "model.name_or_path": own.model,
+        "model.trust_remote_code": own.trust_remote_code,
+        "model.chat_template_kwargs": own.chat_template_kwargs or {},
         "data.pairs": [str(folder.pairs_path)],
         "rollout.num_generations": config.episodes,
         "rollout.max_completion_tokens": own.max_tokens,

@@ -332,10 +332,15 @@ def title(comparison: Comparison) -> str:
 
 
 def subtitle(comparison: Comparison) -> str:
-    """Number of runs, replies and axes of the page."""
-    replies = pluralize(sum(len(run.replies) for run in comparison.runs), "evaluated reply", "evaluated replies")
+    """Number of runs, training seeds and replies of the page, and its axes."""
+    counts = [pluralize(len(comparison.runs), "run")]
+    if trained := [len(arm.runs) for arm in comparison.arms if arm.runs[0].method is not None]:
+        fewest = f"{min(trained)} to " if min(trained) < max(trained) else ""
+        counts.append(fewest + pluralize(max(trained), "training seed"))
+    replies = sum(len(run.replies) for run in comparison.runs)
+    counts.append(pluralize(replies, "evaluated reply", "evaluated replies"))
     axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"
-    return f"{pluralize(len(comparison.runs), 'run')}, {replies}; axes: {axes}."
+    return f"{', '.join(counts)}; axes: {axes}."
 
 
 def other_arms_note(comparison: Comparison) -> str:

@@ -532,7 +532,9 @@ def test_what_follows_from_the_attack_cannot_be_set(tmp_path, tiny_folder, setti
 def test_what_can_be_set(tmp_path, tiny_folder):
     """And a step uses no more behaviours than there are."""
     words = "rounds=3 attacker.training.optim.learning_rate=0.5 attacker.training.stop.divergence_factor=7"
-    plan = plan_of(tmp_path / "a", tiny_folder, *words.split(), "attacker.training.lora={r: 2}")
+    own = ("attacker.training.lora={r: 2}", "attacker.chat_template_kwargs={enable_thinking: false}")
+    plan = plan_of(tmp_path / "a", tiny_folder, *words.split(), *own)
+    assert plan.config.model.chat_template_kwargs == {"enable_thinking": False}
     assert (plan.config.optim.learning_rate, plan.config.lora.r, plan.config.stop.divergence_factor) == (0.5, 2, 7)
     assert (plan.max_queries, plan.rules.stop) == (30 * 2 * 8 * 3, "perfect")
     few = load_attack_config(None, ["attacker.name=grpo", f"behaviors={tmp_path / 'behaviors.jsonl'}"])

@@ -185,7 +185,7 @@ def test_of_a_matrix_the_page_is_about_the_last_opct_arm_from_the_base():
     found = compare(made)
     assert main_arm(found).label == "opct-x-0.5"
     assert title(found) == "Base and 6 arms on m"
-    assert subtitle(found) == "7 runs, 0 evaluated replies; axes: none."
+    assert subtitle(found) == "7 runs, 1 training seed, 0 evaluated replies; axes: none."
 
 
 def test_arms_that_the_verdict_is_not_about_are_named():
