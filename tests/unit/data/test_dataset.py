@@ -82,6 +82,20 @@ def test_groups_and_near_duplicate_behaviours_stay_together(load, tmp_path: Path
     assert len(data.pairs) + len(data.validation) == 90
 
 
+def test_pairs_of_one_clean_prompt_stay_together(load, tmp_path: Path):
+    pairs = [
+        dataclasses.replace(p, id=f"{p.id}/{i}", prompt=({"role": "user", "content": f"{i}"},), meta={})
+        for p in tiny_pairs(30)
+        for i in range(2)
+    ]
+    write_pairs(tmp_path / "variants.jsonl", pairs)
+    data = load(pairs=[str(tmp_path / "variants.jsonl")], validation_fraction=0.4, validation_size=1000)
+    sides = [Counter(pair.id.rpartition("/")[0] for pair in part) for part in (data.pairs, data.validation)]
+    assert set((sides[0] + sides[1]).values()) == {2}
+    assert min(map(len, sides)) > 5
+    assert not sides[0].keys() & sides[1].keys()
+
+
 def test_what_belongs_together_does_so_in_all_files(load, tmp_path: Path):
     """A twin of the second wording is an anchor, in a file of its own: it is on the side of both wordings, since a
     question that is trained on and held out is refused. Of 20 such cases some are held out."""
