@@ -268,8 +268,8 @@ CLAIMS = (
         None,
         "100 behaviours, three seeds, tuned learning rates, defended: `transfer` {transfer base} → {transfer opct}%, "
         "SFT {transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT "
-        "{transfer opct sft} and {refine opct sft}; at equal benign refusals under attack, with SFT of 40 and 55% anchors "
-        "taken as one, {transfer as cautious} and {refine as cautious}",
+        "{transfer opct sft} and {refine opct sft}; at equal benign refusals under attack, with SFT of 40 and 55% "
+        "anchors taken as one, {transfer as cautious} and {refine as cautious}",
         "**not seen**: not decided against `transfer`; refuted against `refine`, where SFT refuses more; at equal "
         "refusals not decided; 99% is far off",
         ("opct", "sft"),

@@ -21,6 +21,8 @@ from opct.runs.console import pluralize
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 """A standalone number, not one in a name or id ("gsm8k", "q0012", "facts/12")."""
 FEW_CLUSTERS = 100
+FEW_RIGHT = 0.2
+"""Share of clean questions answered right below which training has little to keep."""
 LEFT_OUT = (
     ("n_unscored", 0.02, "many replies are unscored, so in no rate ({})."),
     (
@@ -45,6 +47,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
         *_different_samples(runs),
         *_small_samples(comparison),
         *_left_out(comparison),
+        *_unknown_answers(comparison),
         *_repeated_seeds(comparison),
         *training_warnings(comparison.arms, comparison.pairs),
     ]
@@ -176,6 +179,16 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
                 worst[arm.name] = (share, what)
         if worst:
             yield f"{axis_info(axis).title}: {text.format('; '.join(what for _, what in worst.values()))}"
+
+
+def _unknown_answers(comparison: Comparison) -> Iterator[str]:
+    row, first = comparison.row("accuracy_clean"), comparison.arms[0]
+    level = None if row is None else row.estimates[0]
+    if level is not None and level.value is not None and level.value < FEW_RIGHT:
+        yield (
+            f"Sycophancy: {first.name} answers only {level.value:.0%} of the clean questions right (n = {level.n}), "
+            "and training teaches no answers: ask what the model knows, or put the facts into the questions."
+        )
 
 
 def _repeated_seeds(comparison: Comparison) -> Iterator[str]:

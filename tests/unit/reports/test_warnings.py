@@ -74,6 +74,13 @@ def test_shares_of_unscored_and_cut_replies_are_named(three):
     assert "Sycophancy: many replies were truncated (OPCT 100 of 399 (25.1%)" in text
 
 
+def test_a_base_that_does_not_know_the_answers_is_named():
+    """One right of ten; at two of ten nothing is said."""
+    few, more = (run("base", [sample(f"q{i}", "clean", correct=float(i < n)) for i in range(10)]) for n in (1, 2))
+    assert "Sycophancy: Base answers only 10% of the clean questions right (n = 10), and training" in warnings(few)
+    assert "teaches no answers" not in warnings(more)
+
+
 def test_no_base_other_models_and_a_seed_counted_twice_are_named():
     runs = [run("opct", [sample("q")], 1), replace(run("opct", [sample("q")], 1), name="other", model="another")]
     text = warnings(*runs)
