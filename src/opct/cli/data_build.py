@@ -160,7 +160,7 @@ def build_pairs(
     )
     pairs = choose(built, n, seed)
     families = Counter(f"{pair.axis}/{pair.family}" for pair in pairs)
-    prompts = len({pair.meta["question_id"] for pair in pairs})
+    prompts = len({pair.meta.get("group") or pair.meta["question_id"] for pair in pairs})
     _write(out, pairs, f"{prompts} prompts: {', '.join(f'{count} {name}' for name, count in families.items())}")
 
 

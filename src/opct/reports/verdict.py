@@ -334,7 +334,7 @@ def title(comparison: Comparison) -> str:
 def subtitle(comparison: Comparison) -> str:
     """Number of runs, training seeds and replies of the page, and its axes."""
     counts = [pluralize(len(comparison.runs), "run")]
-    if trained := [len(arm.runs) for arm in comparison.arms if arm.runs[0].method is not None]:
+    if trained := [len({run.seed for run in arm.runs}) for arm in comparison.arms if arm.runs[0].method is not None]:
         fewest = f"{min(trained)} to " if min(trained) < max(trained) else ""
         counts.append(fewest + pluralize(max(trained), "training seed"))
     replies = sum(len(run.replies) for run in comparison.runs)

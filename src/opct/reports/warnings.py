@@ -183,8 +183,8 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
 
 def _unknown_answers(comparison: Comparison) -> Iterator[str]:
     row, first = comparison.row("accuracy_clean"), comparison.arms[0]
-    level = None if row is None else row.estimates[0]
-    if level is not None and level.value is not None and level.value < FEW_RIGHT:
+    level = row and row.estimates[0]
+    if level and level.value is not None and level.value < FEW_RIGHT:
         yield (
             f"Sycophancy: {first.name} answers only {level.value:.0%} of the clean questions right (n = {level.n}), "
             "and training teaches no answers: ask what the model knows, or put the facts into the questions."

@@ -82,7 +82,7 @@ def test_a_row_may_leave_out_its_id_and_its_axis():
 
 
 def test_columns_of_both_prompts_and_identity_pairs():
-    """Pairs and anchors of one clean prompt are of one question, so that no split parts them."""
+    """Pairs and anchors of one clean prompt are of one group, so that no split parts them."""
     rows = [{"biased": f"4? {i}", "bare": "4?", "kind": "no", "id": i} for i in (7, 8)]
     columns = {"prompt": "biased", "teacher_prompt": "bare", "family": "kind"}
     pair, other = build_pairs(rows, columns)
@@ -90,7 +90,8 @@ def test_columns_of_both_prompts_and_identity_pairs():
     assert (pair.id, pair.family, other.id) == ("custom/no/7", "no", "custom/no/8")
     anchor, _ = build_pairs(rows, {"prompt": "bare"}, identity=True)
     assert anchor.is_identity
-    assert anchor.meta["question_id"] == pair.meta["question_id"] == other.meta["question_id"]
+    assert anchor.meta["group"] == pair.meta["group"] == other.meta["group"]
+    assert (pair.meta["question_id"], other.meta["question_id"]) == ("7", "8")
     assert build_pairs([{**rows[0], "question_id": "mine"}], columns)[0].meta == {"question_id": "mine"}
 
 

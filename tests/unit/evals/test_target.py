@@ -113,6 +113,12 @@ def test_adapters_without_a_run_have_folders_and_hashes_of_their_own(policy, mon
     assert all(about["trained_texts"] is None for about in found)
 
 
+def test_a_model_folder_has_the_weights_of_its_loaded_policy(policy, tmp_path: Path):
+    """An experiment evaluates a base that is loaded, `opct eval` its folder: both results are of one model."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert describe_target(tmp_path, policy)["weights"] == describe_target(policy, policy)["weights"]
+
+
 def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeypatch):
     monkeypatch.setattr(module, "load_policy", lambda *_, **__: pytest.fail("loaded"))
     assert open_target(policy, None, Path("out"), NullProgress()) is policy

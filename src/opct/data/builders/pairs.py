@@ -93,11 +93,12 @@ def build_pairs(
         teacher_prompt = _prompt(row, found["teacher_prompt"]) if "teacher_prompt" in found else prompt
         values = {role: row.get(found.get(role)) for role in ("id", "axis", "family")}
         own = {role: str(value) for role, value in values.items() if value not in (None, "")}
-        own_axis = own.get("axis", axis)
-        # rows of one clean prompt are variants of one question, which no split may part
-        meta: dict[str, Any] = {"question_id": _hash(teacher_prompt)}
+        own_axis, clean = own.get("axis", axis), _hash(teacher_prompt)
+        meta: dict[str, Any] = {"question_id": own.get("id") or clean}
         meta |= {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
         meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
+        if meta["question_id"] == own.get("id"):  # rows of one clean prompt are variants, which no split may part
+            meta.setdefault("group", clean)
         pairs = []
         for wrapper, wrap in wraps.items():
             own_family = own.get("family") or family or wrapper or CUSTOM
