@@ -246,9 +246,8 @@ CLAIMS = (
         "15.4% → 8.1%, SFT 11.2%",
         "sycophancy",
         HELD_OUT[0],
-        "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}, "
-        "three seeds, tuned learning rates",
-        "**seen** in short answers, not decided with lettered options, nor on a second model with two seeds",
+        "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
+        "**seen** in short answers; not decided with lettered options and on a second model",
         ("opct", "sft-t1"),
     ),
     Claim(
@@ -256,8 +255,8 @@ CLAIMS = (
         "the argument of the paper",
         "sycophancy",
         HELD_OUT[0],
-        "OPCT − off-policy {opct offpolicy} points on sycophancy; behaviours defended, three seeds: `transfer` "
-        "{transfer opct offpolicy}, `refine` {refine opct offpolicy}; benign refusals not told apart",
+        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviours defended, `transfer` {transfer opct offpolicy}, "
+        "`refine` {refine opct offpolicy}",
         "**not seen** on sycophancy, **seen** against one attacker of two",
         ("opct", "offpolicy"),
     ),
@@ -266,12 +265,9 @@ CLAIMS = (
         "~99% defended, SFT 87%",
         "adaptive_attack",
         None,
-        "100 behaviours, three seeds, tuned learning rates, defended: `transfer` {transfer base} → {transfer opct}%, "
-        "SFT {transfer sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}; OPCT − SFT "
-        "{transfer opct sft} and {refine opct sft}; at equal benign refusals under attack, with SFT of 40 and 55% "
-        "anchors taken as one, {transfer as cautious} and {refine as cautious}",
-        "**not seen**: not decided against `transfer`; refuted against `refine`, where SFT refuses more; at equal "
-        "refusals not decided; 99% is far off",
+        "behaviours defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
+        "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}",
+        "**not seen**: not decided against `transfer`, refuted against `refine`, where SFT refuses more",
         ("opct", "sft"),
     ),
     Claim(
@@ -279,7 +275,7 @@ CLAIMS = (
         "better than SFT",
         "safety",
         _warnings("held_out")[0],
-        "warnings in {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points, three seeds",
+        "warnings: {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points",
         "**not seen**",
         ("opct", "sft"),
     ),
@@ -288,12 +284,9 @@ CLAIMS = (
         "little, SFT up to 28 points on MATH-500",
         "capability",
         GSM8K,
-        "no anchors, three seeds, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base "
-        "{opct-no-anchors base} points, SFT − base {sft-no-anchors base}, OPCT − SFT {opct-no-anchors sft-no-anchors}",
-        "**not decided** on GSM8K, IFEval and MMLU (300 questions; with 200 added afterwards OPCT keeps the limit); "
-        "on MATH-500 OPCT keeps the planned limit of 3 points, which says "
-        "little, as the base solves 6.0%; not planned: OPCT follows fewer single instructions of IFEval, for SFT "
-        "that is not decided",
+        "without anchors, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base {opct-no-anchors base} "
+        "points, SFT − base {sft-no-anchors base}",
+        "**not decided** on GSM8K, IFEval and MMLU; on MATH-500 the base solves too little (6.0%)",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )

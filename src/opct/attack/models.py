@@ -14,6 +14,7 @@ from opct.errors import EvaluationError
 from opct.evals.tasks.common import as_chat
 from opct.judges.client import Failure, ModelClient, run_all
 from opct.judges.protocol import ENDPOINT_REJECTED
+from opct.models.memory import release_memory
 
 if TYPE_CHECKING:
     from inspect_ai.model import Model, ModelOutput
@@ -77,6 +78,7 @@ class LocalModel:
             max_completion_tokens=self.max_tokens,
             temperature=self.sampling.temperature,
         )
+        release_memory()  # attacker and target take turns: each would keep what its largest batch took
         return [self._reply(*one) for one in zip(prompts, completions, strict=True)]
 
     def _reply(self, prompt: Prompt, completion: Any) -> Reply:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opct.data.pairs import CUSTOM, ContrastivePair, Prompt, checked_pair, messages_of, prompt_faults
@@ -93,12 +93,7 @@ def build_pairs(
         teacher_prompt = _prompt(row, found["teacher_prompt"]) if "teacher_prompt" in found else prompt
         values = {role: row.get(found.get(role)) for role in ("id", "axis", "family")}
         own = {role: str(value) for role, value in values.items() if value not in (None, "")}
-        own_axis, clean = own.get("axis", axis), _hash(teacher_prompt)
-        meta: dict[str, Any] = {"question_id": own.get("id") or clean}
-        meta |= {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
-        meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
-        if meta["question_id"] == own.get("id"):  # rows of one clean prompt are variants, which no split may part
-            meta.setdefault("group", clean)
+        own_axis, meta = own.get("axis", axis), _meta(row, kept, own.get("id"), _hash(teacher_prompt))
         pairs = []
         for wrapper, wrap in wraps.items():
             own_family = own.get("family") or family or wrapper or CUSTOM
@@ -131,6 +126,16 @@ def build_pairs(
 
 def _hash(*prompts: Prompt) -> str:
     return hashlib.sha256(json.dumps(prompts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _meta(row: Mapping[str, Any], kept: Sequence[str], row_id: str | None, clean: str) -> dict[str, Any]:
+    """The kept columns, and what holds the rows of one clean prompt together in any split: they are variants."""
+    meta: dict[str, Any] = {"question_id": row_id or clean}
+    meta |= {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
+    meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
+    if meta["question_id"] == row_id:
+        meta.setdefault("group", clean)
+    return meta
 
 
 def _check_sides(name: str, identity: bool, *, differs: bool) -> None:
