@@ -67,6 +67,7 @@ STYLES = {
     "opct-4-samples": 7,
 }
 """Colour and marker of an arm, the same in every chart."""
+ATTACKED_IN = ("adaptive_attack", "adaptive_attack_grpo")
 BOTH_SFT = {"sft", "sft-matched"}
 HERO = "sycophancy"
 """The experiment whose base, reference and shown arm are in the README's picture."""
@@ -255,8 +256,8 @@ CLAIMS = (
         "the argument of the paper",
         "sycophancy",
         HELD_OUT[0],
-        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviours defended, `transfer` {transfer opct offpolicy}, "
-        "`refine` {refine opct offpolicy}",
+        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviours defended, `transfer` "
+        "{transfer opct offpolicy}, `refine` {refine opct offpolicy}",
         "**not seen** on sycophancy, **seen** against one attacker of two",
         ("opct", "offpolicy"),
     ),
@@ -489,7 +490,9 @@ def claims(all_kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
         kept = all_kept[claim.experiment]
         minutes = ", ".join(f"{arm_name(label)} {_cost(kept, label)[1]}" for label in claim.arms)
         cost = f"`{Path(kept['experiment']).stem}`; {minutes}"
-        here = claim.here.format_map(_numbers(claim, kept, all_kept.get("adaptive_attack", kept)["attacks"]))
+        played = (all_kept.get(name, {}) for name in (claim.experiment, *ATTACKED_IN))
+        attacks = [attack for own in played for attack in own.get("attacks", [])]
+        here = claim.here.format_map(_numbers(claim, kept, attacks))
         lines.append((claim.claim, claim.paper, here, claim.verdict, cost))
     return _markdown(["claim", "in the paper", "here", "verdict", "file; minutes of training"], lines)
 
@@ -508,10 +511,6 @@ def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> d
         for each in attack["differences"]:
             if each["metric"] == "defense_success_rate":
                 found[f"{attack['attacker']} {each['of']} {each['against']}"] = _paired(each, "rate")
-        if set(attack["arms"]) >= BOTH_SFT:
-            found[f"{attack['attacker']} as cautious"] = _paired(
-                line_above(_trained_runs(attack), "opct", BOTH_SFT), "rate"
-            )
     return found
 
 
