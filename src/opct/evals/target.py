@@ -81,8 +81,8 @@ def describe_target(target: Target, policy: Policy) -> About:
     """Metadata of the run, model or policy for the results: label, method, seed, weights, and training data."""
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is None:
-        is_adapter = policy.has_adapter and isinstance(target, str | Path)
-        stored = sorted(Path(target).glob("*.safetensors")) if is_adapter else []
+        folder = Path(target) if policy.has_adapter and isinstance(target, str | Path) else None
+        stored = sorted(folder.glob("*.safetensors")) if folder else []
         files = {path.name: file_sha256(path) for path in stored}
         label = "trained" if policy.has_adapter else "base"
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
