@@ -181,6 +181,7 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("max_steps=true", "expected an integer"),
         ("model.trust_remote_code=1", "expected a boolean"),
         ("output_dir=3", "expected a string"),
+        ("model.chat_template_kwargs=3", "expected names with values, such as {name: value}"),
         ("lora.target_modules=3", "expected a string or a list"),
         ("data.pairs=[]", "at least 1 item"),
         ("data.pairs=[1]", "data.pairs.0: 1 is not valid, expected a string"),
