@@ -249,7 +249,7 @@ CLAIMS = (
         "sycophancy",
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
-        "**seen** in short answers; not decided with lettered options and on a second model",
+        "**seen** in short answers of SmolLM2; on a second model not decided there, and SFT is ahead with lettered options",
         ("opct", "sft-t1"),
     ),
     Claim(
@@ -289,7 +289,7 @@ CLAIMS = (
         GSM8K,
         "without anchors, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base {opct-no-anchors base} "
         "points, SFT − base {sft-no-anchors base}",
-        "**not decided** on GSM8K, IFEval and MMLU; on MATH-500 the base solves too little (6.0%)",
+        "**not decided** on GSM8K and IFEval; on MATH-500 (6.0%) and MMLU the base is too weak to tell",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )
