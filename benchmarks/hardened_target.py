@@ -153,7 +153,7 @@ def attacks(args: argparse.Namespace, name: str, target: Path) -> list[dict[str,
     """The rows of the same messages with the word and without it, and of every attacker."""
     prompts = args.out / "asked.json"
     write_json(prompts, {"jailbreaks": list(asked(builtin_behaviors("test"), args.word))})
-    reply = {"target": {"max_tokens": REPLY_TOKENS}}
+    reply = {"target": {"max_completion_tokens": REPLY_TOKENS}}
     fixed = {"attacker": {"name": "transfer", "prompts": str(prompts)}, "episodes": 2 * len(ASKED_FAMILIES), **reply}
     fixed |= {"rounds": 1, "stop": "never", "counterpart_episodes": 0}
     fixed |= {"n_behaviors": args.behaviors, "dtype": args.dtype}

@@ -90,7 +90,7 @@ def config_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
     """The settings of an attack, as of `opct.run_attack`."""
     own: dict[str, Any] = {"name": attacker}
     if attacker in ("refine", "grpo"):
-        own |= {"model": args.attacker_model, "max_tokens": args.max_attack_tokens}
+        own |= {"model": args.attacker_model, "max_completion_tokens": args.max_attack_tokens}
     if attacker == "grpo":
         own["training"] = {name: yaml.safe_load(value) for name, _, value in (one.partition("=") for one in args.train)}
     return {

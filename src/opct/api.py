@@ -154,7 +154,8 @@ def evaluate(
             replies but no log-probs.
         config: settings of the evaluation; by default `settings` over the defaults of `EvalConfig`.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`; where they are named, our suites only if they are too.
-        questions: instead of those of the config: rows or `Question`s, as `load_questions` takes them.
+        questions: instead of those of the config: a file, of which `split` is asked, or rows or `Question`s as
+            `load_questions` takes them, which are all asked.
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: name in the report: by default the run's method; without a run, "base" without an adapter and "trained"
             with one.
@@ -179,12 +180,14 @@ def evaluate(
 
     assert progress is not None
     before = {} if config is None else config.model_dump(include=config.model_fields_set)
+    if isinstance(questions, str | Path):
+        settings["questions"], questions = str(questions), None
     config = load_settings(EvalConfig, base=before | settings)
     with_suites = not tasks or "suites" in config.model_fields_set
     task_options = _task_options(config) if tasks else {}
     for task in tasks:
         check_task(task)
-    own = None if questions is None else load_questions(questions, seed=config.seed)
+    own = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
     made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)

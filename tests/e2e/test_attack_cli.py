@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.e2e.cli import here, jsonl, started
 
-SMALL = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_tokens=6", "dtype=float32")
+SMALL = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_completion_tokens=6", "dtype=float32")
 
 
 def attempts(folder: Path) -> list[dict]:
@@ -27,8 +27,9 @@ def found(folder: Path) -> dict:
 def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
     """4 behaviours x 3 x 2 attempts and 4 counterparts x 1 x 2, four at a time, killed in round 1: what was jailbroken
     in round 0 is an example of every later attempt, so an attack that forgot it would write other prompts."""
-    own = ("attack", tiny_folder, f"attacker.model={tiny_folder}", "attacker.max_tokens=8", "judge.name=refusals")
-    rest = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_tokens=32", "dtype=float32")
+    writer = (f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=8")
+    own = ("attack", tiny_folder, *writer, "judge.name=refusals")
+    rest = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_completion_tokens=32", "dtype=float32")
     reworded = (*own, *rest, "batch_size=4", "stop=never")
     assert here(*reworded, "--out", tmp_path / "whole").code == 0
     killed = tmp_path / "killed"
@@ -49,7 +50,7 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     """Each episode reads its history: the tiny attacker writes other prompts than the request."""
     out = tmp_path / "a"
     done = here(
-        *("attack", tiny_folder, f"attacker.model={tiny_folder}", "attacker.max_tokens=12"),
+        *("attack", tiny_folder, f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=12"),
         *(*SMALL, "--out", out, "budget.max_queries=20"),
     )
     assert done.code == 0, done.err

@@ -22,9 +22,9 @@ evaluation: {{suites: [sycophancy_short], n_questions: 2, families_per_question:
 attacks:
   attackers:
     - {{name: transfer, families: train}}
-    - {{name: grpo, model: {model}, max_tokens: 5, training: {{max_steps: 1, optim: {{prompts_per_step: 2}}}},
-        train_split: validation}}
-  settings: {{n_behaviors: 2, episodes: 2, rounds: 2, target: {{max_tokens: 5}}}}
+    - {{name: grpo, model: {model}, max_completion_tokens: 5, train_split: validation,
+        training: {{max_steps: 1, optim: {{prompts_per_step: 2}}}}}}
+  settings: {{n_behaviors: 2, episodes: 2, rounds: 2, target: {{max_completion_tokens: 5}}}}
 """
 
 

@@ -85,7 +85,7 @@ WHOLE = [
 WHOLE.append(b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x0ctouch PWNED!\x85R.")  # a pickle
 
 SMALL = "max_completion_tokens=2 questions=questions.csv families_per_question=1 --n-questions 1 kl_samples=1"
-ATTACK = "behaviors=behaviors.jsonl episodes=1 rounds=1 target.max_tokens=2 judge.name=refusals"
+ATTACK = "behaviors=behaviors.jsonl episodes=1 rounds=1 target.max_completion_tokens=2 judge.name=refusals"
 COMMANDS = {
     "train": "train config.yaml output_dir=new",
     "dry-run": "train config.yaml output_dir=new --dry-run",

@@ -74,6 +74,12 @@ def test_questions_may_be_rows(calls, policy, monkeypatch, tmp_path: Path):
     assert [(one.answer, one.wrong) for one in asked] == [("4", ("5",))]
 
 
+def test_of_a_question_file_the_split_is_asked_by_its_columns(calls, policy, tmp_path: Path):
+    api.evaluate("m", out=tmp_path, questions=tmp_path / "q.csv", columns={"question": "q"}, split="train")
+    config = EvalConfig(questions=str(tmp_path / "q.csv"), columns={"question": "q"}, split="train")
+    assert calls[0][1][1] == config
+
+
 def test_tasks_alone_leave_our_suites_out_and_take_settings_by_their_own_names(calls, policy, tmp_path: Path):
     found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
     options = {"out_dir": tmp_path, "limit": 5, "max_completion_tokens": 9, "run": {"label": "base"}}

@@ -36,7 +36,7 @@ class EndpointThinking(Thinking):
 class Sampling(Section):
     """How a model is sampled."""
 
-    max_tokens: int = Field(128, ge=1, description="Longest message.")
+    max_completion_tokens: int = Field(128, ge=1, description="Most tokens in a message.")
     temperature: float = Field(1.0, ge=0, description="0 is greedy.")
 
 
@@ -54,7 +54,7 @@ class LocalModelSettings(Section):
 class TargetConfig(EndpointSettings, EndpointThinking, Sampling, LocalModelSettings):
     """The model that is attacked."""
 
-    max_tokens: int = Field(96, ge=1, description="Most tokens in a reply.")
+    max_completion_tokens: int = Field(96, ge=1, description="Most tokens in a reply.")
     label: str | None = Field(
         None, description="Its label in a report; by default the run's method, else base or trained."
     )
@@ -96,7 +96,7 @@ class Grpo(Thinking, LocalModelSettings):
 
     name: Literal["grpo"] = "grpo"
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Weights on this machine or the hub.")
-    max_tokens: int = Field(128, ge=1, description="Longest message.")
+    max_completion_tokens: int = Field(128, ge=1, description="Most tokens in a message.")
     shots: int = Field(2, ge=0, description="Most successes on other behaviours that it is shown.")
     pool: str | None = Field(None, description="A `successful_prompts.jsonl` of another attack, for these examples.")
     training: dict[str, Any] = Field({}, description="Settings of `opct train` for the adapter, such as max_steps: 40.")

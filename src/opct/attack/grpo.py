@@ -143,7 +143,8 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
             f"The attacker grpo trains a new adapter, but {own.model} is {what}: give a model with weights."
         )
     behaviors = _training_behaviors(config, own, tested)
-    sampling = settings.Sampling(max_tokens=own.max_tokens)  # GRPO samples the policy itself, at temperature 1
+    # GRPO samples the policy itself, at temperature 1
+    sampling = settings.Sampling(max_completion_tokens=own.max_completion_tokens)
     given = _planned(config, own, folder, len(behaviors))
     overrides = [f"{name}={json.dumps(value)}" for name, value in flat_settings(own.training).items()]
     planned = load_config(None, [*given, *overrides])
@@ -172,7 +173,7 @@ def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: AttackDi
         "model.chat_template_kwargs": own.chat_template_kwargs or {},
         "data.pairs": [str(folder.pairs_path)],
         "rollout.num_generations": config.episodes,
-        "rollout.max_completion_tokens": own.max_tokens,
+        "rollout.max_completion_tokens": own.max_completion_tokens,
         "optim.prompts_per_step": min(int(DEFAULTS["optim.prompts_per_step"]), n_behaviors),
     }
     if config.dtype is not None:
@@ -362,8 +363,8 @@ class RolloutCollector:
         if not sampled:
             raise ModelError(
                 f"The attacker's input about {subject.id} leaves no room in its context ({self.policy.context_length} "
-                f"tokens) for a message of {self.environment.plan.sampling.max_tokens}: use an attacker with a longer "
-                "context, or lower attacker.max_tokens."
+                f"tokens) for a message of {self.environment.plan.sampling.max_completion_tokens}: use an attacker "
+                "with a longer context, or lower attacker.max_completion_tokens."
             )
         # A message that could not be sent to the target scores 0; if the judge failed, it has no score.
         scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}

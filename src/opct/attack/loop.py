@@ -325,17 +325,14 @@ def _play(
         partial(score_replies, kind, scorer),
     ]
     players: list[Any] = [attacker, target, scorer]
-    where = [own.is_local or place for place, own in enumerate(players, start=2)]
-    n_workers = len(set(where))  # local models share one lock
+    shared = asyncio.Lock()  # of the models in this process
+    locks = [shared if player.is_local else asyncio.Lock() for player in players]
+    n_workers = len(set(locks))
     if n_workers == 1:
         prompts = stages[0](batch)
         return list(stages[2](batch, prompts, stages[1](batch, prompts)))
     size = math.ceil(len(batch) / (2 * n_workers))  # few enough that all have work
-    locks = {worker: asyncio.Lock() for worker in set(where)}
-    calls = [
-        partial(_through, [locks[worker] for worker in where], stages, batch[i : i + size])
-        for i in range(0, len(batch), size)
-    ]
+    calls = [partial(_through, locks, stages, batch[i : i + size]) for i in range(0, len(batch), size)]
     return [attempt for attempts in run_all(calls) for attempt in attempts]
 
 

@@ -25,7 +25,7 @@ STOP_REASONS = {"max_tokens": "length", "model_length": "context", "content_filt
 
 
 def _sampling_row(sampling: Sampling) -> dict[str, Any]:
-    return {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+    return {"max_tokens": sampling.max_completion_tokens, "temperature": sampling.temperature}
 
 
 def _thinking_row(tags: tuple[str, str] | None, template_opens: bool | None) -> dict[str, Any]:
@@ -48,7 +48,8 @@ class LocalModel:
         thinking_tags: tuple[str, str] | None = None,
     ):
         self.policy, self.sampling, self.source = policy, sampling, source or policy.name
-        self.thinking_tags, self.max_tokens = thinking_tags or policy.renderer.thinking_tags, sampling.max_tokens
+        self.thinking_tags = thinking_tags or policy.renderer.thinking_tags
+        self.max_tokens = sampling.max_completion_tokens
 
     def identity(self) -> dict[str, Any]:
         """Name, weights, template and sampling."""
@@ -110,7 +111,7 @@ class InspectModel:
         address: Mapping[str, Any] | None = None,
         role: str = "target",
     ):
-        self.config, self.max_tokens = config, config.max_tokens
+        self.config, self.max_tokens = config, config.max_completion_tokens
         self.address, self.role = dict(address or {}), role
         hint = "Finished attempts are kept. Check its name, key, arguments and settings, then continue with --resume."
         what = f"The {role}'s model" if role == "attacker" else "The target"

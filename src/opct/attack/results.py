@@ -435,7 +435,7 @@ def _reply_warnings(what: str, asked: int, unscored: Mapping[str, int], cut: int
     found, n = [], sum(unscored.values())
     if n > SHARE_TO_WARN * asked:
         is_cut = Verdict(TRUNCATED).reason in unscored
-        longer = " For `truncated` replies, raise target.max_tokens." if is_cut else ""
+        longer = " For `truncated` replies, raise target.max_completion_tokens." if is_cut else ""
         found.append(f"{n} of {asked} {what} {'has' if n == 1 else 'have'} no score ({counted(unscored)}).{longer}")
     if cut > SHARE_TO_WARN * asked:
         found.append(

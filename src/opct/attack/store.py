@@ -111,6 +111,8 @@ class AttackDir(Journal):
                 return False
         except Timeout:
             return True
+        except OSError:  # a folder of another user
+            return False
 
     @property
     def replaces(self) -> bool:

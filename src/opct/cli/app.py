@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # torch reads it at its first tensor: on Linux large tensors get pages of 2 MB
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
-        with _Door():
+        with _ExitCodes():
             _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
             app(args=None if arguments is None else list(arguments), prog_name="opct")
     except SystemExit as end:
@@ -109,7 +109,7 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
             raise ConfigError(f"Argument {place} is not valid UTF-8 text: {argument}")
 
 
-class _Door:
+class _ExitCodes:
     """Turns every exception of a command into one line on stderr and an exit code."""
 
     def __enter__(self) -> None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from opct.cli import data_build
-from opct.cli.options import App, Overwrite, Seed, print_rich, refuse_existing
+from opct.cli.options import App, Overwrite, SettingsCommand, print_rich, refuse_existing, settings_words
 from opct.errors import DataError
 from opct.runs.console import as_text, echo, make_table, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from opct.config.schema import ModelConfig, TrainConfig
     from opct.data.pairs import ContrastivePair
     from opct.data.render import Renderer
     from opct.models.inference.sampler import Completion
@@ -31,6 +32,14 @@ app.add_typer(data_build.app, name="build")
 SPECIAL, IN_LOSS, NOT_IN_LOSS = "bold magenta", "black on green", "black on yellow"
 Source = Annotated[
     str, typer.Argument(metavar="FILE", help="A pair file, a dataset folder, hf:owner/name, or builtin:NAME.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME=VALUE",
+        help="Settings of the training, after its YAML file if you have one: "
+        "model.chat_template_kwargs.enable_thinking=false rollout.max_completion_tokens=64 ...",
+    ),
 ]
 
 
@@ -68,13 +77,15 @@ def export(
     echo(f"{format} shows its teacher {sees} by default: see docs/how-to/several-gpus.md")
 
 
-@app.command("check")
+@app.command("check", cls=SettingsCommand)
 def check(
     source: Source,
+    settings: Settings = None,
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Also check this model as the teacher: does it refuse behaviours and warn of hazards?"
+            metavar="MODEL",
+            help="Also check this model, or that of the settings, as the teacher: does it refuse and warn?",
         ),
     ] = None,
 ) -> None:
@@ -96,23 +107,31 @@ def check(
     rows = [(*key, counts[key], identity[key], sampled[key]) for key in sorted(counts)]
     columns = ("axis", "family", "pairs", "identity", "sampled turns")
     print_rich(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
-    if model is not None:
-        _check_teacher(model, pairs)
+    if model is not None or settings:
+        _check_teacher(_training_settings(settings, model).model, pairs)
 
 
-def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
+def _training_settings(words: Sequence[str] | None, model: str | None) -> TrainConfig:
+    from opct.config.loader import load_settings
+    from opct.config.schema import TrainConfig
+
+    return load_settings(TrainConfig, *settings_words(words or [], {"model.name_or_path": model}))
+
+
+def _check_teacher(model: ModelConfig, pairs: Sequence[ContrastivePair]) -> None:
     from functools import partial
 
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
 
     nothing = DataError(
-        f"None of the {len(pairs)} pairs can be used to check a teacher, so {model} was not asked: only behaviours of "
-        "the axis jailbreak and hazards of the axis safety_awareness can."
+        f"None of the {len(pairs)} pairs can be used to check a teacher, so {model.name_or_path} was not asked: only "
+        "behaviours of the axis jailbreak and hazards of the axis safety_awareness can."
     )
     if not any(pair.axis in AXES for pair in pairs):  # before the model is looked for
         raise nothing
-    with load_policy(model).base() as teacher:
+    settings = model.model_dump(exclude_unset=True, exclude={"name_or_path"})
+    with load_policy(model.name_or_path, **settings).base() as teacher:
         found = [teacher_sanity_check(pairs, partial(ask_policy, teacher), axis=axis, n=100) for axis in AXES]
     rows = [row for row in found if row is not None]
     if not rows:
@@ -121,24 +140,19 @@ def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
         print(f"teacher: {teacher_figure(row)}" + (f"\nwarning: {row['warning']}" if row["warning"] else ""))
 
 
-@app.command("show")
+@app.command("show", cls=SettingsCommand)
 def show(
     source: Source,
+    settings: Settings = None,
     id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Id of the pair.")] = None,
     index: Annotated[
         int | None, typer.Option("--index", metavar="N", min=0, help="Index of the pair in the file, from 0.")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Model whose chat template is used. Default: the embedded model."),
+        typer.Option(metavar="MODEL", help="Model whose chat template is used. Default: that of the settings."),
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Also sample a completion from the model.")] = False,
-    max_completion_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum number of tokens in the completion.")
-    ] = 64,
-    seed: Seed = 0,
-    mask_truncated: Annotated[bool, typer.Option("--mask-truncated", help="Same as loss.mask_truncated.")] = False,
-    mask_thinking: Annotated[bool, typer.Option("--mask-thinking", help="Same as loss.mask_thinking.")] = False,
 ) -> None:
     """Print a pair as the model sees it.
 
@@ -147,32 +161,23 @@ def show(
     \b
     Examples:
       opct data show builtin:sycophancy
-      opct data show pairs.jsonl --index 3 --sample
+      opct data show pairs.jsonl mine.yaml --index 3 --sample
     """
-    from opct.config.schema import DEFAULT_MODEL, ModelConfig
-
     if id is not None and index is not None:
         raise typer.BadParameter("give the id of a pair or its place, not both", param_hint="--id, --index")
     pair = _chosen(_pairs(source), source, id, index)
-    name = model or DEFAULT_MODEL
+    config = _training_settings(settings, model)
     if not sample:
         from opct.data.render import Renderer
         from opct.models.loading import load_tokenizer
 
-        print_rich(pair_text(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
+        print_rich(pair_text(pair, Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)))
         return
     from opct.methods.rollouts import sampled_rollout
     from opct.models.policy import Policy
 
-    policy = Policy.load(name)
-    rollout = sampled_rollout(
-        policy,
-        pair,
-        seed=seed,
-        max_completion_tokens=max_completion_tokens,
-        mask_truncated=mask_truncated,
-        mask_thinking=mask_thinking,
-    )
+    policy = Policy.load(config.model, thinking_tags=config.loss.thinking_tags)
+    rollout = sampled_rollout(policy, pair, config)
     print_rich(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
 
 

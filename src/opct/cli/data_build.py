@@ -196,7 +196,7 @@ Files = Annotated[
         "repeatable.",
     ),
 ]
-LeaveOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Skip this category; repeatable.")]
+Exclude = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Skip this category; repeatable.")]
 
 
 @app.command("jailbreak")
@@ -213,7 +213,7 @@ def build_jailbreak(
     teacher_examples: TeacherExamples = False,
     data: Files = None,
     column: Columns = None,
-    leave_out: LeaveOut = None,
+    exclude: Exclude = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Make jailbreak pairs from behaviours, bare and wrapped.
@@ -235,13 +235,13 @@ def build_jailbreak(
         if name not in DATA:
             raise typer.BadParameter(unknown("name", name, DATA), param_hint="--data")
     counterparts, in_the_wild, artifacts = map(files.get, DATA)
-    if source == BUILTIN and (column or counterparts or leave_out):
-        hint = "--column, --data jailbreak_counterparts, --leave-out"
+    if source == BUILTIN and (column or counterparts or exclude):
+        hint = "--column, --data jailbreak_counterparts, --exclude"
         raise typer.BadParameter("these options need a file: name it with --from", param_hint=hint)
     for read in (source, *files.values()):
         refuse_existing(out, read, overwrite)
     behaviors, attacks, left_out = read_sources(
-        source, artifacts, columns=named_columns(column or []), counterparts=counterparts, exclude=leave_out or []
+        source, artifacts, columns=named_columns(column or []), counterparts=counterparts, exclude=exclude or []
     )
     built = build(
         behaviors,

@@ -179,7 +179,7 @@ USES = {
 
 def _check_choices(config: EvalConfig, names: Sequence[str], *, has_questions: bool) -> None:
     """Raise EvaluationError if a family, file, column or prompt applies to none of these suites."""
-    if config.columns and config.questions is None:
+    if config.columns and not has_questions:
         raise EvaluationError("columns needs a question file: give it with --questions.")
     if has_questions and not {SHORT, CHOICE} & set(names):
         raise EvaluationError(f"Only {SHORT} and {CHOICE} ask your questions: add one, or leave the questions out.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config.schema import LossConfig, RolloutConfig, TrainConfig
+from opct.config.schema import LossConfig, TrainConfig
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.render import RenderedPair, Renderer, render_pairs, thinking_mask
 from opct.errors import DataError
@@ -126,29 +126,16 @@ def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollou
     return [list(rollouts[i * n : (i + 1) * n]) for i in range(pairs)]
 
 
-def sampled_rollout(
-    policy: Policy,
-    pair: ContrastivePair,
-    *,
-    seed: int,
-    max_completion_tokens: int,
-    mask_truncated: bool = False,
-    mask_thinking: bool = False,
-) -> Rollout:
+def sampled_rollout(policy: Policy, pair: ContrastivePair, config: TrainConfig) -> Rollout:
     """One rollout of one pair outside any run, as training would sample it.
 
     Raises:
         DataError: the pair does not fit the model's context.
     """
-    config = TrainConfig(
-        seed=seed,
-        rollout=RolloutConfig(max_completion_tokens=max_completion_tokens),
-        loss=LossConfig(mask_truncated=mask_truncated, mask_thinking=mask_thinking),
-    )
     rendered, too_long = render_pairs(
         [pair],
         policy.renderer,
-        max_completion_tokens=max_completion_tokens,
+        max_completion_tokens=config.rollout.max_completion_tokens,
         context_length=policy.context_length,
     )
     if too_long:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opct.config.schema import TrainConfig
 from opct.data.dataset import anchors_per_step
 from opct.data.render import RenderedPair
+from opct.errors import ConfigError
 from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import method_class, refuse_attackers
@@ -64,9 +65,11 @@ def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
     """Build the pairs, estimate the memory, then load the model and try a few pairs. Writes nothing.
 
     Raises:
-        ConfigError, DataError, ModelError: as training would.
+        ConfigError, DataError, ModelError: as training would; or another engine trains.
     """
     refuse_attackers(config)
+    if config.engine != "opct":
+        raise ConfigError(f"--dry-run plans a training by opct, not by engine={config.engine}: leave one out.")
     progress = progress or NullProgress()
     progress.stage(f"load {config.model.name_or_path}")
     with contextlib.closing(build_setup(config)) as setup:

@@ -44,12 +44,13 @@ STATE = "state"
 FIRST_ROWS = "first_rows"  # in the header of a file: where its part of each tensor begins
 MOMENTS = ("exp_avg", "exp_avg_sq")
 Count = Annotated[int, Field(ge=0)]
-# settings that may differ when a run is resumed: they change when it ends and what it writes, not its steps
+# settings that may differ when a run is resumed: when it ends, what it writes, and what a step holds in memory
 FREE_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("save_steps", "save_total_limit", "report_to", "output_dir", "stop"), True),
     **dict.fromkeys(("vllm", "parallel", "verl"), True),
     "data": {"pairs"},  # files, which may move; the hash of what they hold is compared
-    "rollout": {"max_mismatch_kl"},
+    "optim": {"gradient_checkpointing", "micro_batch_tokens"},
+    "rollout": {"batch_tokens", "max_mismatch_kl"},
     "teacher": {"check_behaviors", "check_hazards", "check_tokens"},
 }
 

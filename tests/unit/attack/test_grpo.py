@@ -219,7 +219,8 @@ def behaviors_in(path, behaviors):
 
 def plan_of(folder, tiny_folder, *words, behaviors=(*TRAIN, *TEST)):
     source = behaviors_in(folder.with_name("behaviors.jsonl"), behaviors)
-    fixed = "attacker.name=grpo attacker.max_tokens=6 attacker.shots=0 episodes=8 rounds=1 stop=never dtype=float32"
+    fixed = "attacker.name=grpo attacker.max_completion_tokens=6 attacker.shots=0 episodes=8 rounds=1 stop=never"
+    fixed += " dtype=float32"
     training = {"max_steps": 30, "optim.learning_rate": 0.02, "optim.prompts_per_step": 2, "lora.r": 4}
     given = [f"attacker.training.{name}={value}" for name, value in training.items()]
     names = [f"behaviors={source}", f"attacker.model={tiny_folder}"]
@@ -487,7 +488,7 @@ def test_a_training_in_which_nothing_was_learned_is_warned_of(
 def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
     made, collector = prepared
     with pytest.raises(ModelError, match="leaves no room in its context"):
-        collector(lambda text: "no", sampling=Sampling(max_tokens=100_000))(made.data.pairs[:1], 1)
+        collector(lambda text: "no", sampling=Sampling(max_completion_tokens=100_000))(made.data.pairs[:1], 1)
 
 
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):
@@ -587,8 +588,9 @@ def behaviors_file(tmp_path):
 
 
 def attacked(target, tiny_folder, behaviors_file, out, words="", **more):
-    fixed = "attacker.name=grpo attacker.training.max_steps=2 attacker.training.lora.r=4 attacker.max_tokens=6"
-    fixed += " attacker.training.optim.prompts_per_step=2 episodes=2 rounds=1 target.max_tokens=5 dtype=float32"
+    fixed = "attacker.name=grpo attacker.training.max_steps=2 attacker.training.lora.r=4 dtype=float32"
+    fixed += " attacker.training.optim.prompts_per_step=2 episodes=2 rounds=1"
+    fixed += " attacker.max_completion_tokens=6 target.max_completion_tokens=5"
     fixed += f" counterpart_episodes=0 behaviors={behaviors_file} attacker.model={tiny_folder}"
     return run_attack(target, load_attack_config(None, [*fixed.split(), *words.split()]), out=out, **more)
 

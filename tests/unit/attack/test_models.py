@@ -28,7 +28,7 @@ def inspected(script, **more):
 
 
 def model_of(model, role="target", **settings):
-    return InspectModel(model, TargetConfig(max_tokens=8, **settings), role=role)
+    return InspectModel(model, TargetConfig(max_completion_tokens=8, **settings), role=role)
 
 
 class Script:
@@ -57,7 +57,7 @@ class HttpError(OSError):
 
 
 def test_a_policy_answers_each_prompt_by_its_seed_whatever_the_batch(tiny_policy):
-    model = LocalModel(tiny_policy, Sampling(max_tokens=6))
+    model = LocalModel(tiny_policy, Sampling(max_completion_tokens=6))
     prompts = [user("one"), user("two"), user("three")]
     together = model.answer(prompts, [1, 2, 3])
     alone = [model.answer([prompt], [seed])[0] for prompt, seed in zip(prompts, [1, 2, 3], strict=True)]
@@ -68,16 +68,16 @@ def test_a_policy_answers_each_prompt_by_its_seed_whatever_the_batch(tiny_policy
 
 
 def test_the_room_of_a_policy_is_what_the_prompt_leaves(tiny_policy):
-    model = LocalModel(tiny_policy, Sampling(max_tokens=6))
+    model = LocalModel(tiny_policy, Sampling(max_completion_tokens=6))
     prompt = user("one two three")
     assert model.room(prompt) == tiny_policy.context_length - len(tiny_policy.renderer.render(prompt))
 
 
 def test_the_identity_of_a_policy_names_its_weights(tiny_policy):
-    first = LocalModel(tiny_policy, Sampling(max_tokens=6)).identity()
+    first = LocalModel(tiny_policy, Sampling(max_completion_tokens=6)).identity()
     with __import__("torch").no_grad():
         tiny_policy.backbone.head.weight.mul_(1.5)
-    assert first["weights"] != LocalModel(tiny_policy, Sampling(max_tokens=6)).identity()["weights"]
+    assert first["weights"] != LocalModel(tiny_policy, Sampling(max_completion_tokens=6)).identity()["weights"]
     assert first["max_tokens"] == 6
 
 
@@ -153,7 +153,7 @@ def test_other_thinking_tags_are_read_by_either_kind_of_model(tiny_policy, monke
     assert asked_of(said) == (said, False)
     completions = [Completion("", tuple(encoded(tiny_policy, said)), "stop", (), 1, 0)]
     monkeypatch.setattr(tiny_policy, "generate", lambda *_, **__: completions)
-    [reply] = LocalModel(tiny_policy, Sampling(max_tokens=6), thinking_tags=tags).answer([user("x")], [0])
+    [reply] = LocalModel(tiny_policy, Sampling(max_completion_tokens=6), thinking_tags=tags).answer([user("x")], [0])
     assert (reply.text, reply.is_unfinished) == ("the answer", False)
 
 
@@ -164,8 +164,8 @@ def test_how_a_model_writes_its_reasoning_is_part_of_who_it_is(tiny_policy):
     assert default.identity() == inspected(script).identity()
     said = inspected(script, thinking_tags=tags, template_opens_thinking=False).identity()
     assert (said["thinking_tags"], said["template_opens_thinking"]) == (["[T]", "[/T]"], False)
-    plain = LocalModel(tiny_policy, Sampling(max_tokens=6)).identity()
-    assert LocalModel(tiny_policy, Sampling(max_tokens=6), thinking_tags=tags).identity() == plain | {
+    plain = LocalModel(tiny_policy, Sampling(max_completion_tokens=6)).identity()
+    assert LocalModel(tiny_policy, Sampling(max_completion_tokens=6), thinking_tags=tags).identity() == plain | {
         "thinking_tags": list(tags)
     }
 

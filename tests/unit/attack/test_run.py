@@ -36,7 +36,7 @@ from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
 from tests.unit.attack.scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, Told, user
 
-SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_tokens=6"
+SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_completion_tokens=6"
 BEST_OF_N = f"attacker.name=best_of_n {SMALL}"
 REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = "Here is how it is done, in one plain sentence for you."
@@ -112,7 +112,7 @@ def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_p
 
 def test_refine_transfer_and_an_attacker_of_ones_own_play_on_a_policy(tiny_policy, tiny_folder, tmp_path):
     """`refine` writes each of its prompts with its model, whose tokens are counted; no two of 3 x 2 x 2 are alike."""
-    words = f"attacker.model={tiny_folder} attacker.max_tokens=8 dtype=float32 stop=never {SMALL}"
+    words = f"attacker.model={tiny_folder} attacker.max_completion_tokens=8 dtype=float32 stop=never {SMALL}"
     refined = attack(tiny_policy, tmp_path / "r", words)
     assert refined.result["attacker"]["model"]["source"] == str(tiny_folder)
     rows = attempts_in(tmp_path / "r", "behavior")
@@ -135,7 +135,8 @@ def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path, 
         return load_policy(name, **more)
 
     monkeypatch.setattr(setup, "load_policy", load)
-    words = f"{SMALL} n_behaviors=2 attacker.model={tiny_folder} attacker.max_tokens=8 counterpart_episodes=0"
+    words = f"{SMALL} n_behaviors=2 counterpart_episodes=0"
+    words += f" attacker.model={tiny_folder} attacker.max_completion_tokens=8"
     done = attack(tiny_folder, tmp_path / "a", f"{words} dtype=float32")
     assert loaded == [str(tiny_folder)]
     assert done.result["attacker"]["model"]["weights"] == done.result["target"]["weights"]
@@ -305,7 +306,7 @@ def test_a_resume_uses_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_pa
     monkeypatch.setattr(setup, "load_policy", load)
     other = tmp_path / "other"
     shutil.copytree(tiny_folder, other)
-    words = f"{SMALL} n_behaviors=2 attacker.model={other} attacker.max_tokens=4"
+    words = f"{SMALL} n_behaviors=2 attacker.model={other} attacker.max_completion_tokens=4"
     attack(tiny_folder, tmp_path / "a", f"{words} budget.max_queries=3")
     assert loaded == [None, None]
     loaded.clear()

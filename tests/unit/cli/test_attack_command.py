@@ -30,14 +30,14 @@ def test_a_file_words_and_options_become_settings(called, capsys, tmp_path):
     """Words go over the file, and options beside them."""
     path = tmp_path / "attack.yaml"
     path.write_text("rounds: 5\nepisodes: 4\nattacker: {sigma: 0.2}\n")
-    words = ("rounds=2", "judge.name=refusals", "target.max_tokens=7")
+    words = ("rounds=2", "judge.name=refusals", "target.max_completion_tokens=7")
     options = ("--attacker", "best_of_n", "--n-behaviors", "3", "--label", "mine", "--confirm-remote", "--resume")
     assert run("attack", "runs/x", str(path), *words, *options) == 0
     assert capsys.readouterr().out == "rendered\n"
     config = called.config
     assert (called.target, config.attacker.name, config.attacker.sigma) == ("runs/x", "best_of_n", 0.2)
     assert (config.rounds, config.episodes, config.n_behaviors, config.judge.name) == (2, 4, 3, "refusals")
-    assert (config.target.label, config.target.confirm_remote, config.target.max_tokens) == ("mine", True, 7)
+    assert (config.target.label, config.target.confirm_remote, config.target.max_completion_tokens) == ("mine", True, 7)
     assert (called.keywords["resume"], called.keywords["overwrite"]) == (True, False)
     assert run("attack", "runs/x") == 0
     assert (called.config.attacker.name, called.config.judge.name) == ("refine", "answers")

@@ -60,7 +60,7 @@ def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
     arguments += ["--per-behavior", 1]
     arguments += ["--data", f"in_the_wild={wild}", "--data", f"artifact={pair}"]
     arguments += ["--column", "behavior=goal", "--column", "category=kind"]
-    assert run(*arguments, "--leave-out", "l") == 0
+    assert run(*arguments, "--exclude", "l") == 0
     built = load_pairs(out)
     assert Counter(pair.family for pair in built) == {"in_the_wild": 10, "artifact": 19}
     assert {pair.meta["category"] for pair in built if pair.family == "in_the_wild"} == {"k"}
@@ -118,7 +118,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
             ["--data", "in_the_wild=wild.json"],
             "given for the family in_the_wild, and the families (train) do not include it",
         ),
-        (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),
+        (["--from", "b.jsonl", *NAMED, "--exclude", "copyrigth"], "Did you mean 'copyright'?"),
         (["--from", "b.jsonl", "--column", "id=a", "--column", "id=b"], "id has two columns: a and b"),
     ],
 )

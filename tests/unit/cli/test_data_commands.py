@@ -117,7 +117,8 @@ def shown(monkeypatch):
         return config.name_or_path
 
     monkeypatch.setattr("opct.cli.data.pair_text", render_pair)
-    monkeypatch.setitem(sys.modules, "opct.data.render", SimpleNamespace(Renderer=lambda tokenizer: f"of {tokenizer}"))
+    renderer = SimpleNamespace(Renderer=lambda tokenizer, arguments: (tokenizer, arguments))
+    monkeypatch.setitem(sys.modules, "opct.data.render", renderer)
     monkeypatch.setitem(sys.modules, "opct.models.loading", SimpleNamespace(load_tokenizer=load_tokenizer))
     return kept
 
@@ -126,8 +127,17 @@ def shown(monkeypatch):
 def test_show_picks_a_pair(pairs, shown, capsys, choice, id):
     assert run("data", "show", str(pairs), *choice, "--model", "m") == 0
     assert shown["pair"].id == id
-    assert shown["renderer"] == "of m"
+    assert shown["renderer"] == ("m", {})
     assert capsys.readouterr().out == "the pair\n"
+
+
+def test_show_renders_as_a_training_config_says(pairs, shown, tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("model:\n  name_or_path: m\n  chat_template_kwargs: {enable_thinking: false}\n")
+    assert run("data", "show", str(pairs), str(config)) == 0
+    assert shown["renderer"] == ("m", {"enable_thinking": False})
+    assert run("data", "show", str(pairs), "model.chat_template_kwargs.enable_thinking=true", "--model", "n") == 0
+    assert shown["renderer"] == ("n", {"enable_thinking": True})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +154,8 @@ def test_show_of_a_pair_that_is_not_there(pairs, shown, capsys, choice, part):
 
 def test_show_samples_what_training_would(pairs, tiny_folder, capsys):
     """With a sample of 3 tokens at most, which is cut and so masked."""
-    sample = ("--sample", "--model", str(tiny_folder), "--max-completion-tokens", "3", "--mask-truncated")
+    settings = ("rollout.max_completion_tokens=3", "loss.mask_truncated=true")
+    sample = (*settings, "--sample", "--model", str(tiny_folder))
     assert run("data", "show", str(pairs), *sample) == 0
     legend, counts = capsys.readouterr().out.splitlines()[-3:-1]
     assert legend == "colours:  special token  in the loss  masked"

@@ -73,15 +73,16 @@ def test_how_many_may_be_given(tiny_policy, rendered, config):
     assert len(policy_rollouts(tiny_policy, rendered(tiny_pairs(2)), config, "validation", n=1)) == 2
 
 
-def test_a_rollout_outside_a_run_answers_open_turns_first(tiny_policy):
+def test_a_rollout_outside_a_run_answers_open_turns_first(make_config, tiny_policy):
     user, gap = {"role": "user", "content": "a"}, {"role": "assistant", "content": None}
     pair = ContrastivePair("a", "x", "y", (user, gap, user, gap, user), (user,))
-    rollout = sampled_rollout(tiny_policy, pair, seed=1, max_completion_tokens=4)
+    config = make_config(rollout={"max_completion_tokens": 4})
+    rollout = sampled_rollout(tiny_policy, pair, config)
     assert all(message["content"] is not None for message in rollout.pair.prompt)
     assert rollout.mask == (True,) * len(rollout.ids)
-    assert rollout == sampled_rollout(tiny_policy, pair, seed=1, max_completion_tokens=4)
+    assert rollout == sampled_rollout(tiny_policy, pair, config)
     with pytest.raises(DataError, match="training would leave it out"):
-        sampled_rollout(tiny_policy, pair, seed=1, max_completion_tokens=tiny_policy.context_length)
+        sampled_rollout(tiny_policy, pair, make_config(rollout={"max_completion_tokens": tiny_policy.context_length}))
 
 
 def test_sampling_settings_come_from_the_config(make_config, tiny_policy):

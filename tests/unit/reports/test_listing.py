@@ -97,6 +97,13 @@ def test_a_value_without_an_interval_and_runs_in_a_folder_named_evals_are_listed
     assert "sycophancy_rate 30.0% (no interval), n=60" in capsys.readouterr().out
 
 
+def test_an_attack_whose_lock_cannot_be_opened_is_listed_as_it_ended(tmp_path: Path):
+    """As one of another user; here its lock is a folder."""
+    write_json(tmp_path / "identity.json", {"attacker_name": "refine"})
+    (tmp_path / ".lock").mkdir()
+    assert list_runs(tmp_path)[0].state == "stopped"
+
+
 def test_an_attack_that_is_running_has_nothing_to_resume(tmp_path: Path):
     write_json(tmp_path / "identity.json", {"attacker_name": "refine"})
     with AttackDir(tmp_path).open(resume=True):

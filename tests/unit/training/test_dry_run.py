@@ -11,6 +11,7 @@ from rich.console import Console
 
 from opct.config.schema import LoraSettings
 from opct.data.pairs import write_pairs
+from opct.errors import ConfigError
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import _sizes, estimate_memory, make_plan, memory_words, size
@@ -80,6 +81,11 @@ def test_it_writes_nothing_and_marks_warnings(make_config, tmp_path: Path, monke
     assert "warning: completions: many are cut: raise rollout.max_completion_tokens\n" in text
     assert "warning: validation: 1 pair held out" in text
     assert all(fact.split(":")[0] in text for fact in plan.facts)
+
+
+def test_it_does_not_plan_for_another_trainer(make_config):
+    with pytest.raises(ConfigError, match="plans a training by opct, not by engine=verl"):
+        make_plan(make_config(engine="verl"))
 
 
 def test_pairs_that_are_too_long_are_counted(make_config, tmp_path: Path):

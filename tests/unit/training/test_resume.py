@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from opct.config.loader import dump_config
+from opct.config.loader import dump_config, load_config
 from opct.errors import CheckpointError, RunError
 from opct.runs.checkpoints import _seal, read_state
 from opct.runs.console import NullProgress
@@ -23,16 +23,18 @@ from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 
 def test_a_run_is_finished_when_it_has_all_its_steps(make_config, trained):
-    """No run; one of 1 step; 2 steps asked of it; resumed. A constant rate lets the length change."""
+    """No run; one of 1 step; 2 steps asked of it, in less memory; resumed. A constant rate lets the length change."""
     config = make_config(max_steps=1)
     run = RunDir(config.output_dir)
     assert not is_finished(run, config)
     trained(max_steps=1)
     assert is_finished(run, config)
     assert is_finished(run, make_config(max_steps=1, save_steps=1, stop={"divergence_patience": 9}))
-    longer = make_config(max_steps=2)
+    optim = {"micro_batch_tokens": 100, "gradient_checkpointing": True}
+    longer = make_config(max_steps=2, optim=optim, rollout={"batch_tokens": 999})
     assert not is_finished(run, longer)
     train(longer, resume=True)
+    assert load_config(run.config_path) == longer
     assert is_finished(run, longer)
     with pytest.raises(RunError, match="it has trained 2 steps, and max_steps is 1"):
         is_finished(run, config)
