@@ -249,7 +249,7 @@ CLAIMS = (
         "sycophancy",
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
-        "**seen** in short answers of SmolLM2; on a second model not decided, and SFT ahead with lettered options",
+        "**seen** in short answers of SmolLM2; else not decided, but for BCT on a second model, where SFT is ahead",
         ("opct", "sft-t1"),
     ),
     Claim(

@@ -180,13 +180,13 @@ def evaluate(
 
     assert progress is not None
     before = {} if config is None else config.model_dump(include=config.model_fields_set)
-    if isinstance(questions, str | Path):
-        settings["questions"], questions = str(questions), None
     config = load_settings(EvalConfig, base=before | settings)
     with_suites = not tasks or "suites" in config.model_fields_set
     task_options = _task_options(config) if tasks else {}
     for task in tasks:
         check_task(task)
+    if isinstance(questions, str | Path):
+        config, questions = load_settings(EvalConfig, base=before | settings | {"questions": str(questions)}), None
     own = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
     made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))

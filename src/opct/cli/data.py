@@ -18,7 +18,6 @@ from opct.runs.console import as_text, echo, make_table, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from opct.config.schema import ModelConfig, TrainConfig
     from opct.data.pairs import ContrastivePair
     from opct.data.render import Renderer
     from opct.models.inference.sampler import Completion
@@ -32,14 +31,6 @@ app.add_typer(data_build.app, name="build")
 SPECIAL, IN_LOSS, NOT_IN_LOSS = "bold magenta", "black on green", "black on yellow"
 Source = Annotated[
     str, typer.Argument(metavar="FILE", help="A pair file, a dataset folder, hf:owner/name, or builtin:NAME.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME=VALUE",
-        help="Settings of the training, after its YAML file if you have one: "
-        "model.chat_template_kwargs.enable_thinking=false rollout.max_completion_tokens=64 ...",
-    ),
 ]
 
 
@@ -80,12 +71,14 @@ def export(
 @app.command("check", cls=SettingsCommand)
 def check(
     source: Source,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="Settings of --model: dtype, device, chat_template_kwargs, ..."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL",
-            help="Also check this model, or that of the settings, as the teacher: does it refuse and warn?",
+            metavar="MODEL", help="Also check this model as the teacher: does it refuse behaviours and warn of hazards?"
         ),
     ] = None,
 ) -> None:
@@ -96,6 +89,8 @@ def check(
       opct data check pairs.jsonl
       opct data check builtin:jailbreak_system --model Qwen/Qwen3-0.6B
     """
+    if settings and model is None:
+        raise typer.BadParameter("settings are of a model: name it with --model", param_hint="NAME=VALUE")
     pairs = _pairs(source)
     counts: Counter[tuple[str, str]] = Counter()
     identity, sampled = Counter(counts), Counter(counts)
@@ -107,31 +102,26 @@ def check(
     rows = [(*key, counts[key], identity[key], sampled[key]) for key in sorted(counts)]
     columns = ("axis", "family", "pairs", "identity", "sampled turns")
     print_rich(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
-    if model is not None or settings:
-        _check_teacher(_training_settings(settings, model).model, pairs)
+    if model is not None:
+        _check_teacher(model, settings or [], pairs)
 
 
-def _training_settings(words: Sequence[str] | None, model: str | None) -> TrainConfig:
-    from opct.config.loader import load_settings
-    from opct.config.schema import TrainConfig
-
-    return load_settings(TrainConfig, *settings_words(words or [], {"model.name_or_path": model}))
-
-
-def _check_teacher(model: ModelConfig, pairs: Sequence[ContrastivePair]) -> None:
+def _check_teacher(model: str, settings: Sequence[str], pairs: Sequence[ContrastivePair]) -> None:
     from functools import partial
 
+    from opct.config.loader import load_settings
+    from opct.config.schema import ModelConfig
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
 
     nothing = DataError(
-        f"None of the {len(pairs)} pairs can be used to check a teacher, so {model.name_or_path} was not asked: only "
-        "behaviours of the axis jailbreak and hazards of the axis safety_awareness can."
+        f"None of the {len(pairs)} pairs can be used to check a teacher, so {model} was not asked: only behaviours of "
+        "the axis jailbreak and hazards of the axis safety_awareness can."
     )
     if not any(pair.axis in AXES for pair in pairs):  # before the model is looked for
         raise nothing
-    settings = model.model_dump(exclude_unset=True, exclude={"name_or_path"})
-    with load_policy(model.name_or_path, **settings).base() as teacher:
+    given = load_settings(ModelConfig, overrides=settings).model_dump(exclude_unset=True)
+    with load_policy(model, **given).base() as teacher:
         found = [teacher_sanity_check(pairs, partial(ask_policy, teacher), axis=axis, n=100) for axis in AXES]
     rows = [row for row in found if row is not None]
     if not rows:
@@ -143,7 +133,13 @@ def _check_teacher(model: ModelConfig, pairs: Sequence[ContrastivePair]) -> None
 @app.command("show", cls=SettingsCommand)
 def show(
     source: Source,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE",
+            help="Settings of the training, after its YAML file if you have one: loss.mask_truncated=true ...",
+        ),
+    ] = None,
     id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Id of the pair.")] = None,
     index: Annotated[
         int | None, typer.Option("--index", metavar="N", min=0, help="Index of the pair in the file, from 0.")
@@ -152,7 +148,9 @@ def show(
         str | None,
         typer.Option(metavar="MODEL", help="Model whose chat template is used. Default: that of the settings."),
     ] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Also sample a completion from the model.")] = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Also sample a completion from the model, as OPCT does.")
+    ] = False,
 ) -> None:
     """Print a pair as the model sees it.
 
@@ -163,10 +161,13 @@ def show(
       opct data show builtin:sycophancy
       opct data show pairs.jsonl mine.yaml --index 3 --sample
     """
+    from opct.config.loader import load_settings
+    from opct.config.schema import TrainConfig
+
     if id is not None and index is not None:
         raise typer.BadParameter("give the id of a pair or its place, not both", param_hint="--id, --index")
     pair = _chosen(_pairs(source), source, id, index)
-    config = _training_settings(settings, model)
+    config = load_settings(TrainConfig, *settings_words(settings or [], {"model.name_or_path": model}))
     if not sample:
         from opct.data.render import Renderer
         from opct.models.loading import load_tokenizer
@@ -174,9 +175,11 @@ def show(
         print_rich(pair_text(pair, Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)))
         return
     from opct.methods.rollouts import sampled_rollout
+    from opct.models.from_run import adapter_folder
     from opct.models.policy import Policy
 
-    policy = Policy.load(config.model, thinking_tags=config.loss.thinking_tags)
+    adapter = adapter_folder(config.model.adapter)
+    policy = Policy.load(config.model, adapter=adapter, thinking_tags=config.loss.thinking_tags)
     rollout = sampled_rollout(policy, pair, config)
     print_rich(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
 

@@ -127,7 +127,7 @@ def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollou
 
 
 def sampled_rollout(policy: Policy, pair: ContrastivePair, config: TrainConfig) -> Rollout:
-    """One rollout of one pair outside any run, as training would sample it.
+    """One rollout of one pair outside any run, as OPCT would sample it.
 
     Raises:
         DataError: the pair does not fit the model's context.

@@ -39,10 +39,15 @@ def test_check_counts_by_axis_and_family(pairs, capsys):
 
 def test_check_asks_a_model_the_bare_behaviours(tiny_folder, capsys):
     """The tiny model refuses nothing: its words are random."""
-    assert run("data", "check", "builtin:jailbreak", "--model", str(tiny_folder)) == 0
+    check = ("data", "check", "builtin:jailbreak")
+    assert run(*check, "--model", str(tiny_folder), "dtype=float32") == 0
     shown = capsys.readouterr().out
     assert "teacher: does not refuse 100%" in shown
     assert "warning: The teacher does not refuse" in shown
+    assert run(*check, "--model", str(tiny_folder), "chat_template_kwargs.enable_thinking=false") == 1
+    assert "does not use 'enable_thinking'" in capsys.readouterr().err
+    assert run(*check, "dtype=float32") == 2
+    assert "settings are of a model: name it with --model" in capsys.readouterr().err
 
 
 def test_check_has_nothing_to_ask_a_teacher_of_other_pairs(pairs, tmp_path, capsys):
