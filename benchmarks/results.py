@@ -259,7 +259,7 @@ CLAIMS = (
         HELD_OUT[0],
         "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviours defended, `transfer` "
         "{transfer opct offpolicy}, `refine` {refine opct offpolicy}",
-        "**not seen** on sycophancy, **seen** against one attacker of two",
+        "**not seen** on sycophancy; against attackers **seen** for `transfer`, not decided for `refine`",
         ("opct", "offpolicy"),
     ),
     Claim(
@@ -279,7 +279,7 @@ CLAIMS = (
         "safety",
         _warnings("held_out")[0],
         "warnings: {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points",
-        "**not seen**",
+        "**not seen**, by rules that find few warnings; the planned rise of 15 points is refuted",
         ("opct", "sft"),
     ),
     Claim(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -89,8 +89,12 @@ def check(
       opct data check pairs.jsonl
       opct data check builtin:jailbreak_system --model Qwen/Qwen3-0.6B
     """
+    from opct.config.loader import load_settings
+    from opct.config.schema import ModelConfig
+
     if settings and model is None:
         raise typer.BadParameter("settings are of a model: name it with --model", param_hint="NAME=VALUE")
+    given = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
     pairs = _pairs(source)
     counts: Counter[tuple[str, str]] = Counter()
     identity, sampled = Counter(counts), Counter(counts)
@@ -103,14 +107,12 @@ def check(
     columns = ("axis", "family", "pairs", "identity", "sampled turns")
     print_rich(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
     if model is not None:
-        _check_teacher(model, settings or [], pairs)
+        _check_teacher(model, given, pairs)
 
 
-def _check_teacher(model: str, settings: Sequence[str], pairs: Sequence[ContrastivePair]) -> None:
+def _check_teacher(model: str, settings: Mapping[str, Any], pairs: Sequence[ContrastivePair]) -> None:
     from functools import partial
 
-    from opct.config.loader import load_settings
-    from opct.config.schema import ModelConfig
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
 
@@ -120,8 +122,7 @@ def _check_teacher(model: str, settings: Sequence[str], pairs: Sequence[Contrast
     )
     if not any(pair.axis in AXES for pair in pairs):  # before the model is looked for
         raise nothing
-    given = load_settings(ModelConfig, overrides=settings).model_dump(exclude_unset=True)
-    with load_policy(model, **given).base() as teacher:
+    with load_policy(model, **settings).base() as teacher:
         found = [teacher_sanity_check(pairs, partial(ask_policy, teacher), axis=axis, n=100) for axis in AXES]
     rows = [row for row in found if row is not None]
     if not rows:

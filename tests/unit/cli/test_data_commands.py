@@ -46,6 +46,8 @@ def test_check_asks_a_model_the_bare_behaviours(tiny_folder, capsys):
     assert "warning: The teacher does not refuse" in shown
     assert run(*check, "--model", str(tiny_folder), "chat_template_kwargs.enable_thinking=false") == 1
     assert "does not use 'enable_thinking'" in capsys.readouterr().err
+    assert run(*check, "--model", "m", "dtyp=float32") == 1
+    assert "did you mean dtype" in capsys.readouterr().err
     assert run(*check, "dtype=float32") == 2
     assert "settings are of a model: name it with --model" in capsys.readouterr().err
 
