@@ -186,7 +186,7 @@ def evaluate(
     for task in tasks:
         check_task(task)
     if isinstance(questions, str | Path):
-        config, questions = load_settings(EvalConfig, base=before | settings | {"questions": str(questions)}), None
+        config, questions = config.model_copy(update={"questions": str(questions)}), None
     own = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
     made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))

@@ -176,9 +176,9 @@ def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
 def _expected(item: Any, name: Name, known: Sequence[str], model_class: type[BaseModel]) -> str:
     """What pydantic expected, in the words of a YAML file."""
     kind, given, context = item["type"], item["input"], item.get("ctx", {})
-    if kind == "dict_type":
-        return "names with values, such as {name: value}"
-    if kind in ("model_type", "model_attributes_type"):
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        if not any(one.startswith(".".join((*name, ""))) for one in known):
+            return "names with values, such as {name: value}"
         section = model_class.model_fields.get(".".join(name))
         or_null = " or null" if section is not None and type(None) in get_args(section.annotation) else ""
         return f"a group of settings ({', '.join(_siblings(name, known))}){or_null}"

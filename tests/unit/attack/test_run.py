@@ -453,6 +453,7 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
     ("words", "said"),
     [
         ("attacker.name=grpoo", "grpoo"),
+        ("attacker=transfer", "expected a group of settings (name, "),
         ("attacker.name=grpo attacker.base_url=http://x/v1", "base_url"),
         ("attacker.name=grpo episodes=1", "use at least 2"),
         ("attacker.name=grpo attacker.template_opens_thinking=true", "template_opens_thinking"),
