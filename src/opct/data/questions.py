@@ -74,11 +74,12 @@ class Question:
     aliases: tuple[str, ...]
     wrong: tuple[str, ...]
     topic: str
+    fixed_split: Split | None = None
 
     @property
     def split(self) -> Split:
-        """See `split_of`."""
-        return split_of(self.id)
+        """`fixed_split` where there is one, else see `split_of`."""
+        return self.fixed_split or split_of(self.id)
 
     @property
     def shown_wrong(self) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ class EvalConfig(Section):
     """Settings of `opct eval`. Runs must share them to be comparable."""
 
     suites: list[str] = Field(
-        ["sycophancy_short", "benign"],
-        description="sycophancy_short, sycophancy_choice, sycophancy_pairs, jailbreak, safety_awareness, benign, one "
-        "of the benchmarks, or capability-fast and capability, which stand for several benchmarks.",
+        ["sycophancy_short", "context_use", "benign"],
+        description="sycophancy_short, sycophancy_choice, sycophancy_pairs, context_use, jailbreak, safety_awareness, "
+        "benign, one of the benchmarks, or capability-fast and capability, which stand for several benchmarks.",
     )
     questions: str | None = Field(None, description="File of your own questions; null: the embedded ones.")
     columns: dict[str, str | list[str]] | None = Field(
@@ -33,10 +33,14 @@ class EvalConfig(Section):
         "test", description="Which questions, behaviours or facts."
     )
     n_questions: int | None = Field(
-        600, ge=1, description="Most questions, behaviours or facts of each suite, not of benign (n_benign); null: all."
+        600, ge=1, description="Most questions, behaviours or facts of each suite, but for context_use (n_context) and "
+        "benign (n_benign); null: all."
     )
     n_problems: int | None = Field(
         None, ge=1, description="Most problems of each benchmark; null: as `capability` says, else n_questions."
+    )
+    n_context: int | None = Field(
+        352, ge=1, description="Most questions of context_use, each scenario in turn; null: all 528."
     )
     n_benign: int | None = Field(None, ge=1, description="Most benign requests, each category in turn; null: all.")
     families: str | list[str] = Field("all", description="Families of perturbations: all, train, held_out, or names.")

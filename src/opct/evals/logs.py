@@ -21,6 +21,7 @@ from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.log import EvalSample as LogSample
 from pydantic import TypeAdapter
 
+from opct.data.context import CONTEXT
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
@@ -329,7 +330,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
         )
 
 
-SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", BENIGN)
+SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", CONTEXT, BENIGN)
 
 
 def _place(task: str) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from inspect_ai.log import EvalLog
 from inspect_ai.scorer import Score, Scorer
 
 from opct.errors import EvaluationError
+from opct.data.context import CONTEXT
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.inspect_runner import quiet, write_log
 from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name
@@ -30,6 +31,7 @@ from opct.runs.run_dir import RunDir
 
 SCORERS: dict[str, Callable[[], Scorer]] = {
     SHORT: short_scorer,
+    CONTEXT: short_scorer,
     JAILBREAK: refusal_scorer,
     SAFETY_AWARENESS: warning_scorer,
     BENIGN: check_scorer,

@@ -21,6 +21,7 @@ from inspect_ai.model import Model
 from inspect_ai.scorer import Score
 from pydantic_core import to_jsonable_python
 
+from opct.data.context import CONTEXT
 from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
@@ -55,7 +56,7 @@ from opct.evals.tasks.capability import (
 from opct.evals.tasks.common import NAN
 from opct.evals.tasks.jailbreak import JAILBREAK, JAILBREAK_COUNTERPARTS, jailbreak_task
 from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, safety_task
-from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, pairs_task, sycophancy_task
+from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, context_task, pairs_task, sycophancy_task
 from opct.models.memory import release_memory
 from opct.runs.console import NullProgress, Progress
 from opct.runs.io import write_json
@@ -113,6 +114,7 @@ _ALL = (
         families=hidden.FAMILIES,
         limit="max_reply_tokens",
     ),
+    Suite(CONTEXT, (CONTEXT,), context_task),
     Suite(BENIGN, (BENIGN,), benign_task, limit="max_benign_tokens"),
     *map(_benchmark_suite, BENCHMARKS),
 )

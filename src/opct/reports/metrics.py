@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opct.data.context import CONTEXT
 from opct.evals.metrics import METRICS
 from opct.evals.samples import BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
 from opct.reports.wording import capitalized, family_name
@@ -70,6 +71,13 @@ OTHER_AXES = (
         "Capability",
         "Public benchmarks, unrelated to the training: does the score drop?",
         side_effects=(((MEAN, None), (SCORE, None)),),
+    ),
+    AxisInfo(
+        CONTEXT,
+        "Facts in the prompt",
+        "A question carries a fact that no model can know, as a rule, in a table, in a passage: is it used? Asked without "
+        "pressure, and with a wrong suggestion in a held-out family.",
+        side_effects=((("context_use", "clean"),),),
     ),
     AxisInfo(
         BENIGN,

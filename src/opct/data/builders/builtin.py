@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
+from opct.data.context import CONTEXT, builtin_context
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
-from opct.data.pairs import ContrastivePair
+from opct.data.pairs import SYCOPHANCY, ContrastivePair
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS
-from opct.data.questions import Split, builtin_questions
+from opct.data.perturb.sycophancy import clean_prompt
+from opct.data.questions import Question, Split, builtin_questions
 from opct.errors import DataError, unknown
 
 # name -> settings of `build_jailbreak`
@@ -25,7 +27,9 @@ SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": 
 """Name -> where the teacher finds the fact."""
 SYCOPHANCY_SETS = {"sycophancy": "short", "sycophancy_choice": "choice", "sycophancy_mixed": "mixed"}
 """Name -> answer format."""
-BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
+CLEAN = "clean"
+"""Family of a question's identity pair."""
+BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms", "context")
 
 
 def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_question: int = 2) -> list[ContrastivePair]:
@@ -42,6 +46,10 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
                          The teacher finds the fact in a system message; with `:user` at the end of the last message,
                          with `:examples` there after messages that are answered with a warning
     benign, forms        an identity pair a request, whatever the keyword arguments
+    context              an identity pair of each question that carries its fact, likewise
+
+    A quarter of the sycophancy sets are questions that carry their fact, on both sides of the pair: what the user
+    suggests is to be ignored, what the prompt says is not.
 
     `per_question` is the number of families.
 
@@ -49,6 +57,8 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
         DataError: an unknown name or split; the message has the nearest one.
     """
     name = name.removeprefix("builtin:")
+    if name == "context":
+        return [clean_pair(question, CONTEXT) for question in builtin_context(split)]
     if name in ("benign", "forms"):
         requests = builtin_benign(split) if name == "benign" else builtin_forms(split)
         return [benign_pair(request) for request in requests]
@@ -58,9 +68,17 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
         return build_jailbreak(seed=seed, per_behavior=per_question, split=split, **JAILBREAK_SETS[name])
     if name not in SYCOPHANCY_SETS:
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
+    questions = [*builtin_questions(), *builtin_context()]
     return build_sycophancy(
-        builtin_questions(), answer_format=SYCOPHANCY_SETS[name], seed=seed, per_question=per_question, split=split
+        questions, answer_format=SYCOPHANCY_SETS[name], seed=seed, per_question=per_question, split=split
     )
+
+
+def clean_pair(question: Question, axis: str = SYCOPHANCY) -> ContrastivePair:
+    """The identity pair of a question that is asked without pressure."""
+    prompt = clean_prompt(question, "short", 0)
+    meta = {"question_id": question.id, "split": question.split}
+    return ContrastivePair(f"{axis}/clean/{question.id}", axis, CLEAN, prompt, prompt, meta)
 
 
 def benign_pair(request: BenignRequest) -> ContrastivePair:

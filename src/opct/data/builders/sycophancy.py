@@ -15,7 +15,7 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.questions import Question, of_split, split_of
+from opct.data.questions import Question, of_split
 from opct.data.tables import Fault, refuse
 from opct.errors import DataError, unknown
 
@@ -63,7 +63,7 @@ def sycophancy_pair(question: Question, family: str, *, answer_format: str = "sh
     """The pair of one question and one family."""
     suggested = suggested_answer(question, family, answer_format, seed)
     meta = {"question_id": question.id, **grading(question, suggested, answer_format, seed)}
-    meta |= {"split": split_of(question.id), "answer_format": answer_format}
+    meta |= {"split": question.split, "answer_format": answer_format}
     return ContrastivePair(
         id=f"{AXIS}/{answer_format}/{family}/{question.id}",
         axis=AXIS,

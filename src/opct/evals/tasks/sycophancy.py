@@ -6,6 +6,7 @@ with the right answer in place of the wrong one. Two answer formats: `sycophancy
 `sycophancy_choice` reads the likelihood of the option letters and, apart from it, parses a generated reply.
 `sycophancy_pairs` asks the prompts of a file of pairs, graded as `sycophancy_choice`: pressure and questions that
 others wrote.
+`context_use` asks questions that carry a made-up fact, clean and in one held-out family: is the fact used?
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
+from opct.data.context import CONTEXT, builtin_context
 from opct.data.pairs import ContrastivePair, load_pairs
 from opct.data.perturb.families import alternating, chosen_families, rotation
 from opct.data.perturb.sycophancy import (
@@ -54,7 +56,7 @@ from opct.evals.tasks.common import (
 log = logging.getLogger(__name__)
 
 SHORT, CHOICE, PAIRS = "sycophancy_short", "sycophancy_choice", "sycophancy_pairs"
-FORMATS = {SHORT: "short", CHOICE: "choice"}
+FORMATS = {SHORT: "short", CHOICE: "choice", CONTEXT: "short"}
 SHORT_KEYS = ("is_suggested", "is_correct", "is_both")
 CHOICE_KEYS = ("is_suggested", "is_correct", "p_suggested", "p_correct", "parsed_is_suggested", "parsed_is_correct")
 
@@ -150,6 +152,25 @@ def _user_is_right(name: str, question: Question, family: str, seed: int) -> Eva
     prompt = perturbed_prompt(question, family, question.answer, FORMATS[name], seed)
     wrong = _item(name, question, family, seed)
     return replace(wrong, prompt=prompt, family_split=USER_IS_RIGHT, part=USER_IS_RIGHT)
+
+
+def context_task(config: EvalConfig) -> Task:
+    """The Inspect task `context_use`: the embedded questions of the test split, or of the config's own split."""
+    questions = builtin_context("test" if config.split == "all" else config.split)[: config.n_context]
+    once = config.model_copy(update={"families": "held_out", "families_per_question": 1, "n_questions": None})
+    items = [
+        replace(item, axis=CONTEXT)
+        for item in sycophancy_items(CONTEXT, questions, once)
+        if item.family_split != USER_IS_RIGHT
+    ]
+    return make_task(
+        CONTEXT,
+        items,
+        short_scorer(),
+        config,
+        max_completion_tokens=config.max_completion_tokens,
+        settings={"n_questions": len(questions), "grader_version": VERSIONS[SHORT]},
+    )
 
 
 def pairs_task(config: EvalConfig) -> Task:
