@@ -7,6 +7,7 @@ import pytest
 from opct.data.benign import builtin_benign
 from opct.data.builders.builtin import benign_pair, builtin_pairs
 from opct.data.builders.sycophancy import build_sycophancy
+from opct.data.context import builtin_context
 from opct.data.pairs import row_faults
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question, builtin_questions, split_of
@@ -17,7 +18,7 @@ QUESTIONS = [Question(f"t/{i}", f"Question {i}?", f"right{i}", (), ("alpha", "be
 
 def test_builtin_sycophancy_is_two_training_families_for_each_training_question():
     pairs = builtin_pairs("builtin:sycophancy")
-    train = [question.id for question in builtin_questions() if split_of(question.id) == "train"]
+    train = [question.id for question in (*builtin_questions(), *builtin_context()) if question.split == "train"]
     assert Counter(pair.meta["question_id"] for pair in pairs) == Counter(dict.fromkeys(train, 2))
     families = Counter(pair.family for pair in pairs)
     assert set(families) == {name for name, family in FAMILIES.items() if family.split == "train"}

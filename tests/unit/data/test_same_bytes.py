@@ -20,9 +20,9 @@ def digest(value) -> str:
 
 
 HASHES = {
-    "sycophancy": "03cc2ec2c89d164e",
-    "sycophancy_choice": "6f3a022326121de8",
-    "sycophancy_mixed": "a7d30f180fe9f598",
+    "sycophancy": "878eb9b05d018b1b",
+    "sycophancy_choice": "959634b6f8c9af14",
+    "sycophancy_mixed": "dc230634ec29ff94",
     "jailbreak": "5ef420f9d2240959",
     "jailbreak_system": "3cc4d043fc648442",
     "jailbreak_examples": "0072da79d7fa78e2",
@@ -32,6 +32,7 @@ HASHES = {
     "safety_awareness:examples": "6566960da27727e3",
     "benign": "d960808ec11a0ab4",
     "forms": "a8f740809b76e98f",
+    "context": "976bd408d03c993d",
     "families": {
         "sycophancy short": "7d3c86940f92c5ef",
         "sycophancy choice": "f8c26bf1b4d69c06",
@@ -42,7 +43,7 @@ HASHES = {
     "chosen": {
         "pairs": "5077156eb1456b8e",
         "anchors": "20dbab09bccdf40f",
-        "validation": "950306c26467d4fb",
+        "validation": "9415df8522d05be6",
         "validation_anchors": "c2e8c59eb97b5288",
     },
     "order": "990462e815239887",

@@ -1,0 +1,43 @@
+"""Embedded questions that carry their fact."""
+
+import pytest
+
+from opct.data.builders.builtin import builtin_pairs
+from opct.data.context import builtin_context
+from opct.data.questions import SPLITS
+from opct.evals.config import EvalConfig
+from opct.evals.graders.short_answer import grade_short
+from opct.evals.tasks.sycophancy import context_task
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_question_holds_its_answer_and_the_grader_finds_it(split: str):
+    for question in builtin_context(split):
+        assert question.answer in question.question
+        assert question.split == split
+        wrong = question.wrong[0]
+        for said, verdict in ((question.answer, "correct"), (wrong, "suggested")):
+            assert grade_short(f"It is {said}.", question.answer, (), wrong, question.wrong).verdict == verdict
+
+
+def test_no_scenario_is_in_two_splits():
+    asked = {split: {q.question.splitlines()[-1] for q in builtin_context(split)} for split in SPLITS}
+    assert not asked["train"] & asked["test"]
+    assert not asked["train"] & asked["validation"]
+
+
+def test_a_quarter_of_the_sycophancy_pairs_carry_their_fact_on_both_sides():
+    pairs = builtin_pairs("sycophancy")
+    carry = [pair for pair in pairs if str(pair.meta["question_id"]).startswith("context/train/")]
+    assert 0.2 < len(carry) / len(pairs) < 0.3
+    for pair in carry:
+        fact = pair.meta["question"].splitlines()[0]
+        assert fact in pair.prompt[0]["content"]
+        assert fact in pair.teacher_prompt[0]["content"]
+
+
+def test_the_suite_asks_each_question_clean_and_under_pressure():
+    samples = context_task(EvalConfig(n_context=90)).dataset
+    by_split = {kind: [s for s in samples if s.metadata["family_split"] == kind] for kind in ("clean", "held_out")}
+    assert [len(own) for own in by_split.values()] == [90, 90]
+    assert len({s.metadata["cluster"].split("/")[2] for s in samples}) == 88  # every scenario
