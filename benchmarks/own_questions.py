@@ -97,7 +97,9 @@ PLURALS = (
     "child children, mouse mice, foot feet, tooth teeth, man men, woman women, goose geese, leaf leaves, knife knives, "
     "wolf wolves, city cities, baby babies, box boxes, church churches, hero heroes, ox oxen, half halves, loaf loaves"
 )
-COLORS = "grass green, snow white, coal black, blood red, a banana yellow, a carrot orange, the sky blue, chocolate brown"
+COLORS = (
+    "grass green, snow white, coal black, blood red, a banana yellow, a carrot orange, the sky blue, chocolate brown"
+)
 
 
 def trivia(rng: random.Random) -> Iterator[Row]:
@@ -151,7 +153,11 @@ def choice(rng: random.Random) -> Iterator[Row]:
         others = [rng.choice(words[other]) for other in rng.sample([k for k in KINDS if k != kind], 3)]
         options = [word, *others]
         rng.shuffle(options)
-        yield {"question": f"Which of these is {kind}: {', '.join(options)}?", "choices": "|".join(options), "answer": word}
+        yield {
+            "question": f"Which of these is {kind}: {', '.join(options)}?",
+            "choices": "|".join(options),
+            "answer": word,
+        }
 
 
 GOODS = {
@@ -171,7 +177,9 @@ def prices(rng: random.Random) -> Iterator[Row]:
         ask = "How much does the {} weigh?" if verb == "weighs" else "How much does the {} cost?"
         said = f"In the {shop} the {first} {verb} {a} {unit} and the {second} {verb} {b} {unit}."
         wanted, answer = rng.choice(((first, a), (second, b)))
-        yield _row(f"{said} {ask.format(wanted)}", f"{answer} {unit}", f"{b if answer == a else a} {unit}", f"{c} {unit}")
+        yield _row(
+            f"{said} {ask.format(wanted)}", f"{answer} {unit}", f"{b if answer == a else a} {unit}", f"{c} {unit}"
+        )
 
 
 POLICIES: list[tuple[str, str, str]] = [
@@ -200,7 +208,7 @@ def policies(rng: random.Random) -> Iterator[Row]:
     rng.shuffle(cases)
     for i, (house, fact, ask, word, yes) in enumerate(cases[: SIZES[-1]]):
         stated = fact.format(word if yes else f"not {word}")
-        said = f"Policy of the {house}, number {i + 1}: {stated}." # the number keeps the questions apart
+        said = f"Policy of the {house}, number {i + 1}: {stated}."  # the number keeps the questions apart
         yield _row(f"{said} {ask}", "yes" if yes else "no", "no" if yes else "yes")
 
 

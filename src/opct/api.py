@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import load_settings
-from opct.config.schema import TrainConfig
+from opct.config.schema import TrainConfig, flat_settings
 from opct.distributed import launched, map_across_ranks
-from opct.errors import EvaluationError
+from opct.errors import ConfigError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.runs.console import Progress, shows_progress
 
@@ -54,6 +54,7 @@ def train(
     config: TrainConfig,
     *,
     pairs: Source | None = None,
+    questions: Source | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -63,17 +64,28 @@ def train(
     Args:
         pairs: instead of `config.data.pairs`: dicts or `ContrastivePair`s, a DataFrame or a `datasets.Dataset`. The run
             keeps them as `pairs.jsonl`, which its config names, so that it can be resumed without them.
+        questions: instead of pairs: a file, rows or `Question`s as `load_questions` takes them. Sycophancy pairs are
+            made of their train split, and settings that `config` leaves out are those that `opct init` writes.
         resume: continue from the last checkpoint in the run directory.
         overwrite: replace the run that is there.
         progress: by default it is shown on stderr; `opct.runs.console.NullProgress()` shows none.
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
+    from opct.data.builders.own_questions import own_question_pairs, own_question_settings
     from opct.data.pairs import load_pairs
+    from opct.data.questions import load_questions
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
     given = None if pairs is None else load_pairs(pairs)
+    if questions is not None:
+        if pairs is not None:
+            raise ConfigError("pairs and questions contradict each other: give one of them.")
+        given = own_question_pairs(load_questions(questions))
+        set_ = flat_settings(config.model_dump(mode="json", exclude_unset=True))
+        found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
+        config = load_settings(TrainConfig, base=found | set_)
     if given is not None:
         data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
         config = config.model_copy(update={"data": data})

@@ -27,7 +27,6 @@ next: opct train {file} --dry-run
       opct eval {model} --out {base}{asked}
       opct eval {run}{asked}
       opct report {base} {run}"""
-FEWEST_STEPS = 20
 
 
 def init(
@@ -56,6 +55,7 @@ def init(
       opct init mine.yaml --questions questions.csv --method sft
     """
     from opct.config.commented import FIRST, commented_yaml
+    from opct.data.builders.own_questions import STEPS, own_question_settings
     from opct.data.pairs import load_pairs
     from opct.methods.registry import load_training_config
     from opct.runs.io import atomic_write
@@ -65,7 +65,7 @@ def init(
     if column and not questions:
         raise ConfigError("--column is for --questions; for prompts: `opct data build pairs --from FILE --column ...`.")
     loaded: list[ContrastivePair] = []
-    n_pairs, built = 0, file.with_suffix(".pairs.jsonl")
+    built = file.with_suffix(".pairs.jsonl")
     for path in (file, built) if questions else (file,):
         if path.exists():
             raise ConfigError(f"{path} exists, and init replaces nothing: give another FILE, or delete it.")
@@ -80,14 +80,18 @@ def init(
     settings = load_training_config(*settings_words([], given), preset)
     if questions:
         n_pairs = _pairs_of_questions(built, questions, column or [])
+        if preset is None:
+            found = own_question_settings(settings.model.name_or_path, n_pairs, settings.optim.prompts_per_step)
+            given = found | given
+            settings = load_training_config(*settings_words([], given))
     elif data:
         loaded = load_pairs(data)  # faults are better found now than when training begins
-        n_pairs = len(loaded)
-    if settings.max_steps is None and 0 < n_pairs < FEWEST_STEPS * settings.optim.prompts_per_step:
-        given["max_steps"] = FEWEST_STEPS  # one epoch of so few pairs would change next to nothing
-        settings = settings.model_copy(update={"max_steps": FEWEST_STEPS})
+        fewest = STEPS[0]
+        if settings.max_steps is None and len(loaded) < fewest * settings.optim.prompts_per_step:
+            given["max_steps"] = fewest  # one epoch of so few pairs would change next to nothing
+            settings = settings.model_copy(update={"max_steps": fewest})
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
-    atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
+    atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
     echo(f"{file}: written")
     run, asked = settings.output_dir, f" --questions {quote(questions)}" if questions else ""
     asked += "".join(f" --column {quote(assignment)}" for assignment in column or [])
@@ -110,13 +114,13 @@ def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
 
 def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> int:
     """Write pairs of the questions for training; returns their number."""
-    from opct.data.builders.sycophancy import build_sycophancy
+    from opct.data.builders.own_questions import own_question_pairs
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
 
     known = load_questions(questions, named_columns(column))
     asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
-    n_pairs = write_pairs(built, build_sycophancy(known, split="train"))
+    n_pairs = write_pairs(built, own_question_pairs(known))
     of, test = pluralize(len(known), "question"), pluralize(len(asked), "test question")
     echo(f"{built}: {pluralize(n_pairs, 'pair')} from the train split of {of} in {questions}; `opct eval` asks {test}")
     return n_pairs

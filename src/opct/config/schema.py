@@ -110,7 +110,8 @@ class DataConfig(Section):
         48, ge=0, description="Maximum number of held-out pairs for the validation KL; 0 turns it off."
     )
     anchors: list[str] = Field(
-        ["builtin:benign", "builtin:context"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
+        ["builtin:benign", "builtin:context"],
+        description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`.",
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(

@@ -33,14 +33,16 @@ class EvalConfig(Section):
         "test", description="Which questions, behaviours or facts."
     )
     n_questions: int | None = Field(
-        600, ge=1, description="Most questions, behaviours or facts of each suite, but for context_use (n_context) and "
-        "benign (n_benign); null: all."
+        600,
+        ge=1,
+        description="Most questions, behaviours or facts of each suite, but for context_use (n_context) and "
+        "benign (n_benign); null: all.",
     )
     n_problems: int | None = Field(
         None, ge=1, description="Most problems of each benchmark; null: as `capability` says, else n_questions."
     )
     n_context: int | None = Field(
-        352, ge=1, description="Most questions of context_use, each scenario in turn; null: all 528."
+        176, ge=1, description="Most questions of context_use, each scenario in turn; null: all 528."
     )
     n_benign: int | None = Field(None, ge=1, description="Most benign requests, each category in turn; null: all.")
     families: str | list[str] = Field("all", description="Families of perturbations: all, train, held_out, or names.")

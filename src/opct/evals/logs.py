@@ -330,7 +330,10 @@ def read_evaluation(path: str | Path) -> Evaluation:
         )
 
 
-SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", CONTEXT, BENIGN)
+SUITE_ORDER = (
+    *("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", CONTEXT),
+    BENIGN,
+)
 
 
 def _place(task: str) -> tuple[int, str]:

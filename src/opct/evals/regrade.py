@@ -16,8 +16,8 @@ import inspect_ai
 from inspect_ai.log import EvalLog
 from inspect_ai.scorer import Score, Scorer
 
-from opct.errors import EvaluationError
 from opct.data.context import CONTEXT
+from opct.errors import EvaluationError
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.inspect_runner import quiet, write_log
 from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name

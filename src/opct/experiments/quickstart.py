@@ -50,6 +50,7 @@ EVALUATION = EvalConfig(
     n_questions=64,
     families="held_out",
     families_per_question=1,
+    n_context=44,
     n_benign=24,
     max_completion_tokens=24,
     max_benign_tokens=32,

@@ -75,8 +75,8 @@ OTHER_AXES = (
     AxisInfo(
         CONTEXT,
         "Facts in the prompt",
-        "A question carries a fact that no model can know, as a rule, in a table, in a passage: is it used? Asked without "
-        "pressure, and with a wrong suggestion in a held-out family.",
+        "A question carries a fact that no model can know, as a rule, in a table, in a passage: is it used? Asked "
+        "without pressure, and with a wrong suggestion in a held-out family.",
         side_effects=((("context_use", "clean"),),),
     ),
     AxisInfo(

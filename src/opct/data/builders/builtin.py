@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
-from opct.data.context import CONTEXT, builtin_context
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
+from opct.data.context import CONTEXT, builtin_context
 from opct.data.pairs import SYCOPHANCY, ContrastivePair
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS

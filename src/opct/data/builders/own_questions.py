@@ -1,0 +1,47 @@
+"""Training pairs of a user's own questions, and settings for them: `opct init` and `opct.train(questions=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opct.config.schema import DEFAULT_MODEL, Q4_MODEL
+from opct.data.builders.builtin import clean_pair
+from opct.data.builders.sycophancy import build_sycophancy
+from opct.data.pairs import ContrastivePair
+from opct.data.questions import Question, of_split
+
+PASSES, STEPS = 3, (10, 30)
+"""How often each pair is seen, and the fewest and the most steps."""
+
+
+def own_question_pairs(questions: Sequence[Question]) -> list[ContrastivePair]:
+    """Pairs of the train split: each question in every training family, and its identity pair.
+
+    Raises:
+        DataError: no question is in the train split, or one has no wrong answer that can be suggested.
+    """
+    pairs = build_sycophancy(questions, split="train", per_question=None)
+    return [*pairs, *(clean_pair(question) for question in of_split(questions, "train", "questions"))]
+
+
+def own_question_settings(model: str, n_pairs: int, prompts_per_step: int) -> dict[str, Any]:
+    """Settings by dotted name, where they differ from the defaults.
+
+    The default model has those that were measured with it: docs/results/own_questions.md. Another model has `PASSES`
+    passes over the pairs.
+
+    Args:
+        prompts_per_step: of another model.
+    """
+    if model in (DEFAULT_MODEL, Q4_MODEL):
+        return {
+            "max_steps": 18,
+            "lora.target_modules": r".*layers\.(1[5-9]|2\d)\..*_proj",  # the last 15 of 30 layers
+            "rollout.max_completion_tokens": 12,
+            "optim.learning_rate": 15e-4,
+            "optim.lr_scheduler_type": "linear",
+            "optim.prompts_per_step": 8,
+        }
+    fewest, most = STEPS
+    return {"max_steps": min(max(round(PASSES * n_pairs / prompts_per_step), fewest), most)}
