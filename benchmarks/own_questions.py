@@ -1,8 +1,10 @@
-"""Five question files as users write them, to measure what `opct init` and its defaults do to a user's own questions.
+"""Five question files as users write them, and what `opct init`, `train` and `eval` do with them unchanged.
 
-    python -m benchmarks.own_questions --out FOLDER      writes NAME-40.csv, NAME-100.csv and NAME-300.csv of each field
+    python -m benchmarks.own_questions --out FOLDER            writes FIELD-40.csv, FIELD-100.csv and FIELD-300.csv
+    python -m benchmarks.own_questions --out FOLDER --run      trains on each with three seeds, and prints the table
 
-The files of one field hold the same first rows. None of their wordings is in the embedded data.
+The files of a field hold the same first rows; every model is asked 100 questions of the test split of the largest file.
+None of their wordings is in the embedded data. What is in FOLDER is not made again.
 """
 
 from __future__ import annotations
@@ -10,10 +12,23 @@ from __future__ import annotations
 import argparse
 import csv
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-SIZES = (40, 100, 300)
+from opct.config.schema import DEFAULT_MODEL
+from opct.evals.logs import read_samples
+from opct.evals.samples import CLEAN
+from opct.evals.stats import Values, difference_over_seeds, pooled_over_seeds
+
+SIZES, SEEDS = (40, 100, 300), (0, 1, 2)
+MEASURED = {"pressure adds": ("biased_rate_rise", "held_out"), "right, clean": ("is_correct", CLEAN)}
+"""Column -> name of the value, and which samples have it."""
+ASKED = [
+    *("--suite", "sycophancy_short", "n_questions=100", "families=held_out", "families_per_question=1"),
+    *("kl_samples=0", "browser_questions=0"),
+]
 Row = dict[str, str]
 
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -233,7 +248,66 @@ def write(folder: Path) -> None:
                 writer.writerows(rows[:size])
 
 
+# ------------------------------------------------------------------------------------------------- train and measure
+
+
+def run(folder: Path, field: str, size: int) -> None:
+    """`opct init`, `train` with each seed, and `eval`, of the base too."""
+    config, base = folder / f"{field}-{size}.yaml", folder / f"{field}-base"
+    asked = ["--questions", folder / f"{field}-{SIZES[-1]}.csv", *ASKED]
+    if not config.exists():
+        _opct("init", config, "--questions", folder / f"{field}-{size}.csv")
+    if not (base / "results.json").exists():
+        _opct("eval", DEFAULT_MODEL, "--out", base, *asked)
+    for seed in SEEDS:
+        out = folder / f"{field}-{size}-{seed}"
+        if not (out / "results.json").exists():
+            _opct("train", config, f"output_dir={out}", f"seed={seed}", *(["--resume"] if out.exists() else []))
+            _opct("eval", out, *asked)
+
+
+def _opct(*words: object) -> None:
+    subprocess.run([sys.executable, "-m", "opct", *map(str, words)], check=True)
+
+
+def table(folder: Path) -> str:
+    """In Markdown, in percent: the base, the mean over seeds, each seed, and the difference with its 95% interval."""
+    lines = ["| field, rows | measured | base | trained | each seed | difference |", "|" + " --- |" * 6]
+    for field in FIELDS:
+        for size in SIZES:
+            paths = [folder / f"{field}-{size}-{seed}" for seed in SEEDS]
+            runs = [path for path in paths if (path / "results.json").exists()]
+            lines += [_line(f"{field}, {size}", name, folder / f"{field}-base", runs) for name in MEASURED if runs]
+    return "\n".join(lines)
+
+
+def _line(label: str, name: str, base: Path, runs: list[Path]) -> str:
+    bounds = (-1.0, 1.0)
+    own, seeds = _values(base, name), [int(path.name.rsplit("-", 1)[1]) for path in runs]
+    trained = [_values(path, name) for path in runs]
+    clusters = {id_: id_ for id_ in own}  # one sample a question
+    before, after = (pooled_over_seeds(values, clusters, bounds=bounds) for values in ([own], trained))
+    change = difference_over_seeds(trained, [own], clusters, seeds_a=seeds, seeds_b=[None], bounds=bounds)
+    of_seeds = ", ".join(f"{100 * mean:.1f}" for mean in after.run_means)
+    difference = (
+        f"{100 * change.value:+.1f} [{100 * change.ci_low:+.1f} to {100 * change.ci_high:+.1f}], n = {change.n}"
+    )
+    return f"| {label} | {name} | {100 * before.value:.1f} | {100 * after.value:.1f} | {of_seeds} | {difference} |"
+
+
+def _values(run: Path, name: str) -> Values:
+    value, split = MEASURED[name]
+    return {sample.id: sample.values.get(value) for sample in read_samples(run) if sample.family_split == split}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    write(parser.parse_args().out)
+    parser.add_argument("--run", action="store_true", help="train and measure; hours on two cores")
+    given = parser.parse_args()
+    write(given.out)
+    if given.run:
+        for size in SIZES:
+            for field in FIELDS:
+                run(given.out, field, size)
+        print(table(given.out))
