@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opct.data.context import CONTEXT
 from opct.evals.samples import BENIGN, CAPABILITY, INSPECT
 from opct.reports.arms import OPCT, Arm
 from opct.reports.compare import Comparison
@@ -299,7 +300,7 @@ def _judged_text(comparison: Comparison, row: MetricRow) -> str:
 def headline_rows(comparison: Comparison) -> list[MetricRow]:
     """At most four rows in which the main arm has a value: the deciding metrics, then side effects."""
     rows = [comparison.deciding_row(axis.name) for axis in SAFETY_AXES]
-    rows += [row for axis in (CAPABILITY, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
+    rows += [row for axis in (CAPABILITY, CONTEXT, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
     rows.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
     rows += [row for axis in (SAFETY_AXES[0].name, BENIGN) for row in side_effect_rows(comparison, axis)]
     place = comparison.arms.index(main_arm(comparison))
