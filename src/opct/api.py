@@ -180,13 +180,10 @@ def evaluate(
     from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
     from opct.evals.run import evaluate as evaluate_policy
     from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
-    from opct.runs.io import check_writable
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
-    given = as_settings(EvalConfig, config or {})
-    before = given.model_dump(include=given.model_fields_set)
-    config = load_settings(EvalConfig, base=before | settings)
+    config = _eval_config(config, settings)
     with_suites = not tasks or "suites" in config.model_fields_set
     task_options = _task_options(config) if tasks else {}
     for task in tasks:
@@ -197,8 +194,7 @@ def evaluate(
     made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
-    for folder in (result.out, RunDir(result.out).evals_dir):
-        check_writable(folder)
+    _check_out(result.out)
     policy: Policy | Model
     if is_inspect_model(target):
         policy, about = _open_inspect_model(str(target), config, dtype)
@@ -226,6 +222,19 @@ def evaluate(
         results = write_results(run)
         result.results = results if made else None
     return result
+
+
+def _eval_config(config: EvalConfig | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> EvalConfig:
+    given = as_settings(EvalConfig, config or {})
+    return load_settings(EvalConfig, base={**given.model_dump(include=given.model_fields_set), **settings})
+
+
+def _check_out(out: Path) -> None:
+    from opct.runs.io import check_writable
+    from opct.runs.run_dir import RunDir
+
+    for folder in (out, RunDir(out).evals_dir):
+        check_writable(folder, "--out")
 
 
 def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> tuple[Model, About]:

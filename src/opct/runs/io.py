@@ -183,17 +183,19 @@ def names_in(folder: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
-def check_writable(folder: Path) -> None:
-    """Make nothing, and reject a folder that could not be made or written to.
+def check_writable(folder: Path, setting: str) -> None:
+    """Make nothing, and reject a folder that could not be made or written to; `setting` chooses another.
 
     Raises:
         RunError: the folder, or the last one on the way to it that is there, is a file or takes no new file.
     """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
-        raise RunError(f"Cannot write to {folder}: {there} is not a folder. Choose another.")
+        raise RunError(f"Cannot write to {folder}: {there} is not a folder: choose another ({setting}).")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise RunError(f"Cannot write to {folder}: no right to write in {there}. {REMEDY}")
+        raise RunError(
+            f"Cannot write to {folder}: no right to write in {there}. Get it, or choose another ({setting})."
+        )
 
 
 def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -> None:
