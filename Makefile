@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 CORE := $(VENV)/.opct-core
 DEV := $(VENV)/.opct-dev
 BENCH := $(VENV)/.opct-bench
+NEWEST := .venv-newest
+PYTEST_ARGS := -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # The first interpreter that is new enough. A name on the path may be a shim that does not run, so each one is tried.
 IS_NEW := import sys, venv; sys.exit(sys.version_info < (3, 11))
@@ -18,7 +20,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv install model quickstart lint types test check docs links results clean
+.PHONY: help venv install model quickstart lint types test test-newest check docs links results clean
 .PHONY: bench bench-gpu bench-scores bench-step bench-sampler bench-parts bench-cost
 
 help: ## this list
@@ -64,7 +66,13 @@ types: $(DEV) ## mypy
 	$(BIN)/mypy
 
 test: $(DEV) lint model ## the whole test suite
-	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-newest: ## the golden tests and those of the commands with the newest releases, in .venv-newest
+	$(MAKE) venv VENV=$(NEWEST)
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check --no-input install $(PIP_ARGS) \
+		--upgrade --upgrade-strategy eager -e ".[test]"
+	$(NEWEST)/bin/python -m pytest $(PYTEST_ARGS) tests/golden tests/unit/cli tests/e2e/test_train_cli.py
 
 check: lint types docs ## everything: formatting, lint, types, docs, tests
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from jaxtyping import install_import_hook
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+# A background job of a script starts with SIGINT ignored, and every process that it starts inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # shapes and types of tensors, checked at every call in the tests alone
 install_import_hook(["opct.losses", "opct.models.scoring"], "beartype.beartype")

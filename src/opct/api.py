@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opct.config.loader import load_settings
+from opct.config.loader import as_settings, load_settings
 from opct.config.schema import TrainConfig, flat_settings
 from opct.distributed import launched, map_across_ranks
 from opct.errors import ConfigError, EvaluationError
@@ -51,7 +51,7 @@ class EvalResult:
 
 @shows_progress
 def train(
-    config: TrainConfig,
+    config: TrainConfig | Mapping[str, Any],
     *,
     pairs: Source | None = None,
     questions: Source | None = None,
@@ -62,6 +62,7 @@ def train(
     """Train as `config` says, in `config.output_dir`; see `opct.training.trainer.train` for errors.
 
     Args:
+        config: a `TrainConfig`, or a dict of its settings, nested or by dotted name.
         pairs: instead of `config.data.pairs`: dicts or `ContrastivePair`s, a DataFrame or a `datasets.Dataset`. The run
             keeps them as `pairs.jsonl`, which its config names, so that it can be resumed without them.
         questions: instead of pairs: a file, rows or `Question`s as `load_questions` takes them. Sycophancy pairs are
@@ -78,6 +79,7 @@ def train(
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
+    config = as_settings(TrainConfig, config)
     given = None if pairs is None else load_pairs(pairs)
     if questions is not None:
         if pairs is not None:
@@ -147,7 +149,7 @@ def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] |
 @shows_progress
 def evaluate(
     target: str | Path | Policy,
-    config: EvalConfig | None = None,
+    config: EvalConfig | Mapping[str, Any] | None = None,
     *,
     tasks: Sequence[str] = (),
     questions: Source | None = None,
@@ -164,7 +166,8 @@ def evaluate(
         target: a run directory (its newest checkpoint), one of its `checkpoints/step-*`, a model's name or folder, a
             loaded `Policy`, or a model of Inspect (`inspect:openai/gpt-4o-mini`, `inspect:vllm/NAME`), which gives
             replies but no log-probs.
-        config: settings of the evaluation; by default `settings` over the defaults of `EvalConfig`.
+        config: settings of the evaluation, an `EvalConfig` or a dict; `settings` are over them, and both over the
+            defaults of `EvalConfig`.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`; where they are named, our suites only if they are too.
         questions: instead of those of the config: a file, of which `split` is asked, or rows or `Question`s as
             `load_questions` takes them, which are all asked.
@@ -182,6 +185,7 @@ def evaluate(
         EvaluationError: an unknown suite or task, a setting that a task does not take, a judge of a suite that is not
             evaluated, or a run without weights.
         DataError: suites lack data; raised before a model is loaded.
+        RunError: `out` cannot be written to; raised before a model is loaded.
     """
     from opct.data.questions import load_questions
     from opct.evals.inspect_runner import check_task, run_task
@@ -191,8 +195,7 @@ def evaluate(
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
-    before = {} if config is None else config.model_dump(include=config.model_fields_set)
-    config = load_settings(EvalConfig, base=before | settings)
+    config = _eval_config(config, settings)
     with_suites = not tasks or "suites" in config.model_fields_set
     task_options = _task_options(config) if tasks else {}
     for task in tasks:
@@ -203,6 +206,7 @@ def evaluate(
     made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
+    _check_out(result.out)
     policy: Policy | Model
     if is_inspect_model(target):
         policy, about = _open_inspect_model(str(target), config, dtype)
@@ -230,6 +234,19 @@ def evaluate(
         results = write_results(run)
         result.results = results if made else None
     return result
+
+
+def _eval_config(config: EvalConfig | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> EvalConfig:
+    given = as_settings(EvalConfig, config or {})
+    return load_settings(EvalConfig, base={**given.model_dump(include=given.model_fields_set), **settings})
+
+
+def _check_out(out: Path) -> None:
+    from opct.runs.io import check_writable
+    from opct.runs.run_dir import RunDir
+
+    for folder in (out, RunDir(out).evals_dir):
+        check_writable(folder, "--out")
 
 
 def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> tuple[Model, About]:

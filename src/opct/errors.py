@@ -52,7 +52,9 @@ class LibraryErrors:
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, OpctError):
             said = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
-            raise self._kind(f"{self._what}: {said.rstrip('.')}. {self._remedy}".rstrip()) from error
+            raise self._kind(f"{self._what}: {said.rstrip('.')}. {self._remedy}".rstrip()) from (
+                None if isinstance(error, OSError) else error  # its message says all; hub clients chain many of them
+            )
 
 
 class DataError(OpctError, ValueError):

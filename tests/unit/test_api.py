@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from opct import api
-from opct.errors import ConfigError, DataError, EvaluationError
+from opct.config.schema import TrainConfig
+from opct.errors import ConfigError, DataError, EvaluationError, RunError
 from opct.evals import target
 from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import REQUEST_TIMEOUT_S
@@ -159,6 +160,39 @@ def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads,
         api.evaluate("m", suites=["truthfulqa", "mmlu", "benign"], data={"mmlu": str(missing)}, out=tmp_path / "out")
     assert [fault.partition(":")[0] for fault in error.value.faults] == ["truthfulqa", "mmlu"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["file", "file/run", "locked/run", "run"])
+def test_a_folder_that_cannot_be_written_to_is_said_before_a_model_is_loaded(
+    nothing_loads, monkeypatch, tmp_path: Path, out: str
+):
+    """A file, a folder below one, one that would be made without the right to, and a run with such an `evals`."""
+    (tmp_path / "file").write_text("kept")
+    for folder in ("locked", "run/evals"):
+        (tmp_path / folder).mkdir(parents=True)
+    locked = (str(tmp_path / "locked"), str(tmp_path / "run" / "evals"))
+    monkeypatch.setattr("os.access", lambda path, mode: str(path) not in locked)  # root may write anywhere
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RunError, match=f"Cannot write to {tmp_path / out}"):
+        api.evaluate("m", suites=["benign"], n_benign=1, out=tmp_path / out)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_settings_may_be_a_dict(calls, policy, monkeypatch, tmp_path: Path):
+    """Nested or by dotted name, with a path as it is; a fault is named as in a file."""
+    seen = []
+    monkeypatch.setattr("opct.training.trainer.train", lambda config, **_: seen.append(config))
+    api.train({"output_dir": tmp_path, "optim.learning_rate": 0.5, "model": {"device": "cpu"}})
+    [config] = seen
+    found = (config.output_dir, config.optim.learning_rate, config.model.device, config.seed)
+    assert found == (str(tmp_path), 0.5, "cpu", TrainConfig().seed)
+    with pytest.raises(ConfigError, match=r"max_stepz: unknown setting .* did you mean max_steps"):
+        api.train({"max_stepz": 3})
+    with pytest.raises(ConfigError, match=r"mine\.yaml.* is neither a TrainConfig nor a dict"):
+        api.train("mine.yaml")
+    api.evaluate("m", {"n_questions": 5, "seed": 2}, out=tmp_path / "out", seed=3)
+    asked = calls[0][1][1]
+    assert (asked.n_questions, asked.seed) == (5, 3)
 
 
 def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_path: Path):

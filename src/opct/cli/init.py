@@ -58,6 +58,7 @@ def init(
     from opct.data.builders.own_questions import STEPS, own_question_settings
     from opct.data.pairs import load_pairs
     from opct.methods.registry import load_training_config
+    from opct.models.names import check_path
     from opct.runs.io import atomic_write
 
     if data is not None and questions is not None:
@@ -78,6 +79,7 @@ def init(
     }
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_training_config(*settings_words([], given), preset)
+    check_path(model)
     if questions:
         n_pairs = _pairs_of_questions(built, questions, column or [])
         if preset is None:

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
 from opct.config.presets import PRESETS
 from opct.config.schema import TrainConfig, flat_settings
 from opct.config.section import Name, Tree, faults_of, settings_error
-from opct.errors import ConfigError, unknown
+from opct.errors import ConfigError, shorten, unknown
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,22 @@ MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
 COMMANDS = {"arms": "experiment", "attacker": "attack", "suites": "eval", "max_steps": "train", "optim": "train"}
 """By a setting that only the files of one command have: that command."""
+
+
+def as_settings(model_class: type[S], given: S | Mapping[str, Any]) -> S:
+    """The settings as they are, or those of a dict (nested or by dotted name) over the defaults.
+
+    Raises:
+        ConfigError: see `load_settings`; it is neither.
+    """
+    if isinstance(given, model_class):
+        return given
+    if isinstance(given, Mapping):
+        return load_settings(model_class, base=to_jsonable_python(given))
+    raise ConfigError(
+        f"{shorten(given)} is neither a {model_class.__name__} nor a dict of its settings; "
+        "`opct.load_config(FILE)` reads a file for training."
+    )
 
 
 def load_settings(

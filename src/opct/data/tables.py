@@ -304,10 +304,12 @@ def _given_rows(rows: Any) -> list[Row]:
 
 
 def hub_problem() -> str | None:
-    """Why the hub's host cannot be looked up; None if it can, or if a proxy looks it up."""
+    """Why the hub is not asked, or its host cannot be looked up; None if it can, or if a proxy looks it up."""
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE or not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies()):
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set, so the hub is not asked"
+    if not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies()):
         return None
     host = urlsplit(constants.ENDPOINT).hostname or ""
     try:

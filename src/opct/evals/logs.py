@@ -312,7 +312,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
         ours = [log for log in logs if "settings" in (log.eval.metadata or {}).get(OPCT, {})]
-        newest = max(ours or logs, key=_created)
+        newest = max(ours or logs, key=lambda log: (log_order(log), _created(log)))
         about = (newest.eval.metadata or {}).get(OPCT, {})
         left_out: list[str] = []
         graded = (sample for log in logs for sample in graded_samples(log, left_out))
@@ -345,6 +345,14 @@ def _place(task: str) -> tuple[int, str]:
 def _created(log: EvalLog) -> str:
     """When the evaluation ended, to the microsecond; Inspect's own time has only seconds."""
     return str((log.eval.metadata or {}).get(OPCT, {}).get("created") or log.eval.created)
+
+
+def log_order(log: EvalLog) -> int:
+    """The place of a log among those of its run, from 1; 0 for a log that was not numbered.
+
+    The order of evaluations does not rest on times: a clock may be set back between two of them.
+    """
+    return int((log.eval.metadata or {}).get(OPCT, {}).get("order", 0))
 
 
 def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:

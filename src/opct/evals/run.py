@@ -39,6 +39,7 @@ from opct.evals.logs import (
     Evaluation,
     graded_samples,
     log_name,
+    log_order,
     read_evaluation,
     read_log,
     task_name,
@@ -270,7 +271,7 @@ def evaluate(
                 continue
         else:
             _remove_unfinished(run, task)
-        done = 0 if earlier is None else sum(sample.error is None for sample in earlier.samples or [])
+        done = 0 if earlier is None else _n_done(earlier)
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
         folder, about_log = run.evals_dir / UNFINISHED, {OPCT: {"run": measured, "settings": settings}}  # for `resume`
         log = run_inspect(task, policy, folder, config.batch_size, progress, earlier=earlier, metadata=about_log)
@@ -285,6 +286,7 @@ def evaluate(
                 kept, dropped = set_aside_others(run, measured, [each.name for each in tasks])
             kept[task.name] = log
             trained_on = _contamination(list(kept.values()), settings, about)
+            own["order"] = 1 + max(map(log_order, _headers(run.evals_dir).values()), default=0)
             own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
             keep_log(log, run.evals_dir, own)
             _remove_unfinished(run, task)
@@ -293,30 +295,34 @@ def evaluate(
         return write_results(run)
 
 
-def _unfinished(run: RunDir, task: Task) -> dict[Path, EvalLog]:
-    """The headers of this task's logs in `evals/unfinished`."""
+def _headers(folder: Path) -> dict[Path, EvalLog]:
+    """The logs in a folder without their samples."""
     found = {}
-    for path in (run.evals_dir / UNFINISHED).glob("*.eval"):
+    for path in folder.glob("*.eval"):
         with contextlib.suppress(Exception):  # killed while it was written for the first time
-            log = read_eval_log(str(path), header_only=True)
-            if task_name(log) == task.name:
-                found[path] = log
+            found[path] = read_eval_log(str(path), header_only=True)
     return found
 
 
+def _unfinished(run: RunDir, task: Task) -> list[Path]:
+    """This task's logs in `evals/unfinished`."""
+    return [path for path, log in _headers(run.evals_dir / UNFINISHED).items() if task_name(log) == task.name]
+
+
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
-    """The newest log of an interrupted evaluation of this task with the same weights and settings, or None."""
-    logs = [path for path, log in _unfinished(run, task).items() if same(log)]
-    newest = max(logs, key=lambda path: path.name, default=None)  # a name begins with the time
-    if newest is None:
-        return None
-    try:
-        with LibraryErrors(EvaluationError, f"{newest} cannot be read", f"{task.name} is asked from its beginning."):
-            found = read_eval_log(str(newest))
-    except EvaluationError as error:
-        progress.log(str(error))
-        return None
-    return found if found.samples and same(found) else None
+    """The log with the most samples of an interrupted evaluation of this task with the same weights and settings."""
+    found = []
+    for path in _unfinished(run, task):
+        try:
+            with LibraryErrors(EvaluationError, f"{path} cannot be read", "Its replies are asked for again."):
+                found.append(read_eval_log(str(path)))
+        except EvaluationError as error:
+            progress.log(str(error))
+    return max((log for log in found if _n_done(log) and same(log)), key=_n_done, default=None)
+
+
+def _n_done(log: EvalLog) -> int:
+    return sum(sample.error is None for sample in log.samples or [])
 
 
 def _remove_unfinished(run: RunDir, task: Task) -> None:

@@ -23,6 +23,7 @@ from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
 from opct.models.loading import base_of, cannot_load, quiet_peft, resolve_model, with_weights
 from opct.models.provenance import changed_files, fingerprint_weights
+from opct.runs.io import did_you_mean
 from opct.runs.manifest import without_secrets
 from opct.runs.run_dir import run_of
 
@@ -83,7 +84,10 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
     """
     run = run_of(path)
     if run is None:
-        raise ModelError(f"{path} is neither a run directory nor one of its checkpoints: give the output_dir of a run.")
+        meant = "" if Path(path).exists() else did_you_mean(path)
+        raise ModelError(
+            f"{path} is neither a run directory nor one of its checkpoints: give the output_dir of a run.{meant}"
+        )
     checkpoint = run.checkpoint_named(path)
     if checkpoint is None:
         raise ModelError(f"{run.path} has no checkpoint to export: train it first (`opct train ... --resume`).")

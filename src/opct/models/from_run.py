@@ -11,6 +11,7 @@ from opct.config.loader import load_config, load_settings
 from opct.config.schema import Q4_MODEL, ModelConfig, TrainConfig
 from opct.errors import ModelError
 from opct.models.gguf import smollm2_q4_path
+from opct.models.names import check_path
 from opct.runs.io import read_json
 from opct.runs.run_dir import RunDir, run_behind, run_of
 
@@ -33,9 +34,11 @@ def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **se
         ConfigError: a setting is not one of a model.
         ModelError: the run has no checkpoint, or there is no such folder.
     """
+    run, folder = run_of(path), Path(path)
+    if run is None:
+        check_path(path)  # before torch is imported
     from opct.models.policy import Policy
 
-    run, folder = run_of(path), Path(path)
     behind = run or run_behind(path)
     trained = TrainConfig() if behind is None else load_config(behind.config_path)
     load = functools.partial(Policy.load, thinking_tags=thinking_tags or trained.loss.thinking_tags)

@@ -37,6 +37,7 @@ from opct.models.inference.sampler import (
     sample,
     tokens_at_once,
 )
+from opct.models.names import check_path
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Policy:
         """
         if not isinstance(config, ModelConfig):
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
+        check_path(config.name_or_path)
+        loading.choose_device(config.device)  # refused before anything is loaded
         config, adapter = loading.with_weights(config), adapter or config.adapter
         tokenizer = loading.load_tokenizer(config)
         renderer = Renderer(tokenizer, config.chat_template_kwargs, thinking_tags)  # refused before weights are loaded

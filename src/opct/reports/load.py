@@ -20,7 +20,7 @@ from opct.evals.run import known_suites, results_of, suite_of
 from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.judges.calibration import with_calibrations
-from opct.runs.io import read_json
+from opct.runs.io import did_you_mean, read_json
 from opct.runs.run_dir import RunDir
 
 Row = dict[str, Any]
@@ -163,7 +163,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         ConfigError: config.yaml cannot be read.
     """
     if not directory.is_dir():
-        raise EvaluationError(f"No run directory at {directory}: check the path.")
+        raise EvaluationError(f"No run directory at {directory}: check the path.{did_you_mean(directory)}")
     run_dir = RunDir(directory)
     config, values = "", {}
     if run_dir.config_path.is_file():

@@ -7,6 +7,7 @@ removed by the next append.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ from pydantic_core import from_json
 from opct.errors import OpctError, RunError, shorten
 
 T = TypeVar("T")
-REMEDY = "Check the free space and the rights of the folder, or choose another (output_dir)."
+REMEDY = "Check the free space and the rights of the folder, or choose another."
 """Of an error of the file system."""
 PRIVATE_MODE = 0o600
 """Mode of a file that only its owner may read."""
@@ -165,7 +166,36 @@ def _joined(message: str, hint: str) -> str:
     return f"{message} {hint}".rstrip()
 
 
+def did_you_mean(path: str | Path) -> str:
+    """A question after a message about a path where nothing is; "" if nothing beside it has a similar name."""
+    near = difflib.get_close_matches(Path(path).name, names_in(Path(path).parent), n=1)
+    return f" Did you mean {Path(path).parent / near[0]}?" if near else ""
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder; none if it is missing or cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except (OSError, ValueError):
+        return []
+
+
 # ------------------------------------------------------------------------------------------------------------ writing
+
+
+def check_writable(folder: Path, setting: str) -> None:
+    """Make nothing, and reject a folder that could not be made or written to; `setting` chooses another.
+
+    Raises:
+        RunError: the folder, or the last one on the way to it that is there, is a file or takes no new file.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise RunError(f"Cannot write to {folder}: {there} is not a folder: choose another ({setting}).")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RunError(
+            f"Cannot write to {folder}: no right to write in {there}. Get it, or choose another ({setting})."
+        )
 
 
 def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -> None:

@@ -35,7 +35,7 @@ from pydantic import AfterValidator, TypeAdapter
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import checkpoints
-from opct.runs.io import REMEDY, read_json, read_jsonl, reason, write_json, write_jsonl
+from opct.runs.io import REMEDY, did_you_mean, read_json, read_jsonl, reason, write_json, write_jsonl
 from opct.runs.manifest import command_line, git_commit, hardware, package_versions
 
 MANIFEST_SCHEMA = 1
@@ -123,7 +123,8 @@ class RunDir:
         run = cls(path)
         if not run.is_run:
             what = "is not a run directory (no manifest.json of a run)" if run.path.is_dir() else "does not exist"
-            raise RunError(f"{run.path} {what}: give the output_dir of a run made by `opct train`.")
+            meant = did_you_mean(run.path) if not run.path.exists() else ""
+            raise RunError(f"{run.path} {what}: give the output_dir of a run made by `opct train`.{meant}")
         return run
 
     @classmethod

@@ -41,7 +41,7 @@ from opct.methods.rollouts import (
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
-from opct.models.loading import with_weights
+from opct.models.loading import choose_device, with_weights
 from opct.models.memory import peak_memory_gb
 from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
@@ -133,6 +133,7 @@ def train(
         check_trackers(config.report_to)
         if method is None:
             refuse_attackers(config)
+        choose_device(config.model.device)  # refused before data are read
         run = RunDir(config.output_dir)
         if is_main:  # it alone locks the folder and writes to it
             run = stack.enter_context(RunDir.create(config.output_dir, resume=resume, overwrite=overwrite))

@@ -94,6 +94,13 @@ def test_pairs_that_no_suite_measures_are_named(tmp_path: Path, capsys):
         assert ("no suite of `opct eval` measures pairs of the axis tone" in capsys.readouterr().out) == noted
 
 
+def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "models" / "mime") == 1
+    assert f"Did you mean {tmp_path / 'models' / 'mine'}?" in capsys.readouterr().err
+    assert not (tmp_path / "mine.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

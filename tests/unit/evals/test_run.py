@@ -8,11 +8,14 @@ import signal
 import time
 from collections import Counter
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from inspect_ai.log import read_eval_log
 
+import opct.evals.run as run_module
 from opct.config.loader import load_settings
 from opct.data.benign import builtin_benign
 from opct.data.perturb import safety_awareness, sycophancy
@@ -330,6 +333,14 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
     assert again(count, questions=others) == (everything, n["sycophancy_short"])
     assert again(count, questions=others, greedy=False) == (everything, n.total())
     assert again(count, questions=others, greedy=False, step=8) == (everything, n.total())
+
+
+def test_the_last_evaluation_is_the_newest_whatever_the_clock_says(tmp_path, monkeypatch):
+    """The clock goes back by a year between evaluations; the third replaces the first."""
+    for year, suite in ((2031, "benign"), (2030, "safety_awareness"), (2029, "benign")):
+        monkeypatch.setattr(run_module, "datetime", SimpleNamespace(now=lambda zone, y=year: datetime(y, 1, 1)))
+        found = evaluated(tmp_path, suites=[suite], n_benign=year - 2020, prompts_per_fact=1)
+        assert (found["created"][:4], found["settings"]["n_benign"]) == (str(year), year - 2020)
 
 
 def _killed_after(replies, folder):

@@ -14,7 +14,7 @@ from opct.models.inference.decode import (
     no_shared_rows_reason,
     shares,
 )
-from opct.models.inference.kv_cache import kv_bytes
+from opct.models.inference.kv_cache import kv_bytes, with_cache
 from opct.models.inference.prefill import prefill
 from opct.models.inference.prefix_sharing import no_cascade_reason, no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED, use_grouped_attention
@@ -188,8 +188,7 @@ def test_an_attention_with_more_than_scores_is_refused(policy: Policy):
         with pytest.raises(NotImplementedError, match="softcap"):
             policy.backbone.decoder(
                 input_ids=torch.tensor([[1], [2]]),
-                past_key_values=own._cache,
-                use_cache=True,
+                **with_cache(policy.backbone.decoder, own._cache),
                 shared_prompts=own._prompts,
                 softcap=2.0,
             )

@@ -187,13 +187,27 @@ def test_a_broken_adapter_config_is_named(tmp_path: Path, text: str, part: str):
         load_policy(str(tmp_path))
 
 
-@pytest.mark.parametrize("path", ["./nope", "a/b/nope", "runs/nope", "runs/nope/checkpoints/step-000002"])
-def test_a_folder_that_is_not_there_is_no_model_on_the_hub(tmp_path: Path, monkeypatch, path: str):
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("./nope", None),
+        ("a/b/nope", None),
+        ("runs/nope", None),
+        ("runs/nope/checkpoints/step-000002", None),
+        ("runs/mime", "runs/mine"),
+        ("./runs/min", "runs/mine"),
+        ("run.gguf", None),
+    ],
+)
+def test_a_folder_that_is_not_there_is_no_model_on_the_hub(tmp_path: Path, monkeypatch, path: str, meant: str | None):
+    """Before a tokenizer is looked for; the message has the nearest name in that folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Policy, "load", None)
     with RunDir.create("runs/mine") as run:
         run.write_manifest(data={}, teacher=None, seeds={"seed": 0})
-    with pytest.raises(ModelError, match="There is no folder"):
+    with pytest.raises(ModelError, match=f"There is no .* {path}: check the path") as error:
         load_policy(path)
+    assert str(error.value).partition("Did you mean ")[2].partition("?")[0] == (meant or "")
 
 
 @pytest.mark.parametrize("path", ["owner/name", "name"])
@@ -205,6 +219,13 @@ def test_what_can_be_on_the_hub_is_asked_for_there(tmp_path: Path, monkeypatch, 
     monkeypatch.setattr(Policy, "load", lambda config, **_: asked.append(config.name_or_path))
     load_policy(path)
     assert asked == [path]
+
+
+def test_without_the_hub_a_name_that_is_nowhere_is_said_to_be_nowhere(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"no folder owner/name here, no cached hub model .* HF_HUB_OFFLINE is set"):
+        load_policy("owner/name")
 
 
 def test_a_run_without_a_checkpoint_and_an_unknown_setting_are_refused(tmp_path: Path):

@@ -37,6 +37,7 @@ def test_resolve_model(monkeypatch, tmp_path: Path):
     assert loading.resolve_model("smollm2-135m-instruct-q4_1") == "/cache/smol"
     (tmp_path / "x.gguf").touch()
     assert loading.resolve_model(str(tmp_path / "x.gguf")) == "/cache/x"
+    monkeypatch.setattr(loading, "hub_problem", lambda: None)
     assert loading.resolve_model("owner/name") == "owner/name"
 
 
@@ -367,11 +368,12 @@ def test_an_unknown_host_leaves_the_hub_s_clients_their_cache(hub):
     assert not constants.HF_HUB_OFFLINE
 
 
-def test_where_the_hub_may_be_reached_or_its_client_says_so_nothing_is_refused(hub, monkeypatch):
-    """A machine with `no_proxy` alone asks the hub itself."""
+def test_where_the_hub_may_be_reached_nothing_is_refused(hub, monkeypatch):
+    """A machine with `no_proxy` alone asks the hub itself; one that is offline by its own word asks nobody."""
     with monkeypatch.context() as patched:
         patched.setattr(constants, "HF_HUB_OFFLINE", True)
-        check_model_name("owner/name")
+        with pytest.raises(ModelError, match="HF_HUB_OFFLINE is set"):
+            check_model_name("owner/name")
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy:3128"})
     check_model_name("owner/name")
     assert hub == []

@@ -103,7 +103,9 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_conf
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "lock" not in path.name}
     too_long = make_config(rollout={"max_completion_tokens": 2048})
     no_tracker = make_config(report_to=["nope"])
+    no_device = make_config(model=model | {"device": "cuda:99"}, data={"pairs": [str(tmp_path / "bad.jsonl")]})
     faults = (
+        (no_device, ModelError),  # before data are read
         (faulty, DataError),
         (make_config(model=model), ModelError),
         (too_long, DataError),

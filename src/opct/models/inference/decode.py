@@ -27,6 +27,7 @@ from opct.models.inference.kv_cache import (
     other_layers,
     place,
     shift,
+    with_cache,
     with_room,
 )
 from opct.models.inference.prefill import Prefill, prefill
@@ -244,8 +245,7 @@ class RepeatedKV:
             input_ids=tokens[:, None],
             attention_mask=self._mask(seen),
             position_ids=(self._written - self._starts).masked_fill(done, 0)[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
+            **with_cache(self._backbone.decoder, self._cache),
         )
         self._written += 1
         return out.last_hidden_state[:, -1]
@@ -293,8 +293,7 @@ class SharedPrefixKV:
             input_ids=tokens[:, None],
             attention_mask=mask,
             position_ids=(self._lengths + self._written - self._starts).masked_fill(done, 0)[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
+            **with_cache(self._backbone.decoder, self._cache),
             shared_prompts=self._prompts,
         )
         self._written += 1

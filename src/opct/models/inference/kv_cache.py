@@ -7,13 +7,25 @@ left free, so the copies cost time, and memory that the process never gives back
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from transformers import DynamicCache, PreTrainedConfig
+    from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+
+
+def with_cache(decoder: PreTrainedModel, cache: DynamicCache) -> dict[str, Any]:
+    """The arguments of the model's call that make it read and extend this cache."""
+    return {_cache_argument(type(decoder)): cache, "use_cache": True}
+
+
+@functools.cache
+def _cache_argument(model: type[PreTrainedModel]) -> str:
+    """`cache` since transformers 5.24; `past_key_values` before, and in models whose code comes with the weights."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def keys_and_values(cache: DynamicCache) -> list[tuple[Tensor, Tensor]]:

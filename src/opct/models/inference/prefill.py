@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from opct.models.inference.kv_cache import filled_cache, keys_and_values, other_layers
+from opct.models.inference.kv_cache import filled_cache, keys_and_values, other_layers, with_cache
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import SDPA_LIKE
 
@@ -186,8 +186,7 @@ def _branched(
         input_ids=ids,
         attention_mask=mask[:, None],
         position_ids=(cut[:, None] + columns - gaps[:, None]).clamp(min=0),
-        past_key_values=cache,
-        use_cache=True,
+        **with_cache(backbone.decoder, cache),
     )
     lengths = cut + len(columns) - gaps
     width = int(lengths.max())
@@ -222,8 +221,7 @@ def _plain(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
     out = backbone.decoder(
         input_ids=ids,
         position_ids=(columns - starts[:, None]).clamp(min=0),
-        past_key_values=cache,
-        use_cache=True,
+        **with_cache(backbone.decoder, cache),
         **padding,
     )
     own = torch.arange(len(prompts), device=backbone.device)

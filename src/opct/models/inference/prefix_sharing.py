@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from opct.models.inference.kv_cache import filled_cache, keys_and_values, other_layers
+from opct.models.inference.kv_cache import filled_cache, keys_and_values, other_layers, with_cache
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
 from opct.models.kernels.cascade import branches_of
 from opct.models.kernels.equivalence import mismatch_reason
@@ -269,8 +269,7 @@ class SharedPrefix:
             input_ids=ids.to(self._device),
             position_ids=positions.to(self._device),
             attention_mask=mask,
-            past_key_values=filled_cache(self._decoder.config, begun),
-            use_cache=True,
+            **with_cache(self._decoder, filled_cache(self._decoder.config, begun)),
         ).last_hidden_state
         return [found[row, start : start + _inner(c)] for (row, start), c in zip(place, completions, strict=True)]
 
@@ -292,7 +291,7 @@ def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Sequence[int]]) 
     lengths, device = [len(prompt) for prompt in prompts], decoder.device
     ids = padded_ids(prompts)
     cache = DynamicCache(config=decoder.config)
-    out = decoder(input_ids=ids.to(device), past_key_values=cache, use_cache=True).last_hidden_state
+    out = decoder(input_ids=ids.to(device), **with_cache(decoder, cache)).last_hidden_state
     last = out[torch.arange(len(ids), device=device), torch.tensor(lengths, device=device) - 1]
     return [*itertools.chain.from_iterable(keys_and_values(cache)), last]
 

@@ -1,0 +1,34 @@
+"""What can be said of a model's name before torch is imported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from opct.errors import ModelError
+from opct.runs.io import did_you_mean, names_in
+from opct.runs.run_dir import RunDir
+
+
+def check_path(name: str | None) -> None:
+    """Reject a name that can only be a path, and where nothing is; the message has the nearest name beside it.
+
+    Raises:
+        ModelError: there is nothing.
+    """
+    if name is None or os.path.exists(name) or not _is_path(name):
+        return
+    what = "GGUF file at" if name.endswith(".gguf") else "folder"
+    raise ModelError(
+        f"There is no {what} {name}: check the path.{did_you_mean(name)} A model on the hub is `owner/name`."
+    )
+
+
+def _is_path(name: str) -> bool:
+    """True for a name that cannot be a hub id (`./a`, `/a`, `a/b/c`, `a.gguf`), and for `runs/a` beside runs."""
+    return (
+        name.startswith((".", "/", "~"))
+        or name.endswith(".gguf")
+        or name.count("/") > 1
+        or ("/" in name and any(RunDir(Path(name).parent / other).is_run for other in names_in(Path(name).parent)))
+    )
