@@ -69,7 +69,7 @@ def train(
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
-    from opct.data.pairs import load_pairs
+    from opct.data.builders.builtin import load_pairs
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 

@@ -81,11 +81,12 @@ def test_build_writes_pairs_that_load(tmp_path, capsys):
     built = load_pairs(out)
     assert len(built) == 40
     assert {pair.family for pair in built} == {"majority", "suggested_answer"}
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr()
+    said = output.out.splitlines()
     assert said[0].startswith(f"{source}: 40 questions: ")
     assert sum(int(part.split()[0]) for part in said[0].split(": ")[2].split(", ")) == 40
-    assert said[1].startswith("columns: ")
-    assert said[2:4] == [f"{out}: 40 pairs from all questions", f"next: opct data show {out}"]
+    assert f"{source}: id=id, question=question, answer=answer, wrong=wrong\n" in output.err
+    assert said[1:3] == [f"{out}: 40 pairs from all questions", f"next: opct data show {out}"]
 
 
 def test_build_is_seeded_and_bounded(tmp_path):

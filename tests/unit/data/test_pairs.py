@@ -38,7 +38,7 @@ def write(path: Path, *lines: object) -> Path:
 
 def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
     """Non-ASCII text, line separators inside strings and nested meta survive."""
-    meta = {"answer": "Šárka\u2028x", "wrong": ["日本", "é"], "n": 3, "nested": {"x": None}}
+    meta = {"answer": "Šárka\u2028x", "wrong": ["日本", "é"], "n": 3, "nested": {"x": [None]}}
     pairs = [
         ContrastivePair("1", "sycophancy", "f", (message("system", "s"), BIASED), (USER,), meta),
         ContrastivePair("2", "mine", "g", (USER, message("assistant", None), message("user", "sure?")), (USER,)),
@@ -63,7 +63,7 @@ def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
         ({"prompt": "[{'role': 'user', 'content': 'x'}]"}, "`prompt` is a list of messages written as text"),
         ({"prompt": "half \ud83d"}, "holds half of a character"),
         ({"teacher_prompt": None}, "`teacher_prompt` must be a text or a non-empty list of messages, found null"),
-        ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human': use one of system, user, assistant, tool"),
+        ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human': use one of system, developer, user,"),
         ({"prompt": [message("user", 3)]}, "`prompt[0]`.content must be a string, found int"),
         ({"prompt": [message("user", None)]}, "null, which is for assistant turns only"),
         ({"prompt": [USER, message("assistant", None)]}, "null in the last turn"),
@@ -77,7 +77,7 @@ def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
         ({"prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
         ({"teacher_prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
         ({"meta": ["x"]}, "`meta` must be an object, found list"),
-        ({"answer": "x"}, "unknown key 'answer': put your own fields under `meta`"),
+        ({"answer": "x"}, "unknown key 'answer': what the model has to see"),
         ({"famly": "x"}, "unknown key 'famly': did you mean 'family'?"),
     ],
 )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from opct.data import pairs as pair_files
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
-from opct.data.pairs import ContrastivePair
+from opct.data.pairs import BUILTIN, ContrastivePair
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS
 from opct.data.questions import Split, builtin_questions
+from opct.data.tables import Source
 from opct.errors import DataError, unknown
 
 # name -> settings of `build_jailbreak`
@@ -26,6 +28,21 @@ SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": 
 SYCOPHANCY_SETS = {"sycophancy": "short", "sycophancy_choice": "choice", "sycophancy_mixed": "mixed"}
 """Name -> answer format."""
 BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
+
+
+def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]:
+    """Pairs of `builtin:` and the name of an embedded set, or of any source that `opct.data.pairs.load_pairs` takes.
+
+    Args:
+        split: the split to read if the source is an embedded set, or a dataset with several.
+
+    Raises:
+        DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
+            remedy.
+    """
+    if isinstance(source, str) and source.startswith(BUILTIN):
+        return builtin_pairs(source, cast(Split, split))
+    return pair_files.load_pairs(source, split=split)
 
 
 def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_question: int = 2) -> list[ContrastivePair]:
@@ -48,7 +65,7 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     Raises:
         DataError: an unknown name or split; the message has the nearest one.
     """
-    name = name.removeprefix("builtin:")
+    name = name.removeprefix(BUILTIN)
     if name in ("benign", "forms"):
         requests = builtin_benign(split) if name == "benign" else builtin_forms(split)
         return [benign_pair(request) for request in requests]

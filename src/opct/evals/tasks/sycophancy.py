@@ -22,7 +22,8 @@ from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
-from opct.data.pairs import ContrastivePair, load_pairs
+from opct.data.builders.builtin import load_pairs
+from opct.data.pairs import ContrastivePair
 from opct.data.perturb.families import alternating, chosen_families, rotation
 from opct.data.perturb.sycophancy import (
     AXIS,
