@@ -188,7 +188,8 @@ def _filled(value: Any) -> Any:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")  # pandas' own, which has no truth
 
 
 def _raw_rows(
@@ -394,7 +395,8 @@ def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
                     raise DataError(f"{where}: several columns are named {', '.join(repeated)}: rename all but one.")
             elif len(cells) != len(header):
                 sizes = f"{len(cells)} cells where the header has {len(header)}"
-                yield where, RowFault(f"{sizes}: quote cells that hold {delimiter!r}")
+                remedy = f"quote cells that hold {delimiter!r}" if len(cells) > len(header) else "add the missing ones"
+                yield where, RowFault(f"{sizes}: {remedy}")
             else:
                 yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:

@@ -133,6 +133,91 @@ def test_one_cell_is_one_wrong_answer_beside_others():
     assert load_questions([row])[0].wrong == ("1968; or 67", "1970", "0.5")
 
 
+@pytest.mark.parametrize(
+    ("answers", "right"),
+    [
+        ([0, 1], "xy"),
+        ([1.0, "2", 0], "yzx"),
+        ([1, 3], "xz"),
+        (["3", "1", "2"], "zxy"),
+        (["A", 3], "xz"),
+        (["y", "C", 0], "yzx"),
+    ],
+)
+def test_what_index_the_first_choice_has_is_a_matter_of_the_column(answers, right):
+    """0 only where an answer is 0; from 1 where none is and one is the number of choices."""
+    rows = [{"question": f"Q{i}?", "choices": ["x", "y", "z"], "answer": answer} for i, answer in enumerate(answers)]
+    assert "".join(question.answer for question in load_questions(rows)) == right
+
+
+@pytest.mark.parametrize(
+    ("answers", "n_faults"), [([1], 1), ([1, 2, "2"], 3), (["A", "1"], 1), ([0, 3], 1), ([1, 4], 1), ([-1, 0], 1)]
+)
+def test_an_index_that_may_mean_two_choices_is_refused(answers, n_faults):
+    rows = [{"question": f"Q{i}?", "choices": ["x", "y", "z"], "answer": answer} for i, answer in enumerate(answers)]
+    with pytest.raises(DataError, match=f": {n_faults} fault"):
+        load_questions(rows)
+
+
+@pytest.mark.parametrize(
+    ("cells", "answer", "aliases", "wrong"),
+    [
+        ({"answer": '["a", "b"]'}, "a", ("b",), ("w",)),
+        ({"answer": ["a", "b"]}, "a", ("b",), ("w",)),
+        ({"answer": {"text": ["a", "b"], "answer_start": [1, 2]}}, "a", ("b",), ("w",)),
+        ({"answer": '["[0, 1]"]'}, "[0, 1]", (), ("w",)),
+        ({"answer": "[0, 1)"}, "[0, 1)", (), ("w",)),
+        ({"answer": "6 * 7 = <<6*7=42>>42\n#### 42"}, "42", (), ("w",)),
+        ({"answer": "#### 4 ####  1,000 "}, "1,000", (), ("w",)),
+        ({"answer": "a", "wrong1": '["v; u", "t"]', "wrong": None}, "a", (), ("v; u", "t")),
+        ({"answer": "a", "wrong": "[1, 2.5]"}, "a", (), ("1", "2.5")),
+    ],
+)
+def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
+    [question] = load_questions([{"question": "Q?", "wrong": "w"} | cells])
+    assert (question.answer, question.aliases, question.wrong) == (answer, aliases, wrong)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"answer": "['a', 'b']"}, "looks like a list"),
+        ({"answer": "[0, 1]"}, "looks like a list"),
+        ({"wrong": "['a' 'b']"}, "looks like a list"),
+        ({"answer": True}, "the JSON value true stands where a text belongs"),
+        ({"wrong": [False]}, "the JSON value false"),
+        ({"answer": [["a"]]}, "a list stands where a text belongs"),
+        ({"aliases": [{"a": 1}]}, "a dict stands"),
+        ({"answer": "so ####  "}, "the answer (column 'answer') is empty"),
+        ({"wrong": " "}, "the wrong answer (column 'wrong') is empty: write one"),
+        ({"wrong": "b", "aliases": "B"}, "the wrong answer (column 'wrong') holds aliases"),
+        ({"wrong": "", "wrong2": ""}, "the wrong answer (column 'wrong' and 'wrong2') is empty"),
+        ({"choices": [True, False], "answer": "A"}, "the JSON value true"),
+    ],
+)
+def test_cells_that_are_no_text_are_refused(cells, words):
+    with pytest.raises(DataError) as caught:
+        load_questions([{"question": "Q?", "answer": "a", "wrong": "w"} | cells])
+    assert words in caught.value.faults[0]
+
+
+def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog):
+    caplog.set_level("INFO")
+    row = {"question": "Who?", "answer": "a", "wrong": "w"}
+    rows = [row | {"passage": "It was a."}, row | {"passage": ""}, row | {"question": "It was a. So who?", "hint": "x"}]
+    rows[2]["passage"] = "It was a."
+    asked = [question.question for question in load_questions(rows)]
+    assert asked == ["It was a.\n\nWho?", "Who?", "It was a. So who?"]
+    assert "context=passage; not read: hint" in caplog.text
+    [plain] = load_questions([{"input": "Who?", "answer": "a", "wrong": "w"}])
+    assert plain.question == "Who?"
+
+
+def test_long_answers_are_a_warning(caplog):
+    load_questions([{"question": "Q?", "answer": "word " * 41, "wrong": "w"}])
+    assert "1 answers have more than 40 words" in caplog.text
+
+
 def test_an_answer_that_is_a_text_and_another_index_is_refused(tmp_path):
     path = write(tmp_path / "f.csv", "question,A,B,C,answer\nQ?,2,1,0,0\n")
     with pytest.raises(DataError, match=r"f\.csv:2: .*give its letter"):

@@ -63,13 +63,13 @@ def load_templates(source: str | Path) -> list[WildTemplate]:
     Raises:
         DataError: with every fault of the file: not readable, no such column (with those found), empty texts.
     """
-    rows = read_rows(source, "template")
+    rows = read_rows(source, "template", known=TEMPLATE_COLUMNS["text"])
     [column] = find_columns(source, rows, None, TEMPLATE_COLUMNS, ("text",), option=None)["text"]
 
     def text_of(row: Mapping[str, Any]) -> str:
-        if not str(row.get(column) or "").strip():
-            raise RowFault("the template is empty: write it, or leave the row out")
-        return str(row[column])
+        if not isinstance(text := row.get(column, ""), str) or not text.strip():
+            raise RowFault("the template is empty, or no text: write it, or leave the row out")
+        return text
 
     texts, faults = parse_rows(rows, text_of)
     refuse(source, faults)
