@@ -147,8 +147,8 @@ def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -
 
     questions = load_questions(source, columns)
     counts = Counter(question.split for question in questions)
-    rows = [(split, counts[split]) for split in SPLITS]
-    print_rich(make_table(f"{source}: {len(questions)} questions, no faults", ("split", "questions"), rows, texts=1))
+    parts = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
+    echo(f"{source}: {len(questions)} questions, no faults: {parts}")
 
 
 def _check_teacher(model: str, settings: Mapping[str, Any], pairs: Sequence[ContrastivePair]) -> None:

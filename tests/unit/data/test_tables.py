@@ -99,30 +99,30 @@ def test_a_null_is_a_missing_key(missing):
 
 
 def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):
-    """Arrow gives each row the keys of all rows; those were compared with the rows as JSON lines."""
+    """Arrow gives each row the keys of the others, at every depth. (`from_list` takes columns from the first row.)"""
     datasets = pytest.importorskip("datasets")
     user = [{"role": "user", "content": "Q?"}]
     gap = [*user, {"role": "assistant", "content": None}, *user]
     pairs = [
-        {"prompt": gap, "teacher_prompt": user, "id": "a", "meta": {"question_id": "1", "x": {"y": 1}}},
-        {"prompt": user, "teacher_prompt": user, "id": "b", "family": "f", "meta": {"group": "g"}},
+        {"prompt": gap, "teacher_prompt": user, "id": "a", "family": "f", "meta": {"question_id": "1", "x": {"y": 1}}},
+        {"prompt": user, "teacher_prompt": user, "id": "b", "meta": {"group": "g"}},
         {"prompt": user, "teacher_prompt": user, "id": "c", "meta": {}},
     ]
     datasets.Dataset.from_list(pairs).to_parquet(tmp_path / "pairs.parquet")
     assert load_pairs(tmp_path / "pairs.parquet") == load_pairs(pairs)
     questions = [
-        {"question": "Q?", "answer": {"value": "x"}, "wrong": ["y"]},
         {"question": "R?", "answer": {"value": "x", "aliases": ["z"]}, "wrong": ["y"], "context": "C", "topic": "t"},
+        {"question": "Q?", "answer": {"value": "x"}, "wrong": ["y"]},
     ]
     assert load_questions(datasets.Dataset.from_list(questions)) == load_questions(questions)
-    behaviors = [{"goal": "Ring a bell", "id": "1"}, {"goal": "Eat a cake", "id": "2", "context": "c", "benign": "b"}]
+    behaviors = [{"goal": "Eat a cake", "id": "2", "context": "c", "benign": "b"}, {"goal": "Ring a bell", "id": "1"}]
     datasets.Dataset.from_list(behaviors).to_parquet(tmp_path / "b.parquet")
     (tmp_path / "b.json").write_text(json.dumps(behaviors))
     assert load_behaviors(tmp_path / "b.parquet") == load_behaviors(tmp_path / "b.json")
-    chats = [{"messages": user}, {"messages": user, "system": "S", "input": "1"}]
+    chats = [{"messages": user, "system": "S", "input": "1"}, {"messages": user}]
     given = build_pairs(datasets.Dataset.from_list(chats), identity=True)
     assert given == build_pairs(chats, identity=True)
-    assert [message["content"] for message in given[1].prompt] == ["S", "Q?\n\n1"]
+    assert [message["content"] for message in given[0].prompt] == ["S", "Q?\n\n1"]
 
 
 def test_pandas_rows_with_gaps_are_rows_without_these_keys():
