@@ -249,7 +249,8 @@ def are_of_questions(names: Sequence[str]) -> bool:
     """True for the columns of a question file, False for those of pairs and of rows of one prompt."""
     found, keys = guess_columns(names, QUESTION_COLUMNS), {column_key(name) for name in names}
     is_complete = {"question", "answer"} <= set(found) and any(role in found for role in WRONG_ANSWERS)
-    return not get_close_matches("teacher_prompt", keys, cutoff=0.75) and (is_complete or {"question", "answer"} <= keys)
+    is_pair = bool(get_close_matches("teacher_prompt", keys, cutoff=0.75))
+    return not is_pair and (is_complete or {"question", "answer"} <= keys)
 
 
 def _note_reading(
