@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from opct.attack.run import run_attack as run_attack
     from opct.config.loader import load_config as load_config
     from opct.config.schema import TrainConfig as TrainConfig
+    from opct.data.builders.builtin import load_pairs as load_pairs
     from opct.data.pairs import ContrastivePair as ContrastivePair
-    from opct.data.pairs import load_pairs as load_pairs
     from opct.data.pairs import write_pairs as write_pairs
     from opct.models.policy import Policy as Policy
     from opct.reports.build import report as report
@@ -35,7 +35,7 @@ _HOMES = {
     "evaluate": "opct.api",
     "export": "opct.reports.export",
     "load_config": "opct.config.loader",
-    "load_pairs": "opct.data.pairs",
+    "load_pairs": "opct.data.builders.builtin",
     "losses": "opct.losses",
     "report": "opct.reports.build",
     "results": "opct.reports.listing",

@@ -73,8 +73,8 @@ def train(
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
+    from opct.data.builders.builtin import load_pairs
     from opct.data.builders.own_questions import own_question_pairs, own_question_settings
-    from opct.data.pairs import load_pairs
     from opct.data.questions import load_questions
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from opct.cli import data_build
-from opct.cli.options import App, Overwrite, SettingsCommand, print_rich, refuse_existing, settings_words
+from opct.cli.options import (
+    App,
+    Overwrite,
+    SettingsCommand,
+    named_columns,
+    print_rich,
+    refuse_existing,
+    settings_words,
+)
 from opct.errors import DataError
 from opct.runs.console import as_text, echo, make_table, visible
 
@@ -70,7 +78,12 @@ def export(
 
 @app.command("check", cls=SettingsCommand)
 def check(
-    source: Source,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="Pairs (a file, a dataset folder, hf:owner/name, or builtin:NAME), or your questions."
+        ),
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME=VALUE", help="Settings of --model: dtype, device, chat_template_kwargs, ..."),
@@ -81,12 +94,17 @@ def check(
             metavar="MODEL", help="Also check this model as the teacher: does it refuse behaviours and warn of hazards?"
         ),
     ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE=NAME", help="FILE holds questions, and this is a column of theirs; repeatable."),
+    ] = None,
 ) -> None:
-    """Check a pair file; prints every fault, or a summary.
+    """Check a file of pairs or questions; prints every fault, or a summary.
 
     \b
     Examples:
       opct data check pairs.jsonl
+      opct data check questions.csv
       opct data check builtin:jailbreak_system --model Qwen/Qwen3-0.6B
     """
     from opct.config.loader import load_settings
@@ -95,6 +113,10 @@ def check(
     if settings and model is None:
         raise typer.BadParameter("settings are of a model: name it with --model", param_hint="NAME=VALUE")
     given = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
+    if column or _holds_questions(source):
+        if model is not None:
+            raise typer.BadParameter("a model is asked pairs, and FILE holds questions", param_hint="--model")
+        return _check_questions(source, named_columns(column or []))
     pairs = _pairs(source)
     counts: Counter[tuple[str, str]] = Counter()
     identity, sampled = Counter(counts), Counter(counts)
@@ -108,6 +130,25 @@ def check(
     print_rich(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
     if model is not None:
         _check_teacher(model, given, pairs)
+
+
+def _holds_questions(source: str) -> bool:
+    from opct.data.pairs import SIDES, row_columns
+    from opct.data.questions import are_of_questions
+    from opct.data.tables import file_format
+
+    names = row_columns(source)
+    is_table = file_format(Path(source)) in (".csv", ".tsv")
+    return are_of_questions(names) or (is_table and bool(names) and not {*SIDES} & {*names})
+
+
+def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -> None:
+    from opct.data.questions import SPLITS, load_questions
+
+    questions = load_questions(source, columns)
+    counts = Counter(question.split for question in questions)
+    parts = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
+    echo(f"{source}: {len(questions)} questions, no faults: {parts}")
 
 
 def _check_teacher(model: str, settings: Mapping[str, Any], pairs: Sequence[ContrastivePair]) -> None:
@@ -186,10 +227,9 @@ def show(
 
 
 def _pairs(source: str) -> list[ContrastivePair]:
-    from opct.data.builders.builtin import builtin_pairs
-    from opct.data.pairs import load_pairs
+    from opct.data.builders.builtin import load_pairs
 
-    return builtin_pairs(source) if source.startswith("builtin:") else load_pairs(source)
+    return load_pairs(source)
 
 
 def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: int | None) -> ContrastivePair:

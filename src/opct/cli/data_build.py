@@ -83,7 +83,7 @@ def build_sycophancy(
     """
     from opct.data.builders.sycophancy import build_sycophancy as build
     from opct.data.dataset import choose
-    from opct.data.questions import builtin_questions, describe_columns, load_questions
+    from opct.data.questions import builtin_questions, load_questions
 
     columns = named_columns(column or [])
     if columns and source == BUILTIN:
@@ -95,8 +95,6 @@ def build_sycophancy(
     )
     pairs = choose(built, n, seed)
     _echo_splits(source, questions, "questions", split)
-    if source != BUILTIN:
-        echo(f"columns: {describe_columns(source, columns)}")
     _write(out, pairs, f"{_which(split)} questions")
 
 

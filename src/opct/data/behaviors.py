@@ -22,7 +22,18 @@ from typing import Any, cast
 
 from opct.data.duplicates import near_duplicate_groups, nearest, normalize
 from opct.data.questions import SPLITS, Split, split_of
-from opct.data.tables import Columns, Fault, RowFault, duplicate_ids, find_columns, parse_rows, read_rows, refuse
+from opct.data.tables import (
+    Columns,
+    Fault,
+    RowFault,
+    duplicate_ids,
+    find_columns,
+    known_columns,
+    parse_rows,
+    read_rows,
+    refuse,
+    warn_of_repeats,
+)
 from opct.errors import DataError, shorten, unknown
 
 log = logging.getLogger(__name__)
@@ -137,7 +148,7 @@ def _read(source: str | Path, chosen: Columns | None, what: str) -> list[Behavio
     The log says which columns were read, and the first request: public sets have harmful and benign requests in files
     with the same columns, and nothing else tells which one this is.
     """
-    rows = read_rows(source, "behaviour")
+    rows = read_rows(source, "behaviour", known=known_columns("behavior", BEHAVIOR_COLUMNS, chosen))
     found = find_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
     columns = {role: name for role, (name,) in found.items()}
     parsed, faults = parse_rows(rows, lambda row: _behavior_row(row, columns))
@@ -152,6 +163,8 @@ def _behavior_row(row: Mapping[str, Any], columns: Mapping[str, str]) -> Behavio
     text = row.get(columns["behavior"])
     if not isinstance(text, str) or not text.strip():
         raise RowFault(f"the request is {text!r}: write a text, or leave the row out")
+    if odd := [name for name in columns.values() if isinstance(row.get(name), list | dict)]:
+        raise RowFault(f"the cell {odd[0]!r} is a {type(row[odd[0]]).__name__}: write a text")
     cells = {role: str(row[name]) for role, name in columns.items() if row.get(name) is not None}
     cell = {role: value for role, value in cells.items() if value.strip()}
     behavior = text.strip()
@@ -202,9 +215,12 @@ def _with_splits(raw: Sequence[BehaviorRow], source: str) -> list[Behavior]:
     refuse(source, faults)
     splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
     kept: dict[str, Behavior] = {}
+    repeated: list[str] = []
     for row, split in zip(raw, splits, strict=True):
         behavior = Behavior(row.id, row.category, row.behavior, row.benign, cast("Split", split), by_hash=not named)
-        kept.setdefault(" ".join(row.behavior.split()).casefold(), behavior)
+        if kept.setdefault(" ".join(row.behavior.split()).casefold(), behavior) is not behavior:
+            repeated.append(row.where)
+    warn_of_repeats(source, repeated, "behaviours")
     return list(kept.values())
 
 

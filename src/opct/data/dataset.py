@@ -14,12 +14,11 @@ from typing import TypeVar
 from opct.config.schema import DataConfig, TrainConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.duplicates import near_duplicate_groups
-from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, load_pairs
+from opct.data.pairs import BUILTIN, EVALUATION_ONLY, ContrastivePair, load_pairs
 from opct.data.questions import hash_share
 from opct.errors import DataError
 
 Item = TypeVar("Item")
-BUILTIN = "builtin:"
 
 
 @dataclass(frozen=True)

@@ -284,8 +284,11 @@ def _sage_fact(text: str, prompts: Sequence[_SagePrompt]) -> SafetyFact:
 
 
 def _sage_prompts(source: str | Path, rows: Sequence[Row]) -> list[_SagePrompt]:
-    is_nested = "prompts" in column_names(rows)
-    found, faults = parse_rows(rows, _nested_prompts if is_nested else _table_prompt)
+    columns = column_names(rows)
+    empty = dict.fromkeys(columns)  # an empty cell is no missing column
+    found, faults = parse_rows(
+        rows, _nested_prompts if "prompts" in columns else lambda row: _table_prompt({**empty, **row})
+    )
     refuse(source, faults)
     return [prompt for _, prompts in found for prompt in prompts]
 

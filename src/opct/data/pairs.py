@@ -9,8 +9,9 @@ A line of a JSONL file (or a row of a table, of a Hugging Face dataset, of a Dat
     {"prompt": [{"role", "content"}, ...], "teacher_prompt": [...],
      "id": str, "axis": str, "family": str, "meta": {...}}
 
-Only the two prompts are required. A prompt may be a string, which is one user message. Without an `id` the pair gets a
-hash of its prompts; `axis` and `family` are `custom` by default.
+Only the two prompts are required. A prompt may be a string, which is one user message. Messages may be written as
+ShareGPT's `from` and `value`, and their content as a list of text parts, which are joined by line ends. Without an `id`
+the pair gets a hash of its prompts; `axis` and `family` are `custom` by default.
 
 `content` may be null for an assistant turn that is followed by another turn: the policy answers that turn itself, with
 its current weights, before the rollout. A teacher prompt holds no such turn. If a prompt ends with an assistant message
@@ -28,7 +29,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opct.data.tables import HUB, RowFault, Source, duplicate_ids, parse_rows, read_rows, refuse, source_name
+from opct.data.tables import (
+    HUB,
+    Row,
+    RowFault,
+    Source,
+    column_names,
+    duplicate_ids,
+    parse_rows,
+    read_rows,
+    refuse,
+    source_name,
+)
 from opct.errors import DataError, shorten
 from opct.runs.io import write_jsonl
 
@@ -43,7 +55,10 @@ def user_prompt(text: str) -> Prompt:
 
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
 SIDES = ("prompt", "teacher_prompt")
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "observation")
+"""Which of them a model knows is a matter of its chat template."""
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
+BUILTIN = "builtin:"
 SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
 """The axes with pairs and evaluations of our own."""
 CUSTOM = "custom"
@@ -80,8 +95,29 @@ class ContrastivePair:
 
 
 def messages_of(prompt: Any) -> Any:
-    """A prompt as messages: a text is one user message."""
-    return user_prompt(prompt) if isinstance(prompt, str) else prompt
+    """A prompt as messages of `role` and `content`: a text is one user message; what is neither stays as it is."""
+    if isinstance(prompt, str):
+        return user_prompt(prompt)
+    return tuple(map(_message_of, prompt)) if isinstance(prompt, list | tuple) else prompt
+
+
+def _message_of(message: Any) -> Any:
+    """A message of any usual shape with `role` and `content`, a text; one of another shape as it is."""
+    if not isinstance(message, Mapping):
+        return message
+    if {"from", "value"} <= set(message):
+        message = {"role": SHAREGPT_ROLES.get(str(message["from"]), message["from"]), "content": message["value"]}
+    message = {key: value for key, value in message.items() if value is not None or key == "content"}
+    parts = message.get("content")
+    if isinstance(parts, list | tuple) and parts:
+        texts = [part["text"] if _is_text_part(part) else part for part in parts]
+        if all(isinstance(text, str) for text in texts):
+            message["content"] = "\n".join(texts)
+    return message
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and {key for key, value in part.items() if value is not None} == {"type", "text"}
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
@@ -92,6 +128,7 @@ OTHER_SHAPES = {
     "messages": "chat rows",
     "conversations": "chat rows",
     "question answer": "questions and answers",
+    "instruction": "Alpaca's rows",
     "prompt": "rows of one prompt",
 }
 """Columns of rows that are no pairs -> what such rows are."""
@@ -114,10 +151,12 @@ def row_faults(row: Any) -> Iterator[str]:
         return
     for key in ("id", "axis", "family"):
         value = row.get(key)
-        if value is not None and (not isinstance(value, str) or not value.strip()):
+        is_number = key == "id" and isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not is_number and (not isinstance(value, str) or not value.strip()):
             yield f"`{key}` must be a non-empty string (or left out), found {value!r}"
     for key in unknown:
-        remedy = f"did you mean {meant[key]!r}?" if key in meant else "put your own fields under `meta`."
+        own = "what the model has to see belongs into the prompts, your own fields under `meta`."
+        remedy = f"did you mean {meant[key]!r}?" if key in meant else own
         yield f"unknown key {key!r}: {remedy} The keys are {', '.join(COLUMNS)}"
     if row.get("meta") is not None and not isinstance(row["meta"], Mapping):
         yield f"`meta` must be an object, found {type(row['meta']).__name__}"
@@ -148,7 +187,8 @@ def prompt_faults(side: str, prompt: Any) -> Iterator[str]:
     if not isinstance(prompt, list | tuple) or not prompt:
         yield f"`{side}` must be a text or a non-empty list of messages, found {shorten(prompt)}"
         return
-    for i, message in enumerate(prompt):
+    messages = messages_of(prompt)
+    for i, message in enumerate(messages):
         where = f"`{side}[{i}]`"
         if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
             yield f"{where} must be an object with exactly `role` and `content`, found {shorten(message)}"
@@ -162,12 +202,14 @@ def prompt_faults(side: str, prompt: Any) -> Iterator[str]:
             yield from _sampled_turn_faults(side, where, role, last=i == len(prompt) - 1)
         else:
             yield from _text_faults(f"{where}.content", content)
-    if not any(isinstance(m, Mapping) and m.get("role") == "user" for m in prompt):
+    if not any(isinstance(m, Mapping) and m.get("role") == "user" for m in messages):
         yield f"`{side}` has no user message: the model has nothing to answer"
 
 
 def _text_faults(where: str, text: Any) -> Iterator[str]:
-    if not isinstance(text, str):
+    if isinstance(text, list | tuple):
+        yield f"{where} must be a text or a list of text parts, found {shorten(text)}"
+    elif not isinstance(text, str):
         yield f"{where} must be a string, found {type(text).__name__}"
     elif not text.strip():
         yield f"{where} is empty: write the text, or remove it"
@@ -197,23 +239,36 @@ def _side_by_side_faults(prompt: Iterable[Mapping], teacher_prompt: Iterable[Map
 # --------------------------------------------------------------------------------------------------------------- files
 
 
+_KNOWN = {*SIDES, *" ".join(OTHER_SHAPES).split()}
+
+
+def _rows(source: Source, split: str) -> list[Row]:
+    if (name := source_name(source)) in ("", HUB):
+        raise DataError(f"{name!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
+    return read_rows(source, "pair", split=split, pinned=False, default_format=".jsonl", known=_KNOWN)
+
+
+def row_columns(source: str) -> list[str]:
+    """The columns of a file that may hold pairs; none of embedded pairs."""
+    return [] if source.startswith(BUILTIN) else column_names(_rows(source, "train"))
+
+
 def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]:
     """Read and check every pair of a file, a folder saved by `datasets`, `hf:owner/name`, or rows in Python.
 
     Args:
         source: the path of a JSONL, Parquet or CSV file; or `hf:` and a dataset id on the Hugging Face hub, optionally
-            with `:` and a split (or `config/split`), and `@` and a commit, tag or branch; or a list of dicts or
-            `ContrastivePair`s, a pandas DataFrame, a `datasets.Dataset`.
-        split: the split to read if the source is a dataset with several.
+            with `:` and a split (or `config/split`), and `@` and a commit, tag or branch; or `builtin:` and the name of
+            an embedded set (see `builtin_pairs`); or a list of dicts or `ContrastivePair`s, a pandas DataFrame, a
+            `datasets.Dataset`.
+        split: the split to read if the source is an embedded set, or a dataset with several.
 
     Raises:
         DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
             remedy.
     """
     name = source_name(source)
-    if name in ("", HUB):
-        raise DataError(f"{name!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
-    rows = read_rows(source, "pair", split=split, pinned=False, default_format=".jsonl")
+    rows = _rows(source, split)
     pairs, faults = parse_rows(rows, checked_pair)
     refuse(name, [*faults, *duplicate_ids((where, pair.id) for where, pair in pairs)])
     if not pairs:
@@ -232,7 +287,7 @@ def checked_pair(row: Any) -> ContrastivePair:
     prompts = {side: tuple(dict(m) for m in messages_of(row[side])) for side in SIDES}
     text = json.dumps(prompts, sort_keys=True)
     return ContrastivePair(
-        id=row.get("id") or f"p/{hashlib.sha256(text.encode()).hexdigest()[:12]}",
+        id=f"p/{hashlib.sha256(text.encode()).hexdigest()[:12]}" if row.get("id") is None else str(row["id"]),
         axis=row.get("axis") or CUSTOM,
         family=row.get("family") or CUSTOM,
         meta=dict(row.get("meta") or {}),

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import random
@@ -14,15 +15,16 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from opct.data.tables import (
     LETTERS,
     Columns,
     Fault,
+    Row,
     RowFault,
     Source,
     column_key,
@@ -30,11 +32,14 @@ from opct.data.tables import (
     duplicate_ids,
     file_stem,
     find_columns,
+    guess_columns,
+    known_columns,
     parse_json,
     parse_rows,
     read_rows,
     refuse,
     source_name,
+    warn_of_repeats,
 )
 from opct.errors import DataError, unknown
 
@@ -61,7 +66,18 @@ QUESTION_COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "choices": ("choices", "options", "answer_choices", "endings"),
     "topic": ("topic", "category", "subject", "domain"),
+    "context": ("context", "passage", "article", "paragraph", "input"),
 }
+WRONG_ANSWERS = ("wrong", "choices", "topic")
+"""Roles of which a file needs one."""
+WRONG_HINT = (
+    "a question needs wrong answers (`wrong`, several joined by `;` or `|`), options that hold the right one too "
+    "(`choices`, one --column for each), or a `topic`, whose other answers are then the wrong ones"
+)
+FINAL_ANSWER = "####"
+"""What comes before the final answer of a worked solution, as in GSM8K."""
+LONG_ANSWER = 40
+"""Words of an answer that hardly any reply repeats."""
 
 
 @dataclass(frozen=True)
@@ -196,19 +212,23 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
             the same topic.
 
     Rows without an id get one from their question and answer, so that their split depends on nothing else. Of rows that
-    repeat question and answer the first one is read.
+    repeat question and answer the first one is read. A `context` stands before its question. The log says which columns
+    were read, and what else a reader would want to know.
 
     Raises:
         DataError: with every fault of the file at once, each with file:line and what to do.
     """
-    path, rows = source_name(source), read_rows(source, "question")
-    found = find_columns(path, rows, columns, QUESTION_COLUMNS, ("question", "answer"))
-    parsed, faults = parse_rows(rows, lambda row: _question(row, found, file_stem(path)))
+    path = source_name(source)
+    rows = read_rows(source, "question", known=known_columns("question", QUESTION_COLUMNS, columns))
+    needed = ("question", "answer", WRONG_ANSWERS)
+    found = find_columns(path, rows, columns, QUESTION_COLUMNS, needed, hint=WRONG_HINT)
+    if found.get("context") == found["question"]:
+        del found["context"]
+    first_index = _first_index(rows, found) if "choices" in found else 0
+    parsed, faults = parse_rows(rows, lambda row: _question(row, found, file_stem(path), first_index))
     if "wrong" not in found and "choices" not in found:
-        parsed, more = _with_drawn_wrong(parsed, "topic" in found, seed)
+        parsed, more = _with_drawn_wrong(parsed, seed)
         faults += more
-    else:
-        faults += [(where, "no wrong answer is left: give at least one") for where, q in parsed if not q.wrong]
     if "id" in found:
         faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
@@ -217,33 +237,48 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     for _, question in parsed:
         questions.setdefault(question.id, question)
         splits[_fold(question.question), _fold(question.answer)].add(question.split)
+    warn_of_repeats(path, [where for where, question in parsed if question is not questions[question.id]], "questions")
     if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
         fault = "are trained on and, under another id, measured: keep one row of each"
         log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)
+    _note_reading(path, rows, found, first_index)
+    _warn_of_long_answers(path, parsed)
     return list(questions.values())
 
 
-def describe_columns(path: str | Path, chosen: Columns | None = None) -> str:
-    """Describe which columns of a question file are used, and which are not."""
-    rows = read_rows(path, "question")
-    found = find_columns(path, rows, chosen, QUESTION_COLUMNS, ("question", "answer"))
-    unused = [name for name in column_names(rows) if not any(name in columns for columns in found.values())]
+def are_of_questions(names: Sequence[str]) -> bool:
+    """True for the columns of a question file, False for those of pairs and of rows of one prompt."""
+    found, keys = guess_columns(names, QUESTION_COLUMNS), {column_key(name) for name in names}
+    is_complete = {"question", "answer"} <= set(found) and any(role in found for role in WRONG_ANSWERS)
+    is_pair = bool(get_close_matches("teacher_prompt", keys, cutoff=0.75))
+    return not is_pair and (is_complete or {"question", "answer"} <= keys)
+
+
+def _note_reading(
+    path: str, rows: Sequence[Row], found: Mapping[str, tuple[str, ...]], first_index: int | None
+) -> None:
+    """Say which columns of a question file are used and how, and which are not."""
     used = ", ".join(f"{role}={'+'.join(columns)}" for role, columns in found.items())
-    return used + (f"; not read: {', '.join(unused)}" if unused else "")
+    unused = [name for name in column_names(rows) if not any(name in columns for columns in found.values())]
+    log.info("%s: %s%s", path, used, f"; not read: {', '.join(unused)}" if unused else "")
+    if first_index == 1:
+        log.warning("%s: the answers number the choices from 1: none is 0, and some are the last number", path)
+    if n_worked := sum(_is_worked(_cell(row, found, "answer")) for _, row in rows if "choices" not in found):
+        log.warning("%s: of %d answers only what follows the last %s is read", path, n_worked, FINAL_ANSWER)
 
 
-def _with_drawn_wrong(
-    parsed: list[tuple[str, Question]], has_topic: bool, seed: int
-) -> tuple[list[tuple[str, Question]], list[Fault]]:
+def _is_worked(answer: Any) -> bool:
+    return isinstance(answer, str) and FINAL_ANSWER in answer
+
+
+def _warn_of_long_answers(path: str, parsed: Sequence[tuple[str, Question]]) -> None:
+    if long := [where for where, question in parsed if len(question.answer.split()) > LONG_ANSWER]:
+        fault = f"answers have more than {LONG_ANSWER} words, which no reply repeats: give the final answer alone"
+        log.warning("%s: %d %s (first at %s)", path, len(long), fault, long[0])
+
+
+def _with_drawn_wrong(parsed: list[tuple[str, Question]], seed: int) -> tuple[list[tuple[str, Question]], list[Fault]]:
     """The questions with wrong answers drawn from other answers of their topic, and the faults."""
-    if not has_topic:
-        remedy = (
-            "add a column `wrong` (several joined by `;` or `|`), `choices`, or a `topic` to draw them from; if they "
-            "have other names, use --column wrong=NAME, or --column choices=NAME for each option of a list that holds "
-            "the right answer too"
-        )
-        fault = f"no row has wrong answers, and there is no topic column to draw them from: {remedy}"
-        return parsed, [(where, fault) for where, _ in parsed[:1]]
     answers: dict[str, list[str]] = defaultdict(list)
     for _, question in parsed:
         answers[question.topic].append(question.answer)
@@ -267,25 +302,31 @@ def _with_drawn_wrong(
 # --------------------------------------------------------------------------------------------------------- one row
 
 
-def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str) -> Question:
+def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first_index: int | None) -> Question:
     """The question of one row; a wrong answer that is an alias is left out, and options count once."""
     text = _cell(row, columns, "question")
     if not isinstance(text, str) or not text.strip():
         raise RowFault(f"the question (column {columns['question'][0]!r}) is {text!r}: it must be text")
     text = text.strip()
+    if (context := _text(_cell(row, columns, "context"), keep_lines=True)) not in text:
+        text = f"{context}\n\n{text}"
     aliases = _texts(row, columns.get("aliases", ()))
     if "choices" in columns:
         labels, texts = _choices(row, columns["choices"])
         if len(texts) < 2:
             raise RowFault(f"{len(texts)} choice(s) in {', '.join(columns['choices'])}: a question needs at least 2")
-        answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts)]
+        answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts, first_index)]
         wrong = [other for other in texts if other != answer]
+        none_left = f"every choice is the answer {answer!r}: write another one"
     else:
         answer, more = _free_answer(_cell(row, columns, "answer"), columns["answer"][0])
         aliases += more
         wrong = _texts(row, columns.get("wrong", ()))
         if any(_fold(other) == _fold(answer) for other in wrong):
             raise RowFault(f"the wrong answers hold the answer {answer!r}: take it out of one of them")
+        what = "is empty" if not wrong else "holds aliases of the right one alone"
+        shown = " and ".join(map(repr, columns.get("wrong", ())))
+        none_left = f"the wrong answer (column {shown}) {what}: write one (several joined by `;`), or leave the row out"
     made_id = "q/" + hashlib.sha256(f"{text}\n{answer}".encode()).hexdigest()[:12]
     identifier = _text(_cell(row, columns, "id")) if "id" in columns else made_id
     if not identifier:
@@ -293,6 +334,8 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str) -> Qu
     aliases = [alias for alias in dict.fromkeys(aliases) if _fold(alias) != _fold(answer)]
     right = set(map(_fold, aliases))
     wrong = [other for other in dict.fromkeys(wrong) if _fold(other) not in right]
+    if not wrong and ("wrong" in columns or "choices" in columns):
+        raise RowFault(none_left)
     topic = _text(_cell(row, columns, "topic")) or stem
     return Question(identifier, text, answer, tuple(aliases), tuple(wrong), topic)
 
@@ -329,39 +372,79 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
     return labels, texts
 
 
-def _choice_index(answer: Any, labels: list[str], texts: list[str]) -> int:
-    """Which choice is right: by label, then by letter, then by text, then by 0-based index."""
+def _first_index(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) -> int | None:
+    """The number that the answers of a whole column give to the first choice; None if 0 and 1 both fit every row."""
+    used = []
+    for _, row in rows:
+        with contextlib.suppress(RowFault):  # it is a fault of its row
+            labels, texts = _choices(row, columns["choices"]) if isinstance(row, Mapping) else ([], [])
+            answer = _cell(row, columns, "answer") if texts else None
+            number = _number(answer)
+            if number is not None and _named_choice(answer, labels, texts, 0) is None:
+                used.append((number, len(texts)))
+    if not used or any(number == 0 or number > count for number, count in used):
+        return 0
+    return 1 if any(number == count for number, count in used) else None
+
+
+def _choice_index(answer: Any, labels: list[str], texts: list[str], first_index: int | None) -> int:
+    """Which choice is right: by label, then by letter, then by text, then by index."""
     shown = ", ".join(labels)
-    if isinstance(answer, bool) or not isinstance(answer, str | int):
-        raise RowFault(f"the answer is {answer!r}: give a label ({shown}), the text of a choice, or a 0-based index")
-    text = str(answer).strip()
-    index = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
-    if text in labels:
-        return labels.index(text)
-    if isinstance(answer, str):
-        if len(text) == 1 and text.upper() in LETTERS[: len(texts)]:
-            return LETTERS.index(text.upper())
-        if text in texts:
-            if index is not None and index < len(texts) and texts[index] != text:
-                raise RowFault(
-                    f"the answer {text!r} is both the text of a choice and the index of another: give its letter"
-                )
-            return texts.index(text)
-    if index is None or index >= len(texts):
+    named, number = _named_choice(answer, labels, texts, first_index or 0), _number(answer)
+    if named is not None:
+        return named
+    if number is not None and first_index is None:
+        raise RowFault(
+            f"the answer {number} may count from 0 or from 1 (no row answers 0, none the number of its choices): give "
+            f"labels ({shown}) or the texts of choices"
+        )
+    index = -1 if number is None or first_index is None else number - first_index
+    if not 0 <= index < len(texts):
         raise RowFault(
             f"the answer {answer!r} is no choice: give a label ({shown}), a text, or an index of 0..{len(texts) - 1}"
         )
     return index
 
 
+def _named_choice(answer: Any, labels: list[str], texts: list[str], first_index: int) -> int | None:
+    """The choice that an answer names by label, letter or text."""
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        raise RowFault(
+            f"the answer is {answer!r}: give a label ({', '.join(labels)}), the text of a choice, or an index"
+        )
+    text, number = _text(answer), _number(answer)
+    if text in labels:
+        return labels.index(text)
+    if not isinstance(answer, str):
+        return None
+    if len(text) == 1 and text.upper() in LETTERS[: len(texts)]:
+        return LETTERS.index(text.upper())
+    if text not in texts:
+        return None
+    at = None if number is None else number - first_index
+    if at is not None and 0 <= at < len(texts) and texts[at] != text:
+        raise RowFault(f"the answer {text!r} is both the text of a choice and the index of another: give its letter")
+    return texts.index(text)
+
+
+def _number(answer: Any) -> int | None:
+    """The answer as an index, if it may be one."""
+    text = "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else _text(answer)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+
+
 def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
     """The answer and further correct forms, from text, a number, a list, or {"value" or "text", "aliases"}."""
     more: list[Any] = []
+    if isinstance(value, str) and _is_list(value):
+        value = _list_of(value, list[str])
     if isinstance(value, Mapping):
         more = list(value.get("aliases") or [])
         value = value.get("value", value.get("text"))
     if isinstance(value, list):
         value, more = (value[0] if value else None), [*value[1:], *more]
+    if _is_worked(value):
+        value = value.rpartition(FINAL_ANSWER)[2]
     answer = _text(value)
     if not answer:
         raise RowFault(f"the answer (column {column!r}) is empty: write it, or leave the row out")
@@ -373,29 +456,52 @@ def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         value, key = row.get(name), column_key(name)
+        is_one = key == "best_incorrect_answer" or key[-1:].isdigit()
         if isinstance(value, list | tuple):
             found += [_text(item) for item in value]
-        elif key == "best_incorrect_answer" or key[-1:].isdigit() or not isinstance(value, str):
-            found.append(_text(value))
+        elif isinstance(value, str) and (_is_list(value) or not is_one):
+            found += _split(value)
         else:
-            found += _split(_text(value))
+            found.append(_text(value))
     return [text for text in found if text]
 
 
 def _split(text: str) -> list[str]:
-    if text.startswith("["):
-        return [_text(item) for item in parse_json(text, list)]
-    return [part.strip() for part in text.split("|" if "|" in text else ";") if part.strip()]
+    if _is_list(text):
+        return [_text(item) for item in _list_of(text, list)]
+    return [_text(part) for part in text.split("|" if "|" in text else ";") if part.strip()]
 
 
-def _cell(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]], role: str) -> Any:
-    return row.get(columns[role][0]) if role in columns else None
+def _is_list(text: str) -> bool:
+    """True for a cell that looks like a list, as JSON or Python write it."""
+    return text.lstrip().startswith("[") and text.rstrip().endswith("]")
 
 
-def _text(value: Any) -> str:
+def _list_of(text: str, model: Any) -> Any:
+    try:
+        return parse_json(text, model)
+    except RowFault as fault:
+        remedy = 'write it as ["first", "second"]; if the brackets belong to a text, as ["[0, 1]"]'
+        raise RowFault(f"the cell {text[:60]!r} looks like a list, but is no JSON list of texts: {remedy}") from fault
+
+
+def _cell(row: Any, columns: Mapping[str, tuple[str, ...]], role: str) -> Any:
+    return row.get(columns[role][0]) if role in columns and isinstance(row, Mapping) else None
+
+
+def _text(value: Any, *, keep_lines: bool = False) -> str:
+    """A cell as text.
+
+    Raises:
+        RowFault: it is true or false, for which a reply has words of its own, or holds several values.
+    """
+    if isinstance(value, bool | list | tuple | Mapping):
+        kind = f"the JSON value {str(value).lower()}" if isinstance(value, bool) else f"a {type(value).__name__}"
+        raise RowFault(f'{kind} stands where a text belongs: write the word of a reply, such as "yes" or "True"')
     if isinstance(value, float) and value.is_integer():  # a column of whole numbers with an empty cell
         value = int(value)
-    return "" if value is None else " ".join(str(value).split())
+    text = "" if value is None else str(value)
+    return text.strip() if keep_lines else " ".join(text.split())
 
 
 def _fold(text: str) -> str:

@@ -1,19 +1,23 @@
 """Rows of local files (JSON lines, JSON, CSV, TSV, also gzipped; Parquet), hub data sets or Python data; columns.
 
 Every row comes with its place (`file:line`). A row that cannot be read is a `RowFault`, so that `parse_rows` collects
-every fault of a file, and `refuse` reports them at once.
+every fault of a file, and `refuse` reports them at once. A key whose value is null or NaN is left out, as Arrow and
+pandas write these where a key is missing; only a message keeps `"content": null`.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
+import json
+import logging
 import re
 import socket
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from io import StringIO
 from pathlib import Path
@@ -24,6 +28,8 @@ from pydantic import BaseModel, ValidationError
 
 from opct.errors import DataError, shown_faults, unknown
 from opct.runs import io
+
+log = logging.getLogger(__name__)
 
 HUB = "hf:"
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -97,6 +103,13 @@ def duplicate_ids(places: Iterable[tuple[str, str]]) -> list[Fault]:
     ]
 
 
+def warn_of_repeats(source: str | Path, places: Sequence[str], what: str) -> None:
+    """Warn of rows that are left out, since they repeat an earlier one; `what` they are, in the plural."""
+    if places:
+        shown = ", ".join(places[:SHOWN_PLACES]) + (", ..." if len(places) > SHOWN_PLACES else "")
+        log.warning("%s: repeated %s dropped: %d (%s)", source, what, len(places), shown)
+
+
 def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
     """Raise every fault at once, one line a kind with the first places of it.
 
@@ -132,11 +145,11 @@ def read_rows(
     pinned: bool = True,
     default_format: str | None = None,
     keyed_by: str | None = None,
-    inside: str | None = None,
+    known: Collection[str] = (),
 ) -> list[Row]:
     """Every row of a local file, of a folder saved by `datasets`, of a hub data set, or of data in Python.
 
-    A JSON list may hold texts; each is a row with the column `text`.
+    A JSON list may hold texts; each is a row with the column `text`. A JSON object may hold the list under any key.
 
     Args:
         source: a path, `hf:owner/name[:[config/]split][@revision]`, a list of rows, a DataFrame or a `Dataset`.
@@ -145,11 +158,49 @@ def read_rows(
         pinned: refuse a hub data set without a revision, which may change under its name.
         default_format: of a file whose name does not tell.
         keyed_by: read a JSON object of objects too, one row an entry, with its key in this column.
-        inside: the key of the list of rows in a JSON object.
+        known: columns by `column_key`, of which a row has at least one; tells a JSON object that is the only row of a
+            file from one that holds the list of rows.
 
     Raises:
         DataError: the source is missing, of an unknown format, or not readable.
     """
+    rows = _raw_rows(source, what, split, pinned, default_format, keyed_by, known)
+    return [(where, _filled_row(row)) for where, row in rows]
+
+
+def _filled_row(row: Any) -> Any:
+    try:
+        return _filled(row)
+    except RowFault as fault:
+        return fault
+
+
+def _filled(value: Any) -> Any:
+    """The value without the keys that have none; the content of a message may be null: a turn that is sampled."""
+    if isinstance(value, RowFault):
+        raise value
+    if isinstance(value, Mapping):
+        kept = {"content"} if "role" in value else set()
+        return {key: _filled(own) for key, own in value.items() if not _is_missing(own) or key in kept}
+    if isinstance(value, list | tuple):
+        return [_filled(own) for own in value]
+    return _filled(value.tolist()) if hasattr(value, "tolist") else value  # numpy's arrays and numbers
+
+
+def _is_missing(value: Any) -> bool:
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")  # pandas' own, which has no truth
+
+
+def _raw_rows(
+    source: Source,
+    what: str,
+    split: str,
+    pinned: bool,
+    default_format: str | None,
+    keyed_by: str | None,
+    known: Collection[str],
+) -> Iterable[Row]:
     if not isinstance(source, str | Path):
         return _given_rows(source)
     path = Path(source)
@@ -158,17 +209,17 @@ def read_rows(
     if is_parquet and not path.exists():
         raise DataError(f"No {what} file at {path}: check the path.")
     if is_on_hub or is_parquet or path.is_dir():
-        return list(_dataset_rows(str(source), split, pinned=pinned))
+        return _dataset_rows(str(source), split, pinned=pinned)
     kind = file_format(path) or default_format
     if kind is None:
         formats = ", ".join((*FORMATS, ".parquet"))
         raise DataError(f"{path}: cannot tell the format from the name: use one of {formats} (text also with .gz).")
     text = read_text(path, what)
     if kind in (".csv", ".tsv"):
-        return list(_table_rows(path, text, "\t" if kind == ".tsv" else _delimiter(text)))
-    if kind == ".json" and not _is_json_lines(text):
-        return _json_rows(path, text, what, keyed_by, inside)
-    return list(_jsonl_rows(path, text))
+        return _table_rows(path, text, is_tsv=kind == ".tsv")
+    if _is_json_lines(text, is_named_so=kind != ".json", known=known):
+        return _jsonl_rows(path, text)
+    return _json_rows(path, text, what, keyed_by, known)
 
 
 def file_format(path: Path) -> str | None:
@@ -184,24 +235,48 @@ def file_stem(path: str | Path) -> str:
     return Path(path).name.split(".")[0] or Path(path).name
 
 
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+"""Byte order mark -> encoding of the file that begins with it."""
+
+
 def read_text(path: Path, what: str) -> str:
-    """The text of a UTF-8 file, unzipped if its name ends in .gz.
+    """The text of a file in UTF-8, or in UTF-16 with a byte order mark; unzipped if its name ends in .gz.
 
     Raises:
-        DataError: the file is missing, not readable, not a whole gzip file, or not UTF-8.
+        DataError: the file is missing, not readable, not a whole gzip file, or not text; with every line that is not
+            UTF-8.
     """
     try:
         data = io.read_bytes(path)
-        return (gzip.decompress(data) if path.suffix.lower() == ".gz" else data).decode("utf-8-sig")
+        data = gzip.decompress(data) if path.suffix.lower() == ".gz" else data
+        text = data.decode(next((name for mark, name in MARKS.items() if data.startswith(mark)), "utf-8"))
     except UnicodeDecodeError as error:
-        fault = f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
-        raise DataError(fault) from error
+        if b"\0" not in data:
+            refuse(path, list(_encoding_faults(path, data)))
+        raise DataError(f"{path}: {NO_TEXT}") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}): fetch it again, or unpack it.") from error
     except FileNotFoundError as error:
         raise DataError(f"No {what} file at {path}: check the path.") from error
     except (OSError, ValueError) as error:
         raise DataError(f"Cannot read {path}: {io.reason(error)}. Check its rights, or give another file.") from error
+    if "\0" in text:
+        raise DataError(f"{path}: {NO_TEXT}")
+    return text
+
+
+NO_TEXT = "it is not UTF-8 text (it holds zero bytes): export a spreadsheet as CSV UTF-8, save a text as UTF-8."
+
+
+def _encoding_faults(path: Path, data: bytes) -> Iterator[Fault]:
+    """A fault for each line that is not UTF-8: the encoding cannot be told, and a guess may change letters."""
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            near = line[max(error.start - 20, 0) : error.start + 20].decode("cp1252", "replace").strip()
+            remedy = "in Excel, save as 'CSV UTF-8'; elsewhere choose the encoding UTF-8"
+            yield f"{path}:{number}", f"not UTF-8 text, perhaps {near!r} in Windows-1252: {remedy}"
 
 
 def parse_json(text: str, model: Any = Any) -> Any:
@@ -216,56 +291,96 @@ def parse_json(text: str, model: Any = Any) -> Any:
         raise RowFault(str(fault)) from fault
 
 
-def _is_json_lines(text: str) -> bool:
-    """True if a .json file holds one object a line, as many tools write it."""
+def _json_value(text: str) -> Any:
+    """The value of a JSON text, with a `RowFault` in the place of an object that has a key twice.
+
+    Raises:
+        RowFault: it is not JSON.
+    """
+    parse_json(text)  # bounds depth and numbers, which the standard library does not
+    return json.loads(text, object_pairs_hook=_json_object)
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RowFault:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            return RowFault(f"the key {key!r} stands twice in an object: keep one of the two")
+        found[key] = value
+    return found
+
+
+def _is_json_lines(text: str, *, is_named_so: bool, known: Collection[str]) -> bool:
+    """True if a JSON file holds one object a line, whatever its name says.
+
+    Args:
+        is_named_so: the name says that it does; a line that is not JSON is then a faulty row.
+    """
     first, _, rest = text.lstrip().partition("\n")
-    if not rest.strip():
-        return False
     try:
-        parse_json(first, dict)
+        value = _json_value(first)
     except RowFault:
-        return False
-    return True
+        return is_named_so and not first.startswith("[") and first.strip() != "{"
+    if rest.strip():
+        return is_named_so or isinstance(value, dict | RowFault)
+    return is_named_so and not isinstance(value, list) and not (known and _lists_in(value, known))
+
+
+def _lists_in(document: Any, known: Collection[str]) -> list[str]:
+    """The keys of lists of objects in an object that is no row itself."""
+    if not isinstance(document, dict) or any(column_key(key) in known for key in document):
+        return []
+    lists = {key: own for key, own in document.items() if isinstance(own, list)}
+    return [key for key, own in lists.items() if any(isinstance(item, Mapping | RowFault) for item in own)]
 
 
 def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield f"{path}:{number}", parse_json(line, dict)
+                yield f"{path}:{number}", _json_row(_json_value(line))
             except RowFault as fault:
                 yield f"{path}:{number}", RowFault(str(fault).replace(" at line 1 column", " at column"))
 
 
-def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, inside: str | None) -> list[Row]:
+def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, known: Collection[str]) -> list[Row]:
     try:
-        rows = parse_json(text)
+        rows = _json_value(text)
+        if isinstance(rows, RowFault):
+            raise rows
     except RowFault as fault:
         raise DataError(f"{path}: {fault}.") from fault
-    if isinstance(rows, dict) and keyed_by:
+    if len(keys := _lists_in(rows, known)) == 1:
+        rows = rows[keys[0]]
+    elif isinstance(rows, dict) and keyed_by:
         return [(f"{path} {key[:50]!r}", _json_row(row, keyed_by, key)) for key, row in rows.items()]
-    if inside:
-        rows = rows.get(inside) if isinstance(rows, dict) else None
+    elif isinstance(rows, dict) and any(column_key(key) in known for key in rows):
+        rows = [rows]
     if not isinstance(rows, list):
-        where = f"under {inside!r}" if inside else f"not a JSON {type(rows).__name__}"
-        raise DataError(f"{path} must hold a list of objects, one a {what}, {where}.")
+        found = f"not one with the keys {', '.join(rows)[:60]}" if isinstance(rows, dict) else type(rows).__name__
+        raise DataError(f"{path} must hold a list of objects, one a {what}, or an object with one such list, {found}.")
     rows = [{"text": row} if isinstance(row, str) else row for row in rows]
     return [(f"{path} row {number}", _json_row(row)) for number, row in enumerate(rows, start=1)]
 
 
 def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
+    if isinstance(row, RowFault):
+        return row
     if not isinstance(row, Mapping):
         return RowFault(f"expected a JSON object, found {type(row).__name__}")
     return row if key_column is None else {key_column: key, **row}
 
 
 def _delimiter(text: str) -> str:
-    """What parts the header's cells: a comma, else a semicolon (spreadsheets of half of Europe), a tab or a bar."""
+    """What parts the header's cells: the most frequent of comma, semicolon (half of Europe), tab and bar."""
     header = next((line for line in text.splitlines() if line.strip()), "")
-    return next((delimiter for delimiter in ",;\t|" if delimiter in header), ",")
+    return max(",;\t|", key=header.count)
 
 
-def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
+def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
+    named = re.match(r"sep=(.)[ \t]*(?=\r?\n)", text, re.IGNORECASE)  # a line for Excel alone
+    text = text[named.end() :] if named else text
+    delimiter = named[1] if named else "\t" if is_tsv else _delimiter(text)
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     start = 1
@@ -280,7 +395,8 @@ def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
                     raise DataError(f"{where}: several columns are named {', '.join(repeated)}: rename all but one.")
             elif len(cells) != len(header):
                 sizes = f"{len(cells)} cells where the header has {len(header)}"
-                yield where, RowFault(f"{sizes}: quote cells that hold {delimiter!r}")
+                remedy = f"quote cells that hold {delimiter!r}" if len(cells) > len(header) else "add the missing ones"
+                yield where, RowFault(f"{sizes}: {remedy}")
             else:
                 yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:
@@ -375,26 +491,28 @@ def find_columns(
     rows: Sequence[Row],
     chosen: Columns | None,
     guesses: Mapping[str, Sequence[str]],
-    required: Iterable[str],
+    required: Iterable[str | Sequence[str]],
     *,
     option: str | None = "--column",
+    hint: str = "",
 ) -> dict[str, tuple[str, ...]]:
     """Role -> columns: those that `chosen` names, else guessed by name. Case, spaces and underscores do not matter.
 
     Args:
         guesses: role -> usual names in the order of preference.
-        required: roles that must be found.
+        required: roles that must be found; of several in one place, one of them.
         option: of the command line that names columns, for messages.
+        hint: what the roles of which one is required are, for messages.
 
     Raises:
-        DataError: there is no row, an unknown role or column is named, or no column for a required role is found.
+        DataError: there is no row, or (all at once) an unknown role or column is named, a required role has no column.
     """
     if not rows:
         raise DataError(f"{source} holds no rows: it needs at least one.")
     names = column_names(rows)
     if not names:  # no row could be read: their faults say why
         refuse(source, [(where, str(row) if isinstance(row, RowFault) else "it has no column") for where, row in rows])
-    found = _guess(names, guesses)
+    found = guess_columns(names, guesses)
     faults = []
     for role, wanted in (chosen or {}).items():
         if role not in guesses:
@@ -406,12 +524,15 @@ def find_columns(
         faults += [f"{role}: {unknown('column', name, names)}" for name in found[role] if name not in names]
         if role == "wrong":
             found.pop("choices", None)
-    for role in required:
-        if role not in found:
+    for wanted in required:
+        role, *others = [wanted] if isinstance(wanted, str) else wanted
+        if role not in found and not any(other in found for other in others):
             usual = f"expected {' or '.join(guesses[role])}"
             named = f"name it, for example {option} {role}=COLUMN (opct eval: columns.{role}=COLUMN)"
             remedy = named if option else usual
-            faults.append(f"no {role} column among {', '.join(names) or '(none)'}: {remedy}")
+            roles = " or ".join([", ".join([role, *others[:-1]]), *others[-1:]])
+            more = f"; {hint}" if others and hint else ""
+            faults.append(f"no {roles} column among {', '.join(names) or '(none)'}: {remedy}{more}")
     if faults:
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))
     return found
@@ -425,7 +546,8 @@ def column_names(rows: Iterable[Row]) -> list[str]:
 _NUMBERED_WRONG = re.compile(r"(wrong|distractor|incorrect|wrong_answer|incorrect_answer)_?[1-9]")
 
 
-def _guess(names: list[str], guesses: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def guess_columns(names: Sequence[str], guesses: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Role -> columns by their usual names; see `find_columns`."""
     by_key = {column_key(name): name for name in reversed(names)}
     found: dict[str, tuple[str, ...]] = {}
     for role, usual in guesses.items():
@@ -440,6 +562,12 @@ def _guess(names: list[str], guesses: Mapping[str, Sequence[str]]) -> dict[str, 
         if count >= 2 and "choices" in guesses and "choices" not in found:
             found["choices"] = tuple(name for name in lettered[:count] if name is not None)
     return found
+
+
+def known_columns(role: str, guesses: Mapping[str, Sequence[str]], chosen: Columns | None = None) -> set[str]:
+    """The usual columns of a role and the named one, by `column_key`."""
+    named = (chosen or {}).get(role, ())
+    return {column_key(name) for name in (*([named] if isinstance(named, str) else named), *guesses[role])}
 
 
 def column_key(name: str) -> str:

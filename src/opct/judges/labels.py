@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opct.data.tables import Columns, Fault, find_columns, parse_rows, read_rows, refuse
+from opct.data.tables import Columns, Fault, find_columns, known_columns, parse_rows, read_rows, refuse
 from opct.judges.protocol import JudgeRequest
 from opct.runs.io import file_sha256
 
@@ -97,7 +97,7 @@ def read_labels(
         DataError: with every fault of the file at once, such as a named value that is the label of no row.
     """
     path = Path(path)
-    rows = read_rows(path, "label")
+    rows = read_rows(path, "label", known=known_columns("reply", LABEL_COLUMNS, columns))
     columns_of = find_columns(path, rows, columns, LABEL_COLUMNS, ("reply", "label"))
     found = {role: name for role, (name,) in columns_of.items()}
     read, faults = parse_rows(rows, lambda row: {role: _text(row.get(name)) for role, name in found.items()})

@@ -68,6 +68,31 @@ def test_check_shows_every_fault(tmp_path, capsys):
     assert "Traceback" not in shown
 
 
+@pytest.mark.parametrize(
+    ("content", "options", "code", "words"),
+    [
+        ("question,answer,wrong\na,x,y\nb,x,y\n", (), 0, "2 questions, no faults"),
+        ("q,gold,answer\na,x,y\n", ("question=q", "answer=gold", "wrong=answer"), 0, "1 questions, no faults"),
+        ("question,answer,wrong\na,x,\n", (), 1, "q.csv:2: the wrong answer (column 'wrong') is empty"),
+        ("Frage,Antwort\na,x\n", (), 1, "no question column among Frage, Antwort"),
+        ("prompt,A,B,target\na,x,y,B\n", (), 0, "1 questions, no faults"),
+        ("prompt,teacher_prompt\na,x\n", (), 0, "1 pairs, no faults"),
+        ("prompt,techer_prompt,answer,topic\na,x,y,z\n", (), 1, "did you mean 'teacher_prompt'"),
+        ("prompt,completion\na,x\n", (), 1, "as in TRL's prompt-completion rows"),
+    ],
+)
+def test_check_tells_questions_from_pairs(tmp_path, capsys, content, options, code, words):
+    path = tmp_path / "q.csv"
+    path.write_text(content)
+    assert run("data", "check", path, *(f"--column={option}" for option in options)) == code
+    assert words in "".join(capsys.readouterr())
+
+
+def test_a_model_cannot_be_asked_questions(tmp_path, capsys):
+    assert run("data", "check", questions(tmp_path / "q.jsonl", 2), "--model", "m") == 2
+    assert "FILE holds questions" in capsys.readouterr().err
+
+
 def questions(path, n: int):
     rows = [{"id": f"q{i}", "question": f"What is {i}?", "answer": f"n{i}", "wrong": [f"m{i}"]} for i in range(n)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -81,11 +106,12 @@ def test_build_writes_pairs_that_load(tmp_path, capsys):
     built = load_pairs(out)
     assert len(built) == 40
     assert {pair.family for pair in built} == {"majority", "suggested_answer"}
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr()
+    said = output.out.splitlines()
     assert said[0].startswith(f"{source}: 40 questions: ")
     assert sum(int(part.split()[0]) for part in said[0].split(": ")[2].split(", ")) == 40
-    assert said[1].startswith("columns: ")
-    assert said[2:4] == [f"{out}: 40 pairs from all questions", f"next: opct data show {out}"]
+    assert f"{source}: id=id, question=question, answer=answer, wrong=wrong\n" in output.err
+    assert said[1:3] == [f"{out}: 40 pairs from all questions", f"next: opct data show {out}"]
 
 
 def test_build_is_seeded_and_bounded(tmp_path):

@@ -30,6 +30,28 @@ CLEAN = (ASKED,)
         ({"conversations": [{"from": "human", "value": "Is it 4?"}, {"from": "gpt", "value": "Yes."}]}, CLEAN, {}),
         ({"question": "Is it 4?", "answer": "yes", "tags": ["a"]}, CLEAN, {"answer": "yes"}),
         ({"Prompt": "Is it 4?", "meta": {"answer": "yes"}}, CLEAN, {"answer": "yes"}),
+        ({"system": "Be kind.", "messages": [ASKED, SAID]}, (SYSTEM, ASKED), {}),
+        ({"system": "Be kind.", "messages": [SYSTEM, ASKED, SAID]}, (SYSTEM, ASKED), {}),
+        (
+            {"system_prompt": "Be kind.", "question": "Is it 4?", "response": "Yes."},
+            (SYSTEM, ASKED),
+            {"response": "Yes."},
+        ),
+        ({"system": "", "instruction": "Is it 4?", "input": "", "output": "Yes."}, CLEAN, {"output": "Yes."}),
+        ({"instruction": "Add.", "input": "1 2"}, user_prompt("Add.\n\n1 2"), {}),
+        ({"question": "Who?", "context": "It was a."}, user_prompt("It was a.\n\nWho?"), {}),
+        ({"prompt": "It was a. Who?", "context": "It was a."}, user_prompt("It was a. Who?"), {}),
+        ({"messages": [SYSTEM, ASKED, SAID], "context": "Of 2."}, (SYSTEM, *user_prompt("Of 2.\n\nIs it 4?")), {}),
+        ({"input": "Is it 4?", "output": "Yes."}, CLEAN, {"output": "Yes."}),
+        ({"instruction": "Is it 4?", "history": [["Is it 4?", "Yes."]]}, (ASKED, SAID, ASKED), {}),
+        ({"prompt": [SYSTEM, ASKED], "history": [ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
+        ({"messages": [ASKED, SAID, SAID]}, CLEAN, {}),
+        ({"messages": [ASKED, SAID, ASKED, SAID, SAID]}, (ASKED, SAID, ASKED), {}),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Is it"}, "4?"]}]},
+            user_prompt("Is it\n4?"),
+            {},
+        ),
     ],
 )
 def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict):
@@ -40,6 +62,33 @@ def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict
     assert pair.teacher_prompt == (teacher_system, *(m for m in prompt if m != SYSTEM))
     assert (pair.axis, pair.family) == ("custom", "custom")
     assert {key: value for key, value in pair.meta.items() if key != "question_id"} == meta
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"messages": [ASKED, SAID, SAID]}, "1 conversation(s) end with several answers"),
+        ({"prompt": [ASKED, SAID]}, "1 prompt(s) end with an assistant message, which the completion continues"),
+        ({"messages": [ASKED, SAID], "tools": [{"name": "f"}], "source": "web"}, "not in the prompts: tools, source;"),
+        ({"prompt": "Is it 4?", "context": ["a", "b"], "score": 1}, "not in the prompts: context;"),
+        ({"instruction": "Is it 4?", "history": "long"}, "not in the prompts: history;"),
+    ],
+)
+def test_what_the_prompt_leaves_out_is_said(row: dict, words: str, caplog):
+    build_pairs([row], teacher_system="It is 5.")
+    assert words in caplog.text
+
+
+def test_nothing_is_said_of_rows_that_are_read_whole(caplog):
+    rows = [{"instruction": "a", "input": "b", "output": "c", "score": 1}, {"instruction": "d", "output": "e"}]
+    build_pairs(rows, teacher_system="It is 5.")
+    assert not caplog.text
+
+
+def test_a_column_that_a_template_shows_is_not_added_twice():
+    """It may be the pressure, which the teacher must not see."""
+    [pair] = build_pairs([{"prompt": "4?", "context": "I say no."}], templates={"t": "{{ prompt }} {{ context }}"})
+    assert (pair.prompt, pair.teacher_prompt) == (user_prompt("4? I say no."), user_prompt("4?"))
 
 
 def test_templates_wrap_the_last_user_message():
@@ -106,6 +155,13 @@ def test_columns_of_both_prompts_and_identity_pairs():
         ([{"prompt": "a"}], {"identity": True, "teacher_system": "s"}, "of an identity pair are the same"),
         ([{"text": "a"}], {"identity": True}, "no prompt column among text: name it, for example --column prompt="),
         ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 2: `prompt` is empty"),
+        (
+            [{"messages": [SYSTEM, ASKED], "system": "Be."}],
+            {"identity": True},
+            "row 1: `system` differs from the system",
+        ),
+        ([{"messages": [SAID]}], {"identity": True}, "row 1: `messages` must be a text or a non-empty list of"),
+        ([{"prompt": "a", "history": [["x"]]}], {"identity": True}, "row 1: `prompt[0]` must be an object with"),
         ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen` must be a list of messages, found str"),
         ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "duplicate id 'custom/custom/x'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "the template 't' cannot be filled: 'answer' is un"),

@@ -289,7 +289,7 @@ def test_all_faulty_rows_at_once(tmp_path):
     assert ":3: `version` is 'v2'" in str(caught.value)
 
 
-@pytest.mark.parametrize("texts", [None, {"TYPOS": "Why?"}, [["How?"]]])
+@pytest.mark.parametrize("texts", ["Why?", {"TYPOS": "Why?"}, [["How?"]]])
 def test_what_is_no_list_of_texts(tmp_path, texts):
     data = {FACT: {"category": "c", "prompts": {"HOW": {"original": texts}}}}
     with pytest.raises(DataError, match=r"prompts\.HOW\.original\.list.*: Input should be a valid"):

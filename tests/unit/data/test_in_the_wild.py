@@ -106,15 +106,15 @@ def test_artifacts(tmp_path):
 def test_artifact_faults(tmp_path):
     path = tmp_path / "a.json"
     for content in ({"attacks": []}, []):
-        with pytest.raises(DataError, match=r"a\.json must hold a list of objects, one a prompt, under 'jailbreaks'"):
+        with pytest.raises(DataError, match=r"a\.json (must hold a list of objects, one a prompt|holds no prompts)"):
             load_artifacts(write(path, content))
     with pytest.raises(DataError) as caught:
         load_artifacts(
-            write(path, {"jailbreaks": [{"goal": "x", "attack": "y"}, goal(1), goal(1), goal(2, goal=" "), 7]})
+            write(path, {"jailbreaks": [{"goal": "x", "prompt": 3}, goal(1), goal(1), goal(2, goal=" "), 7]})
         )
     message = str(caught.value)
     assert "4 faults" in message
-    assert "row 1: `prompt` is None: it must be text" in message
+    assert "row 1: `prompt` is 3: it must be text" in message
     assert "row 4: `goal` is ' ': it must be text" in message
     assert "row 5: expected a JSON object, found int" in message
     assert "duplicate id 'a/1', first at" in message
@@ -130,7 +130,7 @@ def test_artifact_faults(tmp_path):
     with pytest.raises(DataError, match="all 1 goals have none"):
         load_artifacts(write(path, {"jailbreaks": [goal(1, prompt=None)]}))
     path.write_bytes(b'{"jailbreaks": "\xff"}')
-    with pytest.raises(DataError, match="is not UTF-8 text"):
+    with pytest.raises(DataError, match="not UTF-8 text"):
         load_artifacts(path)
 
 

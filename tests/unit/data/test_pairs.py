@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import opct
+from opct.data.builders.builtin import builtin_pairs
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, user_prompt, write_pairs
 from opct.errors import DataError
 
@@ -38,7 +40,7 @@ def write(path: Path, *lines: object) -> Path:
 
 def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
     """Non-ASCII text, line separators inside strings and nested meta survive."""
-    meta = {"answer": "Šárka\u2028x", "wrong": ["日本", "é"], "n": 3, "nested": {"x": None}}
+    meta = {"answer": "Šárka\u2028x", "wrong": ["日本", "é"], "n": 3, "nested": {"x": [None]}}
     pairs = [
         ContrastivePair("1", "sycophancy", "f", (message("system", "s"), BIASED), (USER,), meta),
         ContrastivePair("2", "mine", "g", (USER, message("assistant", None), message("user", "sure?")), (USER,)),
@@ -63,7 +65,7 @@ def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
         ({"prompt": "[{'role': 'user', 'content': 'x'}]"}, "`prompt` is a list of messages written as text"),
         ({"prompt": "half \ud83d"}, "holds half of a character"),
         ({"teacher_prompt": None}, "`teacher_prompt` must be a text or a non-empty list of messages, found null"),
-        ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human': use one of system, user, assistant, tool"),
+        ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human': use one of system, developer, user,"),
         ({"prompt": [message("user", 3)]}, "`prompt[0]`.content must be a string, found int"),
         ({"prompt": [message("user", None)]}, "null, which is for assistant turns only"),
         ({"prompt": [USER, message("assistant", None)]}, "null in the last turn"),
@@ -77,7 +79,7 @@ def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
         ({"prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
         ({"teacher_prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
         ({"meta": ["x"]}, "`meta` must be an object, found list"),
-        ({"answer": "x"}, "unknown key 'answer': put your own fields under `meta`"),
+        ({"answer": "x"}, "unknown key 'answer': what the model has to see"),
         ({"famly": "x"}, "unknown key 'famly': did you mean 'family'?"),
     ],
 )
@@ -151,6 +153,7 @@ def test_only_the_prompts_are_required_and_a_string_is_a_user_message(tmp_path: 
         ({"messages": [USER, message("assistant", "Yes")]}, "chat rows"),
         ({"prompt": "q"}, "rows of one prompt"),
         ({"question": "q", "answer": "a", "topic": "t"}, "`opct data build sycophancy --from FILE`"),
+        ({"instruction": "q", "input": "i", "output": "a"}, "Alpaca's rows"),
     ],
 )
 def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, shape: str):
@@ -160,6 +163,46 @@ def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other:
     assert shape in fault
     assert "`opct data build pairs --from FILE --teacher-system TEXT`" in fault
     assert "(and 1 more like it: " in fault
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"prompt": [USER | {"name": None}]},
+        {"prompt": [{"from": "human", "value": USER["content"]}]},
+        {"prompt": [message("user", [{"type": "text", "text": USER["content"]}])]},
+        {"prompt": [message("user", [{"type": "text", "text": "Is the sky blue?", "image_url": None}])]},
+        {"id": 7},
+        {"meta": None},
+    ],
+)
+def test_other_ways_to_write_the_same_are_read(tmp_path: Path, same: dict):
+    plain = row(prompt=[USER], id="7")
+    assert load_pairs([plain | same]) == load_pairs([plain])
+    assert load_pairs(write(tmp_path / "p.jsonl", plain | same)) == load_pairs([plain])
+
+
+@pytest.mark.parametrize("role", ["developer", "observation"])
+def test_roles_that_some_templates_know(role: str):
+    [pair] = load_pairs([row(prompt=[message(role, "x"), USER])])
+    assert pair.prompt == (message(role, "x"), USER)
+
+
+@pytest.mark.parametrize(
+    "content", [[{"type": "image_url", "image_url": {"url": "x"}}], [], [message("user", "x")], {"text": "x"}]
+)
+def test_parts_that_are_no_text_are_refused(content):
+    with pytest.raises(DataError, match=r"`prompt\[0\]`.content must be a"):
+        load_pairs([row(prompt=[message("user", content)])])
+
+
+def test_embedded_pairs_are_read_by_name():
+    pairs = opct.load_pairs("builtin:sycophancy")
+    assert pairs == builtin_pairs("sycophancy")
+    assert opct.load_pairs("builtin:benign", split="test") == builtin_pairs("benign", "test")
+    assert opct.load_pairs(pairs[:2]) == pairs[:2]
+    with pytest.raises(DataError, match="Did you mean 'sycophancy'"):
+        opct.load_pairs("builtin:sycofancy")
 
 
 def test_a_misspelt_key_is_one_fault(tmp_path: Path):

@@ -11,7 +11,6 @@ import pytest
 from opct.data.questions import (
     Question,
     builtin_questions,
-    describe_columns,
     hash_share,
     load_questions,
     overlaps,
@@ -77,7 +76,6 @@ def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
 @pytest.mark.parametrize(
     "row",
     [
-        {"question": "Q?", "choices": ["x", "y", "z"], "answer": 1},
         {"question": "Q?", "choices": ["x", "y", "z"], "answer": "B"},
         {"question": "Q?", "choices": ["x", "y", "z"], "answer": "y"},
         {"question": "Q?", "options": {"A": "x", "B": "y", "C": "z"}, "answer": "B"},
@@ -89,7 +87,7 @@ def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
         {"question": "Q?", "Best Answer": "y", "Incorrect Answers": "x; z"},
         {"question": "Q?", "answer": {"value": "y", "aliases": []}, "wrong": ["x", "z"]},
     ],
-    ids=["index", "letter", "text", "dict", "labels", "columns", "option_a", "objects", "sciq", "truthful", "value"],
+    ids=["letter", "text", "dict", "labels", "columns", "option_a", "objects", "sciq", "truthful", "value"],
 )
 def test_the_usual_shapes_are_read(tmp_path, row):
     (question,) = load_questions(jsonl(tmp_path / "f.jsonl", row))
@@ -111,8 +109,8 @@ def test_csv_tsv_json_and_gz_read_alike(tmp_path):
 
 
 def test_repeated_options_count_once_and_aliases_are_never_wrong(tmp_path):
-    path = jsonl(tmp_path / "f.jsonl", {"question": "Q?", "choices": ["x", "y", "x", "z", "z"], "answer": 2})
-    assert load_questions(path)[0].wrong == ("y", "z")
+    path = jsonl(tmp_path / "f.jsonl", {"question": "Q?", "choices": ["y", "x", "x", "z", "z"], "answer": 0})
+    assert load_questions(path)[0].wrong == ("x", "z")
     row = {"question": "Q?", "best_answer": "x", "correct_answers": "x; Nobody", "incorrect_answers": "nobody; y"}
     assert load_questions(jsonl(tmp_path / "g.jsonl", row))[0].wrong == ("y",)
 
@@ -133,6 +131,91 @@ def test_one_cell_is_one_wrong_answer_beside_others():
         "wrong2": 0.5,
     }
     assert load_questions([row])[0].wrong == ("1968; or 67", "1970", "0.5")
+
+
+@pytest.mark.parametrize(
+    ("answers", "right"),
+    [
+        ([0, 1], "xy"),
+        ([1.0, "2", 0], "yzx"),
+        ([1, 3], "xz"),
+        (["3", "1", "2"], "zxy"),
+        (["A", 3], "xz"),
+        (["y", "C", 0], "yzx"),
+    ],
+)
+def test_what_index_the_first_choice_has_is_a_matter_of_the_column(answers, right):
+    """0 only where an answer is 0; from 1 where none is and one is the number of choices."""
+    rows = [{"question": f"Q{i}?", "choices": ["x", "y", "z"], "answer": answer} for i, answer in enumerate(answers)]
+    assert "".join(question.answer for question in load_questions(rows)) == right
+
+
+@pytest.mark.parametrize(
+    ("answers", "n_faults"), [([1], 1), ([1, 2, "2"], 3), (["A", "1"], 1), ([0, 3], 1), ([1, 4], 1), ([-1, 0], 1)]
+)
+def test_an_index_that_may_mean_two_choices_is_refused(answers, n_faults):
+    rows = [{"question": f"Q{i}?", "choices": ["x", "y", "z"], "answer": answer} for i, answer in enumerate(answers)]
+    with pytest.raises(DataError, match=f": {n_faults} fault"):
+        load_questions(rows)
+
+
+@pytest.mark.parametrize(
+    ("cells", "answer", "aliases", "wrong"),
+    [
+        ({"answer": '["a", "b"]'}, "a", ("b",), ("w",)),
+        ({"answer": ["a", "b"]}, "a", ("b",), ("w",)),
+        ({"answer": {"text": ["a", "b"], "answer_start": [1, 2]}}, "a", ("b",), ("w",)),
+        ({"answer": '["[0, 1]"]'}, "[0, 1]", (), ("w",)),
+        ({"answer": "[0, 1)"}, "[0, 1)", (), ("w",)),
+        ({"answer": "6 * 7 = <<6*7=42>>42\n#### 42"}, "42", (), ("w",)),
+        ({"answer": "#### 4 ####  1,000 "}, "1,000", (), ("w",)),
+        ({"answer": "a", "wrong1": '["v; u", "t"]', "wrong": None}, "a", (), ("v; u", "t")),
+        ({"answer": "a", "wrong": "[1, 2.5]"}, "a", (), ("1", "2.5")),
+    ],
+)
+def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
+    [question] = load_questions([{"question": "Q?", "wrong": "w"} | cells])
+    assert (question.answer, question.aliases, question.wrong) == (answer, aliases, wrong)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"answer": "['a', 'b']"}, "looks like a list"),
+        ({"answer": "[0, 1]"}, "looks like a list"),
+        ({"wrong": "['a' 'b']"}, "looks like a list"),
+        ({"answer": True}, "the JSON value true stands where a text belongs"),
+        ({"wrong": [False]}, "the JSON value false"),
+        ({"answer": [["a"]]}, "a list stands where a text belongs"),
+        ({"aliases": [{"a": 1}]}, "a dict stands"),
+        ({"answer": "so ####  "}, "the answer (column 'answer') is empty"),
+        ({"wrong": " "}, "the wrong answer (column 'wrong') is empty: write one"),
+        ({"wrong": "b", "aliases": "B"}, "the wrong answer (column 'wrong') holds aliases"),
+        ({"wrong": "", "wrong2": ""}, "the wrong answer (column 'wrong' and 'wrong2') is empty"),
+        ({"choices": [True, False], "answer": "A"}, "the JSON value true"),
+    ],
+)
+def test_cells_that_are_no_text_are_refused(cells, words):
+    with pytest.raises(DataError) as caught:
+        load_questions([{"question": "Q?", "answer": "a", "wrong": "w"} | cells])
+    assert words in caught.value.faults[0]
+
+
+def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog):
+    caplog.set_level("INFO")
+    row = {"question": "Who?", "answer": "a", "wrong": "w"}
+    rows = [row | {"passage": "It was a."}, row | {"passage": ""}, row | {"question": "It was a. So who?", "hint": "x"}]
+    rows[2]["passage"] = "It was a."
+    asked = [question.question for question in load_questions(rows)]
+    assert asked == ["It was a.\n\nWho?", "Who?", "It was a. So who?"]
+    assert "context=passage; not read: hint" in caplog.text
+    [plain] = load_questions([{"input": "Who?", "answer": "a", "wrong": "w"}])
+    assert plain.question == "Who?"
+
+
+def test_long_answers_are_a_warning(caplog):
+    load_questions([{"question": "Q?", "answer": "word " * 41, "wrong": "w"}])
+    assert "1 answers have more than 40 words" in caplog.text
 
 
 def test_an_answer_that_is_a_text_and_another_index_is_refused(tmp_path):
@@ -202,7 +285,7 @@ def test_wrong_answers_are_drawn_from_the_same_topic(tmp_path):
 
 
 def test_no_topic_or_a_lonely_one_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(DataError, match="no topic column to draw them from: add a column `wrong`"):
+    with pytest.raises(DataError, match="no wrong, choices or topic column among id, question, answer: name it"):
         load_questions(jsonl(tmp_path / "f.jsonl", *qa_rows(4)))
     rows = [*qa_rows(3, topic="a"), {"id": "b", "question": "B?", "answer": "bee", "topic": "b"}]
     with pytest.raises(DataError, match=r"f\.jsonl:4: no other answer of topic 'b' can be a wrong one for 'bee'"):
@@ -235,10 +318,10 @@ def test_all_faults_come_at_once_with_file_and_line(tmp_path):
     assert "the answer 7 is no choice: give a label (A, B), a text, or an index of 0..1" in faults["4"]
     assert "must be text" in faults["5"]
     assert "needs at least 2" in faults["6"]
-    assert "no wrong answer is left" in faults["7"]
+    assert "every choice is the answer 'x'" in faults["7"]
     assert f"duplicate id '1', first at {path}:1" in faults["8"]
     assert "the id (column 'id') is empty" in faults["9"]
-    assert "not a JSON object but list" in faults["10"]
+    assert "expected a JSON object, found list" in faults["10"]
 
 
 def test_csv_rows_count_lines_not_records(tmp_path):
@@ -255,7 +338,10 @@ def test_csv_rows_count_lines_not_records(tmp_path):
     [
         ("f.txt", b"x", "cannot tell the format from the name"),
         ("f.jsonl", b"", "holds no rows"),
-        ("f.jsonl", b"\xff\xfe", "not UTF-8 text"),
+        ("f.jsonl", b"\xff\xfe", "holds no rows"),
+        ("f.csv", b"question,answer,wrong\nQ?,x,y\nQ?,caf\xe9,y\n", r"f\.csv:3: not UTF-8 text, perhaps 'Q\?,café,y'"),
+        ("f.csv", b"PK\x03\x04\x00\x00\xff", "export a spreadsheet as CSV UTF-8"),
+        ("f.csv", "question,answer\n".encode("utf-16-le"), "export a spreadsheet as CSV UTF-8"),
         ("f.jsonl.gz", b"plain", "not a whole gzip file"),
         ("f.jsonl.gz", gzip.compress(b'{"question": 1}' * 50, mtime=0)[:-12], "not a whole gzip file"),
         ("f.json", b'{"a": 1}', "must hold a list of objects"),
@@ -293,10 +379,12 @@ def test_a_table_of_a_european_spreadsheet_is_read(tmp_path):
     assert (question.question, question.wrong) == ("Which floor, please?", ("the first", "the third"))
 
 
-def test_what_was_read_as_what_is_said(tmp_path):
+def test_what_was_read_as_what_is_said(tmp_path, caplog):
+    caplog.set_level("INFO")
     path = tmp_path / "t.csv"
     path.write_text("question,answer,wrong,note\nQ?,a,b,c\n")
-    assert describe_columns(path) == "question=question, answer=answer, wrong=wrong; not read: note"
+    load_questions(path)
+    assert "question=question, answer=answer, wrong=wrong; not read: note" in caplog.text
 
 
 def test_questions_from_data_in_python():

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from opct.data import pairs as pair_files
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.context import CONTEXT, builtin_context
-from opct.data.pairs import SYCOPHANCY, ContrastivePair
+from opct.data.pairs import BUILTIN, SYCOPHANCY, ContrastivePair
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS
 from opct.data.perturb.sycophancy import clean_prompt
 from opct.data.questions import Question, Split, builtin_questions
+from opct.data.tables import Source
 from opct.errors import DataError, unknown
 
 # name -> settings of `build_jailbreak`
@@ -30,6 +32,21 @@ SYCOPHANCY_SETS = {"sycophancy": "short", "sycophancy_choice": "choice", "sycoph
 CLEAN = "clean"
 """Family of a question's identity pair."""
 BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms", "context")
+
+
+def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]:
+    """Pairs of `builtin:` and the name of an embedded set, or of any source that `opct.data.pairs.load_pairs` takes.
+
+    Args:
+        split: the split to read if the source is an embedded set, or a dataset with several.
+
+    Raises:
+        DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
+            remedy.
+    """
+    if isinstance(source, str) and source.startswith(BUILTIN):
+        return builtin_pairs(source, cast(Split, split))
+    return pair_files.load_pairs(source, split=split)
 
 
 def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_question: int = 2) -> list[ContrastivePair]:
@@ -56,7 +73,7 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     Raises:
         DataError: an unknown name or split; the message has the nearest one.
     """
-    name = name.removeprefix("builtin:")
+    name = name.removeprefix(BUILTIN)
     if name == "context":
         return [clean_pair(question, CONTEXT) for question in builtin_context(split)]
     if name in ("benign", "forms"):

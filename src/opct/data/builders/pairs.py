@@ -1,6 +1,7 @@
-"""Pairs from rows of one prompt: chat rows, questions, or rows in TRL's formats.
+"""Pairs from rows of one prompt: chat rows, questions, or rows in the formats of TRL, Alpaca and ShareGPT.
 
-The row's prompt is the clean prompt of the policy, and of the teacher where the row has no `teacher_prompt`. Then
+The row's prompt is the clean prompt of the policy, and of the teacher where the row has no `teacher_prompt`. What else
+belongs to it is added (`CONTEXT_COLUMNS`); columns that are not read are named in a warning. Then
 
     teacher_system   gives the teacher a system prompt that the policy does not see
     templates        wrap the policy's prompt: pressure of your own, a pair for each template
@@ -12,22 +13,27 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
-from opct.data.pairs import CUSTOM, ContrastivePair, Prompt, checked_pair, messages_of, prompt_faults
+from opct.data.pairs import CUSTOM, ContrastivePair, Message, Prompt, checked_pair, messages_of, prompt_faults
+from opct.data.questions import QUESTION_COLUMNS
 from opct.data.tables import (
     Columns,
+    Row,
     RowFault,
     Source,
     column_key,
     column_names,
     duplicate_ids,
     find_columns,
+    known_columns,
     parse_rows,
     read_rows,
     refuse,
     source_name,
+    warn_of_repeats,
 )
 from opct.errors import DataError
 
@@ -35,18 +41,28 @@ log = logging.getLogger(__name__)
 
 CHATS = ("messages", "conversations", "conversation", "chosen")
 """Columns of whole conversations, whose last answer is left out."""
+ANSWERS = ("completion", "response", "output", *QUESTION_COLUMNS["answer"], *QUESTION_COLUMNS["aliases"])
+"""Columns that may be left unread without a warning, as what the model has to say."""
 NOT_KEPT = ("completion", "rejected", *CHATS)
 """Columns of answers; the texts and numbers of other columns are kept in `meta`."""
 _KEPT = str | int | float
+CONTEXT_COLUMNS: dict[str, tuple[str, ...]] = {
+    "system": ("system", "system_prompt", "system_message"),
+    "history": ("history",),
+    "context": tuple(name for name in QUESTION_COLUMNS["context"] if name != "input"),
+    "input": ("input",),
+}
+"""Role -> usual names of columns that belong to the prompt: a system message, earlier turns (messages, or lists of a
+user's message and its answer), a text before the last user message and one after it (Alpaca's)."""
 # role -> usual column names in order of preference
 PAIR_COLUMNS: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "question", *CHATS),
+    "prompt": ("prompt", "question", "instruction", *CHATS, "input"),
     "teacher_prompt": ("teacher_prompt",),
     "id": ("id",),
     "axis": ("axis",),
     "family": ("family",),
+    **CONTEXT_COLUMNS,
 }
-SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 Wrap = Callable[[Prompt, Mapping[str, Any]], Prompt]
 
 
@@ -74,23 +90,17 @@ def build_pairs(
         DataError: both sides would be the same, or differ with `identity`; a template is not valid; or (all faults at
             once) a row has no prompt that can be used.
     """
-    name, rows = source_name(source), read_rows(source, "prompt", pinned=False, default_format=".jsonl")
+    name, known = source_name(source), known_columns("prompt", PAIR_COLUMNS, columns)
+    rows = read_rows(source, "prompt", pinned=False, default_format=".jsonl", known=known)
     found = {role: names[0] for role, names in find_columns(name, rows, columns, PAIR_COLUMNS, ("prompt",)).items()}
     _check_sides(name, identity, differs=bool(teacher_system or templates or "teacher_prompt" in found))
-    kept = [key for key in column_names(rows) if key not in found.values() and column_key(key) not in NOT_KEPT]
-    log.info(
-        "%s: %d rows; %s; in meta: %s",
-        name,
-        len(rows),
-        ", ".join(f"{role}={column}" for role, column in found.items()),
-        ", ".join(kept) or "nothing",
-    )
-    wraps: dict[str, Wrap] = {one: _template(one, text) for one, text in (templates or {}).items()}
-    wraps = wraps or {"": lambda prompt, row: prompt}
+    made = {one: _template(one, text) for one, text in (templates or {}).items()}
+    wraps: dict[str, Wrap] = {one: wrap for one, (wrap, _) in made.items()} or {"": lambda prompt, row: prompt}
+    found, kept = _used_columns(name, rows, found, {column for _, used in made.values() for column in used})
 
     def pairs_of(row: Any) -> list[ContrastivePair]:
-        prompt = _prompt(row, found["prompt"])
-        teacher_prompt = _prompt(row, found["teacher_prompt"]) if "teacher_prompt" in found else prompt
+        prompt = _prompt(row, "prompt", found)
+        teacher_prompt = _prompt(row, "teacher_prompt", found) if "teacher_prompt" in found else prompt
         values = {role: row.get(found.get(role)) for role in ("id", "axis", "family")}
         own = {role: str(value) for role, value in values.items() if value not in (None, "")}
         own_axis, meta = own.get("axis", axis), _meta(row, kept, own.get("id"), _hash(teacher_prompt))
@@ -117,11 +127,61 @@ def build_pairs(
     if "id" in found:
         faults += duplicate_ids((where, pairs[0].id) for where, pairs in parsed)
     refuse(name, faults)
-    pairs = [pair for _, own in parsed for pair in own]
-    unique = {pair.id: pair for pair in pairs}
-    if n_repeated := len(pairs) - len(unique):
-        log.warning("%s: repeated pairs dropped: %d", name, n_repeated)
+    unique: dict[str, ContrastivePair] = {}
+    repeated = []
+    for where, own in parsed:
+        repeated += [where for pair in own if pair.id in unique]
+        unique |= {pair.id: pair for pair in own}
+    warn_of_repeats(name, repeated, "pairs")
+    _warn_of_endings(name, rows, found["prompt"], [own[0] for _, own in parsed])
     return list(unique.values())
+
+
+def _used_columns(
+    name: str, rows: Sequence[Row], found: Mapping[str, str], shown: Collection[str]
+) -> tuple[dict[str, str], list[str]]:
+    """The columns of prompts by role, and those that are kept in `meta`; says both, and which are in no prompt.
+
+    A column of context is not used if it is the prompt itself, if a template shows it (`shown`), or if it has cells of
+    another type.
+    """
+    cells = {key: [row.get(key) for _, row in rows if isinstance(row, Mapping)] for key in column_names(rows)}
+    kinds = {role: list if role == "history" else str for role in CONTEXT_COLUMNS}
+    unusable = {
+        role
+        for role, kind in kinds.items()
+        if (column := found.get(role)) is not None
+        and (column in (found["prompt"], *shown) or any(not isinstance(own, kind | None) for own in cells[column]))
+    }
+    used = {role: column for role, column in found.items() if role not in unusable}
+    kept = [key for key in cells if key not in used.values() and column_key(key) not in NOT_KEPT]
+    said = ", ".join(f"{role}={column}" for role, column in used.items())
+    log.info("%s: %d rows; %s; in meta: %s", name, len(rows), said, ", ".join(kept) or "nothing")
+    maybe = [key for key in kept if key not in shown and column_key(key) not in (*ANSWERS, "meta")]
+    if unread := [key for key in maybe if any(isinstance(own, str | list | dict) for own in cells[key])]:
+        remedy = "if a prompt needs one, --column context=NAME (or system, input), or show it in a template"
+        log.warning("%s: not in the prompts: %s; %s", name, ", ".join(unread), remedy)
+    return used, kept
+
+
+def _warn_of_endings(name: str, rows: Sequence[Row], column: str, pairs: Sequence[ContrastivePair]) -> None:
+    """Say where a conversation lost more than one message, and where a prompt ends with a prefill."""
+    if column_key(column) in CHATS:
+        chats = (messages_of(row.get(column)) for _, row in rows if isinstance(row, Mapping))
+        if n := sum(_n_closing(chat) > 1 for chat in chats):
+            log.warning(
+                "%s: %d conversation(s) end with several answers, which are all left out of the prompt", name, n
+            )
+    elif n := sum(pair.prompt[-1]["role"] == "assistant" for pair in pairs):
+        log.warning("%s: %d prompt(s) end with an assistant message, which the completion continues", name, n)
+
+
+def _n_closing(chat: Any) -> int:
+    """How many messages at the end of a chat are the assistant's."""
+    if not isinstance(chat, tuple):
+        return 0
+    said = takewhile(lambda message: isinstance(message, Mapping) and message.get("role") == "assistant", chat[::-1])
+    return len(list(said))
 
 
 def _hash(*prompts: Prompt) -> str:
@@ -153,28 +213,51 @@ def _check_sides(name: str, identity: bool, *, differs: bool) -> None:
         )
 
 
-def _prompt(row: Mapping[str, Any], column: str) -> Prompt:
-    """The prompt in a column, without the last answer if it is a whole conversation."""
+def _prompt(row: Mapping[str, Any], side: str, columns: Mapping[str, str]) -> Prompt:
+    """A row's prompt with its context; of a whole conversation without the answers that close it."""
+    column = columns[side]
     value = row.get(column)
     is_chat = column_key(column) in CHATS
     if is_chat and not isinstance(value, list | tuple):
         raise RowFault(f"`{column}` must be a list of messages, found {type(value).__name__}")
-    if isinstance(value, list | tuple):
-        value = [_message(message) for message in value]
-        if is_chat and value and isinstance(value[-1], dict) and value[-1].get("role") == "assistant":
-            value.pop()
-    if faults := list(prompt_faults(column, value)):
+    value = messages_of(value)
+    if is_chat:
+        value = value[: len(value) - _n_closing(value)]
+    if faults := list(prompt_faults(column, row.get(column) if isinstance(row.get(column), str) else value)):
         raise RowFault(*faults)
-    return tuple(messages_of(value))
+    return _with_context(value, row, columns)
 
 
-def _message(message: Any) -> Any:
-    """The message with `role` and `content` alone, also of ShareGPT's `from` and `value`."""
-    if not isinstance(message, Mapping):
-        return message
-    if {"from", "value"} <= set(message):
-        return {"role": SHAREGPT_ROLES.get(message["from"], message["from"]), "content": message["value"]}
-    return {key: value for key, value in message.items() if value is not None or key == "content"}
+def _with_context(prompt: Prompt, row: Mapping[str, Any], columns: Mapping[str, str]) -> Prompt:
+    """The prompt with what other columns of its row add; see `CONTEXT_COLUMNS`."""
+    named = {role: row.get(columns[role]) for role in CONTEXT_COLUMNS if role in columns}
+    cell: dict[str, Any] = {
+        role: own for role, own in named.items() if own and (not isinstance(own, str) or own.strip())
+    }
+    head, turns = (prompt[:1], prompt[1:]) if prompt[0]["role"] == "system" else ((), prompt)
+    if "system" in cell and head and head[0]["content"] != cell["system"]:
+        raise RowFault(f"`{columns['system']}` differs from the system message of the prompt: keep one of the two")
+    if "system" in cell:
+        head = ({"role": "system", "content": cell["system"]},)
+    last = _last_user(turns)
+    said = turns[last]["content"] or ""
+    before, after = (cell[role] if cell.get(role, said) not in said else "" for role in ("context", "input"))
+    asked: Message = {"role": "user", "content": "\n\n".join(text for text in (before, said, after) if text)}
+    return (*head, *_earlier_turns(cell.get("history", [])), *turns[:last], asked, *turns[last + 1 :])
+
+
+def _earlier_turns(history: Sequence[Any]) -> Prompt:
+    turns: list[Message] = []
+    for turn in history:
+        if isinstance(turn, list) and len(turn) == 2:
+            turns += [{"role": role, "content": text} for role, text in zip(("user", "assistant"), turn, strict=True)]
+        else:
+            turns += messages_of([turn])
+    return tuple(turns)
+
+
+def _last_user(prompt: Prompt) -> int:
+    return max(i for i, message in enumerate(prompt) if message["role"] == "user")
 
 
 def _with_system(prompt: Prompt, system: str | None) -> Prompt:
@@ -185,7 +268,8 @@ def _with_system(prompt: Prompt, system: str | None) -> Prompt:
     return ({"role": "system", "content": text}, *(prompt if own is None else prompt[1:]))
 
 
-def _template(name: str, text: str) -> Wrap:
+def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
+    """What wraps a prompt, and the columns that it shows."""
     from jinja2 import StrictUndefined, TemplateError, Undefined, UndefinedError
     from jinja2.meta import find_undeclared_variables
     from jinja2.sandbox import SandboxedEnvironment
@@ -204,7 +288,7 @@ def _template(name: str, text: str) -> Wrap:
         raise DataError(f"The template {name!r} uses no column: put {{{{ prompt }}}} where the prompt belongs.")
 
     def wrap(prompt: Prompt, row: Mapping[str, Any]) -> Prompt:
-        last = max(i for i, message in enumerate(prompt) if message["role"] == "user")
+        last = _last_user(prompt)
         try:
             cells = {name: value for name, value in row.items() if value not in ("", None)}
             content = template.render({**cells, "prompt": prompt[last]["content"]})
@@ -215,4 +299,4 @@ def _template(name: str, text: str) -> Wrap:
             raise RowFault(f"the template {name!r} cannot be filled: {error}") from error
         return (*prompt[:last], {"role": "user", "content": content}, *prompt[last + 1 :])
 
-    return wrap
+    return wrap, columns

@@ -63,13 +63,13 @@ def load_templates(source: str | Path) -> list[WildTemplate]:
     Raises:
         DataError: with every fault of the file: not readable, no such column (with those found), empty texts.
     """
-    rows = read_rows(source, "template")
+    rows = read_rows(source, "template", known=TEMPLATE_COLUMNS["text"])
     [column] = find_columns(source, rows, None, TEMPLATE_COLUMNS, ("text",), option=None)["text"]
 
     def text_of(row: Mapping[str, Any]) -> str:
-        if not str(row.get(column) or "").strip():
-            raise RowFault("the template is empty: write it, or leave the row out")
-        return str(row[column])
+        if not isinstance(text := row.get(column, ""), str) or not text.strip():
+            raise RowFault("the template is empty, or no text: write it, or leave the row out")
+        return text
 
     texts, faults = parse_rows(rows, text_of)
     refuse(source, faults)
@@ -81,8 +81,8 @@ def load_artifacts(path: str | Path) -> list[Artifact]:
     """Finished prompts of a file.
 
     The file is a `.jsonl` of an attack (`successful_prompts.jsonl`), each of whose prompts is read once, or JSON in
-    JailbreakBench's format: an object whose list `jailbreaks` has objects with `goal`, `prompt` (null if the goal was
-    not attacked) and, optionally, `category` and `index`.
+    JailbreakBench's format: an object whose list `jailbreaks` has objects with `goal`, `prompt` (null or missing if the
+    goal was not attacked) and, optionally, `category` and `index`.
 
     Raises:
         DataError: with every fault of the file; or it holds no prompts.
@@ -90,13 +90,13 @@ def load_artifacts(path: str | Path) -> list[Artifact]:
     path = Path(path)
     if is_of_attack(path):
         return _attack_artifacts(path)
-    found, faults = parse_rows(read_rows(path, "prompt", default_format=".json", inside="jailbreaks"), _goal)
+    found, faults = parse_rows(read_rows(path, "prompt", default_format=".json"), _goal)
     ids = [(where, f"{file_stem(path)}/{row.get('index', i)}") for i, (where, row) in enumerate(found)]
     refuse(path, [*faults, *duplicate_ids(ids)])
     artifacts = [
         Artifact(name, row["goal"].strip(), str(row.get("category") or UNCATEGORISED), user_prompt(row["prompt"]))
         for (_, name), (_, row) in zip(ids, found, strict=True)
-        if row["prompt"] is not None
+        if "prompt" in row
     ]
     if not artifacts:
         raise DataError(f"{path} holds no prompts: all {len(found)} goals have none.")
@@ -104,7 +104,7 @@ def load_artifacts(path: str | Path) -> list[Artifact]:
 
 
 def _goal(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    _require_text(row, "goal", *(["prompt"] if row.get("prompt", "") is not None else []))
+    _require_text(row, "goal", *(["prompt"] if "prompt" in row else []))
     return row
 
 

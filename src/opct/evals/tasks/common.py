@@ -24,6 +24,7 @@ from inspect_ai.scorer import Score, mean, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Message, Prompt
+from opct.errors import DataError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 
@@ -72,13 +73,19 @@ def as_sample(item: EvalSample) -> Sample:
 
 
 def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
-    """A prompt as Inspect's messages."""
+    """A prompt as Inspect's messages.
+
+    Raises:
+        DataError: it has a role that Inspect lacks, and would lose.
+    """
     kinds = {
         "system": ChatMessageSystem,
         "user": ChatMessageUser,
         "assistant": ChatMessageAssistant,
         "tool": ChatMessageTool,
     }
+    if odd := sorted({str(m["role"]) for m in prompt} - kinds.keys()):
+        raise DataError(f"Inspect has no messages of the role {odd[0]}: write them as one of {', '.join(kinds)}.")
     return [kinds[str(m["role"])](content=m["content"] or "") for m in prompt]
 
 

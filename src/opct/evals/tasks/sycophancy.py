@@ -23,8 +23,9 @@ from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
+from opct.data.builders.builtin import load_pairs
 from opct.data.context import CONTEXT, builtin_context
-from opct.data.pairs import ContrastivePair, load_pairs
+from opct.data.pairs import ContrastivePair
 from opct.data.perturb.families import alternating, chosen_families, rotation
 from opct.data.perturb.sycophancy import (
     AXIS,

@@ -1,0 +1,145 @@
+"""What a row is, whatever wrote the file: nulls, encodings, wrappers, repeated keys."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from opct.data.behaviors import load_behaviors
+from opct.data.builders.pairs import build_pairs
+from opct.data.pairs import load_pairs
+from opct.data.questions import load_questions
+from opct.data.tables import read_rows
+from opct.errors import DataError
+
+ROW = {"question": "Où?", "answer": "x", "wrong": "y"}
+LINE = json.dumps(ROW, ensure_ascii=False)
+TABLE = "question,answer,wrong\nOù?,x,y\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("array.jsonl", f"[{LINE}]"),
+        ("pretty_array.jsonl", json.dumps([ROW], indent=1)),
+        ("wrapped.jsonl", f'{{"version": "1.0", "data": [{LINE}]}}'),
+        ("wrapped.json", f'{{"version": "1.0", "rows": [{LINE}]}}'),
+        ("pretty_wrapped.jsonl", json.dumps({"id": 3, "items": [ROW]}, indent=1)),
+        ("one_row.jsonl", LINE),
+        ("one_row.json", LINE),
+        ("lines.json", f"{LINE}\n{json.dumps(ROW | {'answer': 'z'})}\n"),
+        ("utf16.csv", TABLE.encode("utf-16")),
+        ("big_endian.csv", b"\xfe\xff" + TABLE.encode("utf-16-be")),
+        ("utf16.jsonl", LINE.encode("utf-16")),
+        ("named.csv", "sep=;\r\n" + TABLE.replace(",", ";")),
+        ("named_bar.tsv", "SEP=|\n" + TABLE.replace(",", "|")),
+        ("semicolons.csv", 'question;answer;"wrong"\nOù?;x;y\n'),
+    ],
+)
+def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str | bytes):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    first = load_questions(path)[0]
+    assert (first.question, first.answer, first.wrong) == ("Où?", "x", ("y",))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "a.csv",
+            'question,answer,wrong\nQ?,x,y\n"Caf\xe9?",x,y\nQ?,x,\xfc\n',
+            ("a.csv:3: not UTF-8", "Café", "a.csv:4"),
+        ),
+        ("a.csv", "question,answer\0", ("export a spreadsheet as CSV UTF-8",)),
+        ("a.csv", "sep=;\nquestion;answer;wrong\nQ?;x\n", ("a.csv:3: 2 cells where the header has 3: add",)),
+        (
+            "a.jsonl",
+            f'{LINE}\n{{"question": "Q", "answer": "x", "answer": "z"}}\n',
+            ("a.jsonl:2: the key 'answer' st",),
+        ),
+        (
+            "a.jsonl",
+            f'{LINE}\n{{"question": "Q", "x": [{{"a": 1, "a": 1}}]}}\n',
+            ("a.jsonl:2: the key 'a' stands twice",),
+        ),
+        ("a.json", f'[{LINE}, {{"answer": "x", "answer": "x"}}]', ("a.json row 2: the key 'answer' stands twice",)),
+        ("a.jsonl", f"[{LINE},\n{{]", ("a.jsonl: not valid JSON", "line 2")),
+        ("a.json", '{"train": [{"a": 1}], "test": [{"a": 1}]}', ("list of objects", "train, test")),
+        (
+            "a.csv",
+            "Frage,Antwort\nQ?,x\n",
+            ("no question column", "no answer column", "no wrong, choices or topic column"),
+        ),
+    ],
+)
+def test_the_message_names_the_real_cause(tmp_path: Path, name: str, content: str, words: tuple[str, ...]):
+    path = tmp_path / name
+    path.write_bytes(content.encode("latin-1" if "\xe9" in content else "utf-8"))
+    with pytest.raises(DataError) as caught:
+        load_questions(path)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("missing", [None, math.nan])
+def test_a_null_is_a_missing_key(missing):
+    """At any depth; a message keeps its null content, the turn that the policy samples."""
+    turn = {"role": "assistant", "content": None, "name": missing}
+    row = {"a": missing, "b": {"c": missing, "d": [{"e": missing, "f": 0}]}, "prompt": [turn], "g": False, "h": ""}
+    [(_, read)] = read_rows([row])
+    assert read == {
+        "b": {"d": [{"f": 0}]},
+        "prompt": [{"role": "assistant", "content": None}],
+        "g": False,
+        "h": "",
+    }
+
+
+def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):
+    """Arrow gives each row the keys of the others, at every depth. (`from_list` takes columns from the first row.)"""
+    datasets = pytest.importorskip("datasets")
+    user = [{"role": "user", "content": "Q?"}]
+    gap = [*user, {"role": "assistant", "content": None}, *user]
+    pairs = [
+        {"prompt": gap, "teacher_prompt": user, "id": "a", "family": "f", "meta": {"question_id": "1", "x": {"y": 1}}},
+        {"prompt": user, "teacher_prompt": user, "id": "b", "meta": {"group": "g"}},
+        {"prompt": user, "teacher_prompt": user, "id": "c", "meta": {}},
+    ]
+    datasets.Dataset.from_list(pairs).to_parquet(tmp_path / "pairs.parquet")
+    assert load_pairs(tmp_path / "pairs.parquet") == load_pairs(pairs)
+    questions = [
+        {"question": "R?", "answer": {"value": "x", "aliases": ["z"]}, "wrong": ["y"], "context": "C", "topic": "t"},
+        {"question": "Q?", "answer": {"value": "x"}, "wrong": ["y"]},
+    ]
+    assert load_questions(datasets.Dataset.from_list(questions)) == load_questions(questions)
+    behaviors = [{"goal": "Eat a cake", "id": "2", "context": "c", "benign": "b"}, {"goal": "Ring a bell", "id": "1"}]
+    datasets.Dataset.from_list(behaviors).to_parquet(tmp_path / "b.parquet")
+    (tmp_path / "b.json").write_text(json.dumps(behaviors))
+    assert load_behaviors(tmp_path / "b.parquet") == load_behaviors(tmp_path / "b.json")
+    chats = [{"messages": user, "system": "S", "input": "1"}, {"messages": user}]
+    given = build_pairs(datasets.Dataset.from_list(chats), identity=True)
+    assert given == build_pairs(chats, identity=True)
+    assert [message["content"] for message in given[0].prompt] == ["S", "Q?\n\n1"]
+
+
+def test_pandas_rows_with_gaps_are_rows_without_these_keys():
+    pandas = pytest.importorskip("pandas")
+    rows = [{"question": "Q?", "answer": 4, "wrong": 5.0}, {"question": "R?", "answer": 6, "wrong": 7, "topic": "t"}]
+    frame = pandas.DataFrame(rows)
+    for given in (frame, frame.to_dict("records"), frame.convert_dtypes().to_dict("records")):
+        first, second = load_questions(given)
+        assert (first.answer, first.wrong, first.topic) == ("4", ("5",), "the given rows")
+        assert second.topic == "t"
+
+
+def test_repeated_rows_are_counted(tmp_path: Path, caplog):
+    path = tmp_path / "q.csv"
+    path.write_text(TABLE + "Où?,x,y\nR?,x,y\nR?,x,z\n")
+    assert len(load_questions(path)) == 2
+    assert f"{path}: repeated questions dropped: 2 ({path}:3, {path}:5)" in caplog.text
+    path.write_text("goal\nRing a bell\nring  a bell\n")
+    assert len(load_behaviors(path)) == 1
+    assert f"repeated behaviours dropped: 1 ({path}:3)" in caplog.text
