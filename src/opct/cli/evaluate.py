@@ -115,6 +115,14 @@ Resume = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace results of the same suite on other questions or with other sampling.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Regrade = Annotated[
     bool,
     typer.Option(
@@ -139,6 +147,7 @@ def evaluate(
     dtype: Dtype = None,
     label: Label = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     regrade: Regrade = False,
     everything: ShowAll = False,
 ) -> None:
@@ -165,7 +174,7 @@ def evaluate(
         "n_questions": n_questions,
     }
     if regrade:
-        if any([*options.values(), settings, task, dtype, label, resume]):
+        if any([*options.values(), settings, task, dtype, label, resume, overwrite]):
             raise EvaluationError("--regrade loads no model: it takes no settings and no option but --out.")
         from opct.api import EvalResult
         from opct.evals.regrade import regrade as grade_again
@@ -177,7 +186,8 @@ def evaluate(
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     try:
-        result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume)
+        how: dict[str, Any] = {"label": label, "dtype": dtype, "resume": resume, "overwrite": overwrite}
+        result = evaluate_target(target, config, tasks=task or (), out=out, **how)
     except KeyboardInterrupt:
         if not task:
             print("the replies so far are kept; the same command with --resume asks for the rest", file=sys.stderr)

@@ -22,9 +22,9 @@ HEAD = """\
 
 
 NEXT = """\
-next: opct train {file} --dry-run
+next: opct eval {model} --out {base}{asked}
+      opct train {file} --dry-run
       opct train {file}
-      opct eval {model} --out {base}{asked}
       opct eval {run}{asked}
       opct report {base} {run}"""
 FEWEST_STEPS = 20
@@ -56,7 +56,8 @@ def init(
       opct init mine.yaml --questions questions.csv --method sft
     """
     from opct.config.commented import FIRST, commented_yaml
-    from opct.data.pairs import load_pairs
+    from opct.data.pairs import load_pairs, question_options
+    from opct.evals.stats import FEW_CLUSTERS
     from opct.methods.registry import load_training_config
     from opct.runs.io import atomic_write
 
@@ -65,7 +66,7 @@ def init(
     if column and not questions:
         raise ConfigError("--column is for --questions; for prompts: `opct data build pairs --from FILE --column ...`.")
     loaded: list[ContrastivePair] = []
-    n_pairs, built = 0, file.with_suffix(".pairs.jsonl")
+    built = file.with_suffix(".pairs.jsonl")
     for path in (file, built) if questions else (file,):
         if path.exists():
             raise ConfigError(f"{path} exists, and init replaces nothing: give another FILE, or delete it.")
@@ -79,20 +80,23 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_training_config(*settings_words([], given), preset)
     if questions:
-        n_pairs = _pairs_of_questions(built, questions, column or [])
+        loaded = _pairs_of_questions(built, questions, column or [])
     elif data:
         loaded = load_pairs(data)  # faults are better found now than when training begins
-        n_pairs = len(loaded)
+        if len(loaded) < FEW_CLUSTERS:
+            echo(
+                f"note: {pluralize(len(loaded), 'pair')} of {data} are few: expect an inconclusive report. Write more."
+            )
+    n_pairs = len(loaded)
     if settings.max_steps is None and 0 < n_pairs < FEWEST_STEPS * settings.optim.prompts_per_step:
         given["max_steps"] = FEWEST_STEPS  # one epoch of so few pairs would change next to nothing
         settings = settings.model_copy(update={"max_steps": FEWEST_STEPS})
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only=FIRST, given=given))
     echo(f"{file}: written")
-    run, asked = settings.output_dir, f" --questions {quote(questions)}" if questions else ""
-    asked += "".join(f" --column {quote(assignment)}" for assignment in column or [])
+    run = settings.output_dir
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
-    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))
+    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=question_options(loaded)))
     _note_what_is_not_measured(loaded)
 
 
@@ -108,15 +112,23 @@ def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
         )
 
 
-def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> int:
-    """Write pairs of the questions for training; returns their number."""
+def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[ContrastivePair]:
+    """Write pairs of the questions for training, say what the test questions can decide, and return the pairs."""
     from opct.data.builders.sycophancy import build_sycophancy
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
+    from opct.evals.stats import FEW_CLUSTERS, decides
 
     known = load_questions(questions, named_columns(column))
     asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
-    n_pairs = write_pairs(built, build_sycophancy(known, split="train"))
+    pairs = build_sycophancy(known, split="train", file=(questions, *column))
+    write_pairs(built, pairs)
     of, test = pluralize(len(known), "question"), pluralize(len(asked), "test question")
-    echo(f"{built}: {pluralize(n_pairs, 'pair')} from the train split of {of} in {questions}; `opct eval` asks {test}")
-    return n_pairs
+    echo(f"{built}: {pluralize(len(pairs), 'pair')} from the train split of {of} in {questions}")
+    echo(f"`opct eval` asks {test}, which {decides(len(asked))}")
+    if len(asked) < FEW_CLUSTERS:
+        echo(
+            f"note: expect an inconclusive report unless the change is that large. Write more questions: 52% of them "
+            f"are asked, 40% become pairs, and {2 * FEW_CLUSTERS} asked {decides(2 * FEW_CLUSTERS)}."
+        )
+    return pairs

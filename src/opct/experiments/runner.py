@@ -318,7 +318,8 @@ def ensure_evaluated(
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
     target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
-    found = evaluate(target, settings, out=folder, label=label, resume=True, progress=progress).results
+    once = {"resume": True, "overwrite": True}  # of other settings, what is the same is kept
+    found = evaluate(target, settings, out=folder, label=label, progress=progress, **once).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
