@@ -195,7 +195,7 @@ QUIET = {"suites": ["sycophancy_short"], "kl_samples": 0, "browser_questions": 0
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"questions": "b.csv"}, ['questions: "a.csv:test" then, "b.csv:test" now', "n_questions: "]),
+        ({"questions": "b.csv"}, ['questions: "a.csv:test" then, "b.csv:test" now']),
         ({"questions": "edited/a.csv"}, ["other questions"]),
         ({"split": "all"}, ['"a.csv:test" then, "a.csv:all" now']),
         ({"n_questions": 1}, ["n_questions: ", " then, 1 now"]),

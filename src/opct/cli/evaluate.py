@@ -196,15 +196,15 @@ def evaluate(
 
 
 def evaluation_tables(result: EvalResult, *, everything: bool = False) -> RenderableType:
-    """The rows of our suites (those that matter first, or all) and of Inspect tasks, warnings, and the logs' folder."""
+    """Warnings, the rows of our suites (those that matter first, or all) and of Inspect tasks, and the logs' folder."""
     from rich.console import Group
 
     from opct.runs.run_dir import RunDir
 
     parts: list[RenderableType] = []
     if result.results is not None:
-        parts.append(_suites_table(result.results, everything))
         parts += [as_text(f"warning: {warning}", style="yellow") for warning in result.results["warnings"]]
+        parts.append(_suites_table(result.results, everything))
     parts += [_task_table(summary) for summaries in result.tasks.values() for summary in summaries]
     logs = RunDir(result.out).evals_dir
     parts.append(as_text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
@@ -220,9 +220,10 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
 
     from opct.evals.metrics import unit_of
     from opct.evals.samples import JUDGED, PARSED
+    from opct.evals.stats import FEW_CLUSTERS, decides
     from opct.judges.calibration import with_calibrations
     from opct.judges.provenance import grader_label
-    from opct.reports.metrics import matters_first
+    from opct.reports.metrics import axis_info, matters_first
     from opct.reports.wording import interval, quantity
 
     rows = with_calibrations(results["rows"])
@@ -247,6 +248,8 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
     more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --resume --all"]
+    few = {row["suite"]: row["n_clusters"] for row in shown if axis_info(row["axis"]).metric == row["metric"]}
+    more += [f"note: {n} questions of {suite} {decides(n)}" for suite, n in few.items() if 0 < n < FEW_CLUSTERS]
     if kept:
         more.append("earlier settings: kept from an evaluation with other settings")
     return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 KL_BATCH = 64
+FEW_RIGHT = 0.2
+"""Share of clean questions answered right below which training has little to keep."""
 
 
 # --------------------------------------------------------------------------------------------------- the suites
@@ -368,7 +370,7 @@ def results_of(found: Evaluation) -> dict[str, Any]:
         "run": found.run,
         "created": found.created,
         "settings": found.settings,
-        "warnings": [*found.warnings, *of_samples, *found.left_out],
+        "warnings": [*_unknown_answers(found), *found.warnings, *of_samples, *found.left_out],
         "grader_agreement": {suite: asdict(AGREEMENT[suite]) for suite in found.suites if suite in AGREEMENT},
         "rows": found.rows,
     }
@@ -466,6 +468,17 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
         questions=about.get("trained_questions", ()),
         texts=about.get("trained_texts", TrainedTexts()),
     )
+
+
+def _unknown_answers(found: Evaluation) -> list[str]:
+    """The warning that decides whether training is worth its cost: an untrained model does not know the answers."""
+    rows = [row for row in found.rows if row["metric"] == "accuracy_clean" and not row["suite"].endswith(PARSED)]
+    return [
+        f"{row['suite']}: the model answers only {row['value']:.0%} of the clean questions right (n = {row['n']}), and "
+        "training teaches no answers: ask what it knows, or put the facts into the questions."
+        for row in rows
+        if found.run.get("method") is None and row["value"] is not None and row["value"] < FEW_RIGHT
+    ]
 
 
 def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
