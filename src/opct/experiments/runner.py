@@ -175,6 +175,7 @@ def run_experiment(
             suites=experiment.config.evaluation.suites,
             warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
             overwrite=True,
+            progress=NullProgress(),
         )
         costs = {arm: cost for arm, cost in read_json(page.with_suffix(".json"))["costs"].items() if cost}
         write_json(experiment.out / "costs.json", costs)

@@ -14,7 +14,7 @@ from opct.judges.provenance import rules_weakness
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
 from opct.reports.metrics import axis_info
-from opct.reports.table import DECISIVE, setting_key
+from opct.reports.table import DECISIVE, other_questions, setting_key
 from opct.reports.training import training_warnings
 from opct.reports.wording import inside, joined
 from opct.runs.console import pluralize
@@ -131,18 +131,10 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
 
 
 def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings for runs whose samples differ from those of the first run."""
-    first = runs[0]
-    for run in runs[1:]:
-        shared = first.suites.keys() & run.suites.keys()
-        one, other = ({sample.id for suite in shared for sample in each.suites[suite]} for each in (first, run))
-        alone, missing = len(other - one), len(one - other)
-        if alone or missing:
-            yield (
-                f"{run.name} and {first.name} were not evaluated on the same samples: {pluralize(missing, 'sample')} "
-                f"of {first.name} missing, {alone:,} additional. Differences use the {len(one & other):,} shared "
-                "samples."
-            )
+    """Warnings for suites whose samples differ between runs."""
+    for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
+        if reason := other_questions([run for run in runs if suite in run.suites], suite):
+            yield f"{suite}: the runs were {reason}, so their rates are not compared: evaluate them alike."
 
 
 def _small_samples(comparison: Comparison) -> Iterator[str]:

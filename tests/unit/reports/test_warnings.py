@@ -25,7 +25,7 @@ def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
     text = warnings(base, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1))
     assert "base0: the judge was slow" in text
     assert "Sycophancy: only 5 questions (clusters) behind Held-out families, which can decide" in text
-    assert "opct1 and base0 were not evaluated on the same samples: 2 samples of base0 missing, 4 additional." in text
+    assert "t: the runs were asked other questions (base0: 5 questions of t; opct1: 7 questions of t)" in text
 
 
 def test_settings_that_differ_are_said_once(three):
