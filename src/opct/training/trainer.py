@@ -65,6 +65,7 @@ TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 LEGEND = "kl: to the teacher, in nats a token; loss: the training objective; validation: the kl of held-out pairs"
+OF_SFT = "; excess_loss: the loss minus the teacher's on the same answers; below 0 they are memorised"
 
 
 @dataclass
@@ -159,7 +160,7 @@ def train(
             distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
-        for line in (*describe(setup), *slow_paths, LEGEND):
+        for line in (*describe(setup), *slow_paths, LEGEND + OF_SFT * (config.method == "sft")):
             progress.log(line)
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
