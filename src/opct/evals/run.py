@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import psutil
 from inspect_ai import Task
-from inspect_ai.log import EvalLog, read_eval_log
+from inspect_ai.log import EvalLog, read_eval_log, read_eval_log_sample_summaries
 from inspect_ai.model import Model
 from inspect_ai.scorer import Score
 from pydantic_core import to_jsonable_python
@@ -30,7 +32,7 @@ from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, LibraryErrors, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT
-from opct.evals.inspect_runner import UNFINISHED, keep_log, run_inspect
+from opct.evals.inspect_runner import UNFINISHED, keep_log, quiet, run_inspect
 from opct.evals.logs import (
     KL,
     OF_ALL,
@@ -272,7 +274,11 @@ def evaluate(
             _remove_unfinished(run, task)
         done = 0 if earlier is None else sum(sample.error is None for sample in earlier.samples or [])
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
-        folder, about_log = run.evals_dir / UNFINISHED, {OPCT: {"run": measured, "settings": settings}}  # for `resume`
+        folder = run.evals_dir / UNFINISHED
+        process = {"pid": os.getpid(), "host": platform.node()}
+        about_log = {
+            OPCT: {"run": measured, "settings": settings, "process": process}
+        }  # for `resume`, and `unfinished`
         log = run_inspect(task, policy, folder, config.batch_size, progress, earlier=earlier, metadata=about_log)
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
@@ -293,15 +299,32 @@ def evaluate(
         return write_results(run)
 
 
-def _unfinished(run: RunDir, task: Task) -> dict[Path, EvalLog]:
-    """The headers of this task's logs in `evals/unfinished`."""
+def _unfinished_logs(run: RunDir) -> dict[Path, EvalLog]:
+    """The headers of the logs in `evals/unfinished`, the oldest first."""
     found = {}
-    for path in (run.evals_dir / UNFINISHED).glob("*.eval"):
+    for path in sorted((run.evals_dir / UNFINISHED).glob("*.eval")):  # a name begins with the time
         with contextlib.suppress(Exception):  # killed while it was written for the first time
-            log = read_eval_log(str(path), header_only=True)
-            if task_name(log) == task.name:
-                found[path] = log
+            found[path] = read_eval_log(str(path), header_only=True)
     return found
+
+
+def _unfinished(run: RunDir, task: Task) -> dict[Path, EvalLog]:
+    """Those of this task."""
+    return {path: log for path, log in _unfinished_logs(run).items() if task_name(log) == task.name}
+
+
+def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
+    """(suite, samples done, samples, whether its process runs) of the newest evaluation in a folder that has not ended;
+    None if all have."""
+    logs = _unfinished_logs(RunDir(folder))
+    if not logs:
+        return None
+    path, log = list(logs.items())[-1]
+    process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
+    is_here = process.get("host") == platform.node()
+    with quiet():
+        done = sum(summary.completed for summary in read_eval_log_sample_summaries(str(path)))
+    return task_name(log), done, log.eval.dataset.samples or 0, is_here and psutil.pid_exists(process["pid"])
 
 
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
