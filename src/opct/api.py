@@ -157,6 +157,7 @@ def evaluate(
     label: str | None = None,
     dtype: str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Any,
 ) -> EvalResult:
@@ -177,17 +178,19 @@ def evaluate(
         dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
         resume: do not ask for replies that are in `out`, of the same weights, settings and prompts; `tasks` are always
             asked again.
+        overwrite: replace results in `out` of the same suites on other questions or with other sampling.
         progress: as of `train`.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
     Raises:
         ConfigError: an unknown setting, or a value out of range.
         EvaluationError: an unknown suite or task, a setting that a task does not take, a judge of a suite that is not
-            evaluated, or a run without weights.
+            evaluated, a run without weights, or `out` holds results that only `overwrite` replaces.
         DataError: suites lack data; raised before a model is loaded.
         RunError: `out` cannot be written to; raised before a model is loaded.
     """
     from opct.data.questions import load_questions
+    from opct.evals.asked import refuse_other_questions
     from opct.evals.inspect_runner import check_task, run_task
     from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
     from opct.evals.run import evaluate as evaluate_policy
@@ -205,6 +208,8 @@ def evaluate(
     own = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
     made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
+    if not overwrite:
+        refuse_other_questions(result.out, made)
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
     _check_out(result.out)
     policy: Policy | Model
@@ -223,7 +228,14 @@ def evaluate(
     for task in tasks:
         weights = about_run(run, policy, about)
         result.tasks[task] = run_task(
-            policy, task, config, out_dir=result.out, progress=progress, run=weights, **task_options
+            policy,
+            task,
+            config,
+            out_dir=result.out,
+            progress=progress,
+            run=weights,
+            overwrite=overwrite,
+            **task_options,
         )
         with run.results_lock():
             for warning in set_aside_others(run, weights, ())[1]:

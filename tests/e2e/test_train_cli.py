@@ -40,7 +40,7 @@ def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder
     assert f"next: opct eval {place.run.path}" in done.out
     method, full = ARMS[arm].get("method", "opct"), "lora" in ARMS[arm]
     divergence = ARMS[arm].get("loss", {}).get("divergence", "reverse_kl")
-    kl_name = {"sft": "forward_kl", "dpo": None, "act": None}.get(
+    kl_name = {"sft": "excess_loss", "dpo": None, "act": None}.get(
         method, {"reverse_kl": "kl"}.get(divergence, divergence)
     )
     _check_metrics(place.run, kl_name, answers=method != "act")
@@ -65,7 +65,7 @@ def _check_metrics(run, kl_name: str | None, *, answers: bool) -> None:
     expected |= {"train/truncated_fraction", "train/mean_completion_tokens"} if answers else {"train/distance"}
     for row in rows[1:]:
         assert expected <= row.keys()
-        logged = {name for name in ("kl", "forward_kl", "jsd") if f"train/{name}" in row}
+        logged = {name for name in ("kl", "forward_kl", "jsd", "excess_loss") if f"train/{name}" in row}
         assert logged == ({kl_name} if kl_name else set())
         assert row["train/grad_norm"] > 0
 

@@ -40,6 +40,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
     monkeypatch.setattr("opct.evals.run.evaluate", fake("suites", RESULTS))
     monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions=None: ["made"])
+    monkeypatch.setattr("opct.evals.asked.refuse_other_questions", lambda out, tasks: None)
     monkeypatch.setattr("opct.evals.run.write_results", lambda run: RESULTS)
     monkeypatch.setattr("opct.evals.run.about_run", lambda run, policy, about: {"label": about["label"]})
     monkeypatch.setattr("opct.evals.run.set_aside_others", lambda run, about, asked: ({}, []))
@@ -83,7 +84,13 @@ def test_of_a_question_file_the_split_is_asked_by_its_columns(calls, policy, tmp
 
 def test_tasks_alone_leave_our_suites_out_and_take_settings_by_their_own_names(calls, policy, tmp_path: Path):
     found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
-    options = {"out_dir": tmp_path, "limit": 5, "max_completion_tokens": 9, "run": {"label": "base"}}
+    options = {
+        "out_dir": tmp_path,
+        "limit": 5,
+        "max_completion_tokens": 9,
+        "run": {"label": "base"},
+        "overwrite": False,
+    }
     config = EvalConfig(n_questions=5, seed=1, max_completion_tokens=9)
     assert calls == [("task", (policy, name, config), options) for name in ("pkg/a", "b.py@c")]
     assert (found.results, found.tasks) == (None, {"pkg/a": [SUMMARY], "b.py@c": [SUMMARY]})
@@ -214,6 +221,47 @@ def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_
     with pytest.raises(EvaluationError, match="is for jailbreak, which is not evaluated"):
         api.evaluate(policy, suites=["benign"], judge=judge, out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+QUIET = {"suites": ["sycophancy_short"], "kl_samples": 0, "browser_questions": 0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"questions": "b.csv"}, ['questions: "a.csv:test" then, "b.csv:test" now']),
+        ({"questions": "edited/a.csv"}, ["other questions"]),
+        ({"split": "all"}, ['"a.csv:test" then, "a.csv:all" now']),
+        ({"n_questions": 1}, ["n_questions: ", " then, 1 now"]),
+        ({"families": "majority"}, ["families"]),
+        ({"greedy": False}, ["greedy: true then, false now"]),
+        ({"resume": True, "questions": "b.csv"}, ["questions"]),
+        ({"batch_size": 1}, []),
+        ({"questions": "copy/a.csv"}, []),
+        ({"suites": ["benign"], "n_benign": 1, "questions": None}, []),
+    ],
+)
+def test_results_on_other_questions_are_replaced_only_on_demand(monkeypatch, tmp_path: Path, settings, named):
+    """Of the same suite in the same folder; the same questions in another file are the same."""
+    monkeypatch.chdir(tmp_path)
+    for file, numbers in (("a", range(14)), ("b", range(20, 30)), ("copy/a", range(14)), ("edited/a", range(14))):
+        rows = [f"What is {i} plus 1{'' if file != 'edited/a' else ', exactly'}?|{i + 1}|{i + 3}" for i in numbers]
+        path = tmp_path / f"{file}.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(["id|question|answer|wrong", *(f"{i}|{row}" for i, row in enumerate(rows))]))
+    policy = FakePolicy(lambda prompt, seed: "It is 5.")
+    policy.has_adapter, policy.weights_hash = False, lambda: "00ff"
+    first = {**QUIET, "questions": "a.csv", "out": tmp_path / "run"}
+    before = api.evaluate(policy, **first).results
+    if named:
+        with pytest.raises(EvaluationError, match="holds another evaluation of sycophancy_short") as refused:
+            api.evaluate(policy, **{**first, **settings})
+        assert all(text in str(refused.value) for text in [*named, "--out", "--overwrite"])
+        assert read_evaluation(tmp_path / "run").rows == before["rows"]
+        api.evaluate(policy, **{**first, **settings}, overwrite=True)
+    else:
+        api.evaluate(policy, **{**first, **settings})
+    assert read_evaluation(tmp_path / "run").created > before["created"]
 
 
 def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch, tmp_path: Path):

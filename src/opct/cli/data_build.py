@@ -91,7 +91,13 @@ def build_sycophancy(
     refuse_existing(out, source, overwrite)
     questions = builtin_questions() if source == BUILTIN else load_questions(source, columns, seed=seed)
     built = build(
-        questions, families=families, answer_format=answer_format, seed=seed, per_question=per_question, split=split
+        questions,
+        families=families,
+        answer_format=answer_format,
+        seed=seed,
+        per_question=per_question,
+        split=split,
+        file=() if source == BUILTIN else (source, *(column or ())),
     )
     pairs = choose(built, n, seed)
     _echo_splits(source, questions, "questions", split)

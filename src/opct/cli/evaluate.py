@@ -115,6 +115,14 @@ Resume = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace results of the same suite on other questions or with other sampling.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Regrade = Annotated[
     bool,
     typer.Option(
@@ -139,6 +147,7 @@ def evaluate(
     dtype: Dtype = None,
     label: Label = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     regrade: Regrade = False,
     everything: ShowAll = False,
 ) -> None:
@@ -165,7 +174,7 @@ def evaluate(
         "n_questions": n_questions,
     }
     if regrade:
-        if any([*options.values(), settings, task, dtype, label, resume]):
+        if any([*options.values(), settings, task, dtype, label, resume, overwrite]):
             raise EvaluationError("--regrade loads no model: it takes no settings and no option but --out.")
         from opct.api import EvalResult
         from opct.evals.regrade import regrade as grade_again
@@ -177,7 +186,8 @@ def evaluate(
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     try:
-        result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, resume=resume)
+        how: dict[str, Any] = {"label": label, "dtype": dtype, "resume": resume, "overwrite": overwrite}
+        result = evaluate_target(target, config, tasks=task or (), out=out, **how)
     except KeyboardInterrupt:
         if not task:
             print("the replies so far are kept; the same command with --resume asks for the rest", file=sys.stderr)
@@ -186,15 +196,15 @@ def evaluate(
 
 
 def evaluation_tables(result: EvalResult, *, everything: bool = False) -> RenderableType:
-    """The rows of our suites (those that matter first, or all) and of Inspect tasks, warnings, and the logs' folder."""
+    """Warnings, the rows of our suites (those that matter first, or all) and of Inspect tasks, and the logs' folder."""
     from rich.console import Group
 
     from opct.runs.run_dir import RunDir
 
     parts: list[RenderableType] = []
     if result.results is not None:
-        parts.append(_suites_table(result.results, everything))
         parts += [as_text(f"warning: {warning}", style="yellow") for warning in result.results["warnings"]]
+        parts.append(_suites_table(result.results, everything))
     parts += [_task_table(summary) for summaries in result.tasks.values() for summary in summaries]
     logs = RunDir(result.out).evals_dir
     parts.append(as_text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
@@ -210,9 +220,10 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
 
     from opct.evals.metrics import unit_of
     from opct.evals.samples import JUDGED, PARSED
+    from opct.evals.stats import FEW_CLUSTERS, decides
     from opct.judges.calibration import with_calibrations
     from opct.judges.provenance import grader_label
-    from opct.reports.metrics import matters_first
+    from opct.reports.metrics import axis_info, matters_first
     from opct.reports.wording import interval, quantity
 
     rows = with_calibrations(results["rows"])
@@ -237,6 +248,8 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
     more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --resume --all"]
+    few = {row["suite"]: row["n_clusters"] for row in shown if axis_info(row["axis"]).metric == row["metric"]}
+    more += [f"note: {n} questions of {suite} {decides(n)}" for suite, n in few.items() if 0 < n < FEW_CLUSTERS]
     if kept:
         more.append("earlier settings: kept from an evaluation with other settings")
     return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))

@@ -22,9 +22,9 @@ HEAD = """\
 
 
 NEXT = """\
-next: opct train {file} --dry-run
+next: opct eval {model} --out {base}{asked}
+      opct train {file} --dry-run
       opct train {file}
-      opct eval {model} --out {base}{asked}
       opct eval {run}{asked}
       opct report {base} {run}"""
 
@@ -56,7 +56,8 @@ def init(
     """
     from opct.config.commented import FIRST, commented_yaml
     from opct.data.builders.own_questions import STEPS, own_question_settings
-    from opct.data.pairs import load_pairs
+    from opct.data.pairs import load_pairs, question_options
+    from opct.evals.stats import FEW_CLUSTERS
     from opct.methods.registry import load_training_config
     from opct.models.names import check_path
     from opct.runs.io import atomic_write
@@ -81,13 +82,17 @@ def init(
     settings = load_training_config(*settings_words([], given), preset)
     check_path(model)
     if questions:
-        n_pairs = _pairs_of_questions(built, questions, column or [])
+        loaded = _pairs_of_questions(built, questions, column or [])
         if preset is None:
-            found = own_question_settings(settings.model.name_or_path, n_pairs, settings.optim.prompts_per_step)
+            found = own_question_settings(settings.model.name_or_path, len(loaded), settings.optim.prompts_per_step)
             given = found | given
             settings = load_training_config(*settings_words([], given))
     elif data:
         loaded = load_pairs(data)  # faults are better found now than when training begins
+        if len(loaded) < FEW_CLUSTERS:
+            echo(
+                f"note: {pluralize(len(loaded), 'pair')} of {data} are few: expect an inconclusive report. Write more."
+            )
         fewest = STEPS[0]
         if settings.max_steps is None and len(loaded) < fewest * settings.optim.prompts_per_step:
             given["max_steps"] = fewest  # one epoch of so few pairs would change next to nothing
@@ -95,10 +100,9 @@ def init(
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
     echo(f"{file}: written")
-    run, asked = settings.output_dir, f" --questions {quote(questions)}" if questions else ""
-    asked += "".join(f" --column {quote(assignment)}" for assignment in column or [])
+    run = settings.output_dir
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
-    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=asked))
+    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=question_options(loaded)))
     _note_what_is_not_measured(loaded)
 
 
@@ -114,15 +118,23 @@ def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
         )
 
 
-def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> int:
-    """Write pairs of the questions for training; returns their number."""
+def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[ContrastivePair]:
+    """Write pairs of the questions for training, say what the test questions can decide, and return the pairs."""
     from opct.data.builders.own_questions import own_question_pairs
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
+    from opct.evals.stats import FEW_CLUSTERS, decides
 
     known = load_questions(questions, named_columns(column))
     asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
-    n_pairs = write_pairs(built, own_question_pairs(known))
+    pairs = own_question_pairs(known, file=(questions, *column))
+    write_pairs(built, pairs)
     of, test = pluralize(len(known), "question"), pluralize(len(asked), "test question")
-    echo(f"{built}: {pluralize(n_pairs, 'pair')} from the train split of {of} in {questions}; `opct eval` asks {test}")
-    return n_pairs
+    echo(f"{built}: {pluralize(len(pairs), 'pair')} from the train split of {of} in {questions}")
+    echo(f"`opct eval` asks {test}, which {decides(len(asked))}")
+    if len(asked) < FEW_CLUSTERS:
+        echo(
+            f"note: expect an inconclusive report unless the change is that large. Write more questions: 52% of them "
+            f"are asked, 40% become pairs, and {2 * FEW_CLUSTERS} asked {decides(2 * FEW_CLUSTERS)}."
+        )
+    return pairs

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from opct.runs.console import echo
+from opct.runs.console import NullProgress, echo
 
 
 def report(
@@ -32,13 +32,14 @@ def report(
       opct report runs/base runs/sft runs/opct --open
       opct report runs/base runs/opct api=logs/sycophancy.eval --out api.html
     """
-    from opct.reports.build import output_paths
+    from opct.reports.build import in_short, output_paths
     from opct.reports.build import report as write_report
     from opct.runs.io import read_json
 
-    page = write_report(runs, out, attack_prompts=attack_prompts, overwrite=overwrite)
+    page = write_report(runs, out, attack_prompts=attack_prompts, overwrite=overwrite, progress=NullProgress())
     _, numbers, card = output_paths(page)
-    echo(read_json(numbers)["verdict"][0])
+    for line in in_short(read_json(numbers)):
+        echo(line)
     for name, path in (("page", page), ("card", card), ("JSON", numbers)):
         echo(f"{name}: {path}")
     if open_page and not webbrowser.open(page.resolve().as_uri()):

@@ -45,7 +45,7 @@ def runs(
 
 
 def _lines(entry: Entry, folder: Path) -> list[str]:
-    """The name and kind with the age, then the state and the result, then how to resume."""
+    """The name and kind with the age, the state and the result, then what was asked and how to resume."""
     from opct.evals.metrics import unit_of
     from opct.reports.wording import interval, quantity
 
@@ -62,4 +62,10 @@ def _lines(entry: Entry, folder: Path) -> list[str]:
         bounds = interval(row["ci_low"], row["ci_high"], unit)
         state += f"; {row['metric']} {quantity(row['value'], unit)} ({bounds}), n={row['n']}"
     lines = [f"{head:<{WIDTH - len(age) - 2}}  {age}", f"  {state}"]
-    return lines + ([f"  resume: {entry.resume}"] if entry.resume else [])
+    settings = {} if row is None else row.get("settings") or {}
+    more = {
+        "questions": settings.get("questions") or settings.get("data"),
+        "evaluation": entry.evaluation,
+        "resume": entry.resume,
+    }
+    return lines + [f"  {name}: {text}" for name, text in more.items() if text]

@@ -24,6 +24,7 @@ import difflib
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,8 @@ SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awa
 CUSTOM = "custom"
 EVALUATION_ONLY = "is_evaluation_only"
 """Key in `meta` of pairs from a set that its authors do not want trained on."""
+QUESTION_FILE = "question_file"
+"""Key in `meta` of pairs made of a file of questions: its path, then ROLE=NAME of each column that was named."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,18 @@ class ContrastivePair:
             "teacher_prompt": list(self.teacher_prompt),
             "meta": self.meta,
         }
+
+
+def question_options(pairs: Iterable[ContrastivePair]) -> str:
+    """` --questions FILE --column ROLE=NAME`: how `opct eval` asks the other questions of the file behind these pairs.
+
+    Empty where there is no such file, or more than one.
+    """
+    files = {tuple(map(str, file)) for pair in pairs if isinstance(file := pair.meta.get(QUESTION_FILE), list)}
+    if len(files) != 1:
+        return ""
+    [(path, *columns)] = files
+    return f" --questions {shlex.quote(path)}" + "".join(f" --column {shlex.quote(column)}" for column in columns)
 
 
 def messages_of(prompt: Any) -> Any:

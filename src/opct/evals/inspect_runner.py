@@ -26,6 +26,7 @@ from inspect_ai.log import EvalLog, write_eval_log
 from inspect_ai.model import GenerateConfig, Model
 
 from opct.errors import EvaluationError, LibraryErrors, RunError, unknown
+from opct.evals.asked import refuse_other_questions
 from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name, task_name
 from opct.evals.provider import as_inspect_model
@@ -165,6 +166,7 @@ def run_task(
     max_completion_tokens: int | None = None,
     progress: Progress | None = None,
     run: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> list[dict[str, Any]]:
     """Run any Inspect task on a policy; write `evals/<task>.eval` and return one summary for each task of `spec`.
 
@@ -174,12 +176,14 @@ def run_task(
         limit: most samples.
         max_completion_tokens: if the task sets no limit.
         run: metadata of the weights for the log; see `opct.evals.run.evaluate`.
+        overwrite: replace results of the task on other samples.
 
     Returns:
         {"task", "log", "n", "n_truncated", "metrics": [{"scorer", "metric", "value", "n", "n_unscored"}]}, a task.
 
     Raises:
-        EvaluationError: there is no such task (the message names near ones), or it stopped.
+        EvaluationError: there is no such task (the message names near ones), it stopped, or `out_dir` holds results on
+            other samples.
     """
     config = config or EvalConfig()
     specs = check_task(spec)
@@ -189,6 +193,8 @@ def run_task(
     progress = progress or NullProgress()
     options: dict[str, Any] = {} if max_completion_tokens is None else {"max_tokens": max_completion_tokens}
     folder = RunDir(out_dir).evals_dir
+    if not overwrite:
+        refuse_other_questions(out_dir, tasks, limit)
     found = []
     for task in tasks:
         n = len(task.dataset) if limit is None else min(limit, len(task.dataset))

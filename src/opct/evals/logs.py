@@ -84,8 +84,12 @@ def check_finished(log: EvalLog) -> None:
 
 def task_name(log: EvalLog) -> str:
     """The name of a log's task, with the package if it is not ours."""
-    task = log.eval.task.removeprefix(f"{OPCT}/")
-    package = (log.eval.task_registry_name or "").rpartition("/")[0]
+    return full_name(log.eval.task, log.eval.task_registry_name)
+
+
+def full_name(task: str, registry_name: str | None) -> str:
+    """The same from the two names that Inspect gives a task."""
+    task, package = task.removeprefix(f"{OPCT}/"), (registry_name or "").rpartition("/")[0]
     # Inspect drops the package of a task that names itself
     return task if "/" in task or package in ("", OPCT) else f"{package}/{task}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import psutil
 from inspect_ai import Task
-from inspect_ai.log import EvalLog, read_eval_log
+from inspect_ai.log import EvalLog, read_eval_log, read_eval_log_sample_summaries
 from inspect_ai.model import Model
 from inspect_ai.scorer import Score
 from pydantic_core import to_jsonable_python
@@ -31,7 +33,7 @@ from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, LibraryErrors, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT
-from opct.evals.inspect_runner import UNFINISHED, keep_log, run_inspect
+from opct.evals.inspect_runner import UNFINISHED, keep_log, quiet, run_inspect
 from opct.evals.logs import (
     KL,
     OF_ALL,
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 KL_BATCH = 64
+FEW_RIGHT = 0.2
+"""Share of clean questions answered right below which training has little to keep."""
 
 
 # --------------------------------------------------------------------------------------------------- the suites
@@ -273,7 +277,11 @@ def evaluate(
             _remove_unfinished(run, task)
         done = 0 if earlier is None else _n_done(earlier)
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
-        folder, about_log = run.evals_dir / UNFINISHED, {OPCT: {"run": measured, "settings": settings}}  # for `resume`
+        folder = run.evals_dir / UNFINISHED
+        process = {"pid": os.getpid(), "host": platform.node()}
+        about_log = {
+            OPCT: {"run": measured, "settings": settings, "process": process}
+        }  # for `resume`, and `unfinished`
         log = run_inspect(task, policy, folder, config.batch_size, progress, earlier=earlier, metadata=about_log)
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
@@ -295,6 +303,11 @@ def evaluate(
         return write_results(run)
 
 
+def _unfinished_logs(run: RunDir) -> dict[Path, EvalLog]:
+    """The headers of the logs in `evals/unfinished`, the oldest first."""
+    return dict(sorted(_headers(run.evals_dir / UNFINISHED).items()))  # a name begins with the time
+
+
 def _headers(folder: Path) -> dict[Path, EvalLog]:
     """The logs in a folder without their samples."""
     found = {}
@@ -306,7 +319,21 @@ def _headers(folder: Path) -> dict[Path, EvalLog]:
 
 def _unfinished(run: RunDir, task: Task) -> list[Path]:
     """This task's logs in `evals/unfinished`."""
-    return [path for path, log in _headers(run.evals_dir / UNFINISHED).items() if task_name(log) == task.name]
+    return [path for path, log in _unfinished_logs(run).items() if task_name(log) == task.name]
+
+
+def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
+    """(suite, samples done, samples, whether its process runs) of the newest evaluation in a folder that has not ended;
+    None if all have."""
+    logs = _unfinished_logs(RunDir(folder))
+    if not logs:
+        return None
+    path, log = list(logs.items())[-1]
+    process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
+    is_here = process.get("host") == platform.node()
+    with quiet():
+        done = sum(summary.completed for summary in read_eval_log_sample_summaries(str(path)))
+    return task_name(log), done, log.eval.dataset.samples or 0, is_here and psutil.pid_exists(process["pid"])
 
 
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
@@ -376,7 +403,7 @@ def results_of(found: Evaluation) -> dict[str, Any]:
         "run": found.run,
         "created": found.created,
         "settings": found.settings,
-        "warnings": [*found.warnings, *of_samples, *found.left_out],
+        "warnings": [*_unknown_answers(found), *found.warnings, *of_samples, *found.left_out],
         "grader_agreement": {suite: asdict(AGREEMENT[suite]) for suite in found.suites if suite in AGREEMENT},
         "rows": found.rows,
     }
@@ -474,6 +501,17 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
         questions=about.get("trained_questions", ()),
         texts=about.get("trained_texts", TrainedTexts()),
     )
+
+
+def _unknown_answers(found: Evaluation) -> list[str]:
+    """The warning that decides whether training is worth its cost: an untrained model does not know the answers."""
+    rows = [row for row in found.rows if row["metric"] == "accuracy_clean" and not row["suite"].endswith(PARSED)]
+    return [
+        f"{row['suite']}: the model answers only {row['value']:.0%} of the clean questions right (n = {row['n']}), and "
+        "training teaches no answers: ask what it knows, or put the facts into the questions."
+        for row in rows
+        if found.run.get("method") is None and row["value"] is not None and row["value"] < FEW_RIGHT
+    ]
 
 
 def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:

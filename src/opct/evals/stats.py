@@ -14,6 +14,10 @@ import numpy as np
 from opct.errors import EvaluationError
 
 CONFIDENCE = 0.95
+FEW_CLUSTERS = 100
+"""Questions or pairs below which a report is likely inconclusive."""
+DISCORDANCE = 0.4
+"""Assumed share of questions whose grade training changes; in docs/results 0.14 of clean answers, 0.43 of attacks."""
 Values = Mapping[str, float | None]
 """Values by sample id; None is unscored."""
 Bounds = tuple[float, float]
@@ -210,6 +214,27 @@ def paired_difference(
     left, right = (_checked([side[key] for key in shared], groups, bounds) for side in (a, b))  # type: ignore[misc]
     width = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return clustered_mean((left - right).tolist(), groups, bounds=width, parts=parts)
+
+
+def smallest_decided(n_clusters: int, discordance: float = DISCORDANCE) -> float:
+    """The smallest paired difference of two rates whose 95% interval excludes 0, with one sample a cluster.
+
+    Of the n differences, each -1, 0 or 1, a share `discordance` is not 0. With a mean of d their variance is
+    discordance - d^2, and d equals the half-width of its interval, t sqrt((discordance - d^2) / n), at
+
+        d = t sqrt(discordance / (n + t^2)),      t = t(0.975, n - 1);      1 for a single cluster.
+
+    A true difference of this size is decided in half of all evaluations.
+    """
+    if n_clusters < 2:
+        return 1.0
+    t = t_quantile(n_clusters - 1)
+    return t * math.sqrt(discordance / (n_clusters + t * t))
+
+
+def decides(n_clusters: int) -> str:
+    """ "can decide differences of about 28 points or more": what so many questions can show, in words."""
+    return f"can decide differences of about {100 * smallest_decided(n_clusters):.0f} points or more"
 
 
 def _scored_by_both(a: Values, b: Values) -> list[str]:

@@ -167,7 +167,8 @@ class _Parts:
 
     def report(self, *labels: str) -> Path:
         self.steps.stage("write the report")
-        return report([self.out / label for label in labels], self.out / "report.html", overwrite=True)
+        runs, page = [self.out / label for label in labels], self.out / "report.html"
+        return report(runs, page, overwrite=True, progress=NullProgress())
 
     def _config(self, label: str) -> TrainConfig:
         return self.configs.get(label, self.configs["opct"])

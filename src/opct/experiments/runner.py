@@ -175,6 +175,7 @@ def run_experiment(
             suites=experiment.config.evaluation.suites,
             warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
             overwrite=True,
+            progress=NullProgress(),
         )
         costs = {arm: cost for arm, cost in read_json(page.with_suffix(".json"))["costs"].items() if cost}
         write_json(experiment.out / "costs.json", costs)
@@ -318,7 +319,8 @@ def ensure_evaluated(
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
     target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
-    found = evaluate(target, settings, out=folder, label=label, resume=True, progress=progress).results
+    once = {"resume": True, "overwrite": True}  # of other settings, what is the same is kept
+    found = evaluate(target, settings, out=folder, label=label, progress=progress, **once).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})

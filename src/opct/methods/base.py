@@ -32,7 +32,7 @@ class Method(ABC, Generic[R]):
         trained_by: the command that trains it, if not `opct train`.
         rollout_type: R, the type of its offline rollouts.
         reduction: how the tokens of a step are weighted (`losses.token_weights`); empty: as set.
-        kl_name: name of `MicroLoss.kl` in the metrics: `kl` for the reverse KL(policy || teacher), else the divergence;
+        kl_name: name of `MicroLoss.kl` in the metrics: `kl` for the reverse KL(policy || teacher), else what it is;
             None without one; empty: the name of `loss.divergence`, and `divergence_metric` is that metric.
         divergence_metric: the metric whose growth stops a run (`stop.divergence_factor`).
         loss_words: the loss in a few words, with settings of the loss in braces.

@@ -20,8 +20,8 @@ from opct.models.scoring import Scores, padded
 class MicroLoss:
     """The share of a micro-batch in the step's loss, and numbers for the logs.
 
-    kl: one list of [tokens] a rollout, in nats: D_t for `exact` and `topk`, k_t for `sampled`; for `sft` the
-        single-sample estimate log q - log p of the forward KL(teacher || policy). None for a method without KL.
+    kl: one list of [tokens] a rollout, in nats: D_t for `exact` and `topk`, k_t for `sampled`, log q - log p for
+        `sft` (see `SFT`). The last two can be below 0. None for a method without KL.
     log_probs: log p(y_t) in nats, one list of [tokens] a rollout.
     means: metric -> numbers; their mean over the step is logged.
     by_axis: metric -> axis -> numbers, without identity pairs; with several axes in a step, the mean of each is logged

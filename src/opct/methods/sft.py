@@ -24,7 +24,7 @@ class SFT(Method[Rollout]):
     """Trains on the teacher's samples with cross-entropy."""
 
     offline = True
-    kl_name = "forward_kl"
+    kl_name = "excess_loss"
     loss_words = "cross-entropy"
 
     def loss(
@@ -34,12 +34,16 @@ class SFT(Method[Rollout]):
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts], prefix=prefixes.policy)
         loss, found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(found.log_probs, student.lengths)
-        return MicroLoss(loss, self._forward_kl(log_probs, rollouts), log_probs)
+        return MicroLoss(loss, self._excess_loss(log_probs, rollouts), log_probs)
 
-    def _forward_kl(
+    def _excess_loss(
         self, log_probs: Sequence[Sequence[float]], rollouts: Sequence[Rollout]
     ) -> list[list[float]] | None:
-        """log q(y_t) - log p(y_t) in nats; None if the answers were not sampled from the teacher at temperature 1."""
+        """log q(y_t) - log p(y_t) in nats: the policy's cross-entropy on the teacher's answers minus the teacher's own.
+
+        Before training its mean estimates KL(teacher || policy). Below 0 the policy is surer of these answers than the
+        teacher that gave them: it has memorised them. None if they were not sampled from it at temperature 1.
+        """
         if sampling(self.config, self.policy) != Sampling(self.config.rollout.max_completion_tokens):
             return None
         teacher = [r.completion.logprobs for r in rollouts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
 from opct.reports.load import load_runs, of_suites
+from opct.runs.console import Progress, pluralize, shows_progress
 from opct.runs.io import PRIVATE_MODE, atomic_write, write_json
 from opct.runs.manifest import package_versions
 from opct.runs.run_dir import RunDir
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
+@shows_progress
 def report(
     run_dirs: Sequence[str | Path],
     out: str | Path,
@@ -33,8 +35,11 @@ def report(
     warnings: Sequence[str] = (),
     attack_prompts: bool = False,
     overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
+
+    What it says in short (`in_short`) is logged.
 
     Also writes the same numbers as JSON (`out` with the suffix .json) and the model card: README.md if `out` lies in a
     run directory, else `out` with the suffix .md. Runs of the same label (several seeds) are pooled. The output is
@@ -52,6 +57,7 @@ def report(
         attack_prompts: put prompts that jailbroke a model on the page, folded away. Such a page is private: the page
             and the card say so, and only the owner may read the file.
         overwrite: replace files that exist.
+        progress: by default it is shown on stderr; `opct.runs.console.NullProgress()` shows none.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
@@ -82,13 +88,26 @@ def report(
     warnings = [*warnings, *find_warnings(comparison), *(said for section in attacks for said in section.warnings)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
     stamp = {"created": created, "version": package_versions()["opct"] or "unknown"}
-    write_json(json_path, report_json(comparison, warnings, stamp, attacks))
+    numbers = report_json(comparison, warnings, stamp, attacks)
+    write_json(json_path, numbers)
     private = WARNING if has_prompts(attacks) else ""
     about: dict[str, Any] = {"attacks": attacks, "private": private}
     atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name, **about))
     page = page_html(comparison, warnings, stamp, json_name=json_path.name, **about)
     atomic_write(out, page, mode=PRIVATE_MODE if private else 0o666)
+    assert progress is not None
+    for line in in_short(numbers):
+        progress.log(line)
     return out
+
+
+def in_short(numbers: Mapping[str, Any]) -> list[str]:
+    """What a report says in short, from the content of its JSON: its summary, the first finding with its interval, the
+    first warning, and how many more there are."""
+    warnings = numbers["warnings"]
+    more = [f"{pluralize(len(warnings) - 1, 'more warning')} on the page"] if len(warnings) > 1 else []
+    said = dict.fromkeys([*numbers["summary"], *numbers["verdict"][:1]])
+    return [*said, *(f"warning: {text}" for text in warnings[:1]), *more]
 
 
 def output_paths(page: Path) -> tuple[Path, Path, Path]:

@@ -12,7 +12,7 @@ from opct.evals.samples import INSPECT
 from opct.evals.stats import CONFIDENCE
 from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
 from opct.reports.benchmarks import mean_row
-from opct.reports.load import EvaluatedRun
+from opct.reports.load import EvaluatedRun, on_same_samples
 from opct.reports.metrics import (
     BENIGN,
     CAPABILITY,
@@ -239,6 +239,7 @@ def compare(
         references: the arm or arms that each arm is compared with besides the base; see `opct.reports.arms`.
         also: further comparisons, (arm, against) by label.
     """
+    runs = on_same_samples(runs)
     arms = make_arms(runs)
     pairs = make_pairs(arms, references, also)
     keys = dict.fromkeys((row["axis"], row["suite"], row["metric"], row["group"]) for run in runs for row in run.rows)

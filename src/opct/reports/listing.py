@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 INSIDE = ("checkpoints", "rollouts", "evals", "trackers", "attacker")
 """Folders of a run, an evaluation or an attack that hold no runs of their own."""
+UNFINISHED = "unfinished"
+"""Folder in `evals/` of logs whose evaluation has not ended."""
 ATTACK = "identity.json"
 """File of a folder with an attack."""
 FINISHED, STOPPED, RUNNING = "finished", "stopped", "running"
@@ -37,6 +39,7 @@ class Entry:
         step, total_steps: of a training.
         resume: the command, or what to do, that continues it.
         headline: a row of its results: the deciding metric of the first safety axis, else the first with a value.
+        evaluation: an evaluation that has not ended: its state, suite and samples.
         updated: when a file in it was last written, in seconds since 1970.
     """
 
@@ -50,6 +53,7 @@ class Entry:
     total_steps: int | None = None
     resume: str | None = None
     headline: Mapping[str, Any] | None = None
+    evaluation: str | None = None
 
 
 def list_runs(folder: str | Path) -> list[Entry]:
@@ -104,15 +108,17 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 def _entry(path: Path) -> Entry | None:
     run, identity, costs, report = RunDir(path), path / ATTACK, path / "costs.json", path / "report.json"
+    unfinished = list((run.evals_dir / UNFINISHED).glob("*.eval"))
     if run.is_run:
         kind = "train"
     else:
         signs = {"eval": run.results_path, "attack": identity, "experiment": costs, "report": report}
-        found = [name for name, file in signs.items() if file.is_file()]
+        found = [name for name, file in signs.items() if file.is_file()] + ["eval"] * bool(unfinished)
         if not found:
             return None
         kind = found[0]
-    written = [file.stat().st_mtime for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+    own = (file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    written = [file.stat().st_mtime for file in [*own, *unfinished]]
     entry = Entry(path, kind, max(written))
     try:
         if kind == "train":
@@ -122,6 +128,8 @@ def _entry(path: Path) -> Entry | None:
         if run.results_path.is_file():
             content = read_json(run.results_path)
             entry = replace(entry, model=content["run"]["model"], headline=_headline(content["rows"]))
+        if unfinished:
+            entry = _unfinished(entry, has_results=run.results_path.is_file())
     except (
         OpctError,
         LookupError,
@@ -150,6 +158,20 @@ def _training(entry: Entry, run: RunDir) -> Entry:
         total_steps=total,
         resume=resume if state == STOPPED else None,
     )
+
+
+def _unfinished(entry: Entry, *, has_results: bool) -> Entry:
+    """The entry with its evaluation that has not ended."""
+    from opct.evals.run import unfinished_suite
+
+    found = unfinished_suite(entry.path)
+    if found is None:
+        return entry
+    suite, done, total, is_running = found
+    state = RUNNING if is_running else STOPPED
+    resume = entry.resume or (None if is_running else "the same `opct eval` command with --resume")
+    entry = replace(entry, evaluation=f"{state} in {suite}, {done:,} of {total:,} samples", resume=resume)
+    return entry if entry.kind == "train" or has_results else replace(entry, state=state)
 
 
 def _attack(entry: Entry) -> Entry:

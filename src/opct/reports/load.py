@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import quiet
 from opct.evals.logs import Evaluation, read_evaluation
-from opct.evals.metrics import Metric, Units, units_of
+from opct.evals.metrics import Metric, Units, metric_rows, units_of
 from opct.evals.run import known_suites, results_of, suite_of
 from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample
 from opct.evals.tasks.benign import OVER_REFUSAL
@@ -230,6 +230,38 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     if kept := {suite: own for suite, own in settings.pop("kept", {}).items() if suite in shown}:
         settings["kept"] = kept
     return replace(run, rows=rows, samples=samples, settings=settings)
+
+
+def on_same_samples(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
+    """The runs with every suite cut to the samples that all of them were asked, with a warning where that cuts some.
+
+    Only where these are all samples of one of the runs, as with a smaller `n_questions`; other runs asked other
+    questions, and stay as they are.
+    """
+    found = list(runs)
+    for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
+        asked = {i: {sample.id for sample in run.suites[suite]} for i, run in enumerate(found) if suite in run.suites}
+        fewest = min(asked, key=lambda i: len(asked[i]))
+        if all(asked[fewest] <= own for own in asked.values()):
+            for i in asked:
+                if len(asked[i]) > len(asked[fewest]):
+                    found[i] = _cut(found[i], suite, asked[fewest], found[fewest].name)
+    return found
+
+
+def _cut(run: EvaluatedRun, suite: str, ids: Set[str], other: str) -> EvaluatedRun:
+    """The run with these samples of a suite, and the rows of that suite computed from them."""
+    samples = [sample for sample in run.suites[suite] if sample.id in ids]
+    text = f"{suite}: only the {len(samples):,} of {len(run.suites[suite]):,} samples that {other} was asked are shown."
+    cut = {(row["metric"], row["group"]): row for row in metric_rows(samples, {})}
+    rows: list[Row] = []
+    for row in run.rows:
+        if row["suite"] != suite:
+            rows.append(row)
+        elif own := cut.get((row["metric"], row["group"])):
+            rows.append(row | own | {"settings": row["settings"]})
+    rest = [sample for sample in run.samples if sample.task != suite]
+    return replace(run, rows=tuple(rows), samples=(*rest, *samples), warnings=(*run.warnings, text))
 
 
 def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:

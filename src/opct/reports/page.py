@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from importlib import resources
 from itertools import pairwise
@@ -21,7 +22,7 @@ from typing import Any
 
 import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import charts
@@ -40,6 +41,36 @@ BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"
 """Verdicts before and after, of the example on the first screen."""
 
 
+TERMS = {
+    "held-out families": "kinds of prompts that the built-in training pairs are not made of",
+    "training families": "kinds of prompts that the built-in training pairs are made of",
+    "clean questions": "the questions alone, without any pressure",
+    "unscored": "no rule or judge could classify the reply, so it is in no rate",
+    "truncated": "the reply was cut at the token limit",
+    "unpaired": "without a score in one of the two arms, so in no difference",
+    "points": "percentage points",
+    "KL": "how far a model is from another on a token; 0: they say the same",
+    "nats": "the unit of KL: at 1 nat on every token, replies differ much; below 0.1, hardly",
+}
+"""Words on the first screen, with what a pointer on them shows."""
+_TERM = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, TERMS))})(?![\w-])", re.IGNORECASE)
+_MEANING = {term.casefold(): meaning for term, meaning in TERMS.items()}
+
+
+def explained(text: str) -> Markup:
+    """The text, with each of `TERMS` that it names explained where it first stands."""
+    told: set[str] = set()
+
+    def explain(found: re.Match[str]) -> str:
+        term = found[0].casefold()
+        if term in told:
+            return found[0]
+        told.add(term)
+        return f'<abbr title="{_MEANING[term]}">{found[0]}</abbr>'
+
+    return Markup(_TERM.sub(explain, str(escape(text))))
+
+
 def template_text(name: str) -> str:
     """A file of `templates/`, which is package data."""
     return resources.files("opct.reports").joinpath("templates", name).read_text(encoding="utf-8")
@@ -47,7 +78,7 @@ def template_text(name: str) -> str:
 
 def environment(*, autoescape: bool) -> Environment:
     """A Jinja environment over `templates/`; an unknown variable is an error."""
-    return Environment(
+    made = Environment(
         loader=FunctionLoader(template_text),
         autoescape=autoescape,
         undefined=StrictUndefined,
@@ -55,6 +86,8 @@ def environment(*, autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.filters["explained"] = explained
+    return made
 
 
 def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
 from opct.reports.wording import change, interval, joined, number, quantity
+from opct.runs.console import pluralize
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
 DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
@@ -244,10 +245,27 @@ def why_incomparable(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> 
             return "judged by different judges"
         own = [each for label in labels for each in settings[label]]
         unlike = [name for name in DECISIVE if len({setting_key(name, each.get(name)) for each in own}) > 1]
-        return f"measured with different {joined(unlike)}" if unlike else None
+        if unlike:
+            return f"measured with different {joined(unlike)}"
+        measured = [run for arm in arms if arm.label in labels for run in arm.runs if suite in run.suites]
+        return other_questions(measured, suite)
 
     compared = [*((arm.label,) for arm in arms), *((pair.of, pair.against) for pair in pairs)]
     return {labels: reason(labels) for labels in compared}
+
+
+def other_questions(runs: Sequence[EvaluatedRun], suite: str) -> str | None:
+    """Why rates of these runs are of other questions, with the questions of each; None if they were asked the same."""
+    if len({frozenset(sample.id for sample in run.suites[suite]) for run in runs}) < 2:
+        return None
+    asked: dict[str, list[str]] = {}
+    for run in runs:
+        own = suite_settings(run, suite) or {}
+        n = pluralize(len({sample.cluster for sample in run.suites[suite]}), "question")
+        asked.setdefault(f"{n} of {own.get('questions') or own.get('data') or suite}", []).append(run.name)
+    if len(asked) == 1:
+        return f"asked other questions (each {next(iter(asked))}, with other contents or settings)"
+    return f"asked other questions ({'; '.join(f'{joined(names)}: {what}' for what, names in asked.items())})"
 
 
 def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:

@@ -18,6 +18,7 @@ _COUNTERPARTS = ("jailbreak", "safety_awareness")  # axes whose side effects are
 MOST_HEADLINES = 4
 MOST_NAMED = 6  # arms that a title names
 MOST_WORSE = 4  # metrics that the summary names
+WITH_OTHER = ("sycophancy_rate", "accuracy_biased")  # beside which a tile has the share of replies that are neither
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,17 @@ class Headline:
 
     Attributes:
         levels: of the base, of what the main arm is compared with, and of the main arm.
-        difference: of the main arm from the base; None if there is none.
+        difference: of the main arm from the base; None if there is none, and `reason` then says why.
         note: names the judge.
+        other: of each arm, the share of replies that give neither answer; empty if that does not apply.
     """
 
     title: str
     levels: tuple[tuple[Arm, Estimate], ...]
     difference: PairedDifference | None
     note: str | None = None
+    reason: str | None = None
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -319,7 +323,12 @@ def headlines(comparison: Comparison) -> list[Headline]:
         note = row.judged_by if row.judges else None
         difference = None if arm is first else comparison.difference(row, arm.label, first.label)
         known = tuple((own, level) for own, level in levels if level is not None)
-        found.append(Headline(comparison.name_of(row), known, difference, note))
+        lacks = arm is not first and difference is None
+        reason = comparison.reason(row, arm.label, first.label) if lacks else None
+        other = comparison.row("other_rate", row.group, row.suite) if row.metric.name in WITH_OTHER else None
+        others = dict(zip([own.label for own in comparison.arms], other.estimates, strict=True)) if other else {}
+        shares = [f"{own.name} {share.text}" for own, _ in known if (share := others.get(own.label))]
+        found.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares)))
     return found
 
 

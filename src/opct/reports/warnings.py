@@ -9,20 +9,18 @@ from typing import Any
 
 from opct.config.schema import flat_settings
 from opct.errors import shorten
+from opct.evals.stats import FEW_CLUSTERS, decides
 from opct.judges.provenance import rules_weakness
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
 from opct.reports.metrics import axis_info
-from opct.reports.table import DECISIVE, setting_key
+from opct.reports.table import DECISIVE, other_questions, setting_key
 from opct.reports.training import training_warnings
 from opct.reports.wording import inside, joined
 from opct.runs.console import pluralize
 
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 """A standalone number, not one in a name or id ("gsm8k", "q0012", "facts/12")."""
-FEW_CLUSTERS = 100
-FEW_RIGHT = 0.2
-"""Share of clean questions answered right below which training has little to keep."""
 LEFT_OUT = (
     ("n_unscored", 0.02, "many replies are unscored, so in no rate ({})."),
     (
@@ -47,7 +45,6 @@ def find_warnings(comparison: Comparison) -> list[str]:
         *_different_samples(runs),
         *_small_samples(comparison),
         *_left_out(comparison),
-        *_unknown_answers(comparison),
         *_repeated_seeds(comparison),
         *training_warnings(comparison.arms, comparison.pairs),
     ]
@@ -134,18 +131,10 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
 
 
 def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings for runs whose samples differ from those of the first run."""
-    first = runs[0]
-    for run in runs[1:]:
-        shared = first.suites.keys() & run.suites.keys()
-        one, other = ({sample.id for suite in shared for sample in each.suites[suite]} for each in (first, run))
-        alone, missing = len(other - one), len(one - other)
-        if alone or missing:
-            yield (
-                f"{run.name} and {first.name} were not evaluated on the same samples: {pluralize(missing, 'sample')} "
-                f"of {first.name} missing, {alone:,} additional. Differences use the {len(one & other):,} shared "
-                "samples."
-            )
+    """Warnings for suites whose samples differ between runs."""
+    for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
+        if reason := other_questions([run for run in runs if suite in run.suites], suite):
+            yield f"{suite}: the runs were {reason}, so their rates are not compared: evaluate them alike."
 
 
 def _small_samples(comparison: Comparison) -> Iterator[str]:
@@ -160,8 +149,7 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
             least, most = min(small.values()), max(small.values())
             span = pluralize(least, "question") if least == most else f"{least} to {pluralize(most, 'question')}"
             yield (
-                f"{axis_info(axis).title}: only {span} (clusters) behind {joined(list(small))}: intervals are wide, "
-                "small effects cannot be seen."
+                f"{axis_info(axis).title}: only {span} (clusters) behind {joined(list(small))}, which {decides(most)}."
             )
 
 
@@ -179,16 +167,6 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
                 worst[arm.name] = (share, what)
         if worst:
             yield f"{axis_info(axis).title}: {text.format('; '.join(what for _, what in worst.values()))}"
-
-
-def _unknown_answers(comparison: Comparison) -> Iterator[str]:
-    row, first = comparison.row("accuracy_clean"), comparison.arms[0]
-    level = row and row.estimates[0]
-    if level and level.value is not None and level.value < FEW_RIGHT:
-        yield (
-            f"Sycophancy: {first.name} answers only {level.value:.0%} of the clean questions right (n = {level.n}), "
-            "and training teaches no answers: ask what the model knows, or put the facts into the questions."
-        )
 
 
 def _repeated_seeds(comparison: Comparison) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
-from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.pairs import ContrastivePair, question_options, write_pairs
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError, RunError
 from opct.methods.base import Method
@@ -64,11 +65,17 @@ TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 LEGEND = "kl: to the teacher, in nats a token; loss: the training objective; validation: the kl of held-out pairs"
+OF_SFT = "; excess_loss: the loss minus the teacher's on the same answers; below 0 they are memorised"
 
 
 @dataclass
 class TrainResult:
-    """Result of a training run."""
+    """Result of a training run.
+
+    Attributes:
+        best_step: the step with the lowest validation KL.
+        questions: the options of `opct eval` that ask the file which the pairs were made of; see `question_options`.
+    """
 
     run_dir: Path
     status: str
@@ -76,18 +83,24 @@ class TrainResult:
     total_steps: int
     metrics: dict[str, float] = field(default_factory=dict)
     best_step: int | None = None
+    questions: str = ""
 
     def render(self) -> str:
         """The result in a few lines for a terminal."""
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
         lines = [f"{self.status} after step {self.step} of {self.total_steps}" + (f": {numbers}" if numbers else "")]
         if self.best_step is not None:
-            lines.append(f"lowest validation KL after step {self.best_step}")
+            line = f"lowest validation KL after step {self.best_step}"
+            if self.best_step != self.step:
+                best = RunDir(self.run_dir).checkpoint_path(self.best_step)
+                line += f"; eval, chat and export take step {self.step}" + (f" unless given {best}" * best.is_dir())
+            lines.append(line)
         lines.append(f"run: {self.run_dir}")
         if self.status == "interrupted":
             lines.append("everything is saved; continue with --resume")
         else:
-            lines.append(f"next: opct eval {self.run_dir}    (your own questions: --questions FILE)")
+            asked = self.questions or "    (your own questions: --questions FILE)"
+            lines.append(f"next: opct eval {shlex.quote(str(self.run_dir))}{asked}")
         return "\n".join(lines)
 
 
@@ -148,7 +161,7 @@ def train(
             distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
-        for line in (*describe(setup), *slow_paths, LEGEND):
+        for line in (*describe(setup), *slow_paths, LEGEND + OF_SFT * (config.method == "sft")):
             progress.log(line)
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
@@ -278,7 +291,8 @@ class _Loop:
         self._save()
         status = "finished" if counters.step >= self.total else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
-        return TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step)
+        asked = question_options(rendered.pair for rendered in self.setup.data.pairs)
+        return TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step, asked)
 
     def _log_beginning(self) -> None:
         """Run the validation before the first step, and log the cost of offline answers."""

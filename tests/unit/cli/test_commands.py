@@ -8,6 +8,7 @@ import pytest
 from opct.api import EvalResult
 from opct.config.judge import JudgeConfig
 from opct.evals.config import EvalConfig
+from opct.runs.io import read_json
 from opct.runs.manifest import hardware
 from tests.unit.cli.running import run
 from tests.unit.reports.synthetic import write_run
@@ -100,7 +101,7 @@ def test_eval_passes_everything(fake, capsys):
         split="all",
     )
     named = {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32", "resume": True}
-    assert evaluate.call_args.kwargs == named
+    assert evaluate.call_args.kwargs == named | {"overwrite": False}
     assert capsys.readouterr().out.startswith("logs: o/evals")
 
 
@@ -153,9 +154,15 @@ def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, cap
     runs = [write_run(tmp_path, label, questions=4) for label in ("base", "opct")]
     page = tmp_path / "x.html"
     assert run("report", *runs, "--out", page) == 0
-    verdict, *files = capsys.readouterr().out.splitlines()
-    assert verdict.startswith("OPCT: sycophancy rate")
-    assert files == [f"page: {page}", f"card: {tmp_path / 'x.md'}", f"JSON: {tmp_path / 'x.json'}"]
+    *said, html, card, numbers = capsys.readouterr().out.splitlines()
+    content = read_json(tmp_path / "x.json")
+    assert said[: len(content["summary"])] == content["summary"]
+    assert said[-3:] == [
+        content["verdict"][0],
+        f"warning: {content['warnings'][0]}",
+        f"{len(content['warnings']) - 1} more warnings on the page",
+    ]
+    assert [html, card, numbers] == [f"page: {page}", f"card: {tmp_path / 'x.md'}", f"JSON: {tmp_path / 'x.json'}"]
     page.unlink()
     assert run("report", *runs, "--out", page, "--open") == 1
     assert f"{tmp_path / 'x.json'}, {tmp_path / 'x.md'} would be overwritten" in capsys.readouterr().err

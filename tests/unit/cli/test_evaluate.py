@@ -24,7 +24,7 @@ ROW = {
     "ci_low": 0.125,
     "ci_high": 0.5,
 }
-COUNTS = {"n": 7, "n_unscored": 1, "n_truncated": 2}
+COUNTS = {"n": 7, "n_clusters": 7, "n_unscored": 1, "n_truncated": 2}
 
 
 def results(label: str = "base") -> dict[str, Any]:
@@ -66,7 +66,8 @@ def test_a_result_as_tables():
     assert ["sycophancy_rate", "25.0%", "12.5", "to", "50.0", "7", "1", "2"] in lines
     assert ["consistency", "–", "no", "interval", "7", "1", "2"] in lines
     assert "of_a_family" not in text
-    assert "warning: look here" in text
+    assert text.startswith("warning: look here")
+    assert "note: 7 questions of s can decide differences of about" in text
     for name in ("capital", "river"):
         assert f"{name}: 2 samples, 1 truncated" in text
     assert lines.count(["includes/accuracy", "0.500", "2", "0"]) == 2

@@ -41,7 +41,10 @@ def test_the_settings_of_other_commands_are_shown_too(of, model, capsys, tmp_pat
 def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path: Path, capsys):
     path = tmp_path / "mine.yaml"
     assert run("init", path, "--model", "owner/model", "--method", "sft", "--preset", "paper_released") == 0
-    assert f"next: opct train {path} --dry-run" in capsys.readouterr().out
+    commands = re.findall(r"^(?:next:)? +opct (\w+ \S+)", capsys.readouterr().out, re.MULTILINE)
+    assert commands == [
+        *("eval owner/model", f"train {path}", f"train {path}", "eval runs/mine", "report runs/mine-base")
+    ]  # the base is known before a training is paid for
     given = ["output_dir=runs/mine", "model.name_or_path=owner/model", "method=sft"]
     expected = load_config(overrides=given, preset="paper_released")
     assert load_config(path) == expected
@@ -68,7 +71,11 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
     assert f"opct eval smollm2-135m-instruct --out runs/mine-base --questions '{questions}'\n" in shown
     assert f"opct eval runs/mine --questions '{questions}'\n" in shown
     assert "opct report runs/mine-base runs/mine\n" in shown
+    assert "test questions, which can decide differences of about" in shown
+    assert shown.count("expect an inconclusive report") == 1
     assert run("data", "check", tmp_path / "mine.pairs.jsonl") == 0
+    assert run("init", tmp_path / "again.yaml", "--data", tmp_path / "mine.pairs.jsonl") == 0
+    assert f"opct eval runs/again --questions '{questions}'\n" in capsys.readouterr().out
     path.unlink()
     assert run("init", path, "--questions", questions) == 1
     assert "mine.pairs.jsonl exists" in capsys.readouterr().err

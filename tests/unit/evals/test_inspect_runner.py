@@ -135,7 +135,11 @@ def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
     (summary,) = run_task(policy, f"{task_file}@capital", out_dir=tmp_path, limit=1)
     assert (summary["n"], summary["metrics"][0]["value"]) == (1, 0.0)
     assert policy.settings[0]["temperature"] == 0.0
-    assert [s["task"] for s in run_task(policy, str(task_file), out_dir=tmp_path)] == ["capital", "other"]
+    with pytest.raises(EvaluationError, match="holds another evaluation of capital"):
+        run_task(policy, f"{task_file}@capital", out_dir=tmp_path)
+    run_task(policy, f"{task_file}@capital", out_dir=tmp_path, limit=1)
+    both = run_task(policy, str(task_file), out_dir=tmp_path, overwrite=True)
+    assert [s["task"] for s in both] == ["capital", "other"]
 
 
 @pytest.mark.parametrize(

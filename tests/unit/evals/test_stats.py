@@ -15,6 +15,7 @@ from opct.evals.stats import (
     difference_over_seeds,
     paired_difference,
     pooled_over_seeds,
+    smallest_decided,
     unseen_share,
     widened,
 )
@@ -325,3 +326,19 @@ def test_the_interval_covers_the_difference_of_the_methods(of_seeds, against_see
     held = np.array([drawn(rng, of_seeds, against_seeds) for _ in range(DRAWS)]).mean(axis=0)
     assert 0.93 <= held[0] <= 0.99
     assert held[1] < 0.85
+
+
+@pytest.mark.parametrize(("n", "changed"), [(20, 8), (50, 20), (200, 80), (200, 20)])
+def test_the_smallest_difference_that_is_decided_is_that_of_the_paired_interval(n, changed):
+    """Of n questions `changed` are graded otherwise, more and more of them for the better, until the interval excludes
+    0; the next smaller difference, two questions less, is not decided."""
+
+    def low(better: int) -> float:
+        after = {str(i): float(i < better) for i in range(n)}
+        before = {str(i): float(better <= i < changed) for i in range(n)}
+        return paired_difference(after, before, {key: key for key in after}).ci_low or 0.0
+
+    decided = next(better for better in range(changed + 1) if low(better) > 0)
+    difference = (2 * decided - changed) / n
+    assert difference - 2 / n <= smallest_decided(n, changed / n) <= difference + 0.5 / n
+    assert smallest_decided(1) == 1.0

@@ -2,19 +2,26 @@
 
 import json
 import os
+import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from inspect_ai.log import read_eval_log, write_eval_log
 
 from opct.attack.store import AttackDir
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
+from opct.data.questions import Question
 from opct.errors import EvaluationError
+from opct.evals.config import EvalConfig
+from opct.evals.run import evaluate, make_tasks
 from opct.reports.listing import list_runs, results
 from opct.runs.io import append_jsonl, atomic_write, write_json
 from opct.runs.run_dir import RunDir
 from tests.unit.cli.running import run as opct
+from tests.unit.evals.fakes import FakePolicy
 
 ROW = {"axis": "sycophancy", "suite": "sycophancy_short", "metric": "sycophancy_rate", "n_unscored": 0, "n": 60}
 
@@ -88,6 +95,52 @@ def test_a_run_is_running_while_a_process_works_in_it_and_damage_is_named(tmp_pa
     assert list_runs(tmp_path)[0].state.startswith("unreadable: ")
     with pytest.raises(EvaluationError, match="no folder"):
         list_runs(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_path: Path, capsys, is_trained: bool):
+    """The policy is interrupted at its fourth reply; each batch is of one."""
+    folder = tmp_path / "mine"
+    if is_trained:
+        make_run(folder, steps=2).release()
+    questions = [Question(f"q/{i}", f"What is {i}?", f"right{i}", (), (f"wrong{i}",), "t") for i in range(4)]
+    config = EvalConfig(suites=["sycophancy_short"], batch_size=1, kl_samples=0, browser_questions=0)
+    asked = []
+
+    def reply(prompt, seed):
+        asked.append(prompt)
+        if len(asked) == 4:
+            time.sleep(1)  # the log is written meanwhile
+            raise KeyboardInterrupt
+        return "Yes."
+
+    def evaluated():
+        tasks = make_tasks(config, questions)
+        evaluate(FakePolicy(reply), config, out_dir=folder, tasks=tasks, resume=True)
+        return len(tasks[0].dataset)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluated()
+    [entry] = list_runs(tmp_path)
+    assert entry.kind == ("train" if is_trained else "eval")
+    assert entry.state == ("finished" if is_trained else "running")  # the process of this test
+    log = next((folder / "evals" / "unfinished").glob("*.eval"))
+    content = read_eval_log(str(log))
+    content.eval.metadata["opct"]["process"]["host"] = "elsewhere"
+    write_eval_log(content, str(log))
+    [entry] = list_runs(tmp_path)
+    assert re.fullmatch(r"stopped in sycophancy_short, \d of 16 samples", entry.evaluation)
+    assert (entry.state, entry.resume) == (
+        "finished" if is_trained else "stopped",
+        "the same `opct eval` command with --resume",
+    )
+    assert opct("runs", tmp_path) == 0
+    assert f"  evaluation: {entry.evaluation}" in capsys.readouterr().out.splitlines()
+    evaluated()
+    [entry] = list_runs(tmp_path)
+    assert (entry.state, entry.evaluation, entry.resume) == ("finished", None, None)
+    assert opct("runs", tmp_path) == 0
+    assert "  questions: given" in capsys.readouterr().out.splitlines()
 
 
 def test_a_value_without_an_interval_and_runs_in_a_folder_named_evals_are_listed(tmp_path: Path, capsys):

@@ -9,10 +9,12 @@ import pytest
 import yaml
 
 from opct.errors import EvaluationError
-from opct.reports.build import report
+from opct.reports.build import in_short, report
 from opct.reports.card import Exported, model_card_text
 from opct.reports.compare import compare
 from opct.reports.page import axis_view
+from opct.runs.io import read_json
+from tests.progress import Noted
 from tests.unit.reports.small import problem, run, sample
 from tests.unit.reports.synthetic import HOSTILE
 
@@ -209,6 +211,15 @@ def test_the_json_holds_the_numbers_of_the_page(page):
     assert len(row["arms"]["opct"]["run_values"]) == len(row["differences"][2]["seeds"][0]["differences"]) == 2
     assert len(content["runs"]) == 5
     assert content["verdict"][0] in text_of(page)
+
+
+def test_a_script_is_told_what_the_command_line_prints(folders, tmp_path, capsys):
+    noted = Noted()
+    page = report(folders, tmp_path / "a.html", progress=noted)
+    assert noted.told == in_short(read_json(page.with_suffix(".json")))
+    assert capsys.readouterr() == ("", "")
+    report(folders, tmp_path / "b.html")
+    assert capsys.readouterr().err.splitlines() == noted.told
 
 
 def test_the_card_has_front_matter_results_and_citation(page):

@@ -8,7 +8,7 @@ import pytest
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
 from opct.reports.table import PairedDifference, read_difference
-from opct.reports.verdict import verdict
+from opct.reports.verdict import summary, verdict
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import problem, run, sample, with_row_settings, without_families
 from tests.unit.reports.synthetic import make_records, run_of
@@ -39,14 +39,52 @@ def held_out(own):
 
 
 def test_differences_are_paired_by_sample_and_count_what_could_not_be_paired():
-    """Base is swayed on q1..q4, q5 is unscored; OPCT on q1 only, q6 is its own.
+    """Base is swayed on q1..q4, q5 is unscored; OPCT on q1 only.
 
-    Shared and scored: q1..q4, differences 0, -1, -1, -1: mean -0.75, n = 4. Unpaired: q5 and q6.
+    Scored in both: q1..q4, differences 0, -1, -1, -1: mean -0.75, n = 4. Unpaired: q5.
     """
     base = [sample(f"q{i}", suggested=1.0) for i in range(1, 5)] + [sample("q5", suggested=None)]
-    opct = [sample(f"q{i}", suggested=float(i == 1)) for i in range(1, 7)]
+    opct = [sample(f"q{i}", suggested=float(i == 1)) for i in range(1, 6)]
     found = difference(compare([run("base", base), run("opct", opct, 1)]))
-    assert (found.value, found.n, found.left_out) == (-0.75, 4, 2)
+    assert (found.value, found.n, found.left_out) == (-0.75, 4, 1)
+
+
+FIRST, OTHER = {"questions": "a.csv:test"}, {"questions": "b.csv:test"}
+
+
+@pytest.mark.parametrize(
+    ("base", "opct", "expected"),
+    [
+        (range(6), range(6), (1.0, 6, -1.0)),
+        (range(6), range(3), (1.0, 3, -1.0)),  # fewer of the same: the base is cut to them
+        (range(2), range(6), (1.0, 2, -1.0)),
+        (range(6), range(3, 9), (0.5, 6, None)),  # an overlap by chance
+        (range(6), range(6, 9), (0.5, 6, None)),
+    ],
+)
+def test_rates_beside_a_difference_are_of_the_same_questions(base, opct, expected):
+    """The base is swayed on q0..q2 and q6, and on every question that it shares with a smaller arm; OPCT never is."""
+    n = min(len(base), len(opct))
+    nested = set(opct) <= set(base) or set(base) <= set(opct)
+    swayed = range(6) if nested else range(3)
+    runs = [
+        run("base", [sample(f"q{i}", suggested=float(i in swayed)) for i in base], settings=FIRST),
+        run("opct", [sample(f"q{i}") for i in opct], 1, settings=FIRST if nested else OTHER),
+    ]
+    found = compare(runs)
+    row = found.row(RATE, "held_out")
+    paired = difference(found)
+    level = row.estimates[0]
+    assert (level.value, level.n, None if paired is None else paired.value) == expected
+    text = "\n".join(find_warnings(found))
+    if paired is not None:
+        assert (paired.n, row.estimates[1].n) == (n, n)
+        assert ("samples that" in text) == (len(base) != len(opct))
+    else:
+        reason = found.reason(row, "opct", "base")
+        assert all(f"{len(asked)} questions of {file}" in reason for asked, file in ((base, "a.csv"), (opct, "b.csv")))
+        assert reason in text
+        assert reason in " ".join(summary(found))
 
 
 def test_seeds_are_averaged_per_sample_before_they_are_compared():
@@ -183,7 +221,7 @@ def test_a_run_that_did_not_measure_a_metric_or_was_asked_other_samples_is_named
     assert "OPCT is not pooled: opct-3 did not measure it" in compare([*seeds[:4], bare]).row(RATE).explanation
     moved = tuple(replace(s, id=f"{s.id}/other") for s in seeds[4].samples)
     found = compare([*seeds[:4], replace(seeds[4], samples=moved)])
-    assert found.reason(found.row(RATE, "held_out"), "opct", "base") == "no sample of opct-3 was scored in Base too"
+    assert found.reason(found.row(RATE, "held_out"), "opct", "base").startswith("asked other questions (each 24")
 
 
 def test_what_some_seeds_scored_is_counted_beside_it(seeds):

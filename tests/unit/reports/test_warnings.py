@@ -24,8 +24,8 @@ def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
     base = replace(run("base", [sample(f"q{i}", suggested=1.0) for i in range(5)]), warnings=("the judge was slow",))
     text = warnings(base, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1))
     assert "base0: the judge was slow" in text
-    assert "Sycophancy: only 5 questions (clusters) behind Held-out families: intervals are wide" in text
-    assert "opct1 and base0 were not evaluated on the same samples: 2 samples of base0 missing, 4 additional." in text
+    assert "Sycophancy: only 5 questions (clusters) behind Held-out families, which can decide" in text
+    assert "t: the runs were asked other questions (base0: 5 questions of t; opct1: 7 questions of t)" in text
 
 
 def test_settings_that_differ_are_said_once(three):
@@ -36,7 +36,7 @@ def test_settings_that_differ_are_said_once(three):
         return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
 
     found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
-    said = [text for text in find_warnings(found) if "differ" in text]
+    said = [text for text in find_warnings(found) if "differ:" in text or "differs" in text]
     assert said[0] == (
         "The evaluation settings of the runs differ: tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: "
         "6). They are not strictly comparable: evaluate them alike."
@@ -72,13 +72,6 @@ def test_shares_of_unscored_and_cut_replies_are_named(three):
     text = warnings(three[0], replace(opct, rows=spoilt, path=Path("opct-1")))
     assert "Sycophancy: many replies are unscored, so in no rate (OPCT 40 of 399 (10.0%) of Sycophancy rate" in text
     assert "Sycophancy: many replies were truncated (OPCT 100 of 399 (25.1%)" in text
-
-
-def test_a_base_that_does_not_know_the_answers_is_named():
-    """One right of ten; at two of ten nothing is said."""
-    few, more = (run("base", [sample(f"q{i}", "clean", correct=float(i < n)) for i in range(10)]) for n in (1, 2))
-    assert "Sycophancy: Base answers only 10% of the clean questions right (n = 10), and training" in warnings(few)
-    assert "teaches no answers" not in warnings(more)
 
 
 def test_no_base_other_models_and_a_seed_counted_twice_are_named():

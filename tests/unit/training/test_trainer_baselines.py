@@ -226,7 +226,7 @@ def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_c
 
 @pytest.mark.parametrize(
     ("method", "metric"),
-    [("opct", "kl"), ("offpolicy", "kl"), ("sft", "forward_kl"), ("dpo", "loss"), ("act", "distance")],
+    [("opct", "kl"), ("offpolicy", "kl"), ("sft", "excess_loss"), ("dpo", "loss"), ("act", "distance")],
 )
 def test_training_on_several_axes_says_what_each_did(make_config, own_pairs, method: str, metric: str):
     data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.5, "balance_axes": True}

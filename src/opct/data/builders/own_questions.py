@@ -15,13 +15,16 @@ PASSES, STEPS = 3, (10, 30)
 """How often each pair is seen, and the fewest and the most steps."""
 
 
-def own_question_pairs(questions: Sequence[Question]) -> list[ContrastivePair]:
+def own_question_pairs(questions: Sequence[Question], file: Sequence[str] = ()) -> list[ContrastivePair]:
     """Pairs of the train split: each question in every training family, and its identity pair.
+
+    Args:
+        file: see `build_sycophancy`.
 
     Raises:
         DataError: no question is in the train split, or one has no wrong answer that can be suggested.
     """
-    pairs = build_sycophancy(questions, split="train", per_question=None)
+    pairs = build_sycophancy(questions, split="train", per_question=None, file=file)
     return [*pairs, *(clean_pair(question) for question in of_split(questions, "train", "questions"))]
 
 

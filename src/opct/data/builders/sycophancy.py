@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from opct.data.pairs import ContrastivePair
+from opct.data.pairs import QUESTION_FILE, ContrastivePair
 from opct.data.perturb.families import chosen_families, rotation
 from opct.data.perturb.sycophancy import (
     ANSWER_FORMATS,
@@ -28,6 +29,7 @@ def build_sycophancy(
     seed: int = 0,
     per_question: int | None = 1,
     split: str | None = None,
+    file: Sequence[str] = (),
 ) -> list[ContrastivePair]:
     """Sycophancy pairs from questions.
 
@@ -37,6 +39,7 @@ def build_sycophancy(
         seed: fixes phrasings, layouts, suggested answers and the order of options.
         per_question: families for each question, in rotation; None for all.
         split: only the questions of this split; None or "all" for all.
+        file: what `meta` of each pair says of where the questions are from; see `QUESTION_FILE`.
 
     Raises:
         DataError: a name is unknown, no question is left, or (all at once) a question has no wrong answer that can be
@@ -56,7 +59,7 @@ def build_sycophancy(
             except DataError as error:
                 faults.append((f"question {question.id!r}", str(error).partition(": ")[2]))
     refuse("these questions", faults)
-    return pairs
+    return [replace(pair, meta={**pair.meta, QUESTION_FILE: list(file)}) for pair in pairs] if file else pairs
 
 
 def sycophancy_pair(question: Question, family: str, *, answer_format: str = "short", seed: int = 0) -> ContrastivePair:

@@ -1,0 +1,69 @@
+"""What a suite or task asks, and whether a folder holds its results on something else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inspect_ai import Task
+from inspect_ai.dataset import Sample
+from inspect_ai.log import EvalLog
+from inspect_ai.log import EvalSample as LogSample
+from pydantic_core import to_jsonable_python
+
+from opct.errors import EvaluationError, shorten
+from opct.evals.logs import OPCT, full_name, log_name, read_log
+from opct.runs.run_dir import RunDir
+
+SAMPLING = ("seed", "greedy", "max_completion_tokens")
+"""Settings that change replies to the same prompts, by their names in the metadata of our tasks."""
+
+
+def refuse_other_questions(folder: str | Path, tasks: Iterable[Task], limit: int | None = None) -> None:
+    """Refuse to replace results of the same suite on other prompts, answers or settings of sampling.
+
+    Args:
+        limit: only so many samples of each task are asked.
+
+    Raises:
+        EvaluationError: with each such suite, and what differs.
+    """
+    unlike = []
+    for task in tasks:
+        path = RunDir(folder).evals_dir / log_name(full_name(task.name, task.registry_name))
+        try:
+            log = read_log(path) if path.is_file() else None
+        except EvaluationError:  # damaged or not finished: there is nothing to lose
+            continue
+        if log is not None and (differs := _difference(log, task, list(task.dataset)[:limit])):
+            unlike.append(f"{task.name} ({differs})")
+    if unlike:
+        raise EvaluationError(
+            f"{folder} holds another evaluation of {', '.join(unlike)}. Keep it and name another folder (--out), or "
+            "replace it (--overwrite)."
+        )
+
+
+def _difference(log: EvalLog, task: Task, samples: Sequence[Sample]) -> str:
+    """What a task asks otherwise than a log, in words; empty if it is the same."""
+    then, now = log.eval.metadata or {}, to_jsonable_python(task.metadata or {})
+    is_same = _prompts_hash(log.samples or []) == _prompts_hash(samples)
+    if is_same and all(then.get(name) == now.get(name) for name in SAMPLING):
+        return ""
+    names = [name for name in {**now, **then} if name != OPCT and then.get(name) != now.get(name)]
+    said = [f"{name}: {shorten(then.get(name))} then, {shorten(now.get(name))} now" for name in names]
+    return "; ".join(said) or "other questions than now"
+
+
+def _prompts_hash(samples: Sequence[Sample | LogSample]) -> str:
+    """A hash of all prompts with their answers, in any order, each once."""
+    return hashlib.sha256("\n".join(sorted({*map(_asked, samples)})).encode("utf-8", "replace")).hexdigest()
+
+
+def _asked(sample: Sample | LogSample) -> str:
+    opening = sample.input if isinstance(sample.input, str) else [(m.role, m.text) for m in sample.input]
+    metadata: Mapping[str, Any] = sample.metadata or {}  # of our tasks: the turns after the model's own, too
+    return json.dumps([opening, sample.target, metadata.get("prompt")])
