@@ -13,7 +13,7 @@ from torch import Tensor
 from opct import losses
 from opct.config.schema import LossConfig, TrainConfig
 from opct.data.pairs import ContrastivePair, Message
-from opct.data.render import RenderedPair, Renderer, render_pairs, thinking_mask
+from opct.data.render import RenderedPair, Renderer, render_pairs
 from opct.errors import DataError
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
@@ -197,8 +197,7 @@ def completion_mask(
         return (False,) * len(completion.token_ids)
     if not loss.mask_thinking:
         return (True,) * len(completion.token_ids)
-    inside = renderer.opens_thinking(prompt)
-    return tuple(thinking_mask(renderer.pieces(completion.token_ids), inside=inside, tags=renderer.thinking_tags))
+    return tuple(renderer.outside_reasoning(prompt, completion.token_ids))
 
 
 def answer_open_turns(
@@ -212,7 +211,7 @@ def answer_open_turns(
         seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
         answers = sampler.sample(before, seeds, sampling(config, policy), batch_tokens=config.rollout.batch_tokens)
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
-            prompts[i][at]["content"] = answer.text
+            prompts[i][at]["content"] = policy.renderer.split(prompts[i][:at], answer.token_ids).answer
         turn += 1
     filled = list(pairs)
     for i, prompt in enumerate(prompts):

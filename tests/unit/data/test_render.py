@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from opct.data.pairs import ContrastivePair
-from opct.data.render import Overlong, Renderer, render_pairs, split_reply, thinking_mask, thinking_tags_of
+from opct.data.reasoning import Reasoning, named_in
+from opct.data.render import Overlong, Renderer, render_pairs, split_reply
 from opct.errors import DataError, ModelError
 from tests.tiny import tiny_pairs, tiny_tokenizer
 
@@ -134,6 +135,7 @@ def test_every_pair_that_the_template_refuses_is_named():
     assert fault.endswith("no system (and 1 more like it: pair 'three')")
 
 
+TAGS = Reasoning.of_tags(("<think>", "</think>"))
 PIECES = ["Well", "<th", "ink>", "hm", "</", "think>", " yes", "<|im_end|>"]
 
 
@@ -152,23 +154,22 @@ PIECES = ["Well", "<th", "ink>", "hm", "</", "think>", " yes", "<|im_end|>"]
     ],
 )
 def test_thinking_is_masked_to_the_token(pieces: list[str], inside: bool, expected: list[int]):
-    assert thinking_mask(pieces, inside=inside) == [bool(x) for x in expected]
+    assert TAGS.outside(pieces, inside=inside) == [bool(x) for x in expected]
 
 
 @pytest.mark.parametrize("tags", [("", ""), ("<think>", ""), ("", "x")])
 @pytest.mark.timeout(5)
 def test_empty_tags_come_to_an_end(tags):
-    assert len(thinking_mask(["a <think>", "b"], inside=False, tags=tags)) == 2
+    assert len(Reasoning.of_tags(tags).outside(["a <think>", "b"])) == 2
 
 
 def test_a_block_is_opened_by_the_template_or_a_prefill_and_never_by_the_user(renderer: Renderer):
-    tags = ("<think>", "</think>")
-    assert not renderer.opens_thinking([message("user", "What does <think> mean?")], tags)
-    assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")], tags)
-    assert not renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>x</think>Well")], tags)
+    assert not renderer.opens_thinking([message("user", "What does <think> mean?")])
+    assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")])
+    assert not renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>x</think>Well")])
     opening = tiny_tokenizer()
     opening.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
-    assert Renderer(opening).opens_thinking([message("user", "Hi")], tags)
+    assert Renderer(opening).opens_thinking([message("user", "Hi")])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_templates_that_fail_are_one_clear_error(template: str, said: str):
 def test_a_template_that_ignores_the_messages_is_refused():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "always the same"
-    with pytest.raises(DataError, match="renders both prompts of every pair alike"):
+    with pytest.raises(DataError, match="renders both prompts alike in 3 of 3 pairs"):
         render_pairs(tiny_pairs(3), Renderer(tokenizer), max_completion_tokens=5, context_length=99)
 
 
@@ -210,12 +211,11 @@ QWEN = (
         (QWEN, ("<think>", "</think>")),
         ("{{ m.content.split('[/THINK]')[-1] }}", ("[THINK]", "[/THINK]")),
         ("{{ '<seed:think>' }}", ("<seed:think>", "</seed:think>")),
-        ("{{ m.content }}<thinker>", ("<think>", "</think>")),
+        ("{{ '<think>' }}", ("<think>", "</think>")),
     ],
 )
 def test_thinking_tags_are_those_of_the_chat_template(template: str, tags: tuple[str, str]):
-    """The last names none, and gets the most common ones."""
-    assert thinking_tags_of(template) == tags
+    assert named_in(template) == Reasoning.of_tags(tags)
 
 
 def test_arguments_reach_the_chat_template_and_a_misspelt_one_is_an_error():
