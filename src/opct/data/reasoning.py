@@ -99,7 +99,7 @@ _TAG = re.compile(  # <think>, [/THINK], ◁think▷, <seed:think>, <|START_THIN
     re.IGNORECASE,
 )
 HARMONY = Reasoning(
-    r"(?:<\|start\|>\w*)?<\|channel\|>",
+    r"(?:<\|end\|>)?(?:<\|start\|>\w*)?<\|channel\|>(?:[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>)?",
     r"(?:<\|end\|>)?(?:<\|start\|>\w*)?<\|channel\|>\s*final[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
 )
 """gpt-oss: channels, and all but `final` are reasoning."""

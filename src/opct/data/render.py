@@ -99,7 +99,7 @@ class Renderer:
             for other in (self._probe(messages) for _ in range(RENDERINGS - 1)):
                 if other != first:
                     at = _common(first, other)
-                    return shorten(first[max(0, at - 20) :], 60)
+                    return shorten(first[max(0, at - 20) : at + 20])
         return None
 
     def text(self, messages: Sequence[Message]) -> str:
@@ -119,21 +119,21 @@ class Renderer:
         """Token ids of the prompt, special tokens included, up to where the completion begins."""
         return list(self.tokenizer(self.text(messages), add_special_tokens=False)["input_ids"])
 
-    def end_of_turn(self) -> int | None:
-        """The added token that the template writes after the last assistant message; None if it writes none.
+    def end_of_turn(self) -> list[int]:
+        """The added tokens that the template writes after the last assistant message, in their order.
 
         A token that belongs to the reasoning does not count: gpt-oss writes `<|end|>` after its reasoning, too.
         """
         try:
             text = self._written(PROBES[-1])
         except DataError:
-            return None
+            return []
         if SAID not in text:
-            return None
+            return []
         tail = text[text.rfind(SAID) + len(SAID) :]
         added, marks = self.tokenizer.added_tokens_decoder, "".join(self.reasoning)
         ids = self.tokenizer(tail, add_special_tokens=False)["input_ids"]
-        return next((i for i in ids if i in added and re.escape(added[i].content) not in marks), None)
+        return [i for i in ids if i in added and re.escape(added[i].content) not in marks]
 
     def opens_thinking(self, prompt: Sequence[Message], reasoning: Reasoning | None = None) -> bool:
         """Whether the completion begins inside a reasoning block.

@@ -250,7 +250,7 @@ def rollout_row(
         "sample": rollout.index,
         "prompt": list(rollout.pair.prompt),
         "teacher_prompt": list(rollout.pair.teacher_prompt),
-        **completion_row(rollout.completion, policy, logprobs=logprobs),
+        **completion_row(rollout.completion, rollout.pair.prompt, policy, logprobs=logprobs),
         "kl": None if kl is None else [round(x, 5) for x in kl],
         "in_loss": list(rollout.mask),
         "seed": rollout.completion.seed,
@@ -258,9 +258,15 @@ def rollout_row(
     }
 
 
-def completion_row(completion: Completion, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
+def completion_row(
+    completion: Completion, prompt: Sequence[Message], policy: Policy, *, logprobs: bool
+) -> dict[str, Any]:
+    """A completion as it is stored: `completion` is the answer, `reasoning` is there if it has some."""
+    said = policy.renderer.split(prompt, completion.token_ids)
+    has_reasoning = said.reasoning or said.is_unfinished
     row = {
-        "completion": completion.text,
+        "completion": said.answer if has_reasoning else completion.text,
+        **({"reasoning": said.reasoning} if has_reasoning else {}),
         "tokens": policy.renderer.pieces(completion.token_ids),
         "token_ids": list(completion.token_ids),
         "stop_reason": completion.stop_reason,

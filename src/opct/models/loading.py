@@ -521,8 +521,10 @@ def stop_tokens_of(
             tokenizer.name_or_path,
             words,
         )
+    ids = (named - ordinary | {tokenizer.eos_token_id}) - {None}
     closing = (renderer or Renderer(tokenizer)).end_of_turn()
-    ids = (named - ordinary | {tokenizer.eos_token_id, closing}) - {None}
+    if ids.isdisjoint(closing):  # else the model gets that far: `<|END_RESPONSE|><|END_OF_TURN|>`
+        ids.update(closing[:1])
     if not ids:
         raise ModelError(
             f"{tokenizer.name_or_path}: tokenizer, model and chat template name no special token that ends an answer, "

@@ -143,8 +143,10 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
         context_length=limit - (config.teacher.engine == "rollout"),
     )
     found = {id(rendered.pair): rendered for rendered in kept}
-    pairs, *others = [[found[id(pair)] for pair in part if id(pair) in found] for part in parts]
-    data = TrainingData(config, read.hashes, pairs, *others, left_out)
+    pairs, anchors, validation, validation_anchors = (
+        [found[id(pair)] for pair in part if id(pair) in found] for part in parts
+    )
+    data = TrainingData(config, read.hashes, pairs, anchors, validation, validation_anchors, left_out)
     if not data.pairs:
         raise DataError(
             f"All {len(read.pairs)} training pairs are longer than the model's context of {limit} tokens (completion "
