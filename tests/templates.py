@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.tiny import tiny_tokenizer
 
 CHANNELS = (
@@ -61,10 +63,12 @@ def tokenizer_that_strips():
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
     tokenizer.train_from_iterator(["this is the answer to what the user asks, and it is short."] * 4, trainer)
-    tokenizer.add_tokens(bytes_)
+    written = json.loads(tokenizer.to_str())
+    vocabulary = written["model"]["vocab"]
+    vocabulary |= {f"<0x{i:02X}>": len(vocabulary) + i for i in range(256)}
+    tokenizer = Tokenizer.from_str(json.dumps(written))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<s>",

@@ -464,7 +464,10 @@ def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, mode
     rows = len(model.get_input_embeddings().weight)
     held = 0 if adapter is None else _embeddings_in(adapter, model)
     if held > rows:
-        model.resize_token_embeddings(held, mean_resizing=False)  # the adapter's take their place
+        model.resize_token_embeddings(held, mean_resizing=False)
+        with torch.no_grad():  # the base's own for new tokens: the same in every load, as its hash is
+            for table in {model.get_input_embeddings().weight, model.get_output_embeddings().weight}:
+                table[rows:] = table[:rows].mean(0)
         rows = held
     if adapter is not None and max(tokenizer.get_vocab().values()) >= rows:
         base = load_tokenizer(config).get_vocab()
