@@ -20,6 +20,7 @@ from rich.console import Console
 from opct.cli.app import main
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
+from opct.data.reasoning import Reasoning
 from opct.errors import (
     ConfigError,
     DataError,
@@ -397,7 +398,7 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
     own = EvalConfig(chat_template_kwargs={"content": 1})
     with pytest.raises(EvaluationError, match="enough"):
         module.ensure_evaluated("base", tmp_path, config, own, progress=NullProgress())
-    assert (opened[0].thinking_tags, opened[0].chat_template_kwargs) == (("[T]", "[/T]"), {"content": 1})
+    assert (opened[0].reasoning, opened[0].chat_template_kwargs) == (Reasoning.of_tags(("[T]", "[/T]")), {"content": 1})
 
 
 @pytest.mark.parametrize("name", ["target", "target.chat_template_kwargs"])

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from opct.attack.config import Refine, Sampling, TargetConfig
 from opct.attack.protocol import CUT, Reply
 from opct.data.pairs import Prompt
-from opct.data.render import THINKING_TAGS, closes_unopened, split_reply, without_thinking
+from opct.data.reasoning import THINKING_TAGS, closes_unopened, split_text, without_thinking
+from opct.data.render import split_reply
 from opct.errors import EvaluationError
 from opct.evals.tasks.common import as_chat
 from opct.judges.client import Failure, ModelClient, run_all
@@ -48,7 +49,7 @@ class LocalModel:
         thinking_tags: tuple[str, str] | None = None,
     ):
         self.policy, self.sampling, self.source = policy, sampling, source or policy.name
-        self.thinking_tags = thinking_tags or policy.renderer.thinking_tags
+        self.thinking_tags = thinking_tags
         self.max_tokens = sampling.max_completion_tokens
 
     def identity(self) -> dict[str, Any]:
@@ -177,6 +178,9 @@ class InspectModel:
                 "the closing tag is then not an answer), or false if replies begin outside of thinking. Earlier "
                 "attempts may hold such cut replies: start over with another --out, or with --overwrite."
             )
+        if opens is None and self.config.thinking_tags is None and not is_parsed:
+            split = split_text(said)
+            return split.answer, split.is_unfinished
         return without_thinking(said, tags, template_opens=bool(opens) and not is_parsed)
 
 

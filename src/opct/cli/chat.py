@@ -92,9 +92,11 @@ def talk(
             [completion] = model.generate(
                 [tuple(history)], seeds=[seed + len(history)], max_completion_tokens=max_completion_tokens, **sampling
             )
-        histories[name] = [*history, {"role": "assistant", "content": completion.text}]
+        said = model.renderer.split(history, completion.token_ids)
+        histories[name] = [*history, {"role": "assistant", "content": said.answer}]  # templates drop old reasoning
         cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""
-        shown[name].append(f"{name}> {completion.text}{cut}")
+        thought = f"(reasoning: {said.reasoning})\n" if said.reasoning else ""
+        shown[name].append(f"{name}> {thought}{said.answer}{cut}")
 
     console.print(HELP, markup=False, style="dim")
     questions: list[str] = []

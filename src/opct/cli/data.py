@@ -211,10 +211,10 @@ def show(
     pair = _chosen(_pairs(source), source, id, index)
     config = load_settings(TrainConfig, *settings_words(settings or [], {"model.name_or_path": model}))
     if not sample:
-        from opct.data.render import Renderer
-        from opct.models.loading import load_tokenizer
+        from opct.models.from_run import adapter_now
+        from opct.models.loading import load_renderer
 
-        print_rich(pair_text(pair, Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)))
+        print_rich(pair_text(pair, load_renderer(config.model, adapter_now(config.model.adapter))))
         return
     from opct.methods.rollouts import sampled_rollout
     from opct.models.from_run import adapter_folder

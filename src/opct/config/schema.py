@@ -7,6 +7,7 @@ Field names follow TRL, PEFT and Transformers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -18,6 +19,9 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 Q4_MODEL = "smollm2-135m-instruct-q4_1"
 """The same model quantised to Q4_1 and dequantised: a file on PyPI. Published results were measured on it."""
 
+TEMPLATE_DATE = "2026-01-01"
+"""The day that chat templates with a date are told, so that a prompt has the same tokens on every day."""
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Tag = Annotated[str, StringConstraints(min_length=1)]
 
@@ -26,6 +30,11 @@ def _different(tags: tuple[str, str]) -> tuple[str, str]:
     if tags[0] == tags[1]:
         raise ValueError("two different tags, an opening and a closing one")
     return tags
+
+
+def _iso(date: str) -> str:
+    datetime.fromisoformat(date)
+    return date
 
 
 ThinkingTags = Annotated[tuple[Tag, Tag], AfterValidator(_different)]
@@ -64,6 +73,11 @@ class ModelConfig(Section):
         {},
         description="Passed to the chat template of every prompt, such as `{enable_thinking: false}`. Evaluation, "
         "attack and chat of a run use its own.",
+    )
+    template_date: Annotated[str, AfterValidator(_iso)] = Field(
+        TEMPLATE_DATE,
+        description="The day that a chat template with a date (Llama 3, gpt-oss) is told instead of today's, so that a "
+        "run, its evaluation and the base's have the same prompts on any day: `YYYY-MM-DD`.",
     )
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model. A run folder that is loaded cannot turn it on."

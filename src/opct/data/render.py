@@ -1,31 +1,63 @@
 """Chat messages to token ids. Nothing else in the package tokenises a prompt.
 
 A completion is appended as token ids and never tokenised again: the ids that were sampled are the ids that are scored.
+The same messages give the same ids on any day: a template that writes a date gets a fixed one (`model.template_date`).
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from opct.config.schema import TEMPLATE_DATE
 from opct.data.pairs import ContrastivePair, Message
+from opct.data.reasoning import FIELDS, THINKING_TAGS, Reasoning, SplitReply, between, named_in, of_response_template
 from opct.data.tables import Fault, refuse
-from opct.errors import DataError, ModelError
+from opct.errors import DataError, ModelError, shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+# Replaces the template's own `strftime_now`. It ends with a newline, which Jinja drops (trim_blocks), so that the
+# template still begins a line.
+CLOCK = (
+    "{% macro strftime_now(format) %}{% set clock = namespace(text=format) %}"
+    "{% for directive, value in opct_clock.items() %}{% set clock.text = clock.text.replace(directive, value) %}"
+    "{% endfor %}{{ clock.text }}{% endmacro %}\n"
+)
+DIRECTIVES = "aAbBcdDeFGhHIjmMpRSTuUVwWxXyYzZ"
+ASKED, SAID, THOUGHT = ("Which planet is largest?", "Jupiter is.", "It has rings.")
+PROBES: tuple[tuple[Message, ...], ...] = (
+    ({"role": "system", "content": "Be brief."}, {"role": "user", "content": ASKED}),
+    (
+        {"role": "user", "content": ASKED},
+        {"role": "assistant", "content": SAID},
+        {"role": "user", "content": "And then?"},
+    ),
+    ({"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}),
+)
+"""Conversations that identify a chat template by what it writes for them: every role, a second turn, a prefill."""
+RENDERINGS = 16  # of a probe, to find text that changes; a choice between two is missed once in 2^15
+
 
 class Renderer:
-    """Renders prompts with the chat template of one tokenizer.
+    """Renders prompts with the chat template of one tokenizer, and takes replies apart.
 
     Args:
         chat_template_kwargs: passed to the template of every prompt.
-        thinking_tags: opening and closing tag of a reasoning block; by default those that the template names.
+        thinking_tags: opening and closing tag of a reasoning block; by default what the model uses, see `reasoning`.
+        date: the day (and time) in ISO format that the template is told.
+
+    Attributes:
+        reasoning: how the model marks its reasoning: as the tokenizer's `response_template` says, else the known form
+            that the chat template names, else what the template writes around a message's reasoning, else `<think>`.
 
     Raises:
         ModelError: the tokenizer has no chat template, or it does not use one of the arguments.
@@ -35,7 +67,8 @@ class Renderer:
         self,
         tokenizer: PreTrainedTokenizerBase,
         chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
-        thinking_tags: tuple[str, str] | None = None,
+        thinking_tags: Sequence[str] | None = None,
+        date: str = TEMPLATE_DATE,
     ):
         if not tokenizer.chat_template:
             raise ModelError(
@@ -49,13 +82,25 @@ class Renderer:
                     f"chat_template_kwargs: the chat template of {tokenizer.name_or_path} does not use {name!r}; check "
                     "its spelling, or leave it out."
                 )
-        self.tokenizer, self.chat_template_kwargs = tokenizer, dict(chat_template_kwargs)
-        self.thinking_tags = thinking_tags or thinking_tags_of(template)
+        self.tokenizer, self.chat_template_kwargs, self.date = tokenizer, dict(chat_template_kwargs), date
+        self.reasoning = Reasoning.of_tags(thinking_tags) if thinking_tags else self._reasoning()
 
     @property
     def template_hash(self) -> str:
-        """First 12 hex digits of the SHA-256 of the chat template."""
-        return hashlib.sha256(str(self.tokenizer.chat_template).encode()).hexdigest()[:12]
+        """First 12 hex digits of the SHA-256 of what the template makes of `PROBES`: text and token ids."""
+        texts = [self._probe(messages) for messages in PROBES]
+        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        return hashlib.sha256(repr((texts, ids)).encode()).hexdigest()[:12]
+
+    def changing_text(self) -> str | None:
+        """What differs between two renderings of the same messages; None if nothing does."""
+        for messages in PROBES:
+            first = self._probe(messages)
+            for other in (self._probe(messages) for _ in range(RENDERINGS - 1)):
+                if other != first:
+                    at = _common(first, other)
+                    return shorten(first[max(0, at - 20) : at + 20])
+        return None
 
     def text(self, messages: Sequence[Message]) -> str:
         """The prompt as the template writes it, up to where the completion begins.
@@ -65,18 +110,130 @@ class Renderer:
         Raises:
             DataError: the template fails or writes nothing, or a turn is still to be sampled.
         """
-        import jinja2
-
         if any(m["content"] is None for m in messages):
             raise DataError("A turn with content null must be sampled from the policy before it can be rendered.")
         prefill = messages[-1]["role"] == "assistant"
+        return self._written(messages, add_generation_prompt=not prefill, continue_final_message=prefill)
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of the prompt, special tokens included, up to where the completion begins."""
+        return list(self.tokenizer(self.text(messages), add_special_tokens=False)["input_ids"])
+
+    def end_of_turn(self) -> list[int]:
+        """The added tokens that the template writes after the last assistant message, in their order.
+
+        A token that belongs to the reasoning does not count: gpt-oss writes `<|end|>` after its reasoning, too.
+        """
         try:
+            text = self._written(PROBES[-1])
+        except DataError:
+            return []
+        if SAID not in text:
+            return []
+        tail = text[text.rfind(SAID) + len(SAID) :]
+        added, marks = self.tokenizer.added_tokens_decoder, "".join(self.reasoning)
+        ids = self.tokenizer(tail, add_special_tokens=False)["input_ids"]
+        return [i for i in ids if i in added and re.escape(added[i].content) not in marks]
+
+    def opens_thinking(self, prompt: Sequence[Message], reasoning: Reasoning | None = None) -> bool:
+        """Whether the completion begins inside a reasoning block.
+
+        The template opens it in the generation prompt, or a prefill in its message. Marks that a user writes do not
+        count.
+        """
+        form, text = reasoning or self.reasoning, self.text(prompt)
+        prefill = prompt[-1]["role"] == "assistant"
+        earlier = prompt[:-1] if prefill else prompt
+        try:
+            before = self._written(earlier) if earlier else ""
+        except DataError:  # the template wants another message there
+            before = text
+        begun = text[_common(text, before) :] or (prompt[-1]["content"] if prefill else "")
+        return form.is_open(begun) if begun else re.search(rf"(?:{form.opening})\s*\Z", text) is not None
+
+    def outside_reasoning(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> list[bool]:
+        """True for each token of a completion to `prompt` that touches no reasoning block; shape [tokens]."""
+        return self.reasoning.outside(self.pieces(token_ids), inside=self.opens_thinking(prompt))
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as text, special tokens visible.
+
+        The pieces join to the decoded text: a character that spans tokens is in the piece of its last token.
+        """
+        pieces = self._pieces(token_ids, in_context=False)
+        if "".join(pieces) != self._text_of(token_ids, skip_special_tokens=False):  # it strips spaces at a beginning
+            pieces = self._pieces(token_ids, in_context=True)
+        return pieces
+
+    def _pieces(self, token_ids: Sequence[int], *, in_context: bool) -> list[str]:
+        """Decode token by token; `in_context`: after the last tokens that have a text, which is then taken off."""
+        pieces: list[str] = []
+        context, start, before = 0, 0, ""
+        for end in range(1, len(token_ids) + 1):
+            text = self._text_of(token_ids[context:end], skip_special_tokens=False)
+            if text.endswith("\ufffd") and end < len(token_ids) and end - start < 4:
+                pieces.append("")
+                continue
+            pieces.append(text[len(before) :])
+            if not in_context or text != before:  # a token without text is no context: a space would be stripped
+                context = start if in_context else end
+            start = end
+            before = self._text_of(token_ids[context:start], skip_special_tokens=False) if in_context else ""
+        return pieces
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The completion as a person reads it: special tokens are left out, but for those that mark reasoning."""
+        text = self._text_of(token_ids, skip_special_tokens=False)
+        inside = self.reasoning.closes_unopened(text)
+        if not self.reasoning.spans(text, inside=inside):
+            return self._text_of(token_ids, skip_special_tokens=True).strip()
+        pieces = self.pieces(token_ids)
+        outside = self.reasoning.outside(pieces, inside=inside)
+        shown = [not out or i not in self._special for i, out in zip(token_ids, outside, strict=True)]
+        return "".join(itertools.compress(pieces, shown)).strip()
+
+    def split(
+        self, prompt: Sequence[Message], token_ids: Sequence[int], reasoning: Reasoning | None = None
+    ) -> SplitReply:
+        """Separate the answer of a completion to `prompt` from its reasoning.
+
+        Args:
+            reasoning: the form to look for; the renderer's by default.
+        """
+        form = reasoning or self.reasoning
+        pieces, inside = self.pieces(token_ids), self.opens_thinking(prompt, form)
+        text = "".join(pieces)
+        if not (spans := form.spans(text, inside=inside)):
+            return SplitReply(self.decode(token_ids), "", False)
+        outside = form.outside(pieces, inside=inside)
+        shown = [out and i not in self._special for i, out in zip(token_ids, outside, strict=True)]
+        answer = "".join(itertools.compress(pieces, shown)).strip()
+        return SplitReply(answer, form.unmarked(text, spans), spans[-1][1] > len(text))
+
+    @functools.cached_property
+    def _special(self) -> frozenset[int]:
+        added = self.tokenizer.added_tokens_decoder
+        return frozenset(self.tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+
+    def _text_of(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        options = {"skip_special_tokens": skip_special_tokens, "clean_up_tokenization_spaces": False}
+        return cast(str, self.tokenizer.decode(list(token_ids), **options))
+
+    def _written(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
+        """What the template writes for the messages.
+
+        Raises:
+            DataError: it fails, or writes nothing.
+        """
+        import jinja2
+
+        own: dict[str, Any] = {"add_generation_prompt": False, **options, **self.chat_template_kwargs}
+        try:
+            template = self.tokenizer.get_chat_template()
+            if "strftime_now" in template:
+                own |= {"chat_template": CLOCK + template, "opct_clock": _directives(self.date)}
             text = self.tokenizer.apply_chat_template(
-                cast("list[dict[str, str]]", [dict(m) for m in messages]),
-                tokenize=False,
-                add_generation_prompt=not prefill,
-                continue_final_message=prefill,
-                **cast("dict[str, Any]", self.chat_template_kwargs),
+                cast("list[dict[str, str]]", [dict(m) for m in messages]), tokenize=False, **own
             )
         except (
             *(jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError),
@@ -90,147 +247,61 @@ class Renderer:
             raise DataError(f"The model's chat template writes nothing for the roles [{_roles(messages)}].")
         return cast(str, text)
 
-    def render(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of the prompt, special tokens included, up to where the completion begins."""
-        return list(self.tokenizer(self.text(messages), add_special_tokens=False)["input_ids"])
+    def _probe(self, messages: Sequence[Message]) -> str:
+        """What the template makes of a probe; what it refuses is a text, too."""
+        try:
+            return self.text(messages)
+        except DataError as error:
+            return f"refused: {error}"
 
-    def opens_thinking(self, prompt: Sequence[Message], tags: tuple[str, str] | None = None) -> bool:
-        """Whether the completion begins inside a reasoning block.
+    def _reasoning(self) -> Reasoning:
+        template, added = str(self.tokenizer.chat_template), " ".join(self.tokenizer.get_added_vocab())
+        found = of_response_template(getattr(self.tokenizer, "response_template", None)) or named_in(template)
+        return found or self._written_reasoning() or named_in(added) or Reasoning.of_tags(THINKING_TAGS)
 
-        The template opens it in the generation prompt, or a prefill in its message. Tags that a user writes do not
-        count.
-        """
-        tags = tags or self.thinking_tags
-        if prompt and prompt[-1]["role"] == "assistant":
-            said = prompt[-1]["content"] or ""
-            return said.rfind(tags[0]) > said.rfind(tags[1])
-        return self.text(prompt).rstrip().endswith(tags[0])
-
-    def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token as text, special tokens visible.
-
-        The pieces join to the decoded text: a character that spans tokens is in the piece of its last token.
-        """
-        pieces, start = [], 0
-        for end in range(1, len(token_ids) + 1):
-            piece = self._text_of(token_ids[start:end], skip_special_tokens=False)
-            if piece.endswith("\ufffd") and end < len(token_ids) and end - start < 4:
-                pieces.append("")
-                continue
-            pieces.append(piece)
-            start = end
-        return pieces
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The completion as a person reads it, special tokens left out."""
-        return self._text_of(token_ids, skip_special_tokens=True).strip()
-
-    def _text_of(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return cast(str, self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+    def _written_reasoning(self) -> Reasoning | None:
+        """The form in which the template writes the reasoning of a message, if it does."""
+        user, said = PROBES[-1]
+        try:
+            start = self._written([user], add_generation_prompt=True)
+            text = self._written([user, {**said, **dict.fromkeys(FIELDS, THOUGHT)}])
+        except DataError:
+            return None
+        thought, answer = text.find(THOUGHT), text.rfind(SAID)
+        if not 0 <= thought < answer:
+            return None
+        common = _common(start, text[:thought])
+        return between(text[common:thought], text[thought + len(THOUGHT) : answer])
 
 
-def _roles(messages: Sequence[Message]) -> str:
+def _directives(date: str) -> dict[str, str]:
+    """What each directive of `strftime` stands for on that day; `%-d` is `%d` without zeros in front."""
+    day = datetime.fromisoformat(date)
+    found = {f"%{letter}": day.strftime(f"%{letter}") for letter in DIRECTIVES}
+    bare = {f"%-{name[1]}": value.lstrip("0") or "0" for name, value in found.items() if value.isdigit()}
+    return found | bare | {"%f": "000000", "%%": "%"}
+
+
+def _common(a: str, b: str) -> int:
+    """Number of first characters that two texts share."""
+    if a.startswith(b):
+        return len(b)
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _roles(messages: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(str(message["role"]) for message in messages)
 
 
-# -------------------------------------------------------------------------------------------------------- reasoning
-
-THINKING_TAGS = ("<think>", "</think>")
-_TAG = re.compile(r"([<\[◁])/?((?:\w+:)?(?:think|thinking|thought|reasoning))([>\]▷])", re.IGNORECASE)
-
-
-def thinking_tags_of(template: str) -> tuple[str, str]:
-    """The tags of reasoning blocks that a chat template names first, such as `[THINK]`; `THINKING_TAGS` if none."""
-    found = _TAG.search(template)
-    if found is None:
-        return THINKING_TAGS
-    left, name, right = found.groups()
-    return f"{left}{name}{right}", f"{left}/{name}{right}"
-
-
-class SplitReply(NamedTuple):
-    """A reply without its reasoning blocks, the text of these, and whether the reply ended inside one."""
-
-    answer: str
-    reasoning: str
-    is_unfinished: bool
-
-
-def thinking_mask(pieces: Sequence[str], *, inside: bool, tags: tuple[str, str] = THINKING_TAGS) -> list[bool]:
-    """True for each completion token outside of reasoning blocks; shape [tokens].
-
-    Every token that touches a block is False, tags included. A block that is never closed lasts to the end.
-
-    Args:
-        inside: the completion begins inside a block; see `Renderer.opens_thinking`.
-    """
-    return _outside(pieces, _thinking_spans("".join(pieces), tags, inside=inside))
-
-
 def split_reply(
-    renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], tags: tuple[str, str] | None = None
+    renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], tags: Sequence[str] | None = None
 ) -> SplitReply:
     """Separate a completion's answer from its reasoning.
 
     Args:
-        tags: of the reasoning; the renderer's by default.
+        tags: of the reasoning; the renderer's form by default.
     """
-    tags = tags or renderer.thinking_tags
-    inside, pieces = renderer.opens_thinking(prompt, tags), renderer.pieces(token_ids)
-    text = "".join(pieces)
-    spans = _thinking_spans(text, tags, inside=inside)
-    if not spans:
-        return SplitReply(renderer.decode(token_ids), "", False)
-    kept = [token for token, is_kept in zip(token_ids, _outside(pieces, spans), strict=True) if is_kept]
-    reasoning = "".join(text[start:end] for start, end in spans).replace(tags[0], "").replace(tags[1], "")
-    return SplitReply(renderer.decode(kept), reasoning.strip(), spans[-1][1] > len(text))
-
-
-def without_thinking(
-    text: str, tags: tuple[str, str] = THINKING_TAGS, *, template_opens: bool = False
-) -> tuple[str, bool]:
-    """As `split_reply`, for a reply given as text: (answer, whether it ended inside a block).
-
-    Args:
-        template_opens: the reply begins inside a block that the chat template opened.
-    """
-    kept, at = [], 0
-    spans = _thinking_spans(text, tags, inside=template_opens)
-    for begin, end in spans:
-        kept.append(text[at:begin])
-        at = end
-    return "".join([*kept, text[at:]]).strip(), bool(spans) and spans[-1][1] > len(text)
-
-
-def closes_unopened(text: str, tags: tuple[str, str] = THINKING_TAGS) -> bool:
-    """Whether a reply closes a thinking block before it opens one: its template may have opened it."""
-    before, closed, _ = text.partition(tags[1])
-    return bool(closed) and tags[0] not in before
-
-
-def _outside(pieces: Sequence[str], hidden: Sequence[tuple[int, int]]) -> list[bool]:
-    """True for each piece that touches none of the spans."""
-    mask, start = [], 0
-    for piece in pieces:
-        end = start + len(piece)
-        mask.append(not any(a < max(end, start + 1) and start < b for a, b in hidden))
-        start = end
-    return mask
-
-
-def _thinking_spans(text: str, tags: tuple[str, str], *, inside: bool) -> list[tuple[int, int]]:
-    opening, closing = tags
-    spans: list[tuple[int, int]] = []
-    at = 0
-    while True:
-        begin = 0 if inside else text.find(opening, at)
-        if begin < 0:
-            return spans
-        end = text.find(closing, begin)
-        if end < 0:
-            return [*spans, (begin, len(text) + 1)]
-        spans.append((begin, end + len(closing)))
-        at, inside = max(end + len(closing), begin + 1), False  # at least one character on: a tag may be empty
+    return renderer.split(prompt, token_ids, Reasoning.of_tags(tags) if tags else None)
 
 
 # ------------------------------------------------------------------------------------------------------------ pairs
@@ -264,11 +335,13 @@ def render_pairs(
         context_length: the model's limit, in tokens.
 
     Raises:
-        DataError: the chat template refuses pairs; lists them all.
+        DataError: the chat template refuses pairs, or writes the same for both prompts of a pair whose messages
+            differ, which would train as an identity pair; lists them all.
     """
     kept: list[RenderedPair] = []
     left_out: list[Overlong] = []
     faults: list[Fault] = []
+    alike: list[ContrastivePair] = []
     for pair in pairs:
         sampled_turns = sum(m["content"] is None for m in pair.prompt)
         filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in pair.prompt]
@@ -277,6 +350,8 @@ def render_pairs(
         except DataError as error:
             faults.append((f"pair {pair.id!r}", str(error)))
             continue
+        if prompt_ids == teacher_ids and filled != [dict(m) for m in pair.teacher_prompt]:
+            alike.append(pair)
         room = max_completion_tokens
         longest = max(len(teacher_ids), len(prompt_ids) + sampled_turns * room) + room
         if longest > context_length:
@@ -284,10 +359,19 @@ def render_pairs(
         else:
             kept.append(RenderedPair(pair, None if sampled_turns else prompt_ids, teacher_ids))
     refuse("pairs that cannot be rendered", faults)
-    different = [one for one in kept if not one.pair.is_identity]
-    if different and all(one.prompt_ids == one.teacher_ids for one in different):
-        raise DataError(
-            "The model's chat template renders both prompts of every pair alike, so there is nothing to learn: check "
-            "that the template uses the messages."
-        )
+    if alike:
+        raise DataError(_rendered_alike(alike, sum(not pair.is_identity for pair in pairs)))
     return kept, left_out
+
+
+def _rendered_alike(alike: Sequence[ContrastivePair], n: int) -> str:
+    """What is wrong with pairs whose two prompts are the same to the model; `n` pairs have different messages."""
+    sides = [(pair.prompt, pair.teacher_prompt) for pair in alike]
+    only = [m for a, b in sides for m in (*a, *b) if (m in a) != (m in b)]
+    roles = " and ".join(sorted({str(m["role"]) for m in only})) or "any"
+    shown = ", ".join(repr(pair.id) for pair in alike[:3]) + (" ..." if len(alike) > 3 else "")
+    return (
+        f"The model's chat template renders both prompts alike in {len(alike)} of {n} pairs whose messages differ "
+        f"({shown}): it does not write what differs in their {roles} messages, so there is nothing to learn from them. "
+        "Say it in a role that the template writes, such as user, or leave these pairs out."
+    )

@@ -37,7 +37,6 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolChoice, ToolInfo
 
 from opct.data.pairs import Message, Prompt
-from opct.data.render import split_reply
 from opct.errors import EvaluationError
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class PolicyAPI(ModelAPI):
         reason = STOP_REASONS[completion.stop_reason]
         if reason == "max_tokens" and room < asked:
             reason = "model_length"
-        said = split_reply(self.policy.renderer, prompt, completion.token_ids)
+        said = self.policy.renderer.split(prompt, completion.token_ids)
         text, stopped = _cut_at(said.answer, config.stop_seqs or ())
         return self._output(
             text, "stop" if stopped else reason, completion.prompt_tokens, completion.token_ids, said.reasoning

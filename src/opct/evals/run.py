@@ -434,7 +434,7 @@ def about_run(run: RunDir, policy: Policy | Model, about: About) -> dict[str, An
 
 
 def _computed_with(policy: Policy | Model) -> dict[str, Any]:
-    """Dtype, quantisation, device, chat template, its arguments and thinking tags; unknown for a model of Inspect."""
+    """How replies are computed, prompts rendered and reasoning told from answers; unknown for a model of Inspect."""
     if isinstance(policy, Model):
         return {}
     dtype = str(policy.dtype).removeprefix("torch.")
@@ -444,7 +444,8 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
         "device": str(policy.device),
         "template_hash": policy.renderer.template_hash,
         "chat_template_kwargs": policy.renderer.chat_template_kwargs,
-        "thinking_tags": list(policy.renderer.thinking_tags),
+        "template_date": policy.renderer.date,
+        "reasoning": list(policy.renderer.reasoning),
     }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from opct.config.loader import load_config
 from opct.config.schema import ModelConfig
 from opct.data.duplicates import read_trained_texts
+from opct.data.reasoning import Reasoning
 from opct.errors import EvaluationError, RunError
 from opct.evals.run import About
 from opct.models.from_run import adapter_base, load_policy
@@ -45,9 +46,13 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
     if not isinstance(target, str | Path):
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
-        for name in ("quantization", "chat_template_kwargs", "thinking_tags"):
-            kept = getattr(target if name == "quantization" else target.renderer, name)
-            if settings.get(name) not in (None, kept):
+        tags = settings.get("thinking_tags")
+        for name, kept, given in (
+            ("quantization", target.quantization, settings.get("quantization")),
+            ("chat_template_kwargs", target.renderer.chat_template_kwargs, settings.get("chat_template_kwargs")),
+            ("thinking_tags", target.renderer.reasoning, tags and Reasoning.of_tags(tags)),
+        ):
+            if given not in (None, kept):
                 raise EvaluationError(f"A loaded policy keeps its {name}, {kept}: load it with another value.")
         return target
     progress.stage(f"load {target}")

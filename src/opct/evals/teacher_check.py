@@ -10,7 +10,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.data.hazards import is_stem
@@ -118,12 +118,15 @@ def teacher_sanity_check(
 def ask_policy(
     policy: Policy, prompts: Sequence[Prompt], seeds: Sequence[int], tokens: int = 64, **settings: Any
 ) -> list[Completion | None]:
-    """As `Policy.generate`, with answers of at most `tokens` tokens; None where the context has no room for one."""
+    """As `Policy.generate`, with answers of at most `tokens` tokens, without their reasoning; None where the context
+    has no room for one.
+    """
     room = policy.context_length - tokens
     fitting = [i for i, prompt in enumerate(prompts) if len(policy.renderer.render(prompt)) <= room]
     own, own_seeds = [prompts[i] for i in fitting], [seeds[i] for i in fitting]
     found = policy.generate(own, seeds=own_seeds, max_completion_tokens=tokens, **settings)
-    answers = dict(zip(fitting, found, strict=True))
+    said = [policy.renderer.split(p, c.token_ids).answer for p, c in zip(own, found, strict=True)]
+    answers = dict(zip(fitting, [replace(c, text=text) for c, text in zip(found, said, strict=True)], strict=True))
     return [answers.get(i) for i in range(len(prompts))]
 
 

@@ -127,6 +127,7 @@ def rows_of(data: TrainingData) -> list[dict[str, Any]]:
         for rendered in data.batch(step):
             pair = rendered.pair
             info = {"index": len(rows), "pair": json.dumps(pair.to_json(), ensure_ascii=False)}
+            info["template_date"] = data.config.model.template_date
             prompt = [message | {"content": message["content"] or ""} for message in pair.prompt]
             rows.append({"data_source": f"opct/{pair.axis}", "prompt": prompt, "extra_info": info})
     return rows

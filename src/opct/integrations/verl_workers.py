@@ -27,11 +27,13 @@ class PairLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         pair = checked_pair(json.loads(row["extra_info"]["pair"]))
-        renderer = Renderer(self.tokenizer, self.apply_chat_template_kwargs)
+        date = row["extra_info"]["template_date"]
+        renderer = Renderer(self.tokenizer, self.apply_chat_template_kwargs, date=date)
         prompt = [dict(message) for message in pair.prompt]
         for at, message in enumerate(prompt):
             if message["content"] is None:
-                message["content"] = renderer.decode((await self._answer(renderer.render(prompt[:at]), row)).token_ids)
+                answer = await self._answer(renderer.render(prompt[:at]), row)
+                message["content"] = renderer.split(prompt[:at], answer.token_ids).answer
         prompt_ids = renderer.render(prompt)
         answer = await self._answer(prompt_ids, row, sampling_params)
         return AgentLoopOutput(

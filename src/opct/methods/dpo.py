@@ -69,7 +69,7 @@ class Preference(Rollout):
         return sum(self.mask) + sum(self.rejected_mask)
 
     def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        row = completion_row(self.rejected, policy, logprobs=logprobs)
+        row = completion_row(self.rejected, self.pair.prompt, policy, logprobs=logprobs)
         return {"rejected": row | {"in_loss": list(self.rejected_mask), "seed": self.rejected.seed}}
 
     @classmethod

@@ -13,7 +13,7 @@ from torch import Tensor
 from opct import losses
 from opct.config.schema import LossConfig, TrainConfig
 from opct.data.pairs import ContrastivePair, Message
-from opct.data.render import RenderedPair, Renderer, render_pairs, thinking_mask
+from opct.data.render import RenderedPair, Renderer, render_pairs
 from opct.errors import DataError
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
@@ -197,8 +197,7 @@ def completion_mask(
         return (False,) * len(completion.token_ids)
     if not loss.mask_thinking:
         return (True,) * len(completion.token_ids)
-    inside = renderer.opens_thinking(prompt)
-    return tuple(thinking_mask(renderer.pieces(completion.token_ids), inside=inside, tags=renderer.thinking_tags))
+    return tuple(renderer.outside_reasoning(prompt, completion.token_ids))
 
 
 def answer_open_turns(
@@ -212,7 +211,7 @@ def answer_open_turns(
         seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
         answers = sampler.sample(before, seeds, sampling(config, policy), batch_tokens=config.rollout.batch_tokens)
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
-            prompts[i][at]["content"] = answer.text
+            prompts[i][at]["content"] = policy.renderer.split(prompts[i][:at], answer.token_ids).answer
         turn += 1
     filled = list(pairs)
     for i, prompt in enumerate(prompts):
@@ -251,7 +250,7 @@ def rollout_row(
         "sample": rollout.index,
         "prompt": list(rollout.pair.prompt),
         "teacher_prompt": list(rollout.pair.teacher_prompt),
-        **completion_row(rollout.completion, policy, logprobs=logprobs),
+        **completion_row(rollout.completion, rollout.pair.prompt, policy, logprobs=logprobs),
         "kl": None if kl is None else [round(x, 5) for x in kl],
         "in_loss": list(rollout.mask),
         "seed": rollout.completion.seed,
@@ -259,9 +258,15 @@ def rollout_row(
     }
 
 
-def completion_row(completion: Completion, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
+def completion_row(
+    completion: Completion, prompt: Sequence[Message], policy: Policy, *, logprobs: bool
+) -> dict[str, Any]:
+    """A completion as it is stored: `completion` is the answer, `reasoning` is there if it has some."""
+    said = policy.renderer.split(prompt, completion.token_ids)
+    has_reasoning = said.reasoning or said.is_unfinished
     row = {
-        "completion": completion.text,
+        "completion": said.answer if has_reasoning else completion.text,
+        **({"reasoning": said.reasoning} if has_reasoning else {}),
         "tokens": policy.renderer.pieces(completion.token_ids),
         "token_ids": list(completion.token_ids),
         "stop_reason": completion.stop_reason,

@@ -21,7 +21,7 @@ from opct.config.loader import load_config
 from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
-from opct.models.loading import base_of, cannot_load, quiet_peft, resolve_model, with_weights
+from opct.models.loading import base_of, cannot_load, fit_vocabulary, quiet_peft, resolve_model, with_weights
 from opct.models.provenance import changed_files, fingerprint_weights
 from opct.runs.io import did_you_mean
 from opct.runs.manifest import without_secrets
@@ -224,6 +224,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         tokenizer = AutoTokenizer.from_pretrained(trained.weights)
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=loaded_as, **own).float().eval()
         if trained.is_adapter:
+            fit_vocabulary(base, tokenizer, model, trained.weights)
             model = PeftModel.from_pretrained(model, trained.weights).eval()
     expected = _log_probs(model, tokenizer, base)
     with LibraryErrors(ModelError, f"Cannot merge the adapter in {trained.weights}", "Export it with --adapter."):
@@ -250,7 +251,7 @@ def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig
 
     from opct.data.render import Renderer
 
-    renderer, found = Renderer(tokenizer, base.chat_template_kwargs), []
+    renderer, found = Renderer(tokenizer, base.chat_template_kwargs, date=base.template_date), []
     for question in QUESTIONS:
         ids = torch.tensor([renderer.render(({"role": "user", "content": question},))])
         with torch.no_grad():

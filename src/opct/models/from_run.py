@@ -46,7 +46,7 @@ def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **se
         return _of_run(run, run.checkpoint_named(path), trained.model, settings, load)
     own: dict[str, Any] = {"name_or_path": path}
     if (folder / "adapter_config.json").is_file():
-        kept = trained.model.model_dump(include={"chat_template_kwargs", "quantization"})
+        kept = trained.model.model_dump(include={"chat_template_kwargs", "quantization", "template_date"})
         own = {**adapter_base(folder), "adapter": path, **kept}
     return load(load_settings(ModelConfig, base={**own, **settings}))
 

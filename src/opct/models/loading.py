@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfig
+from opct.data.render import Renderer
 from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
 from opct.models.backbone import full_tensor
@@ -33,6 +34,7 @@ from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
 from opct.models.memory import reuse_freed_memory
 from opct.runs.console import STDERR_HANDLER
+from opct.runs.io import read_json
 from opct.runs.run_dir import RunDir, run_of
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # PEFT imports it; it
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
+NAME = "pretrained_model_name_or_path"
+VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 NAME_SIMILARITY = 0.6  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
 PROBED_SIZE = 2048  # hidden size of the timed product where the model's is not known
 CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest hidden size on a CPU; when to stop repeating the product
@@ -234,7 +238,7 @@ def _source(config: ModelConfig) -> dict[str, Any]:
     """Arguments of `from_pretrained` that locate the model."""
     check_libraries(config)
     return {
-        "pretrained_model_name_or_path": resolve_model(config.name_or_path, config.revision),
+        NAME: resolve_model(config.name_or_path, config.revision),
         "revision": config.revision,
         "trust_remote_code": config.trust_remote_code,
     }
@@ -248,14 +252,47 @@ def base_of(config: ModelConfig) -> tuple[str, str | None]:
     return name, None if Path(name).exists() else cached_commit(name, revision) or revision
 
 
-def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, without its weights."""
+def load_tokenizer(config: ModelConfig, adapter: Path | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, without its weights; that of an adapter, and its chat template, where it has them."""
     from transformers import AutoTokenizer
 
-    with cannot_load(f"the tokenizer of {config.name_or_path!r}"):
-        tokenizer = AutoTokenizer.from_pretrained(**_source(config))
+    has_own = adapter is not None and any((adapter / name).is_file() for name in VOCABULARY_FILES)
+    where, source = repr(config.name_or_path), _source(config)
+    if has_own:
+        where, source = f"the adapter {adapter}", source | {NAME: str(adapter), "revision": None}
+    with cannot_load(f"the tokenizer of {where}"):
+        tokenizer = AutoTokenizer.from_pretrained(**source)
         tokenizer("a")  # some faults of its files show only in use
+        if adapter is not None and not (has_own and tokenizer.chat_template):
+            template = _template_in(adapter) or (load_tokenizer(config).chat_template if has_own else None)
+            tokenizer.chat_template = template or tokenizer.chat_template
         return tokenizer
+
+
+def _template_in(adapter: Path) -> str | None:
+    """The chat template in the folder of an adapter that has no vocabulary of its own."""
+    file, settings = adapter / "chat_template.jinja", adapter / "tokenizer_config.json"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    return read_json(settings, error=ModelError).get("chat_template") if settings.is_file() else None
+
+
+def load_renderer(
+    config: ModelConfig, adapter: Path | None = None, thinking_tags: tuple[str, str] | None = None
+) -> Renderer:
+    """The tokenizer and chat template of a model, or of an adapter that has its own; no weights are loaded.
+
+    Raises:
+        ModelError: there is none that can be used, or it writes other text each time.
+    """
+    tokenizer = load_tokenizer(config, adapter)
+    renderer = Renderer(tokenizer, config.chat_template_kwargs, thinking_tags, config.template_date)
+    if changing := renderer.changing_text():
+        raise ModelError(
+            f"The chat template of {tokenizer.name_or_path} writes something else each time, near {changing}: the same "
+            "prompt would have other tokens in training and in evaluation. Take what is random out of the template."
+        )
+    return renderer
 
 
 def load_model_config(config: ModelConfig) -> PreTrainedConfig:
@@ -418,9 +455,29 @@ def quiet_peft() -> Iterator[None]:
         yield
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    """Raise ModelError if the model lacks embeddings for tokens of the tokenizer; added tokens do not count."""
+def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: Any, adapter: Path | None) -> None:
+    """Give the base as many embeddings as an adapter with tokens of its own holds; call it before that is attached.
+
+    Raises:
+        ModelError: the model lacks embeddings for tokens of the tokenizer (added ones count in an adapter's alone).
+    """
     rows = len(model.get_input_embeddings().weight)
+    held = 0 if adapter is None else _embeddings_in(adapter, model)
+    if held > rows:
+        model.resize_token_embeddings(held, mean_resizing=False)
+        with torch.no_grad():  # the base's own for new tokens: the same in every load, as its hash is
+            for table in {model.get_input_embeddings().weight, model.get_output_embeddings().weight}:
+                table[rows:] = table[:rows].mean(0)
+        rows = held
+    if adapter is not None and max(tokenizer.get_vocab().values()) >= rows:
+        base = load_tokenizer(config).get_vocab()
+        new = sorted(word for word, i in tokenizer.get_vocab().items() if i >= rows and word not in base)
+        if new:
+            raise ModelError(
+                f"The tokenizer of the adapter {adapter} has {len(new)} tokens that its base {config.name_or_path} has "
+                f"no embedding for ({', '.join(new[:3])}), and the adapter holds none either: save it again with "
+                "save_embedding_layers=True, or take the tokens out of its tokenizer."
+            )
     if tokenizer.vocab_size > rows:
         raise ModelError(
             f"The tokenizer of {tokenizer.name_or_path} has {tokenizer.vocab_size} tokens and its model {rows}: they "
@@ -428,14 +485,53 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
         )
 
 
-def stop_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> frozenset[int]:
-    """Tokens that end an answer: the tokenizer's, and those of the model's configuration."""
-    named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
-    ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
+def _embeddings_in(adapter: Path, model: Any) -> int:
+    """Rows of the input embeddings that the file of an adapter holds; 0 if none."""
+    from safetensors import safe_open
+
+    table = model.get_input_embeddings()
+    name = next(name for name, module in model.named_modules() if module is table)
+    file = adapter / "adapter_model.safetensors"
+    if not file.is_file():
+        return 0
+    with LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"), safe_open(file, "pt") as tensors:
+        keys = [key for key in tensors.keys() if key.endswith(f"{name}.weight")]  # noqa: SIM118 - no mapping
+        return max((tensors.get_slice(key).get_shape()[0] for key in keys), default=0)
+
+
+def stop_tokens_of(
+    tokenizer: PreTrainedTokenizerBase, *configs: Any, renderer: Renderer | None = None
+) -> frozenset[int]:
+    """Tokens that end an answer: those of the tokenizer and the configurations, and what the template writes after one.
+
+    A token of ordinary text is none, though a configuration names it: replies would end at a letter.
+
+    Args:
+        configs: the model's configuration and generation configuration.
+        renderer: the template's; that of the tokenizer by default.
+
+    Raises:
+        ModelError: there is none.
+    """
+    values = [getattr(config, "eos_token_id", None) for config in configs]
+    named = {i for value in values for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    ordinary = {i for i in named - special if 0 <= i < len(tokenizer)}
+    if ordinary:
+        words = ", ".join(f"{i} ({tokenizer.convert_ids_to_tokens(i)!r})" for i in sorted(ordinary))
+        log.warning(
+            "%s: the end-of-sequence token of its configuration is ordinary text: %s. Replies do not stop there.",
+            tokenizer.name_or_path,
+            words,
+        )
+    ids = (named - ordinary | {tokenizer.eos_token_id}) - {None}
+    closing = (renderer or Renderer(tokenizer)).end_of_turn()
+    if ids.isdisjoint(closing):  # else the model gets that far: `<|END_RESPONSE|><|END_OF_TURN|>`
+        ids.update(closing[:1])
     if not ids:
         raise ModelError(
-            f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could "
-            "ever stop."
+            f"{tokenizer.name_or_path}: tokenizer, model and chat template name no special token that ends an answer, "
+            "so none could ever stop: set eos_token in its tokenizer_config.json."
         )
     return frozenset(ids)
 

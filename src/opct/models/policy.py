@@ -75,7 +75,9 @@ class Policy:
     ):
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
         self.renderer = renderer or Renderer(tokenizer)
-        self.backbone = Backbone(model, dtype=dtype, stop_ids=loading.stop_ids(tokenizer, model))
+        configs = model.config, model.config.get_text_config(), model.generation_config
+        stops = loading.stop_tokens_of(tokenizer, *configs, renderer=self.renderer)
+        self.backbone = Backbone(model, dtype=dtype, stop_ids=stops)
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
         self.context_length = context_length(self.backbone.decoder.config)
         self._load_untrained: Callable[[], Policy] | None = None
@@ -126,18 +128,19 @@ class Policy:
         check_path(config.name_or_path)
         loading.choose_device(config.device)  # refused before anything is loaded
         config, adapter = loading.with_weights(config), adapter or config.adapter
-        tokenizer = loading.load_tokenizer(config)
-        renderer = Renderer(tokenizer, config.chat_template_kwargs, thinking_tags)  # refused before weights are loaded
+        folder = None if adapter is None else Path(adapter)
+        renderer = loading.load_renderer(config, folder, thinking_tags)  # refused before weights are loaded
         full = trainable and lora is None and adapter is None
         model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
+        with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
+            loading.fit_vocabulary(config, renderer.tokenizer, model, folder)
         if lora is not None or adapter is not None:
-            model = loading.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
+            model = loading.attach_adapter(model, lora, folder, seed=seed)
             own = model.peft_config[loading.TRAINED_ADAPTER]
             own.base_model_name_or_path, own.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
-            loading.check_vocabulary(tokenizer, model)
             name = config.name_or_path
-            return cls(model, tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
+            return cls(model, renderer.tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
 
     # -- contexts
 

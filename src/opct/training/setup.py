@@ -15,13 +15,13 @@ from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, s
 from opct.data.duplicates import near_test_items
 from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
-from opct.data.render import Overlong, RenderedPair, Renderer, render_pairs
+from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
-from opct.models.from_run import adapter_folder, read_adapter_config
+from opct.models.from_run import adapter_folder, adapter_now, read_adapter_config
 from opct.models.fsdp import shard, wants_shards
-from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_tokenizer
+from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_renderer
 from opct.models.policy import Policy, context_length
 from opct.models.teacher import Teacher, make_teacher
 from opct.models.vllm import local
@@ -132,30 +132,21 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
         ModelError: the model's tokenizer or configuration cannot be loaded.
     """
     read = load_training_pairs(config, given)
-    renderer = Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)
+    renderer = load_renderer(config.model, adapter_now(config.model.adapter))
     limit = context_length(load_model_config(config.model))
-    left_out: list[Overlong] = []
-
-    def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
-        kept, too_long = render_pairs(
-            pairs,
-            renderer,
-            max_completion_tokens=config.rollout.max_completion_tokens,
-            # an engine scores by sampling one more token, which is thrown away
-            context_length=limit - (config.teacher.engine == "rollout"),
-        )
-        left_out.extend(too_long)
-        return kept
-
-    data = TrainingData(
-        config,
-        read.hashes,
-        rendered(read.pairs),
-        rendered(read.anchors),
-        rendered(read.validation),
-        rendered(read.validation_anchors),
-        left_out,
+    parts = (read.pairs, read.anchors, read.validation, read.validation_anchors)
+    kept, left_out = render_pairs(
+        [pair for part in parts for pair in part],  # all at once, so that a fault is counted among all pairs
+        renderer,
+        max_completion_tokens=config.rollout.max_completion_tokens,
+        # an engine scores by sampling one more token, which is thrown away
+        context_length=limit - (config.teacher.engine == "rollout"),
     )
+    found = {id(rendered.pair): rendered for rendered in kept}
+    pairs, anchors, validation, validation_anchors = (
+        [found[id(pair)] for pair in part if id(pair) in found] for part in parts
+    )
+    data = TrainingData(config, read.hashes, pairs, anchors, validation, validation_anchors, left_out)
     if not data.pairs:
         raise DataError(
             f"All {len(read.pairs)} training pairs are longer than the model's context of {limit} tokens (completion "

@@ -16,7 +16,8 @@ from inspect_ai.model import (
 
 from opct.attack.config import Sampling, TargetConfig
 from opct.attack.models import InspectModel, LocalModel
-from opct.data.render import split_reply, without_thinking
+from opct.data.reasoning import without_thinking
+from opct.data.render import split_reply
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspect_runner import quiet
 from opct.models.inference.sampler import Completion

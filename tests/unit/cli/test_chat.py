@@ -7,6 +7,7 @@ from rich.console import Console
 
 from opct.cli.app import main
 from opct.cli.chat import talk
+from opct.data.reasoning import split_text
 from opct.errors import ModelError
 
 
@@ -31,7 +32,9 @@ class Model:
             raise ModelError("The prompt is too long.")
         self.sampling = sampling
         text = f"[{messages[-1]['content']}] of {len(messages)}, {'trained' if self.on else 'untrained'}"
-        return [SimpleNamespace(text=text, stop_reason=self.stop_reason)]
+        return [SimpleNamespace(token_ids=text, stop_reason=self.stop_reason)]
+
+    renderer = SimpleNamespace(split=lambda prompt, text: split_text(text))
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
 import json
-import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -146,13 +144,11 @@ def shown(monkeypatch):
         kept.update(pair=pair, renderer=renderer, completion=completion)
         return "the pair"
 
-    def load_tokenizer(config):
-        return config.name_or_path
+    def load_renderer(config, adapter):
+        return config.name_or_path, config.chat_template_kwargs
 
     monkeypatch.setattr("opct.cli.data.pair_text", render_pair)
-    renderer = SimpleNamespace(Renderer=lambda tokenizer, arguments: (tokenizer, arguments))
-    monkeypatch.setitem(sys.modules, "opct.data.render", renderer)
-    monkeypatch.setitem(sys.modules, "opct.models.loading", SimpleNamespace(load_tokenizer=load_tokenizer))
+    monkeypatch.setattr("opct.models.loading.load_renderer", load_renderer)
     return kept
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from types import SimpleNamespace
+
 import pytest
+from transformers.utils import chat_template_utils
 
 from opct.data.pairs import ContrastivePair
-from opct.data.render import Overlong, Renderer, render_pairs, split_reply, thinking_mask, thinking_tags_of
+from opct.data.reasoning import Reasoning, named_in
+from opct.data.render import Overlong, Renderer, render_pairs, split_reply
 from opct.errors import DataError, ModelError
+from tests.templates import DATED, NO_SYSTEM, tokenizer_of, tokenizer_that_strips
 from tests.tiny import tiny_pairs, tiny_tokenizer
 
 
@@ -134,6 +140,7 @@ def test_every_pair_that_the_template_refuses_is_named():
     assert fault.endswith("no system (and 1 more like it: pair 'three')")
 
 
+TAGS = Reasoning.of_tags(("<think>", "</think>"))
 PIECES = ["Well", "<th", "ink>", "hm", "</", "think>", " yes", "<|im_end|>"]
 
 
@@ -152,23 +159,22 @@ PIECES = ["Well", "<th", "ink>", "hm", "</", "think>", " yes", "<|im_end|>"]
     ],
 )
 def test_thinking_is_masked_to_the_token(pieces: list[str], inside: bool, expected: list[int]):
-    assert thinking_mask(pieces, inside=inside) == [bool(x) for x in expected]
+    assert TAGS.outside(pieces, inside=inside) == [bool(x) for x in expected]
 
 
 @pytest.mark.parametrize("tags", [("", ""), ("<think>", ""), ("", "x")])
 @pytest.mark.timeout(5)
 def test_empty_tags_come_to_an_end(tags):
-    assert len(thinking_mask(["a <think>", "b"], inside=False, tags=tags)) == 2
+    assert len(Reasoning.of_tags(tags).outside(["a <think>", "b"])) == 2
 
 
 def test_a_block_is_opened_by_the_template_or_a_prefill_and_never_by_the_user(renderer: Renderer):
-    tags = ("<think>", "</think>")
-    assert not renderer.opens_thinking([message("user", "What does <think> mean?")], tags)
-    assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")], tags)
-    assert not renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>x</think>Well")], tags)
+    assert not renderer.opens_thinking([message("user", "What does <think> mean?")])
+    assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")])
+    assert not renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>x</think>Well")])
     opening = tiny_tokenizer()
     opening.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
-    assert Renderer(opening).opens_thinking([message("user", "Hi")], tags)
+    assert Renderer(opening).opens_thinking([message("user", "Hi")])
 
 
 @pytest.mark.parametrize(
@@ -191,8 +197,96 @@ def test_templates_that_fail_are_one_clear_error(template: str, said: str):
 def test_a_template_that_ignores_the_messages_is_refused():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "always the same"
-    with pytest.raises(DataError, match="renders both prompts of every pair alike"):
+    with pytest.raises(DataError, match="renders both prompts alike in 3 of 3 pairs"):
         render_pairs(tiny_pairs(3), Renderer(tokenizer), max_completion_tokens=5, context_length=99)
+
+
+@pytest.mark.parametrize(
+    ("text", "special"),
+    [("this is the answer", ""), ("a  b\n c", "</s>"), (" the user", ""), ("日本 the 🙂 user", "</s>")],
+)
+def test_pieces_of_a_tokenizer_that_strips_spaces_join_to_the_text(text: str, special: str):
+    """Each of its tokens decodes alone without the space in front of it: "thisisthe"."""
+    renderer = Renderer(tokenizer_that_strips())
+    ids = renderer.tokenizer(text + special, add_special_tokens=False)["input_ids"]
+    pieces = renderer.pieces(ids)
+    assert len(pieces) == len(ids)
+    assert "".join(pieces) == renderer.tokenizer.decode(ids) == (text + special).removeprefix(" ")
+    assert renderer.decode(ids) == text.strip()
+
+
+def test_spaces_stay_around_reasoning_where_the_tokenizer_strips_them():
+    renderer = Renderer(tokenizer_that_strips())
+    ids = renderer.tokenizer("this is <think>what the user asks</think> the answer", add_special_tokens=False).input_ids
+    assert renderer.split([message("user", "a")], ids) == ("this is  the answer", "what the user asks", False)
+
+
+def test_pieces_take_a_time_that_grows_with_the_tokens_and_not_with_their_square():
+    renderer = Renderer(tokenizer_that_strips())
+    decoded = []
+    text_of = renderer._text_of
+    renderer._text_of = lambda ids, **options: decoded.append(len(ids)) or text_of(ids, **options)
+    ids = renderer.tokenizer("the user asks " * 200, add_special_tokens=False)["input_ids"]
+    renderer.pieces(ids)
+    assert sum(decoded) < 12 * len(ids)
+
+
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize("form", ["%d %b %Y", "%-d %B %Y, %H:%M", "%Y-%m-%d", "%A %y %% %I %p %j", "%e/%-m"])
+def test_a_template_with_a_date_is_told_the_same_day_always(form: str, monkeypatch):
+    """The same as its own `strftime_now` writes on that day, wherever the template calls it."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "\n  {% macro day(form) %}{{ strftime_now(form) }}{% endmacro %}\n"
+        f"{{{{ strftime_now(format='{form}') }}}} {{{{ day('{form}') }}}}\n" + tokenizer.chat_template
+    )
+    renderer = Renderer(tokenizer, date="2024-02-09")
+    for day in (datetime(2024, 2, 9), datetime(2031, 11, 30)):
+        monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda day=day: day))
+        own = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
+        assert (renderer.text([USER]) == own) == (day.year == 2024)
+    assert renderer.changing_text() is None
+    assert renderer.text([USER]).count(datetime(2024, 2, 9).strftime(form)) == 2
+
+
+def test_the_hash_of_a_template_is_that_of_what_it_writes():
+    """Another source that writes the same is the same template; another date, argument or tokenizer is another one."""
+    dated, same = tokenizer_of(DATED), tokenizer_of("{# a comment #}" + DATED)
+    first = Renderer(dated).template_hash
+    assert Renderer(same).template_hash == first
+    others = [
+        Renderer(dated, date="2025-05-05"),
+        Renderer(dated, {"date_string": "today"}),
+        Renderer(tokenizer_of(NO_SYSTEM)),
+        Renderer(tokenizer_of(NO_SYSTEM + "{# messages[0].role #}{% if messages[0].role == 'system' %}.{% endif %}")),
+    ]
+    assert len({first, *(other.template_hash for other in others)}) == 5
+
+
+@pytest.mark.parametrize("source", ["{{ ['a', 'b'] | random }}", "{{ lipsum(1, html=False) }}"])
+def test_what_changes_between_two_renderings_is_found(source: str):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = source + tokenizer.chat_template
+    assert Renderer(tokenizer).changing_text() is not None
+    assert Renderer(tiny_tokenizer()).changing_text() is None
+
+
+def test_pairs_that_differ_in_what_the_template_does_not_write_are_refused_by_number():
+    """Two of the three; the identity pair is one by its messages, and does not count."""
+    system, user, other = message("system", "s"), message("user", "u"), message("user", "v")
+    renderer = Renderer(tokenizer_of(NO_SYSTEM))
+    alike = [pair([user], [system, user], "one"), pair([system, user], [user], "two")]
+    with pytest.raises(DataError, match=r"alike in 2 of 3 pairs .*'one', 'two'.* system"):
+        render_pairs(
+            [*alike, pair([user], [other], "three"), pair([system, user], [system, user], "same")],
+            renderer,
+            max_completion_tokens=5,
+            context_length=99,
+        )
+    kept, _ = render_pairs([pair([user], [other])], renderer, max_completion_tokens=5, context_length=99)
+    assert len(kept) == 1
 
 
 QWEN = (
@@ -210,12 +304,11 @@ QWEN = (
         (QWEN, ("<think>", "</think>")),
         ("{{ m.content.split('[/THINK]')[-1] }}", ("[THINK]", "[/THINK]")),
         ("{{ '<seed:think>' }}", ("<seed:think>", "</seed:think>")),
-        ("{{ m.content }}<thinker>", ("<think>", "</think>")),
+        ("{{ '<think>' }}", ("<think>", "</think>")),
     ],
 )
 def test_thinking_tags_are_those_of_the_chat_template(template: str, tags: tuple[str, str]):
-    """The last names none, and gets the most common ones."""
-    assert thinking_tags_of(template) == tags
+    assert named_in(template) == Reasoning.of_tags(tags)
 
 
 def test_arguments_reach_the_chat_template_and_a_misspelt_one_is_an_error():

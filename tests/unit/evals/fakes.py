@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from opct.data.reasoning import Reasoning
 from opct.evals.inspect_runner import run_inspect
 from opct.evals.logs import graded_samples
 from opct.evals.metrics import GRID, find_metric, reaches, units_of
@@ -30,10 +31,11 @@ class FakeRenderer:
 
     template_hash = "0123456789ab"
     chat_template_kwargs: ClassVar[dict] = {}
-    thinking_tags = ("<think>", "</think>")
+    date = "2026-01-01"
+    reasoning = Reasoning.of_tags(("<think>", "</think>"))
 
-    def opens_thinking(self, prompt, tags):
-        return False
+    def split(self, prompt, token_ids):
+        return self.reasoning.split(self.decode(token_ids))
 
     def decode(self, token_ids):
         return " ".join(WORDS[i] for i in token_ids)

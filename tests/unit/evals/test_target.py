@@ -13,6 +13,7 @@ from opct.config.loader import dump_config
 from opct.config.schema import ModelConfig, TrainConfig
 from opct.data.duplicates import TrainedTexts, write_trained_texts
 from opct.data.pairs import ContrastivePair
+from opct.data.reasoning import Reasoning
 from opct.errors import EvaluationError, ModelError
 from opct.evals import target as module
 from opct.evals.target import default_out, describe_target, open_target
@@ -32,7 +33,7 @@ def policy() -> SimpleNamespace:
         has_adapter=False,
         weights_hash=lambda: "00ff",
         dtype_reason="why",
-        renderer=SimpleNamespace(chat_template_kwargs={}, thinking_tags=("<think>", "</think>")),
+        renderer=SimpleNamespace(chat_template_kwargs={}, reasoning=Reasoning.of_tags(("<think>", "</think>"))),
     )
 
 

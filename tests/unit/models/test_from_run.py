@@ -13,6 +13,7 @@ import yaml
 
 from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
+from opct.data.reasoning import Reasoning
 from opct.errors import CheckpointError, ConfigError, ModelError
 from opct.models import loading
 from opct.models.from_run import load_policy
@@ -47,9 +48,10 @@ def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_t
     run = RunDir(config.output_dir)
     for path in (run.path, run.latest_checkpoint() / "adapter"):
         renderer = load_policy(str(path)).renderer
-        assert (renderer.chat_template_kwargs, renderer.thinking_tags) == (kwargs, ("[T]", "[/T]"))
+        assert (renderer.chat_template_kwargs, renderer.reasoning) == (kwargs, Reasoning.of_tags(("[T]", "[/T]")))
         assert renderer.text(PROMPTS[0]).endswith("[/T]")
-    assert load_policy(str(run.path), thinking_tags=("<a>", "</a>")).renderer.thinking_tags == ("<a>", "</a>")
+    given = load_policy(str(run.path), thinking_tags=("<a>", "</a>")).renderer
+    assert given.reasoning == Reasoning.of_tags(("<a>", "</a>"))
     assert "[/T]" not in load_policy(str(run.path), chat_template_kwargs={}).renderer.text(PROMPTS[0])
     assert tokenizer.decode(load_data(config).pairs[0].prompt_ids).endswith("[/T]")
 

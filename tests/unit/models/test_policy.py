@@ -187,5 +187,6 @@ def test_a_model_whose_answers_could_never_stop_is_refused():
     tokenizer, model = tiny_tokenizer(), tiny_model()
     tokenizer.eos_token = None
     model.config.eos_token_id = model.generation_config.eos_token_id = None
-    with pytest.raises(ModelError, match="no answer could ever stop"):
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    with pytest.raises(ModelError, match="could ever stop"):
         Policy(model, tokenizer)

@@ -137,8 +137,8 @@ def test_rows_that_are_done_do_not_run_beyond_the_context(monkeypatch, check_eve
 def test_every_stop_token_that_the_model_names_stops():
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer)
-    model.generation_config.eos_token_id = [2, 77]
-    assert Policy(model, tokenizer).backbone.stop_ids == {2, 77}
+    model.generation_config.eos_token_id = [2, 0]
+    assert Policy(model, tokenizer).backbone.stop_ids == {2, 0}
 
 
 def test_generation_config_is_ignored_unless_asked_for(tiny_policy: Policy):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.reasoning import Reasoning
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.models.from_run import adapter_folder, load_policy
 from opct.runs.run_dir import RunDir
@@ -201,7 +202,7 @@ def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypa
 
 def test_a_copied_teacher_has_the_thinking_tags_of_the_run(make_config):
     setup = build_setup(make_config(lora=None, loss={"thinking_tags": ("[T]", "[/T]")}))
-    assert [model.renderer.thinking_tags for model in setup.models] == [("[T]", "[/T]")] * 2
+    assert [model.renderer.reasoning for model in setup.models] == [Reasoning.of_tags(("[T]", "[/T]"))] * 2
 
 
 def test_validation_samples_the_policy_whatever_the_answers_are_sampled_with(make_config):

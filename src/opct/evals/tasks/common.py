@@ -18,12 +18,16 @@ from inspect_ai.model import (
     ChatMessageSystem,
     ChatMessageTool,
     ChatMessageUser,
+    ContentReasoning,
+    ContentText,
     GenerateConfig,
+    ModelOutput,
 )
 from inspect_ai.scorer import Score, mean, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Message, Prompt
+from opct.data.reasoning import split_text
 from opct.errors import DataError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
@@ -103,14 +107,35 @@ def answer_turns() -> Solver:
             if message["content"] is not None:
                 state.messages += as_chat([message])
                 continue
-            state = await generate(state, tool_calls="none")
+            state = without_reasoning(await generate(state, tool_calls="none"))
             if not state.output.completion.strip():
                 reason = "context" if state.output.stop_reason == "model_length" else "empty_earlier_turn"
                 state.store.set("unscored", reason)
                 return state
-        return await generate(state, tool_calls="none")
+        return without_reasoning(await generate(state, tool_calls="none"))
 
     return solve
+
+
+def without_reasoning(state: TaskState) -> TaskState:
+    """The state with the reasoning in the text of its reply as a part of its own, which is not graded.
+
+    Our own models and many providers have split it off already; a server that does not know the model's form has not.
+    """
+    if "token_ids" not in (state.output.metadata or {}):
+        split_output(state.output)
+    return state
+
+
+def split_output(output: ModelOutput) -> None:
+    """Split reasoning that is still in the text of a reply off, in the forms that are known."""
+    said = split_text(output.completion)
+    if not output.choices or not (said.reasoning or said.is_unfinished or said.answer != output.completion.strip()):
+        return
+    content = output.message.content
+    kept = [] if isinstance(content, str) else [part for part in content if part.type == "reasoning"]
+    output.message.content = [*kept, ContentReasoning(reasoning=said.reasoning), ContentText(text=said.answer)]
+    output.completion = said.answer
 
 
 def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:

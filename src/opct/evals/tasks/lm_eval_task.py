@@ -34,7 +34,15 @@ from opct.errors import DataError, EvaluationError, LibraryErrors, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.samples import CAPABILITY, INSPECT
-from opct.evals.tasks.common import EvalSample, as_chat, as_score, clustered, make_task, stopped_early
+from opct.evals.tasks.common import (
+    EvalSample,
+    as_chat,
+    as_score,
+    clustered,
+    make_task,
+    stopped_early,
+    without_reasoning,
+)
 
 MAX_TOKENS = 256
 """lm-eval's own default for the longest reply."""
@@ -300,9 +308,8 @@ def _answer(questions: Mapping[str, Question]) -> Solver:
             state.messages = as_chat(question.prompt)
             if question.task.OUTPUT_TYPE == "generate_until":
                 until = question.requests[0].args[1].get("until") or []
-                return await generate(
-                    state, tool_calls="none", stop_seqs=[until] if isinstance(until, str) else list(until)
-                )
+                stops = [until] if isinstance(until, str) else list(until)
+                return without_reasoning(await generate(state, tool_calls="none", stop_seqs=stops))
             found = await _likelihoods(question)
             best = ""
             if isinstance(found, str):

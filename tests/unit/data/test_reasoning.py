@@ -1,0 +1,154 @@
+"""Reasoning is told from the answer, in the form that the model uses."""
+
+from __future__ import annotations
+
+import pytest
+
+from opct.data.reasoning import Reasoning, SplitReply, of_response_template, split_text
+from opct.data.render import Renderer
+from opct.errors import DataError
+from tests.templates import CHANNELS, NAMED_CHANNEL, OWN_MARKS, tokenizer_of
+from tests.tiny import tiny_tokenizer
+
+ASKED = ({"role": "user", "content": "Which <think> planet, <|channel|>?"},)
+
+
+def split(renderer: Renderer, said: str, prompt=ASKED) -> SplitReply:
+    return renderer.split(prompt, renderer.tokenizer(said, add_special_tokens=False)["input_ids"])
+
+
+ANALYSIS = "<|channel|>analysis<|message|>He says Uranus<|end|><|start|>assistant"
+COMMENTARY = "<|channel|>commentary<|message|>I look<|end|><|start|>assistant"
+CASES = [
+    (CHANNELS, f"{ANALYSIS}<|channel|>final<|message|>Saturn.<|return|>", ("Saturn.", "He says Uranus", False)),
+    (
+        CHANNELS,
+        f"{ANALYSIS}{COMMENTARY}<|channel|>final<|message|>Saturn.<|return|>",
+        ("Saturn.", "He says UranusI look", False),
+    ),
+    (CHANNELS, "<|channel|>final <|constrain|>text<|message|>Saturn.<|return|>", ("Saturn.", "", False)),
+    (CHANNELS, "<|channel|>analysis<|message|>He says Ura", ("", "He says Ura", True)),
+    (CHANNELS, "<|channel|>fin", ("", "fin", True)),
+    (CHANNELS, "Saturn, in my analysis.<|return|>", ("Saturn, in my analysis.", "", False)),
+    (NAMED_CHANNEL, "<|channel>thought\nHe says\n<channel|>Saturn.<turn|>", ("Saturn.", "He says", False)),
+    (NAMED_CHANNEL, "<|channel>thought\nHe s", ("", "He s", True)),
+    (NAMED_CHANNEL, "Saturn.<turn|>", ("Saturn.", "", False)),
+    (OWN_MARKS, "<|inner|>He says<|end|><|begin|>assistant<|content|>Saturn.<|end|>", ("Saturn.", "He says", False)),
+    (OWN_MARKS, "<|content|>Saturn.<|end|>", ("Saturn.", "", False)),
+]
+
+
+@pytest.mark.parametrize(("template", "said", "expected"), CASES)
+def test_a_reply_is_split_in_the_form_of_its_template(template: str, said: str, expected: tuple):
+    renderer = Renderer(tokenizer_of(template))
+    assert split(renderer, said) == expected
+
+
+@pytest.mark.parametrize(("template", "said", "expected"), CASES)
+def test_no_token_of_the_reasoning_is_outside_and_every_one_of_the_answer_is(template, said, expected):
+    renderer = Renderer(tokenizer_of(template))
+    ids = renderer.tokenizer(said, add_special_tokens=False)["input_ids"]
+    outside = renderer.outside_reasoning(ASKED, ids)
+    kept = [i for i, is_outside in zip(ids, outside, strict=True) if is_outside]
+    assert renderer.tokenizer.decode(kept, skip_special_tokens=True).strip() == expected[0]
+
+
+@pytest.mark.parametrize(("template", "said", "expected"), CASES)
+def test_the_text_of_a_completion_splits_like_its_tokens(template, said, expected):
+    """With the form that a log keeps; channels also where special tokens were dropped, as a server sends them."""
+    renderer = Renderer(tokenizer_of(template))
+    text = renderer.decode(renderer.tokenizer(said, add_special_tokens=False)["input_ids"])
+    assert split_text(text, Reasoning(*list(renderer.reasoning))).answer == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("analysisThe user says Uranus; ... assistantfinalSaturn.", "Saturn."),
+        ("analysisWe check.assistantcommentaryI look.assistantfinalSaturn.", "Saturn."),
+        ("analysisThe user says Ura", ""),
+        ("finalSaturn.", "Saturn."),
+        ("<think>a</think>Saturn.", "Saturn."),
+        ("[THINK]a[/THINK]Saturn.", "Saturn."),
+        ("<|START_THINKING|>a<|END_THINKING|>Saturn.", "Saturn."),
+        ("<|begin_of_thought|>a<|end_of_thought|>Saturn.", "Saturn."),
+        ("a</think>Saturn.", "Saturn."),
+        ("<think>never closed", ""),
+        ("<|channel>thought\na<channel|>Saturn.", "Saturn."),
+        ("Saturn. In HTML, <think> is no tag.", "Saturn. In HTML, <think> is no tag."),
+        ("analysis of rings: Saturn.", "analysis of rings: Saturn."),
+        ("finally, Saturn.", "finally, Saturn."),
+    ],
+)
+def test_a_reply_of_an_unknown_model(text: str, answer: str):
+    assert split_text(text).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("template", "prefill", "said", "answer"),
+    [
+        (CHANNELS, "It is", " Saturn.<|return|>", "Saturn."),
+        (NAMED_CHANNEL, "It is", " Saturn.<turn|>", "Saturn."),
+        (NAMED_CHANNEL, "<|channel>thought\nHm", "m.<channel|>Saturn.<turn|>", "Saturn."),
+    ],
+)
+def test_a_reply_that_continues_a_prefill(template, prefill, said, answer):
+    prompt = (*ASKED, {"role": "assistant", "content": prefill})
+    assert split(Renderer(tokenizer_of(template)), said, prompt).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("opening", "inside"), [("<think>", True), ("<think>\nOkay,", True), ("<think>\n\n</think>\n\n", False)]
+)
+def test_what_the_generation_prompt_writes_decides_where_a_reply_begins(opening: str, inside: bool):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template += f"{{% if add_generation_prompt %}}{{{{ {opening!r} }}}}{{% endif %}}"
+    assert Renderer(tokenizer).opens_thinking(ASKED) == inside
+
+
+RESPONSE_TEMPLATES = [
+    (
+        {
+            "start_anchor": "<|im_start|>assistant\n",
+            "fields": {"reasoning_content": {"open": "<r>", "close": "</r>"}, "content": {"close": "<|im_end|>"}},
+        },
+        ["<r>a b</r>Saturn.", "Saturn.", "<r>a b"],
+    ),
+    (
+        {
+            "start_anchor": "<|im_start|>assistant\n",
+            "fields": {
+                "thinking": {"open_pattern": r"<c>(?:notes|plan)<m>", "close": "<e>"},
+                "content": {"open": "<c>say<m>", "close": ["<e>", "<|im_end|>"]},
+            },
+        },
+        ["<c>plan<m>a b<e>x<c>say<m>Saturn.", "<c>say<m>Saturn.<|im_end|>", "<c>notes<m>a b"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("template", "replies"), RESPONSE_TEMPLATES)
+def test_a_response_template_says_how_reasoning_is_marked(template: dict, replies: list[str]):
+    """The answer is what transformers' own `parse_response` gives."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.response_template = template
+    renderer = Renderer(tokenizer)
+    assert renderer.reasoning == of_response_template(template)
+    for said in replies:
+        ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+        parsed = tokenizer.parse_response(ids, prefix=renderer.text(ASKED))
+        assert split(renderer, said).answer == (parsed.get("content") or "")
+
+
+def test_given_tags_come_before_the_form_of_the_template():
+    renderer = Renderer(tokenizer_of(CHANNELS), thinking_tags=("<a>", "</a>"))
+    assert split(renderer, "<a>hm</a>Saturn.<|return|>") == ("Saturn.", "hm", False)
+
+
+def test_a_template_that_refuses_a_message_with_reasoning_is_one_without():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    renderer = Renderer(tokenizer)
+    assert renderer.reasoning == Reasoning.of_tags(("<think>", "</think>"))
+    with pytest.raises(DataError, match="no"):
+        renderer.text(ASKED)

@@ -1,0 +1,200 @@
+"""Stop tokens, and the tokenizer and chat template that an adapter brings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+
+from opct.config.schema import ModelConfig
+from opct.data.render import Renderer
+from opct.errors import DataError, ModelError
+from opct.models.from_run import load_policy
+from opct.models.loading import quiet_peft, stop_tokens_of
+from opct.models.policy import Policy
+from opct.runs.run_dir import RunDir
+from opct.training.setup import load_data
+from opct.training.trainer import train
+from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, NO_SYSTEM, OWN_MARKS, tokenizer_of
+from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_model, tiny_tokenizer
+
+USER = ({"role": "user", "content": "Hi"},)
+OWN = CHAT_TEMPLATE.replace("assistant\n", "assistant (mine)\n")
+
+
+@pytest.mark.parametrize(
+    ("template", "configured", "expected"),
+    [
+        (CHAT_TEMPLATE, 2, {"<|im_end|>"}),
+        (CHAT_TEMPLATE, 0, {"<|im_end|>", "<|endoftext|>"}),  # the configuration's, the tokenizer's and the template's
+        (CHAT_TEMPLATE, [0, 77], {"<|im_end|>", "<|endoftext|>"}),  # 77 is ordinary text
+        (CHAT_TEMPLATE, None, {"<|im_end|>"}),
+        (CHANNELS, 0, {"<|return|>", "<|endoftext|>"}),  # not <|end|>, which it writes after its reasoning
+        (OWN_MARKS, 0, {"<|endoftext|>"}),
+        (NAMED_CHANNEL, 0, {"<turn|>", "<|endoftext|>"}),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", 0, {"<|endoftext|>"}),
+    ],
+)
+def test_stop_tokens(template: str, configured, expected: set[str]):
+    tokenizer = tokenizer_of(template)
+    if template != CHAT_TEMPLATE:
+        tokenizer.eos_token = "<|endoftext|>"
+    found = stop_tokens_of(tokenizer, ModelLike(configured))
+    assert set(tokenizer.convert_ids_to_tokens(sorted(found))) == expected
+
+
+class ModelLike:
+    def __init__(self, eos_token_id):
+        self.eos_token_id = eos_token_id
+
+
+def test_a_reply_stops_where_the_template_ends_a_turn():
+    """Neither the configuration nor the tokenizer names `<|im_end|>`, which the model is made to say."""
+    tokenizer, model = tiny_tokenizer(), tiny_model(tie=False)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    tokenizer.eos_token = "<|endoftext|>"
+    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(len(tokenizer)))
+    with torch.no_grad():
+        model.lm_head.bias[end] = 100
+    [completion] = Policy(model, tokenizer).generate([USER], seeds=[0], max_completion_tokens=5)
+    assert (completion.token_ids, completion.stop_reason) == ((end,), "stop")
+
+
+def save_adapter(folder: Path, base: Path, tokens: int = 0, **options) -> Path:
+    """An adapter of the tiny model in `base`, made with PEFT alone; `tokens` more embeddings than the base has."""
+    model = Policy.load(str(base)).model
+    if tokens:
+        model.resize_token_embeddings(len(tiny_tokenizer()) + tokens, mean_resizing=False)
+    settings = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", **options)
+    with quiet_peft():
+        adapted = get_peft_model(model, settings)
+        adapted.save_pretrained(folder, save_embedding_layers=tokens > 0 and not options)
+    config = folder / "adapter_config.json"
+    named = json.loads(config.read_text()) | {"base_model_name_or_path": str(base)}
+    config.write_text(json.dumps(named))
+    return folder
+
+
+@pytest.mark.parametrize("files", ["tokenizer", "chat_template.jinja", "tokenizer_config.json"])
+def test_the_chat_template_of_an_adapter_is_used(make_config, tmp_path: Path, files: str):
+    """In evaluation and chat (`load_policy`), and in a run that continues it, whose checkpoints keep it."""
+    base = save_tiny(tmp_path / "base")
+    adapter = save_adapter(tmp_path / "adapter", base)
+    if files == "tokenizer":
+        tokenizer = tiny_tokenizer()
+        tokenizer.chat_template = OWN
+        tokenizer.save_pretrained(adapter)
+    else:
+        as_json = json.dumps({"chat_template": OWN})
+        (adapter / files).write_text(OWN if files == "chat_template.jinja" else as_json)
+    assert load_policy(str(adapter)).renderer.text(USER).endswith("assistant (mine)\n")
+    assert not load_policy(str(base)).renderer.text(USER).endswith("(mine)\n")
+    config = make_config(
+        max_steps=1,
+        model={"name_or_path": str(base), "adapter": str(adapter)},
+        lora={"r": 2, "alpha": 8, "target_modules": ["q_proj"]},
+    )
+    renderer = load_policy(str(adapter)).renderer
+    assert all(r.prompt_ids == renderer.render(r.pair.prompt) for r in load_data(config).pairs)
+    train(config)
+    assert load_policy(config.output_dir).renderer.template_hash == renderer.template_hash
+
+
+def test_an_adapter_without_a_template_has_that_of_its_base(tmp_path: Path):
+    base = save_tiny(tmp_path / "base")
+    adapter, tokenizer = save_adapter(tmp_path / "adapter", base), tiny_tokenizer()
+    expected = load_policy(str(adapter)).renderer.template_hash
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(adapter)
+    assert load_policy(str(adapter)).renderer.template_hash == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"modules_to_save": ["embed_tokens", "lm_head"]}])
+def test_embeddings_for_new_tokens_come_with_the_adapter(tmp_path: Path, options: dict):
+    base = save_tiny(tmp_path / "base", tie=not options)
+    adapter, tokenizer = save_adapter(tmp_path / "adapter", base, tokens=2, **options), tiny_tokenizer()
+    tokenizer.add_tokens(["<|new|>", "<|other|>"])
+    tokenizer.save_pretrained(adapter)
+    policy = load_policy(str(adapter))
+    assert len(policy.model.get_input_embeddings().weight) == len(tokenizer)
+    assert policy.renderer.render([{"role": "user", "content": "<|new|>"}]).count(len(tokenizer) - 2) == 1
+    stored = load_file(adapter / "adapter_model.safetensors")
+    [table] = [value for name, value in stored.items() if name.endswith("embed_tokens.weight")]
+    assert torch.equal(policy.model.get_input_embeddings().weight, table)
+    assert load_policy(str(adapter)).base_hash() == policy.base_hash()
+
+
+def test_new_tokens_without_embeddings_are_refused(tmp_path: Path):
+    base = save_tiny(tmp_path / "base")
+    adapter, tokenizer = save_adapter(tmp_path / "adapter", base), tiny_tokenizer()
+    tokenizer.add_tokens(["<|new|>"])
+    tokenizer.save_pretrained(adapter)
+    with pytest.raises(ModelError, match=r"1 tokens .*<\|new\|>"):
+        load_policy(str(adapter))
+
+
+def save_with(folder: Path, template: str) -> Path:
+    save_tiny(folder)
+    tokenizer_of(template).save_pretrained(folder)
+    return folder
+
+
+def test_a_template_that_changes_is_refused_before_weights_are_loaded(tmp_path: Path):
+    folder = save_with(tmp_path / "m", "{{ range(9) | random }}" + CHAT_TEMPLATE)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="writes something else each time"):
+        Policy.load(str(folder))
+
+
+def test_a_run_with_a_date_is_resumed_and_evaluated_on_another_day(make_config, tmp_path: Path, monkeypatch):
+    """The same tokens and the same hash; and the base alone, on a third day, has the same prompts."""
+    from types import SimpleNamespace
+
+    from transformers.utils import chat_template_utils
+
+    def on(day: str) -> None:
+        monkeypatch.setattr(
+            chat_template_utils, "datetime", SimpleNamespace(now=lambda: SimpleNamespace(strftime=lambda _: day))
+        )
+
+    folder = save_with(tmp_path / "m", DATED)
+    on("Monday")
+    config = make_config(max_steps=1, save_steps=1, model={"name_or_path": str(folder)})
+    train(config)
+    prompt_ids = [r.prompt_ids for r in load_data(config).pairs]
+    on("Tuesday")
+    longer = config.model_copy(update={"max_steps": 2})
+    assert [r.prompt_ids for r in load_data(longer).pairs] == prompt_ids
+    assert train(longer, resume=True).step == 2
+    on("Wednesday")
+    run = RunDir(config.output_dir)
+    hashes = {load_policy(str(path)).renderer.template_hash for path in (run.path, folder)}
+    assert hashes == {run.read_manifest()["template"]}
+    other = Policy.load(ModelConfig(name_or_path=str(folder), template_date="2025-05-05")).renderer
+    assert other.template_hash not in hashes
+    assert "05 May 2025" in other.text(USER)
+
+
+def test_pairs_that_render_alike_are_counted_among_all_parts_of_the_data(make_config, tmp_path: Path):
+    """Validation pairs are split off; still all 6 pairs with a system message count, of the 10 there are."""
+    folder = save_with(tmp_path / "m", NO_SYSTEM)
+    system = {"role": "system", "content": "Be honest."}
+    asked = [{"role": "user", "content": f"q{i}"} for i in range(6)]
+    rows = [{"prompt": [user], "teacher_prompt": [system, user]} for user in asked]
+    rows += [{"prompt": f"I think {i}. q{i}", "teacher_prompt": f"q{i}"} for i in range(6, 10)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = make_config(model={"name_or_path": str(folder)}, data={"pairs": [str(path)]})
+    with pytest.raises(DataError, match="alike in 6 of 10 pairs"):
+        load_data(config)
+
+
+def test_the_renderer_of_a_policy_has_the_tokenizer_that_it_renders_with(tiny_folder: Path):
+    policy = Policy.load(str(tiny_folder))
+    assert isinstance(policy.renderer, Renderer)
+    assert policy.tokenizer is policy.renderer.tokenizer
