@@ -262,7 +262,14 @@ def run(folder: Path, field: str, size: int) -> None:
     for seed in SEEDS:
         out = folder / f"{field}-{size}-{seed}"
         if not (out / "results.json").exists():
-            _opct("train", config, f"output_dir={out}", f"seed={seed}", *(["--resume"] if out.exists() else []))
+            _opct(
+                "train",
+                config,
+                f"output_dir={out}",
+                f"seed={seed}",
+                "data.validation_size=0",
+                *(["--resume"] if out.exists() else []),
+            )
             _opct("eval", out, *asked)
 
 
