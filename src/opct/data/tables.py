@@ -541,6 +541,13 @@ def column_names(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(key for _, row in rows if isinstance(row, Mapping) for key in row))
 
 
+def unread_texts(rows: Sequence[Row], used: Collection[str]) -> list[str]:
+    """The columns that are not used and hold texts, lists or objects, which may be context of a prompt."""
+    read = [row for _, row in rows if isinstance(row, Mapping)]
+    unused = [name for name in column_names(rows) if name not in used]
+    return [name for name in unused if any(isinstance(own := row.get(name), str | list | dict) and own for row in read)]
+
+
 _NUMBERED_WRONG = re.compile(r"(wrong|distractor|incorrect|wrong_answer|incorrect_answer)_?[1-9]")
 
 
