@@ -276,7 +276,7 @@ def _encoding_faults(path: Path, data: bytes) -> Iterator[Fault]:
         except UnicodeDecodeError as error:
             near = line[max(error.start - 20, 0) : error.start + 20].decode("cp1252", "replace").strip()
             remedy = "in Excel, save as 'CSV UTF-8'; elsewhere choose the encoding UTF-8"
-            yield f"{path}:{number}", f"not UTF-8 text, perhaps {near!r} in Windows-1252: {remedy}"
+            yield f"{path}:{number}", f"not UTF-8 text: {remedy}; read as Windows-1252, found {near!r}"
 
 
 def parse_json(text: str, model: Any = Any) -> Any:

@@ -340,7 +340,7 @@ def test_csv_rows_count_lines_not_records(tmp_path):
         ("f.txt", b"x", "cannot tell the format from the name"),
         ("f.jsonl", b"", "holds no rows"),
         ("f.jsonl", b"\xff\xfe", "holds no rows"),
-        ("f.csv", b"question,answer,wrong\nQ?,x,y\nQ?,caf\xe9,y\n", r"f\.csv:3: not UTF-8 text, perhaps 'Q\?,café,y'"),
+        ("f.csv", b"question,answer,wrong\nQ?,x,y\nQ?,caf\xe9,y\n", r"f\.csv:3: not UTF-8 text.*found 'Q\?,café,y'"),
         ("f.csv", b"PK\x03\x04\x00\x00\xff", "export a spreadsheet as CSV UTF-8"),
         ("f.csv", "question,answer\n".encode("utf-16-le"), "export a spreadsheet as CSV UTF-8"),
         ("f.jsonl.gz", b"plain", "not a whole gzip file"),
