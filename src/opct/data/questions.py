@@ -28,7 +28,6 @@ from opct.data.tables import (
     RowFault,
     Source,
     column_key,
-    column_names,
     duplicate_ids,
     file_stem,
     find_columns,
@@ -39,6 +38,7 @@ from opct.data.tables import (
     read_rows,
     refuse,
     source_name,
+    unread_texts,
     warn_of_repeats,
 )
 from opct.errors import DataError, unknown
@@ -259,8 +259,10 @@ def _note_reading(
 ) -> None:
     """Say which columns of a question file are used and how, and which are not."""
     used = ", ".join(f"{role}={'+'.join(columns)}" for role, columns in found.items())
-    unused = [name for name in column_names(rows) if not any(name in columns for columns in found.values())]
-    log.info("%s: %s%s", path, used, f"; not read: {', '.join(unused)}" if unused else "")
+    log.info("%s: %s", path, used)
+    if unread := unread_texts(rows, [name for columns in found.values() for name in columns]):
+        remedy = "if a question needs one, --column context=NAME (opct eval: columns.context=NAME)"
+        log.warning("%s: not read: %s; %s", path, ", ".join(unread), remedy)
     if first_index == 1:
         log.warning("%s: the answers number the choices from 1: none is 0, and some are the last number", path)
     if n_worked := sum(_is_worked(_cell(row, found, "answer")) for _, row in rows if "choices" not in found):

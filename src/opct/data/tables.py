@@ -276,7 +276,7 @@ def _encoding_faults(path: Path, data: bytes) -> Iterator[Fault]:
         except UnicodeDecodeError as error:
             near = line[max(error.start - 20, 0) : error.start + 20].decode("cp1252", "replace").strip()
             remedy = "in Excel, save as 'CSV UTF-8'; elsewhere choose the encoding UTF-8"
-            yield f"{path}:{number}", f"not UTF-8 text, perhaps {near!r} in Windows-1252: {remedy}"
+            yield f"{path}:{number}", f"not UTF-8 text: {remedy}; read as Windows-1252, found {near!r}"
 
 
 def parse_json(text: str, model: Any = Any) -> Any:
@@ -541,6 +541,13 @@ def find_columns(
 def column_names(rows: Iterable[Row]) -> list[str]:
     """The columns of any row, in the order of their first use."""
     return list(dict.fromkeys(key for _, row in rows if isinstance(row, Mapping) for key in row))
+
+
+def unread_texts(rows: Sequence[Row], used: Collection[str]) -> list[str]:
+    """The columns that are not used and hold texts, lists or objects, which may be context of a prompt."""
+    read = [row for _, row in rows if isinstance(row, Mapping)]
+    unused = [name for name in column_names(rows) if name not in used]
+    return [name for name in unused if any(isinstance(own := row.get(name), str | list | dict) and own for row in read)]
 
 
 _NUMBERED_WRONG = re.compile(r"(wrong|distractor|incorrect|wrong_answer|incorrect_answer)_?[1-9]")

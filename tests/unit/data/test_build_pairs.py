@@ -72,6 +72,7 @@ def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict
         ({"messages": [ASKED, SAID], "tools": [{"name": "f"}], "source": "web"}, "not in the prompts: tools, source;"),
         ({"prompt": "Is it 4?", "context": ["a", "b"], "score": 1}, "not in the prompts: context;"),
         ({"instruction": "Is it 4?", "history": "long"}, "not in the prompts: history;"),
+        ({"prompt": "Is it 4?", "messages": [ASKED, SAID, ASKED, SAID]}, "not in the prompts: messages;"),
     ],
 )
 def test_what_the_prompt_leaves_out_is_said(row: dict, words: str, caplog):

@@ -33,6 +33,7 @@ from opct.data.tables import (
     read_rows,
     refuse,
     source_name,
+    unread_texts,
     warn_of_repeats,
 )
 from opct.errors import DataError
@@ -41,8 +42,11 @@ log = logging.getLogger(__name__)
 
 CHATS = ("messages", "conversations", "conversation", "chosen")
 """Columns of whole conversations, whose last answer is left out."""
-ANSWERS = ("completion", "response", "output", *QUESTION_COLUMNS["answer"], *QUESTION_COLUMNS["aliases"])
-"""Columns that may be left unread without a warning, as what the model has to say."""
+ANSWERS = (
+    *("completion", "chosen", "rejected", "response", "output", "answers", "meta"),
+    *(name for role in ("answer", "aliases", "wrong") for name in QUESTION_COLUMNS[role]),
+)
+"""Columns that are left out of prompts without a warning: what there is to answer, and what is for `meta`."""
 NOT_KEPT = ("completion", "rejected", *CHATS)
 """Columns of answers; the texts and numbers of other columns are kept in `meta`."""
 _KEPT = str | int | float
@@ -157,8 +161,8 @@ def _used_columns(
     kept = [key for key in cells if key not in used.values() and column_key(key) not in NOT_KEPT]
     said = ", ".join(f"{role}={column}" for role, column in used.items())
     log.info("%s: %d rows; %s; in meta: %s", name, len(rows), said, ", ".join(kept) or "nothing")
-    maybe = [key for key in kept if key not in shown and column_key(key) not in (*ANSWERS, "meta")]
-    if unread := [key for key in maybe if any(isinstance(own, str | list | dict) for own in cells[key])]:
+    unread = unread_texts(rows, [*used.values(), *shown])
+    if unread := [key for key in unread if column_key(key) not in ANSWERS]:
         remedy = "if a prompt needs one, --column context=NAME (or system, input), or show it in a template"
         log.warning("%s: not in the prompts: %s; %s", name, ", ".join(unread), remedy)
     return used, kept
