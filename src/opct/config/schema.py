@@ -203,7 +203,7 @@ class LossConfig(Section):
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
     thinking_tags: ThinkingTags | None = Field(
-        None, description="Opening and closing tag of a reasoning block; null: those that the chat template names."
+        None, description="Opening and closing tag of a reasoning block; null: as the chat template marks it."
     )
 
 
