@@ -207,7 +207,8 @@ def _is_inside(name: str, paths: Iterable[str]) -> bool:
 
 
 def _leaf(name: str) -> str:
-    return name.rpartition(".")[2]
+    """The last part of a name that is no number."""
+    return next((part for part in reversed(name.split(".")) if not part.isdigit()), name)
 
 
 def coverage(model: Any) -> str | None:
@@ -228,7 +229,8 @@ def coverage(model: Any) -> str | None:
         return ", ".join(sorted({kinds.get(name, _leaf(name)) for name in names}))
 
     words = [f"adapter on {len(adapted & set(kinds))} of {len(kinds)} linear weights: {listed(adapted)}"]
-    without = set(kinds) - adapted
+    with_one = {kinds[name] for name in adapted & set(kinds)}
+    without = {name for name, kind in kinds.items() if kind not in with_one}
     of_experts = {name for name in without if _is_inside(name, experts)}
     if without - of_experts:
         words.append(f"none on {listed(without - of_experts)}")

@@ -196,18 +196,22 @@ def _recompute(layer: Any, checkpoint: Callable[..., Any], function: Callable[..
 
 def _refuse_adapter(model: Any, bare: Any) -> None:
     """Raise ModelError for an adapter that cannot be switched off, or that changes the output head."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
     if next(_adapted_layers(model), None) is None:
         raise ModelError(
             f"The adapter is of type {model.peft_type.value}, which changes no layer and so cannot be switched off: "
             "use an adapter such as LoRA."
         )
     head = bare.get_output_embeddings()
-    if any(module is head for module in _adapted_layers(model)):
+    if isinstance(head, BaseTunerLayer | AuxiliaryTrainingWrapper) and not hasattr(head, "modules_to_save"):
         name = next(name for name, module in bare.named_modules() if module is head)
         raise ModelError(
             f"The adapter reaches the output head ({name}), which is computed here from its weight alone: leave it out "
-            "of target_modules (lora.target_modules=all-linear does), or merge the adapter into the model with PEFT "
-            "(merge_and_unload) and give the merged model as model.name_or_path."
+            "of target_modules (lora.target_modules=all-linear does), and out of trainable_token_indices where the "
+            "head is the embedding; or merge the adapter into the model with PEFT (merge_and_unload) and give the "
+            "merged model as model.name_or_path."
         )
 
 

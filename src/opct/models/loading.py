@@ -324,6 +324,10 @@ def load_base(
             f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
             "which would be random: give a complete model, or fetch it again."
         )
+    if master_float32:  # what takes pictures would be trained without a gradient
+        text = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in text)
     model.name_or_path = model.config.name_or_path = config.name_or_path
     model = (model if config.quantization else model.to(device)).eval()
     use_grouped_attention(model)

@@ -118,7 +118,8 @@ def _copied_model(policy: Policy, decay: float | None) -> Teacher:
     return Teacher(
         policy,
         lambda: contextlib.nullcontext(own),
-        weights=lambda: dict(own.model.named_parameters()),  # at each call: sharding replaces them
+        # at each call: sharding replaces them
+        weights=lambda: {n: p for n, p in own.model.named_parameters() if n in policy.trainable_parameters()},
         decay=decay,
         stored=decay is not None,
     )
