@@ -92,7 +92,16 @@ class LoraSettings(Section):
     dropout: float = Field(
         0.0, ge=0, lt=1, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher."
     )
-    target_modules: str | list[str] = Field("all-linear", description="As in PEFT.")
+    target_modules: str | list[str] = Field(
+        "all-linear",
+        description="As in PEFT. `all-linear`: attention, shared and dense layers; not the output head, experts, "
+        "routers, or what PEFT refuses. No name reaches outside the text model.",
+    )
+    target_parameters: list[str] | None = Field(
+        None,
+        description="As in PEFT: weights to adapt by name, such as those of experts: "
+        "`[mlp.experts.gate_up_proj, mlp.experts.down_proj]`. PEFT then builds all experts of a layer in each forward.",
+    )
     exclude_modules: str | list[str] | None = Field(None, description="As in PEFT.")
     modules_to_save: list[str] | None = Field(
         None, description="As in PEFT: modules to train whole; the teacher keeps the original ones."

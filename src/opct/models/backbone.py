@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from opct.errors import ModelError
+from opct.models.adapters import replace_weights
 from opct.models.scoring import Head, padded_ids
 
 if TYPE_CHECKING:
@@ -37,26 +40,24 @@ class Backbone:
     ):
         self.model: Any = model
         self.has_adapter = hasattr(model, "peft_config")
-        if self.has_adapter and next(_adapted_layers(model), None) is None:
-            raise ModelError(
-                f"The adapter is of type {cast('Any', model).peft_type.value}, which changes no layer and so cannot be "
-                "switched off: use an adapter such as LoRA."
-            )
         self.bare_model: Any = cast("Any", model).get_base_model() if self.has_adapter else model
+        if self.has_adapter:
+            _refuse_adapter(model, self.bare_model)
         weight = self.bare_model.get_output_embeddings().weight
         self.device, self.dtype = weight.device, dtype or weight.dtype
         self.decoder = self.bare_model.get_decoder()
         self._head = find_head(self.bare_model, self.dtype)
         self.stop_ids = stop_ids
         self.shards: Any = None
-        self._adapter_is_off = False
+        self._adapter_is_off = self._has_others = False
+        self._recomputed: list[Any] = []
         self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
 
     @property
     def head(self) -> Head:
         """The output projection; with `modules_to_save`, of the adapter that is active, or the original one."""
         linear = self.bare_model.get_output_embeddings()
-        if not hasattr(linear, "modules_to_save"):
+        if not (self._has_others or hasattr(linear, "modules_to_save")):
             return self._head
         return dataclasses.replace(self._head, weight=linear.weight, bias=linear.bias)
 
@@ -73,6 +74,22 @@ class Backbone:
         """Matrix products in `dtype`. Sampling, scoring and training all run inside it, so they agree."""
         return autocast(self.device, self.dtype)
 
+    def train(self) -> None:
+        """Dropout of the adapter on, and activations computed again where that is asked for.
+
+        All else stays as in sampling and scoring: what a model draws in its own training (dropout, noise of routers)
+        would be a difference between policy and teacher that no prompt made.
+        """
+        self.model.eval()
+        self.model.training = True  # of the outermost module alone, which computes nothing
+        for layer in self._recomputed:
+            layer.training = True
+        for adapted in _adapted_layers(self.model):
+            adapted.training = True
+            for name, part in adapted.named_children():
+                if name != "base_layer":
+                    part.train()
+
     @contextlib.contextmanager
     def inference(self) -> Iterator[None]:
         """No gradient, no dropout."""
@@ -83,26 +100,45 @@ class Backbone:
                 yield
         finally:
             if was_training:
-                self.model.train()
+                self.train()
+
+    @contextlib.contextmanager
+    def with_weights(self, others: Mapping[str, torch.nn.Parameter]) -> Iterator[None]:
+        """The model with other parameters in the place of these, by their names without an adapter."""
+        if not others:
+            yield
+            return
+        undo = replace_weights(self.bare_model, others)
+        self._has_others = True
+        try:
+            yield
+        finally:
+            undo()
+            self._has_others = False
 
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:
-        """The model without its adapter."""
+        """The model without its adapter, and with the weights of its own that the adapter replaces."""
         is_off = self._adapter_is_off or not self.has_adapter
         if is_off or next(_adapted_layers(self.model)).disable_adapters:
             yield  # off already, perhaps by PEFT's own `disable_adapter`: it must not come back on too early
             return
         tuner = self.model.base_model  # PEFT's `disable_adapter` asks every weight for its state first: 2 ms a call
-        tuner.disable_adapter_layers()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Careful, disabling adapter layers with bias")  # put back below
+            tuner.disable_adapter_layers()
         self._adapter_is_off = True
         try:
-            yield
+            with self.with_weights(getattr(self.model, "replaced_weights", {})):
+                yield
         finally:
             tuner.enable_adapter_layers()
             self._adapter_is_off = False
 
     def recompute_activations(self) -> None:
-        """Keep each layer's input alone for the backward pass, which computes the rest again (in train mode)."""
+        """Keep each layer's input alone for the backward pass, which computes the rest again (after `train`)."""
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
         model = self.bare_model
         enable = getattr(
             model, "activation_checkpointing_enable", model.gradient_checkpointing_enable
@@ -111,6 +147,12 @@ class Backbone:
             enable({"use_reentrant": False})
         except ValueError as error:
             raise ModelError(f"optim.gradient_checkpointing=True: {error}") from error
+        found = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+        self._recomputed = [m for m in found if isinstance(m, GradientCheckpointingLayer)] or found
+        for layer in self._recomputed:
+            layer._gradient_checkpointing_func = functools.partial(
+                _recompute, layer, layer._gradient_checkpointing_func
+            )
 
     def ask(self, probe: Callable[[Backbone], str | None]) -> str | None:
         """Result of a probe, which runs at the first call, with the adapter off.
@@ -137,6 +179,40 @@ class Backbone:
         if not found:
             raise ModelError(f"{type(self.bare_model).__name__} does not say what its layers are, {otherwise}.")
         return found
+
+
+def _recompute(layer: Any, checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Call a layer through torch's checkpoint; its mode asks for that, and would switch its own dropout on."""
+
+    def plain(*inputs: Any) -> Any:
+        layer.training = False
+        try:
+            return function(*inputs)
+        finally:
+            layer.training = True
+
+    return checkpoint(plain, *args)
+
+
+def _refuse_adapter(model: Any, bare: Any) -> None:
+    """Raise ModelError for an adapter that cannot be switched off, or that changes the output head."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    if next(_adapted_layers(model), None) is None:
+        raise ModelError(
+            f"The adapter is of type {model.peft_type.value}, which changes no layer and so cannot be switched off: "
+            "use an adapter such as LoRA."
+        )
+    head = bare.get_output_embeddings()
+    if isinstance(head, BaseTunerLayer | AuxiliaryTrainingWrapper) and not hasattr(head, "modules_to_save"):
+        name = next(name for name, module in bare.named_modules() if module is head)
+        raise ModelError(
+            f"The adapter reaches the output head ({name}), which is computed here from its weight alone: leave it out "
+            "of target_modules (lora.target_modules=all-linear does), and out of trainable_token_indices where the "
+            "head is the embedding; or merge the adapter into the model with PEFT (merge_and_unload) and give the "
+            "merged model as model.name_or_path."
+        )
 
 
 def _adapted_layers(model: Any) -> Iterator[Any]:

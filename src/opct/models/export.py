@@ -21,7 +21,16 @@ from opct.config.loader import load_config
 from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
-from opct.models.loading import base_of, cannot_load, fit_vocabulary, quiet_peft, resolve_model, with_weights
+from opct.models.loading import (
+    base_of,
+    cannot_load,
+    dequantized,
+    fit_vocabulary,
+    model_class,
+    quiet_peft,
+    resolve_model,
+    with_weights,
+)
 from opct.models.provenance import changed_files, fingerprint_weights
 from opct.runs.io import did_you_mean
 from opct.runs.manifest import without_secrets
@@ -201,7 +210,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     """
     import torch
     from peft import PeftModel
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -220,9 +229,11 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         source, what = resolve_model(base.name_or_path, base.revision), f"the base model {base.name_or_path}"
         own["revision"] = base.revision
     with cannot_load(what), quiet_peft():
-        written = dtype or str(AutoConfig.from_pretrained(source, **own).dtype or "float32").removeprefix("torch.")
+        config = AutoConfig.from_pretrained(source, **own)
+        kind, whole = model_class(config), dequantized(config)
+        written = dtype or str(config.dtype or config.get_text_config().dtype or "float32").removeprefix("torch.")
         tokenizer = AutoTokenizer.from_pretrained(trained.weights)
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=loaded_as, **own).float().eval()
+        model: Any = kind.from_pretrained(source, dtype=loaded_as, **own, **whole).float().eval()
         if trained.is_adapter:
             fit_vocabulary(base, tokenizer, model, trained.weights)
             model = PeftModel.from_pretrained(model, trained.weights).eval()
@@ -237,7 +248,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     tokenizer.save_pretrained(folder)
     del model
     own = {"trust_remote_code": trust, "dtype": torch.float32}  # the error of the weights alone
-    again = AutoModelForCausalLM.from_pretrained(folder, **own).eval()
+    again = kind.from_pretrained(folder, **own).eval()
     apart = (_log_probs(again, tokenizer, base) - expected).abs()
     found = Difference(float(apart.mean()), float(apart.max()), written)
     if not found.mean <= MAX_MEAN_DIFFERENCE:  # also of NaN

@@ -24,11 +24,12 @@ from torch import Tensor
 
 from opct import distributed
 from opct.config.schema import TrainConfig
+from opct.models.adapters import split_weights
 from opct.models.backbone import Backbone, full_tensor
 from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED
-from opct.models.loading import choose_device, empty_model, is_adapter_weight
+from opct.models.loading import choose_device, empty_model
 from opct.models.policy import Policy
 
 FITS = 0.6  # a model whose weights need more than this share of a device's memory is sharded
@@ -73,7 +74,7 @@ class Shards:
                 reduce_dtype=torch.float32,
                 cast_forward_inputs=False,
             ),
-            "ignored_params": {p for name, p in backbone.model.named_parameters() if is_adapter_weight(name)},
+            "ignored_params": set(split_weights(backbone.model)[1].values()),
         }
         for parameter in options["ignored_params"]:
             parameter.data = parameter.data.to(device)

@@ -8,7 +8,6 @@ import hashlib
 import importlib.util
 import logging
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +18,9 @@ from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfi
 from opct.data.render import Renderer
 from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
+from opct.models.adapters import TRAINED_ADAPTER as TRAINED_ADAPTER
+from opct.models.adapters import fresh_adapter, load_adapter, widen_trained
+from opct.models.adapters import quiet_peft as quiet_peft
 from opct.models.backbone import full_tensor
 from opct.models.gguf import (
     HUB_ID,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # PEFT imports it; its warnings are about faster kernels
 
-TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
 NAME = "pretrained_model_name_or_path"
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -303,12 +304,20 @@ def load_model_config(config: ModelConfig) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(**_source(config))
 
 
+def model_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers that loads a model with a language model in it, also one that takes pictures."""
+    import transformers
+
+    names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM", "AutoModelForImageTextToText")
+    kinds = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
+    return next((kind for kind in kinds if type(config) in kind._model_mapping), kinds[0])
+
+
 def empty_model(config: ModelConfig) -> PreTrainedModel:
     """The model without memory for its weights, to count them."""
-    from transformers import AutoModelForCausalLM
-
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(load_model_config(config), trust_remote_code=config.trust_remote_code)
+        own = load_model_config(config)
+        return model_class(own).from_config(own, trust_remote_code=config.trust_remote_code)
 
 
 def load_base(
@@ -324,7 +333,6 @@ def load_base(
     Raises:
         ModelError: the model cannot be loaded, lacks weights, or is not a causal language model.
     """
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -336,14 +344,15 @@ def load_base(
     elif device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans every new length: 2 ms a layer and token on an H100
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
-        hidden_size = load_model_config(config).get_text_config().hidden_size
+        own = load_model_config(config)
+        hidden_size = own.get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded = model_class(own).from_pretrained(
             **_source(config),
             dtype=torch.float32 if master_float32 else compute_dtype,
             attn_implementation=config.attn_implementation,
             output_loading_info=True,
-            **_quantized(config, device, compute_dtype),
+            **(_quantized(config, device, compute_dtype) if config.quantization else dequantized(own)),
         )
     model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
     missing = sorted(loading["missing_keys"])
@@ -352,6 +361,10 @@ def load_base(
             f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
             "which would be random: give a complete model, or fetch it again."
         )
+    if master_float32:  # what takes pictures would be trained without a gradient
+        text = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in text)
     model.name_or_path = model.config.name_or_path = config.name_or_path
     model = (model if config.quantization else model.to(device)).eval()
     use_grouped_attention(model)
@@ -366,8 +379,6 @@ def load_base(
 
 def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:
     """Arguments of `from_pretrained` that quantise the layers, not the embeddings or the output head."""
-    if config.quantization is None:
-        return {}
     from transformers import BitsAndBytesConfig
 
     settings = BitsAndBytesConfig(
@@ -378,6 +389,21 @@ def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.d
         bnb_4bit_compute_dtype=compute_dtype,
     )
     return {"quantization_config": settings, "device_map": {"": device}}
+
+
+def dequantized(config: PreTrainedConfig) -> dict[str, Any]:
+    """Arguments of `from_pretrained` for files of quantised weights that transformers can make whole, such as MXFP4 of
+    gpt-oss: only then is there a gradient, and a device without their kernels has the same numbers."""
+    from transformers.quantizers import AutoQuantizationConfig
+
+    stored = getattr(config, "quantization_config", None)
+    if stored is None:
+        return {}
+    settings = AutoQuantizationConfig.from_dict(stored if isinstance(stored, dict) else stored.to_dict())
+    if not hasattr(settings, "dequantize"):
+        return {}
+    settings.dequantize = True
+    return {"quantization_config": settings}
 
 
 def _keep_weights(model: Any) -> None:
@@ -406,53 +432,18 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     Raises:
         ModelError: the adapter folder does not hold a PEFT adapter that fits the model.
     """
-    from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
-
     if adapter is not None:
-        with quiet_peft(), LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"):
-            loaded = PeftModel.from_pretrained(model, adapter, TRAINED_ADAPTER, is_trainable=True)
-            if _widen_trained(loaded):  # they were rounded when they were read
-                set_peft_model_state_dict(loaded, load_peft_weights(str(adapter), device="cpu"), TRAINED_ADAPTER)
-            return fuse_lora(loaded).eval()
+        return fuse_lora(load_adapter(model, adapter)).eval()
     assert lora is not None
-    named_alike = lora.model_dump(exclude={"alpha", "dropout"})
-    settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
-    torch.manual_seed(seed)  # the initial A matrices
-    with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
-        adapted = fuse_lora(get_peft_model(model, settings)).eval()
-    _widen_trained(adapted)
+    adapted = fuse_lora(fresh_adapter(model, lora, seed)).eval()
+    widen_trained(adapted)
     return adapted
-
-
-def _widen_trained(model: Any) -> bool:
-    """Make trained weights float32, as PEFT makes LoRA's but not copies of `modules_to_save`; True if it made some."""
-    narrow = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
-    for parameter in narrow:
-        parameter.data = parameter.data.float()
-    return bool(narrow)
 
 
 def quantization_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The scales of bitsandbytes' layers by name, which are not parameters; none for other models."""
     if getattr(model.config, "quantization_config", None) is not None:
         yield from ((name, x) for name, x in model.state_dict().items() if ".weight." in name or name.endswith(".SCB"))
-
-
-def is_adapter_weight(name: str) -> bool:
-    """True for a parameter that an adapter adds."""
-    return ".lora_" in name or ".modules_to_save." in name
-
-
-@contextlib.contextmanager
-def quiet_peft() -> Iterator[None]:
-    """Context in which PEFT's warnings of unmatched names and missing weights are errors, and others are hidden."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
-        warnings.filterwarnings(
-            "error", message="The following .*_pattern keys|You have passed exclude_modules|Found missing adapter keys"
-        )
-        warnings.filterwarnings("ignore", message="The following .*_pattern keys.*gate_up_proj")  # fused experts
-        yield
 
 
 def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: Any, adapter: Path | None) -> None:

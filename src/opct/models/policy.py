@@ -20,6 +20,7 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
+from opct.models.adapters import bare_name, split_weights
 from opct.models.backbone import Backbone
 from opct.models.inference.prefill import beginning, states
 from opct.models.inference.prefix_sharing import (
@@ -400,20 +401,17 @@ class Policy:
     def base_hash(self) -> str:
         """A hash of the weights without any adapter; computed once where there is one, since they never change then."""
         if self._base_hash is None or not self.has_adapter:
-            self._base_hash = loading.weights_hash(
-                (
-                    name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".original_module", ""),
-                    p,
-                )
-                for name, p in (*self.model.named_parameters(), *loading.quantization_state(self.model))
-                if not loading.is_adapter_weight(name)
-            )
+            base, _ = split_weights(self.model)
+            base |= getattr(self.model, "replaced_weights", {})
+            scales = loading.quantization_state(self.model)
+            self._base_hash = loading.weights_hash((*base.items(), *((bare_name(name), x) for name, x in scales)))
         return self._base_hash
 
     def weights_hash(self) -> str:
         """A hash of the weights: the base's and, if there is an adapter, the adapter's."""
-        adapter = [(name, p) for name, p in self.model.named_parameters() if loading.is_adapter_weight(name)]
-        return self.base_hash() + (f"+{loading.weights_hash(adapter)}" if adapter else "")
+        base, adapter = split_weights(self.model)
+        adapter |= {name: base[name] for name in getattr(self.model, "replaced_weights", {})}
+        return self.base_hash() + (f"+{loading.weights_hash(adapter.items())}" if adapter else "")
 
     def frozen_copy(self, *, master_float32: bool) -> Policy:
         """A copy that is not trained and scores bit for bit as this model does now.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from opct.config.schema import TeacherConfig
+from opct.models.adapters import bare_name
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.loading import TEACHER_ADAPTER, TRAINED_ADAPTER, weights_hash
 from opct.models.policy import Policy
@@ -84,22 +85,27 @@ def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> T
 @torch.no_grad()
 def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
     """An adapter beside the trained one: a frozen copy of it, or its moving average."""
-    model = policy.model
-    model.add_adapter(TEACHER_ADAPTER, copy.deepcopy(model.peft_config[TRAINED_ADAPTER]))
+    model, shared = policy.model, {}
+    settings = copy.deepcopy(model.peft_config[TRAINED_ADAPTER])
+    settings.bias = "none"  # PEFT has one adapter with biases: they are kept here
+    model.add_adapter(TEACHER_ADAPTER, settings)
     model.set_adapter(TRAINED_ADAPTER)
     by_name = dict(model.named_parameters())
     own = {}
     for i, (name, trained) in enumerate(policy.trainable_parameters().items()):
         # with a dot at the end: the name of an embedding's LoRA weight ends with the adapter's
-        own[str(i)] = by_name[f"{name}.".replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")[:-1]]
-        own[str(i)].data = trained.clone()  # in its dtype, which a copy of `modules_to_save` would not have
-        own[str(i)].requires_grad_(False)
+        twin = by_name[f"{name}.".replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")[:-1]]
+        if twin is trained:  # a weight of the model itself, such as a bias
+            twin = shared[bare_name(name)] = torch.nn.Parameter(trained.detach(), False)
+        twin.data = trained.detach().clone()  # in its dtype, which a copy of `modules_to_save` would not have
+        own[str(i)] = twin.requires_grad_(False)
 
     @contextlib.contextmanager
     def inside() -> Iterator[Policy]:
         model.set_adapter(TEACHER_ADAPTER)
         try:
-            yield policy
+            with policy.backbone.with_weights(shared):
+                yield policy
         finally:
             model.set_adapter(TRAINED_ADAPTER)
 
@@ -112,7 +118,8 @@ def _copied_model(policy: Policy, decay: float | None) -> Teacher:
     return Teacher(
         policy,
         lambda: contextlib.nullcontext(own),
-        weights=lambda: dict(own.model.named_parameters()),  # at each call: sharding replaces them
+        # at each call: sharding replaces them
+        weights=lambda: {n: p for n, p in own.model.named_parameters() if n in policy.trainable_parameters()},
         decay=decay,
         stored=decay is not None,
     )
@@ -129,8 +136,6 @@ def no_sharing_reason(policy: Policy, teacher: Teacher) -> str | None:
 
 
 def has_dropout(policy: Policy) -> bool:
-    """True where the policy has dropout, of its adapter or of its own."""
-    if any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in policy.model.modules()):
-        return True
-    settings = policy.backbone.bare_model.config.get_text_config().to_dict()  # it has many names there
-    return any(isinstance(value, float) and value > 0 for name, value in settings.items() if "drop" in name)
+    """True where the adapter has dropout; the model's own is off (`Backbone.train`)."""
+    layers = [m.lora_dropout for m in policy.model.modules() if hasattr(m, "lora_dropout")]
+    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for layer in layers for m in layer.modules())

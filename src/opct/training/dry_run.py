@@ -254,7 +254,7 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
         answers = [answer for r in validated for answer in r.answers]
     sampled = time.perf_counter()
     weights, share = step_weights(rollouts, method.reduction), shares_prompts(method, rollouts)
-    setup.policy.model.train()  # only then are activations computed again, and dropout is on
+    setup.policy.backbone.train()  # only then are activations computed again, and dropout is on
     accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.eval().zero_grad(set_to_none=True)
     return Probe(len(pairs), sampled - started, time.perf_counter() - sampled, answers)

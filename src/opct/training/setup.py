@@ -19,6 +19,7 @@ from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
+from opct.models.adapters import coverage
 from opct.models.from_run import adapter_folder, adapter_now, read_adapter_config
 from opct.models.fsdp import shard, wants_shards
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_renderer
@@ -181,7 +182,7 @@ def build_setup(
             "parallel.strategy=ddp, or leave them out."
         )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
-    _refuse_untrained_head(policy, config)
+    _refuse_untrained_head(policy)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     if config.optim.gradient_checkpointing:
         policy.backbone.recompute_activations()
@@ -292,24 +293,16 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
     return distributed.main_process_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
 
 
-def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
-    """Raise ModelError for an adapter on the output head, or full fine-tuning of a head with a bias.
-
-    Scores are computed from the head's weight alone, so nothing else of it gets a gradient.
-    """
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    if isinstance(policy.backbone.bare_model.get_output_embeddings(), BaseTunerLayer):
-        targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
-        raise ModelError(
-            f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
-            "modules, or use all-linear, which leaves the head out."
-        )
-    if not policy.has_adapter and policy.backbone.head.bias is not None:
-        raise ModelError(
-            f"The output head of {policy.name} has a bias, which full fine-tuning here would not train: train an "
-            "adapter instead (lora: {r: 16, alpha: 32})."
-        )
+def _refuse_untrained_head(policy: Policy) -> None:
+    """Raise ModelError for an output head whose bias is to be trained: scores have a gradient to its weight alone."""
+    bias = policy.backbone.head.bias
+    if bias is None or not bias.requires_grad:
+        return
+    what = "the adapter (bias in its adapter_config.json)" if policy.has_adapter else "full fine-tuning"
+    raise ModelError(
+        f"The output head of {policy.name} has a bias, which {what} here would not train: train an adapter without "
+        "it (lora: {r: 16, alpha: 32})."
+    )
 
 
 def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
@@ -364,6 +357,7 @@ def describe(setup: TrainingSetup) -> list[str]:
     lines = [
         f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
         f"on {setup.policy.device}{_parallel_words(setup)}",
+        *filter(None, [coverage(setup.policy.model)]),
         f"dtype: {setup.policy.dtype_reason}",
         f"{_data_words(setup.data)}; {setup.data.total_steps} steps",
     ]

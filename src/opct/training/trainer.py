@@ -365,7 +365,7 @@ class _Loop:
         optimizer.zero_grad(set_to_none=True)
         weights = step_weights(rollouts, method.reduction)
         observed = StepMetrics(method)
-        policy.model.train()
+        policy.backbone.train()
         try:
             budget, share = self.config.optim.micro_batch_tokens, shares_prompts(method, rollouts)
             loss, token_kl = accumulate(method, rollouts, weights, budget, share=share, observe=observed.observe)

@@ -119,7 +119,7 @@ def test_the_teacher_scores_without_dropout(make_config, kind: str):
     seen = []
     score = policy.score
     policy.score = lambda *args, **keys: seen.append((policy.model.training, score(*args, **keys))) or seen[-1][1]
-    policy.model.train()
+    policy.backbone.train()
     for _ in range(2):
         method.loss(rollouts, step_weights(rollouts, "token_mean"))
     assert [training for training, _ in seen] == [False, True, False, True]

@@ -33,7 +33,7 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     # before the MLP's end); the layer's own hooks, which `act` reads, are not called again
     mlp = policy.backbone.decoder.layers[0].mlp
     handle = mlp.register_forward_pre_hook(lambda *_: runs.append(int(torch.is_grad_enabled())))
-    policy.model.train()
+    policy.backbone.train()
     weights = step_weights(rollouts, config.loss.reduction)
     loss, _ = accumulate(method, rollouts, weights, 10_000, share=share)
     handle.remove()

@@ -85,7 +85,7 @@ def test_what_it_does_not_cover_is_left_to_peft(monkeypatch):
     policy.model.eval()
     policy.score(PROMPTS, COMPLETIONS)
     assert called == []
-    policy.model.train()
+    policy.backbone.train()
     policy.score(PROMPTS, COMPLETIONS)
     assert len(called) == layers
 

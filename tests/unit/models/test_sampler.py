@@ -157,7 +157,7 @@ def test_generation_config_is_ignored_unless_asked_for(tiny_policy: Policy):
 
 
 def test_sampling_leaves_the_global_generator_and_training_mode_alone(tiny_policy: Policy):
-    tiny_policy.model.train()
+    tiny_policy.backbone.train()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)

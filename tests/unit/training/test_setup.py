@@ -143,7 +143,7 @@ def test_an_adapter_on_the_output_head_is_refused(make_config, tmp_path: Path):
     tiny_model(tie=False).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     model = {"name_or_path": str(folder)}
-    with pytest.raises(ModelError, match=r"reaches the output head .*target_modules=\['q_proj', 'lm_head'\]"):
+    with pytest.raises(ModelError, match=r"reaches the output head \(lm_head\)"):
         build_setup(make_config(model=model, lora={"target_modules": ["q_proj", "lm_head"]}))
     build_setup(make_config(model=model))
 

@@ -126,7 +126,8 @@ class _LoraLinear(torch.autograd.Function):
         out = torch.nn.functional.linear(rows, weight, bias).addmm_(down, b.T)
         ctx.save_for_backward(rows, weight, a, b, down)
         ctx.shape, ctx.scaling = x.shape, scaling
-        return out.view(*x.shape[:-1], out.shape[-1])
+        # a view of it would be refused where a model changes it in place (gemma3n)
+        return torch.ops.aten._unsafe_view(out, (*x.shape[:-1], out.shape[-1]))
 
     @staticmethod
     @once_differentiable

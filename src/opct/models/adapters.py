@@ -1,0 +1,359 @@
+"""Adapters: which weights they reach, what they replace, and whether all of a file was loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from opct.config.schema import LoraSettings
+from opct.errors import LibraryErrors, ModelError
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
+    from transformers import PreTrainedModel
+
+TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
+ALL_LINEAR = "all-linear"
+ADDED_NAMES = ("base_layer", "original_module", "token_adapter")
+"""What PEFT puts into the name of a weight of the model."""
+SHOWN = 3  # names in a message
+
+
+@contextlib.contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Context in which PEFT's warnings of unmatched names and missing weights are errors, and others are hidden."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        warnings.filterwarnings(
+            "error",
+            message="The following .*_pattern keys|You have passed exclude_modules|Found missing adapter keys"
+            "|target_parameters=.* no parameter was matched",
+        )
+        warnings.filterwarnings("ignore", message="The following .*_pattern keys.*gate_up_proj")  # fused experts
+        yield
+
+
+# --------------------------------------------------------------------------------------- weights of model and adapter
+
+
+def _wrappers(model: Any) -> set[str]:
+    """Names of the modules that PEFT has put around modules of the model."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    return {name for name, m in model.named_modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)}
+
+
+def _is_added(name: str, wrappers: set[str]) -> bool:
+    """Whether a weight or module belongs to an adapter: the name below its innermost wrapper is none of the model."""
+    parts = name.split(".")
+    ends = [i for i in range(len(parts)) if ".".join(parts[:i]) in wrappers]
+    return bool(ends) and parts[ends[-1]] not in ADDED_NAMES
+
+
+def split_weights(model: Any) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.nn.Parameter]]:
+    """The parameters of the model, by their names without an adapter, and those that an adapter adds, by name."""
+    wrappers = _wrappers(model)
+    base, added = {}, {}
+    for name, parameter in model.named_parameters():
+        if _is_added(name, wrappers):
+            added[name] = parameter
+        else:
+            base[bare_name(name)] = parameter
+    return base, added
+
+
+def bare_name(name: str) -> str:
+    """Name of a weight in the model without an adapter, from its name in a PEFT model or in the file of an adapter."""
+    return ".".join(part for part in name.removeprefix("base_model.model.").split(".") if part not in ADDED_NAMES)
+
+
+def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Type, shape and sum of the bytes of a tensor: a tenth of the time of a hash."""
+    flat = tensor.detach().contiguous().flatten()
+    wide = flat.numel() * flat.element_size() % 8 == 0
+    numbers = flat.view(torch.int64 if wide else torch.uint8)
+    return tensor.dtype, tensor.shape, int(numbers.sum(dtype=torch.int64))
+
+
+def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Callable[[], None]:
+    """Put other parameters in the place of these, by the names of `split_weights`; returns what undoes it."""
+    base, _ = split_weights(model)
+    by_id = {id(base[name]): other for name, other in others.items()}
+    places = [
+        (module._parameters, key, parameter, by_id[id(parameter)])
+        for module in model.modules()
+        for key, parameter in module._parameters.items()
+        if id(parameter) in by_id
+    ]
+    for of, key, _, other in places:
+        of[key] = other
+
+    def undo() -> None:
+        for of, key, parameter, _ in places:
+            of[key] = parameter
+
+    return undo
+
+
+# -------------------------------------------------------------------------------------------------- a fresh adapter
+
+
+def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> PeftModel:
+    """The model with an adapter of these settings that changes nothing yet.
+
+    Raises:
+        ModelError: the settings do not fit the model.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    named_alike = lora.model_dump(exclude={"alpha", "dropout"})
+    settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
+    torch.manual_seed(seed)  # the initial A matrices
+    with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
+        settings.target_modules = _targets(model, settings)
+        return get_peft_model(model, settings)
+
+
+def _targets(model: Any, settings: LoraConfig) -> Any:
+    """The modules to adapt: none outside the text decoder, such as vision towers.
+
+    `all-linear`: attention, shared and dense layers, without experts, routers and what PEFT refuses.
+    """
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    decoder = _decoder_prefix(model)
+    linear = {name: module for name, module in _own_modules(model) if _is_linear(module)}
+    if settings.target_modules == ALL_LINEAR:
+        return _all_linear({name: m for name, m in linear.items() if name.startswith(decoder)}, model)
+    head = model.get_output_embeddings()
+    if all(name.startswith(decoder) or module is head for name, module in linear.items()):
+        return settings.target_modules
+    named = [name for name, _ in model.named_modules() if check_target_module_exists(settings, name)]
+    return [name for name in named if name.startswith(decoder)] or settings.target_modules
+
+
+def _all_linear(linear: dict[str, Any], model: Any) -> list[str]:
+    experts = _experts(model)
+    found: list[str] = []
+    for name, module in linear.items():
+        # a router is beside the experts, and gives a number for each
+        beside = {n for path, (n, _) in experts.items() if name.startswith(path.rpartition(".")[0] + ".")}
+        is_router = "router" in name or len(module.weight) in beside
+        if not is_router and not _is_inside(name, experts):
+            found.append(name)
+    taken = {leaf: _peft_takes(leaf, model) for leaf in map(_leaf, found)}
+    return [name for name in found if taken[_leaf(name)]]
+
+
+def _peft_takes(leaf: str, model: Any) -> bool:
+    """False for a name that PEFT refuses for this model (mixers of Mamba), or takes for that of an expert."""
+    from peft import LoraConfig
+    from peft.tuners import tuners_utils
+
+    asked = LoraConfig(target_modules=[leaf], task_type="CAUSAL_LM")
+    try:  # not every version of PEFT has these two
+        getattr(tuners_utils, "_check_lora_target_modules_mamba", lambda *_: None)(asked, model, leaf)
+        with contextlib.suppress(ImportError):
+            from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+            convert_peft_config_for_transformers(asked, model, None)
+    except ValueError:
+        return False
+    return leaf in (asked.target_modules or ())
+
+
+def _own_modules(model: Any) -> Iterator[tuple[str, Any]]:
+    """The modules of the model by their names without an adapter."""
+    wrappers = _wrappers(model)
+    for name, module in model.named_modules():
+        if name not in wrappers and not _is_added(name, wrappers):
+            yield bare_name(name), module
+
+
+def _is_linear(module: Any) -> bool:
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, torch.nn.Linear | Conv1D)
+
+
+def _decoder_prefix(model: Any) -> str:
+    """What the names of the text decoder's modules begin with."""
+    decoder = model.get_decoder()
+    return next((f"{name}." for name, module in model.named_modules() if name and module is decoder), "")
+
+
+def _experts(model: Any) -> dict[str, tuple[int, list[str]]]:
+    """The modules that hold experts: their number, and the names of weights of all of them together, if there are."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    for name, module in _own_modules(model):
+        together = {key: p for key, p in module._parameters.items() if p is not None and p.dim() == 3}
+        if isinstance(module, torch.nn.ModuleList) and name.endswith("experts"):
+            found[name] = len(module), []
+        elif together and not isinstance(module, torch.nn.modules.conv._ConvNd):
+            found[name] = len(next(iter(together.values()))), list(together)
+    return found
+
+
+def _is_inside(name: str, paths: Iterable[str]) -> bool:
+    return any(name.startswith(f"{path}.") for path in paths)
+
+
+def _leaf(name: str) -> str:
+    """The last part of a name that is no number."""
+    return next((part for part in reversed(name.split(".")) if not part.isdigit()), name)
+
+
+def coverage(model: Any) -> str | None:
+    """How many weights of the text decoder have an adapter, of which kinds, and which have none; None without one."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if not hasattr(model, "peft_config"):
+        return None
+    bare = model.get_base_model()
+    decoder, experts = _decoder_prefix(bare), _experts(bare)
+    kinds = {n: _leaf(n) for n, m in _own_modules(bare) if _is_linear(m) and n.startswith(decoder)}
+    fused = {f"{path}.{key}": f"{_leaf(path)}.{key}" for path, (_, keys) in experts.items() for key in keys}
+    kinds |= {name: kind for name, kind in fused.items() if name.startswith(decoder)}
+    layers = {n: m for n, m in bare.named_modules() if isinstance(m, BaseTunerLayer)}
+    adapted = {".".join(filter(None, (bare_name(n), getattr(m, "parameter_name", "")))) for n, m in layers.items()}
+
+    def listed(names: Iterable[str]) -> str:
+        return ", ".join(sorted({kinds.get(name, _leaf(name)) for name in names}))
+
+    words = [f"adapter on {len(adapted & set(kinds))} of {len(kinds)} linear weights: {listed(adapted)}"]
+    with_one = {kinds[name] for name in adapted & set(kinds)}
+    without = {name for name, kind in kinds.items() if kind not in with_one}
+    of_experts = {name for name in without if _is_inside(name, experts)}
+    if without - of_experts:
+        words.append(f"none on {listed(without - of_experts)}")
+    if of_experts:
+        words.append(f"experts are not adapted ({_how_to_adapt(of_experts, fused)})")
+    if adapted & set(fused):
+        words.append("PEFT builds all adapted experts of a layer anew in every forward, which takes time and memory")
+    base, added = split_weights(bare)
+    whole = {n for n, p in base.items() if p.requires_grad} | {bare_name(n) for n in added if ".modules_to_save." in n}
+    if whole:
+        words.append(f"{len(whole)} weights are trained whole")
+    return "; ".join(words)
+
+
+def _how_to_adapt(names: set[str], fused: Mapping[str, str]) -> str:
+    """The setting that adapts these experts; names below a layer's number."""
+    setting = "target_parameters" if names <= set(fused) else "target_modules"
+    shown = {name.split(".")[-1] if setting == "target_modules" else re.split(r"\.\d+\.", name)[-1] for name in names}
+    return f"lora.{setting}: [{', '.join(sorted(shown))}] adapts them"
+
+
+# ------------------------------------------------------------------------------------------------- an adapter's file
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
+    """The model with the adapter of a folder, to be trained; its weights are float32.
+
+    Weights of the model that the adapter replaces, such as biases, are kept in the attribute `replaced_weights`, for
+    the model without the adapter.
+
+    Raises:
+        ModelError: the folder holds no adapter that fits the model, a part of it was not loaded, or it changes the
+            model itself.
+    """
+    from peft import PeftModel, load_peft_weights
+
+    before = {name: fingerprint(p) for name, p in split_weights(model)[0].items()}
+    with _fits(model, folder):
+        named = {bare_name(key) for key in load_peft_weights(str(folder), device="cpu")}
+        kept = {name: p.detach().clone() for name, p in model.named_parameters() if name in named}
+        with quiet_peft(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Found missing adapter keys")  # compared below
+            loaded = PeftModel.from_pretrained(model, folder, TRAINED_ADAPTER, is_trainable=True)
+        base, _ = split_weights(loaded)
+        changed = {name for name, p in base.items() if fingerprint(p) != before.get(name)}
+        if lost := sorted(changed - set(kept)) or sorted(set(before) - set(base)):
+            raise ModelError(_changes_the_model(folder, lost))
+        of_adapter = changed | {name for name, p in base.items() if p.requires_grad}
+        originals = {
+            name: torch.nn.Parameter(kept.get(name, base[name].detach().clone()), False) for name in of_adapter
+        }
+        widen_trained(loaded)
+        _refuse_parts(folder, *adapter_key_faults(loaded, folder))
+    cast("Any", loaded).replaced_weights = originals
+    return loaded
+
+
+def adapter_key_faults(model: PeftModel, folder: Path) -> tuple[list[str], list[str]]:
+    """Keys of an adapter's file that the model has no place for, and weights of its adapter that the file lacks.
+
+    Reads the file's weights into the model.
+    """
+    from peft import load_peft_weights, set_peft_model_state_dict
+
+    result: Any = set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu"), TRAINED_ADAPTER)
+    added = split_weights(model)[1]
+    return sorted(result.unexpected_keys), sorted(name for name in result.missing_keys if name in added)
+
+
+def widen_trained(model: Any) -> None:
+    """Make trained weights float32, as PEFT makes LoRA's but not copies of `modules_to_save`."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            parameter.data = parameter.data.float()
+
+
+def _refuse_parts(folder: Path, unloaded: list[str], lacking: list[str]) -> None:
+    """Raise ModelError if an adapter's file and the model's adapter have different weights."""
+    if unloaded:
+        modules = sorted({_leaf(re.split(r"\.lora_|\.weight$|\.bias$", name)[0]) for name in unloaded})
+        raise ModelError(
+            f"{len(unloaded)} weights of the adapter at {folder} have no place in the model ({_first(unloaded)}), so "
+            f"only a part of it would be loaded: add {', '.join(modules)} to target_modules in its "
+            "adapter_config.json, or give the model that it was trained on."
+        )
+    if lacking:
+        raise ModelError(
+            f"The adapter at {folder} lacks {len(lacking)} of the weights that its adapter_config.json names "
+            f"({_first(lacking)}): fetch it again, or name only the modules that it holds in target_modules there."
+        )
+
+
+def _changes_the_model(folder: Path, names: list[str]) -> str:
+    settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    init = settings.get("init_lora_weights")
+    cause = f"init_lora_weights={init!r}" if isinstance(init, str) else "see its adapter_config.json"
+    return (
+        f"The adapter at {folder} changes {len(names)} weights of the model itself ({_first(names)}; {cause}), so "
+        "without the adapter it would not be its base. Merge the two with PEFT (merge_and_unload), save the model, and "
+        "give its folder as model.name_or_path."
+    )
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+@contextlib.contextmanager
+def _fits(model: Any, folder: Path) -> Iterator[None]:
+    """Context that says which model an adapter was made for if it cannot be loaded into this one."""
+    try:
+        with LibraryErrors(ModelError, f"Cannot load the adapter at {folder}"):
+            yield
+    except ModelError as error:
+        said, made_for = str(error), None
+        if "size mismatch for" in said:
+            said = f"Cannot load the adapter at {folder}: its weights have other sizes than the model's."
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+            made_for = settings.get("base_model_name_or_path")
+        if made_for and made_for != model.name_or_path:
+            said += (
+                f" It was made for {made_for} (base_model_name_or_path in its adapter_config.json); this is "
+                f"{model.name_or_path}."
+            )
+        raise ModelError(said) from error
