@@ -191,7 +191,7 @@ def evaluate(
     """
     from opct.data.questions import load_questions
     from opct.evals.asked import refuse_other_questions
-    from opct.evals.inspect_runner import check_task, run_task
+    from opct.evals.inspect_runner import run_task
     from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
     from opct.evals.run import evaluate as evaluate_policy
     from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
@@ -200,9 +200,7 @@ def evaluate(
     assert progress is not None
     config = _eval_config(config, settings)
     with_suites = not tasks or "suites" in config.model_fields_set
-    task_options = _task_options(config) if tasks else {}
-    for task in tasks:
-        check_task(task)
+    task_options = _task_options(config, tasks) if tasks else {}
     if isinstance(questions, str | Path):
         config, questions = config.model_copy(update={"questions": str(questions)}), None
     own = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
@@ -226,19 +224,10 @@ def evaluate(
         )
     run = RunDir(result.out)
     for task in tasks:
-        weights = about_run(run, policy, about)
-        result.tasks[task] = run_task(
-            policy,
-            task,
-            config,
-            out_dir=result.out,
-            progress=progress,
-            run=weights,
-            overwrite=overwrite,
-            **task_options,
-        )
+        of_run: dict[str, Any] = {"out_dir": result.out, "run": about_run(run, policy, about), "overwrite": overwrite}
+        result.tasks[task] = run_task(policy, task, config, progress=progress, **of_run, **task_options)
         with run.results_lock():
-            for warning in set_aside_others(run, weights, ())[1]:
+            for warning in set_aside_others(run, of_run["run"], ())[1]:
                 progress.log(f"warning: {warning}")
     if judge is not None:
         _apply_judge(*judge, result.out, progress)
@@ -303,7 +292,10 @@ def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None
     judge_run(RunDir(out), axis, judge, requests, progress)
 
 
-def _task_options(config: EvalConfig) -> dict[str, Any]:
+def _task_options(config: EvalConfig, tasks: Sequence[str]) -> dict[str, Any]:
+    """Options of `run_task` from the settings; refuses those that it lacks, and tasks that do not exist."""
+    from opct.evals.inspect_runner import check_task
+
     of_model = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
     given = config.model_fields_set - {"suites", *of_model}
     unknown = sorted(given - set(TASK_SETTINGS))
@@ -312,4 +304,6 @@ def _task_options(config: EvalConfig) -> dict[str, Any]:
             f"The setting {unknown[0]} applies only to our own suites; an Inspect task takes "
             f"{', '.join(TASK_SETTINGS)}."
         )
+    for task in tasks:
+        check_task(task)
     return {option: getattr(config, name) for name, option in TASK_OPTIONS.items() if name in given}

@@ -319,7 +319,7 @@ def ensure_evaluated(
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
     target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
-    once = {"resume": True, "overwrite": True}  # of other settings, what is the same is kept
+    once: dict[str, Any] = {"resume": True, "overwrite": True}  # what is the same is not asked again
     found = evaluate(target, settings, out=folder, label=label, progress=progress, **once).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))

@@ -65,7 +65,7 @@ TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 LEGEND = "kl: to the teacher, in nats a token; loss: the training objective; validation: the kl of held-out pairs"
-OF_SFT = "; excess_loss: the loss minus the teacher's on the same answers; below 0 they are memorised"
+OF_SFT = "; excess_loss: the loss minus the teacher's on the same answers; well below 0 they are memorised"
 
 
 @dataclass
