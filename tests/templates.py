@@ -26,6 +26,31 @@ OWN_MARKS = (
     "{{ '<|content|>' + m.content + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}<|begin|>assistant{% endif %}"
 )
 """A form that no list knows: only what the template writes for a message's reasoning shows it."""
+NESTED_MARKS = (
+    "{% macro begin(tag) %}{{ '<|open|>' + tag + '<|sep|>' }}{% endmacro %}"
+    "{% macro finish(tag) %}{{ '<|close|>' + tag + '<|sep|>' }}{% endmacro %}"
+    "{% for m in messages %}{{ begin('message ' + m.role) }}{% if m.role == 'assistant' %}"
+    "{{ begin('think') + (m.reasoning_content or '') + finish('think') }}"
+    "{{ begin('response') + m.content + finish('response') }}"
+    "{% else %}{{ m.content }}{% endif %}{{ finish('message') + '<|end_of_msg|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ begin('message assistant') + begin('think') }}{% endif %}"
+)
+"""As Kimi K3: the names of the parts are ordinary text, and the generation prompt opens the reasoning."""
+STEPS = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' }}"
+    "{% if m.reasoning_content %}{{ m.reasoning_content + '\n[BEGIN FINAL RESPONSE]\n' }}{% endif %}"
+    "{{ m.content + '\n' }}{% if m.role == 'assistant' %}{{ '<|end|>\n' }}{% endif %}{% endfor %}"
+    "{% if messages[-1].role != 'assistant' %}{{ '<|assistant|>\nHere are my reasoning steps:\n' }}{% endif %}"
+    "{# no <thinking> tags #}"
+)
+"""As Apriel: a sentence in the generation prompt opens the reasoning, which it always writes."""
+ANSWER_TAGS = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% if m.role == 'assistant' %}"
+    "{% if m.reasoning_content %}{{ '<why>\n' + m.reasoning_content + '\n</why>\n' }}{% endif %}"
+    "{{ '<answer>\n' + m.content + '\n</answer><|end|>' }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""As Hunyuan: the answer has tags, too."""
 DATED = (
     "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
     "{{ '<|im_start|>system\nToday: ' + date_string + '<|im_end|>\n' }}"
@@ -42,6 +67,9 @@ SPECIAL = {
     CHANNELS: ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"),
     NAMED_CHANNEL: ("<|turn>", "<turn|>", "<|channel>", "<channel|>"),
     OWN_MARKS: ("<|begin|>", "<|inner|>", "<|content|>", "<|end|>"),
+    NESTED_MARKS: ("<|open|>", "<|sep|>", "<|close|>", "<|end_of_msg|>"),
+    STEPS: ("<|user|>", "<|assistant|>", "<|end|>"),
+    ANSWER_TAGS: ("<|user|>", "<|assistant|>", "<|end|>"),
 }
 
 

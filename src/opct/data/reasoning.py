@@ -114,12 +114,17 @@ WORDS = Reasoning.of_tags(("Here is my thought process:", "Here is my response:"
 """Granite 3."""
 
 
-def named_in(text: str) -> Reasoning | None:
-    """The first of the known forms whose marks a chat template or a reply names."""
+def channels_in(text: str) -> Reasoning | None:
+    """The form with channels that a chat template or a reply names, if any."""
     if "<|channel|>" in text:
         return HARMONY
-    if re.search(f"{CHANNEL.opening}|{CHANNEL.closing}", text):
-        return CHANNEL
+    return CHANNEL if re.search(f"{CHANNEL.opening}|{CHANNEL.closing}", text) else None
+
+
+def named_in(text: str) -> Reasoning | None:
+    """The first of the known forms whose marks a chat template or a reply names."""
+    if (form := channels_in(text)) is not None:
+        return form
     for found in _TAG.finditer(text):
         if found["left"]:
             left, name, right = found["left"], found["name"], found["right"]
@@ -150,17 +155,53 @@ def _pattern(field: Mapping[str, Any], side: str) -> str | None:
     return "|".join(map(re.escape, marks))
 
 
-def between(before: str, after: str) -> Reasoning | None:
-    """The form of a template that writes `before` ahead of reasoning, and `after` between it and the answer.
+def of_rendered(asked: str, started: str, plain: str, head: str, between: str, tail: str) -> Reasoning | None:
+    """The form of a template, from what it writes; None if it writes nothing between reasoning and answer.
 
-    None if it writes nothing there.
+    Args:
+        asked: for a question. started: with the generation prompt. plain: with an answer, up to the answer.
+        head: with an answer and its reasoning, up to the reasoning. between: from there to the answer.
+        tail: the words after the answer, such as `</answer>`, without what ends the turn.
     """
-    if not before.strip() or not after.strip():
+    marks = [re.escape(mark) for mark in _MARK.findall(between)]
+    if not marks:
         return None
-    marks = [re.escape(mark) for mark in re.findall(r"<[^<>\s]*>|\[[^\[\]\s]*\]|[^<\[\s]+", after)]
-    # a model may go on otherwise after the first mark; but the words in a header must not be left in the answer
-    has_words = any(mark[0] not in "<\\" for mark in marks[1:])
-    return Reasoning(r"\s*".join(map(re.escape, before.split())), r"\s*".join(marks) if has_words else marks[0])
+    # a model may go on otherwise after the first mark; but words must not be left in the answer
+    rest = r"\s*".join(marks[1:])
+    closing = marks[0] + (f"\\s*{rest}" if any(re.match(r"\w", mark) for mark in marks[1:]) else "")
+    opening = _mark_at_end(head, asked)
+    if not opening or plain.rstrip().endswith(opening):  # it writes no mark there: the generation prompt may
+        begun = started[len(common_prefix(started, head)) :].split()
+        opening = r"\s*".join(map(re.escape, begun)) or rf"\A(?=[\s\S]*{closing})"
+    else:
+        opening = r"\s*".join(map(re.escape, opening.split()))
+    header = _mark_at_end(plain, asked)
+    # words around an answer are blocks of their own, which what opens them closes
+    around = [text for text in (header, tail) if _has_words(text) and text not in started]
+    own = [r"\s*".join(map(re.escape, text.split())) for text in around if not re.fullmatch(closing, text)]
+    return Reasoning("|".join([opening, *own]), "|".join([*own, closing]))
+
+
+_MARK = re.compile(r"<[^<>\n]*>|\[[^\[\]\n]*\]|[^<\[\s]+|[<\[]")
+
+
+def _has_words(text: str) -> bool:
+    """Whether the text has anything but special tokens such as `<|end|>`."""
+    return any(not mark.startswith("<|") for mark in _MARK.findall(text))
+
+
+def _mark_at_end(text: str, known: str) -> str:
+    """The shortest end of the text that begins with a mark and is not in the known text; "" if there is none."""
+    text = text.rstrip()
+    starts = [found.start() for found in re.finditer(r"[<\[]", text)]
+    return next((text[start:] for start in reversed(starts) if text[start:] not in known), "")
+
+
+def common_prefix(a: str, b: str) -> str:
+    """The first characters that two texts share."""
+    if a.startswith(b):
+        return b
+    return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
 
 
 # ------------------------------------------------------------------------------------------------- replies as text

@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from opct.config.schema import TEMPLATE_DATE
 from opct.data.pairs import ContrastivePair, Message
-from opct.data.reasoning import FIELDS, THINKING_TAGS, Reasoning, SplitReply, between, named_in, of_response_template
+from opct.data.reasoning import (
+    FIELDS,
+    THINKING_TAGS,
+    Reasoning,
+    SplitReply,
+    channels_in,
+    common_prefix,
+    named_in,
+    of_rendered,
+    of_response_template,
+)
 from opct.data.tables import Fault, refuse
 from opct.errors import DataError, ModelError, shorten
 
@@ -98,7 +108,7 @@ class Renderer:
             first = self._probe(messages)
             for other in (self._probe(messages) for _ in range(RENDERINGS - 1)):
                 if other != first:
-                    at = _common(first, other)
+                    at = len(common_prefix(first, other))
                     return shorten(first[max(0, at - 20) : at + 20])
         return None
 
@@ -148,7 +158,7 @@ class Renderer:
             before = self._written(earlier) if earlier else ""
         except DataError:  # the template wants another message there
             before = text
-        begun = text[_common(text, before) :] or (prompt[-1]["content"] if prefill else "")
+        begun = text[len(common_prefix(text, before)) :] or (prompt[-1]["content"] if prefill else "")
         return form.is_open(begun) if begun else re.search(rf"(?:{form.opening})\s*\Z", text) is not None
 
     def outside_reasoning(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> list[bool]:
@@ -255,23 +265,35 @@ class Renderer:
             return f"refused: {error}"
 
     def _reasoning(self) -> Reasoning:
-        template, added = str(self.tokenizer.chat_template), " ".join(self.tokenizer.get_added_vocab())
-        found = of_response_template(getattr(self.tokenizer, "response_template", None)) or named_in(template)
-        return found or self._written_reasoning() or named_in(added) or Reasoning.of_tags(THINKING_TAGS)
+        tokenizer = self.tokenizer
+        template = re.sub(r"\{#.*?#\}", "", str(tokenizer.chat_template), flags=re.DOTALL)  # what a comment says
+        return (
+            of_response_template(getattr(tokenizer, "response_template", None))
+            or channels_in(template)
+            or self._written_reasoning()
+            or named_in(template)
+            or named_in(" ".join(tokenizer.get_added_vocab()))
+            or Reasoning.of_tags(THINKING_TAGS)
+        )
 
     def _written_reasoning(self) -> Reasoning | None:
         """The form in which the template writes the reasoning of a message, if it does."""
         user, said = PROBES[-1]
         try:
-            start = self._written([user], add_generation_prompt=True)
-            text = self._written([user, {**said, **dict.fromkeys(FIELDS, THOUGHT)}])
+            asked, started = self._written([user]), self._written([user], add_generation_prompt=True)
+            plain = self._written([user, said])
+            full = self._written([user, {**said, **dict.fromkeys(FIELDS, THOUGHT)}])
         except DataError:
             return None
-        thought, answer = text.find(THOUGHT), text.rfind(SAID)
-        if not 0 <= thought < answer:
+        head, thought, rest = full.partition(THOUGHT)
+        between, answer, _ = rest.partition(SAID)
+        before, _, tail = plain.rpartition(SAID)
+        if not thought or not answer:
             return None
-        common = _common(start, text[:thought])
-        return between(text[common:thought], text[thought + len(THOUGHT) : answer])
+        added = [token.content for token in self.tokenizer.added_tokens_decoder.values()]
+        while (cut := next((word for word in added if tail.rstrip().endswith(word)), None)) is not None:
+            tail = tail.rstrip().removesuffix(cut)
+        return of_rendered(asked, started, before, head, between, tail.strip())
 
 
 def _directives(date: str) -> dict[str, str]:
@@ -280,13 +302,6 @@ def _directives(date: str) -> dict[str, str]:
     found = {f"%{letter}": day.strftime(f"%{letter}") for letter in DIRECTIVES}
     bare = {f"%-{name[1]}": value.lstrip("0") or "0" for name, value in found.items() if value.isdigit()}
     return found | bare | {"%f": "000000", "%%": "%"}
-
-
-def _common(a: str, b: str) -> int:
-    """Number of first characters that two texts share."""
-    if a.startswith(b):
-        return len(b)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _roles(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from opct.data.reasoning import Reasoning, SplitReply, of_response_template, split_text
 from opct.data.render import Renderer
 from opct.errors import DataError
-from tests.templates import CHANNELS, NAMED_CHANNEL, OWN_MARKS, tokenizer_of
+from tests.templates import ANSWER_TAGS, CHANNELS, NAMED_CHANNEL, NESTED_MARKS, OWN_MARKS, STEPS, tokenizer_of
 from tests.tiny import tiny_tokenizer
 
 ASKED = ({"role": "user", "content": "Which <think> planet, <|channel|>?"},)
@@ -35,6 +35,18 @@ CASES = [
     (NAMED_CHANNEL, "Saturn.<turn|>", ("Saturn.", "", False)),
     (OWN_MARKS, "<|inner|>He says<|end|><|begin|>assistant<|content|>Saturn.<|end|>", ("Saturn.", "He says", False)),
     (OWN_MARKS, "<|content|>Saturn.<|end|>", ("Saturn.", "", False)),
+    (
+        NESTED_MARKS,
+        "He says<|close|>think<|sep|><|open|>response<|sep|>Saturn.<|close|>response<|sep|><|close|>message<|sep|>"
+        "<|end_of_msg|>",
+        ("Saturn.", "He says", False),
+    ),
+    (NESTED_MARKS, "He says<|close|>thi", ("", "He says<|close|>thi", True)),
+    (STEPS, "He says\n[BEGIN FINAL RESPONSE]\nSaturn.\n<|end|>", ("Saturn.", "He says", False)),
+    (STEPS, "He says", ("", "He says", True)),
+    (ANSWER_TAGS, "<why>\nHe says\n</why>\n<answer>\nSaturn.\n</answer><|end|>", ("Saturn.", "He says", False)),
+    (ANSWER_TAGS, "<why>He says</why>Saturn.<|end|>", ("Saturn.", "He says", False)),
+    (ANSWER_TAGS, "<answer>\nSaturn.\n</answer><|end|>", ("Saturn.", "", False)),
 ]
 
 
@@ -58,7 +70,8 @@ def test_the_text_of_a_completion_splits_like_its_tokens(template, said, expecte
     """With the form that a log keeps; channels also where special tokens were dropped, as a server sends them."""
     renderer = Renderer(tokenizer_of(template))
     text = renderer.decode(renderer.tokenizer(said, add_special_tokens=False)["input_ids"])
-    assert split_text(text, Reasoning(*list(renderer.reasoning))).answer == expected[0]
+    found = Reasoning(*list(renderer.reasoning)).split(text, inside=renderer.opens_thinking(ASKED))
+    assert found.answer == expected[0]
 
 
 @pytest.mark.parametrize(
