@@ -111,6 +111,10 @@ PLAIN = {"norms": "norms run as in", "adapter": "layers of the adapter run", "pr
 """What may be computed plainly, by its column of the page, as a run says it."""
 
 
+NOT_TEXT = re.compile(r"vision|visual|audio|connector|projector|router|\.experts\.")
+"""Places that no adapter reaches unless it is asked to."""
+
+
 def rows_of_page() -> dict[str, list[str]]:
     """The cells of the page's table by `model_type`."""
     lines = re.findall(r"^\| .*`(\w+)` *\|(.*)\|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)

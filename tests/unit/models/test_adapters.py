@@ -1,0 +1,385 @@
+"""Adapters of PEFT: what they replace, which part of them is loaded, and which weights they reach."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from opct.config.schema import LoraSettings, ModelConfig, TeacherConfig
+from opct.errors import ModelError
+from opct.models.adapters import adapter_key_faults, coverage
+from opct.models.inference.sampler import Completion
+from opct.models.loading import attach_adapter, load_base
+from opct.models.policy import Policy
+from opct.models.teacher import has_dropout, make_teacher
+from opct.runs.run_dir import RunDir
+from opct.training.setup import describe
+from opct.training.trainer import train
+from tests.tiny import tiny_model, tiny_tokenizer
+from tests.unit.models.test_architectures import HEADS, SIZES, save_model
+from tests.unit.training.conftest import NO_VALIDATION
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing`:FutureWarning", "ignore:Setting `save_embedding_layers`", "ignore:Adapter .default."
+)
+IDS = [[1, 5, 9]], [[6, 7, 8]]
+PLACES = ["q_proj", "v_proj"]
+
+
+def model_config(folder: Path, **options) -> ModelConfig:
+    return ModelConfig(name_or_path=str(folder), dtype="float32", device="cpu", **options)
+
+
+def save_family(folder: Path, kind: str = "qwen2", **settings) -> Path:
+    """A tiny random model; Qwen 2 has biases on q, k and v."""
+    tokenizer = tiny_tokenizer()
+    special = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | special | settings)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def base_folder(tmp_path_factory) -> Path:
+    return save_family(tmp_path_factory.mktemp("qwen2") / "base", tie_word_embeddings=False)
+
+
+def save_adapter(base: Path, folder: Path, **settings) -> Any:
+    """An adapter that PEFT made and trained by some random numbers; returns its log-probs of `IDS`."""
+    model = AutoModelForCausalLM.from_pretrained(base)
+    made = get_peft_model(model, LoraConfig(**{"r": 4, "target_modules": PLACES, "task_type": "CAUSAL_LM"} | settings))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in made.parameters():
+            if p.requires_grad:
+                p.add_(0.1 * torch.randn(p.shape, generator=generator))
+        made.eval().save_pretrained(folder)
+        logits = made(input_ids=torch.tensor([[*IDS[0][0], *IDS[1][0]]])).logits[0, 2:-1]
+    return logits.log_softmax(-1)[range(3), IDS[1][0]]
+
+
+FOREIGN = {
+    "biases": {"bias": "all"},
+    "biases of its layers": {"bias": "lora_only"},
+    "biases of LoRA": {"lora_bias": True},
+    "tokens": {"trainable_token_indices": [5, 6, 7]},
+    "whole modules": {"modules_to_save": ["norm", "embed_tokens"]},
+    "the embedding": {"target_modules": ["q_proj", "embed_tokens"]},
+    "one layer": {"layers_to_transform": [1]},
+    "DoRA": {"use_dora": True},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_without_an_adapter_the_model_is_its_base_whatever_the_adapter_replaces(base_folder, tmp_path: Path, kind: str):
+    """Bit for bit, also of the hash of its weights; and the KL to it is that to a base loaded apart."""
+    expected = save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
+    base = Policy.load(model_config(base_folder))
+    policy = Policy.load(model_config(base_folder), adapter=tmp_path / "a")
+    torch.testing.assert_close(policy.log_probs(*IDS)[0], expected, rtol=1e-4, atol=1e-4)
+    with policy.adapter_off():
+        assert torch.equal(policy.log_probs(*IDS)[0], base.log_probs(*IDS)[0])
+    torch.testing.assert_close(policy.log_probs(*IDS)[0], expected, rtol=1e-4, atol=1e-4)
+    assert policy.base_hash() == base.base_hash()
+    assert policy.weights_hash() != base.weights_hash()
+    prompt, reply = ({"role": "user", "content": "a question"},), Completion("", tuple(IDS[1][0]), "length", (), 3, 0)
+    base.set_base(lambda: base)
+    apart = policy.token_kl([prompt], [prompt], [reply], reference=base.base)
+    assert policy.token_kl([prompt], [prompt], [reply]) == apart
+    assert max(apart[0]) > 1e-3
+    assert adapter_key_faults(policy.model, tmp_path / "a") == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["biases", "tokens", "whole modules", "the embedding"])
+@pytest.mark.parametrize("of", [{}, {"include_adapter": False}, {"kind": "ema"}], ids=str)
+def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path: Path, kind: str, of: dict):
+    """What it replaces is trained with it; the teacher is the adapter as it was, or the base, or their average."""
+    save_adapter(base_folder, tmp_path, **FOREIGN[kind])
+    policy = Policy.load(model_config(base_folder), adapter=tmp_path, trainable=True)
+    of = TeacherConfig(**of)
+    teacher = make_teacher(policy, of, continued=True)
+    started, trained = policy.log_probs(*IDS)[0], policy.trainable_parameters()
+    assert (kind == "biases") == any(name.endswith(".bias") for name in trained)
+    bare = Policy.load(model_config(base_folder)).log_probs(*IDS)[0]
+    with torch.no_grad():
+        for p in trained.values():
+            p.add_(0.1)
+    moved = policy.log_probs(*IDS)[0]
+    with teacher() as reference:
+        assert torch.equal(reference.log_probs(*IDS)[0], started if of.include_adapter else bare)
+    teacher.update()
+    with teacher() as reference:
+        assert torch.equal(reference.log_probs(*IDS)[0], started) == (of.kind == "base" and of.include_adapter)
+    assert torch.equal(policy.log_probs(*IDS)[0], moved)
+    assert set(policy.trainable_parameters()) == set(trained)
+
+
+def test_an_adapter_with_biases_is_trained_on_and_resumed_exactly(base_folder, make_config, tmp_path: Path):
+    """1 + 1 steps are 2 steps; the checkpoint is loaded with its biases, and without them its base is."""
+    save_adapter(base_folder, tmp_path / "a", bias="all")
+    own = {
+        "model": {"name_or_path": str(base_folder), "adapter": str(tmp_path / "a")},
+        "lora": {"r": 4, "alpha": 8, "target_modules": PLACES},
+        "data": NO_VALIDATION,
+    }
+    for name, steps in (("at once", [2]), ("resumed", [1, 2])):
+        for i, step in enumerate(steps):
+            config = make_config(**own, output_dir=str(tmp_path / name), max_steps=step)
+            train(config, resume=i > 0)
+    folders = [RunDir(tmp_path / name).latest_checkpoint() / "adapter" for name in ("at once", "resumed")]
+    first, second = (load_file(folder / "adapter_model.safetensors") for folder in folders)
+    assert all(torch.equal(first[name], second[name]) for name in first | second)
+    biases = {n: x for n, x in load_file(tmp_path / "a" / "adapter_model.safetensors").items() if n.endswith(".bias")}
+    assert len(biases) == 6
+    assert not any(torch.equal(first[name], x) for name, x in biases.items())
+    policy = Policy.load(model_config(base_folder), adapter=folders[0])
+    with policy.adapter_off():
+        assert torch.equal(policy.log_probs(*IDS)[0], Policy.load(model_config(base_folder)).log_probs(*IDS)[0])
+
+
+@pytest.mark.parametrize("init", ["pissa", "olora"])
+def test_an_adapter_that_changes_the_model_is_refused_and_its_merged_model_is_not(
+    base_folder, tmp_path: Path, init: str
+):
+    expected = save_adapter(base_folder, tmp_path / "a", init_lora_weights=init)
+    with pytest.raises(ModelError, match=f"changes 4 weights of the model itself .*init_lora_weights='{init}'.*Merge"):
+        Policy.load(model_config(base_folder), adapter=tmp_path / "a")
+    merged = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_folder), tmp_path / "a")
+    merged.merge_and_unload().save_pretrained(tmp_path / "merged")
+    tiny_tokenizer().save_pretrained(tmp_path / "merged")
+    found = Policy.load(model_config(tmp_path / "merged")).log_probs(*IDS)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("own", "tied"), [({"target_modules": ["q_proj", "lm_head"]}, False), ({"trainable_token_indices": [5]}, True)]
+)
+def test_an_adapter_on_the_output_head_is_refused_and_its_merged_model_is_not(tmp_path: Path, own: dict, tied: bool):
+    """That of single tokens reaches the head where it is the embedding."""
+    base = save_family(tmp_path / "base", tie_word_embeddings=tied)
+    save_adapter(base, tmp_path / "a", **own)
+    with pytest.raises(ModelError, match=r"reaches the output head \(lm_head\).*merge the adapter into the model"):
+        Policy.load(model_config(base), adapter=tmp_path / "a")
+
+
+def edit(folder: Path, **settings) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def drop(folder: Path, name: str) -> None:
+    tensors = load_file(folder / "adapter_model.safetensors")
+    kept = {key: tensor for key, tensor in tensors.items() if name not in key}
+    save_file(kept, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+PARTS = {
+    "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "4 weights .*v_proj.lora_A.*add v_proj to target"),
+    "one layer": (lambda f: edit(f, layers_to_transform=[0]), "4 weights .*no place"),
+    "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "lacks 4 of the weights .*o_proj"),
+    "lost weights": (
+        lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"),
+        "lacks 1 of the weights .*1.*q_proj.lora_B",
+    ),
+    "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "Cannot load the adapter.*lm_head"),
+    "another width": (lambda f: edit(f, r=8), "weights have other sizes"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_path: Path, part: str):
+    spoil, said = PARTS[part]
+    save_adapter(base_folder, tmp_path)
+    Policy.load(model_config(base_folder), adapter=tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(ModelError, match=said):
+        Policy.load(model_config(base_folder), adapter=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"hidden_size": 64}, {"num_hidden_layers": 1}, {"kind": "phi3"}],
+    ids=["another width", "fewer layers", "other names"],
+)
+def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict):
+    save_adapter(base_folder, tmp_path / "a")
+    other = save_family(tmp_path / "other", **settings)
+    with pytest.raises(ModelError, match=rf"It was made for {base_folder} \(.*; this is {other}\.") as error:
+        Policy.load(model_config(other), adapter=tmp_path / "a")
+    assert "size mismatch" not in str(error.value)
+
+
+# ------------------------------------------------------------------------------------------------ what they reach
+
+
+def fresh(folder: Path, **settings) -> Policy:
+    return Policy.load(model_config(folder), lora=LoraSettings(**{"r": 2} | settings), trainable=True)
+
+
+def reached(policy: Policy) -> set[str]:
+    names = (name for name in policy.trainable_parameters() if ".lora_A" in name)
+    return {name.removeprefix("base_model.model.").partition(".lora_A")[0] for name in names}
+
+
+def test_a_run_says_how_much_the_adapter_covers(make_config):
+    """7 matrices in each of 2 layers; two of them in each."""
+    policy = Policy(attach_adapter(tiny_model(), LoraSettings(r=2), None, seed=0), tiny_tokenizer())
+    assert coverage(policy.model) == (
+        "adapter on 14 of 14 linear weights: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    )
+    some = attach_adapter(tiny_model(), LoraSettings(r=2, target_modules=PLACES), None, seed=0)
+    assert "adapter on 4 of 14 linear weights: q_proj, v_proj; none on down_proj" in coverage(some)
+    assert coverage(tiny_model()) is None
+    from opct.training.setup import build_setup
+
+    assert [line for line in describe(build_setup(make_config(data=NO_VALIDATION))) if "14 of 14 linear" in line]
+
+
+@pytest.mark.parametrize("targets", ["all-linear", PLACES, r".*\.[qv]_proj"], ids=str)
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "mistral3", "qwen3_vl", "smolvlm"])
+def test_nothing_outside_the_text_model_has_an_adapter_whatever_is_named(tmp_path: Path, name: str, targets):
+    """2 layers; their vision towers have a q_proj and v_proj as well, but for Qwen's."""
+    save_model(name, tmp_path)
+    policy = fresh(tmp_path, target_modules=targets)
+    places = reached(policy)
+    decoder = next(n for n, module in policy.backbone.bare_model.named_modules() if module is policy.backbone.decoder)
+    assert all(place.startswith(f"{decoder}.") for place in places)
+    if targets != "all-linear":
+        assert len(places) == 4
+    policy.save(tmp_path / "a")
+    own = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(own, tmp_path / "a")
+    assert {n.split(".lora_A")[0] for n, _ in again.named_parameters() if ".lora_A" in n} == {
+        f"base_model.model.{place}" for place in places
+    }
+
+
+def test_full_fine_tuning_trains_the_text_model_alone(tmp_path: Path):
+    save_model("mistral3", tmp_path)
+    model, _, _ = load_base(model_config(tmp_path), master_float32=True)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained
+    assert not [name for name in trained if "vision" in name or "projector" in name]
+
+
+EXPERTS = {
+    "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    "mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    "phimoe": ["mlp.experts.gate_up_proj"],
+    "gemma4": ["experts.down_proj"],
+    "nemotron_h": ["mixer.experts.up_proj"],
+}
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so(tmp_path: Path, name: str):
+    """It comes back as it was saved, off it is the base, and the names are those that the line without it gives."""
+    save_model(name, tmp_path)
+    said = coverage(fresh(tmp_path).model)
+    assert "experts are not adapted" in said
+    assert all(weight in said.partition("lora.target_parameters: [")[2] for weight in EXPERTS[name])
+    policy = fresh(tmp_path, target_parameters=EXPERTS[name])
+    assert "builds all adapted experts" in coverage(policy.model)
+    bare = Policy.load(model_config(tmp_path)).log_probs(*IDS)[0]
+    assert torch.equal(policy.log_probs(*IDS)[0], bare)
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.add_(0.05)
+    moved = policy.log_probs(*IDS)[0]
+    assert not torch.allclose(moved, bare, atol=1e-4)
+    with policy.adapter_off():
+        assert torch.equal(policy.log_probs(*IDS)[0], bare)
+    policy.save(tmp_path / "a")
+    again = Policy.load(model_config(tmp_path), adapter=tmp_path / "a")
+    assert torch.equal(again.log_probs(*IDS)[0], moved)
+    with pytest.raises(ModelError, match="no parameter was matched"):
+        fresh(tmp_path, target_parameters=["nowhere.at_all"])
+
+
+# ------------------------------------------------------------------------------------------------------------- noise
+
+NOISE = {
+    "llama": {"attention_dropout": 0.5},
+    "phi3": {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "pad_token_id": 0},
+    "gpt_neox": {"hidden_dropout": 0.5, "attention_dropout": 0.5},
+    "opt": {"dropout": 0.5, "attention_dropout": 0.5, "layerdrop": 0.5, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "mixtral": {"router_jitter_noise": 0.5, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "phimoe": {"input_jitter_noise": 0.5, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "seed_oss": {"residual_dropout": 0.5, **HEADS},
+}
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["", "activations computed again"])
+@pytest.mark.parametrize("name", NOISE)
+def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute: bool):
+    """In its training mode its states are those of scoring, bit for bit, and so is the backward pass; but for the
+    adapter's dropout, where that is asked for."""
+    save_family(tmp_path, name, **NOISE[name])
+
+    def states(policy: Policy) -> torch.Tensor:
+        hidden = policy.score(*IDS).hidden
+        policy.model.zero_grad()
+        (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+        return torch.cat(
+            [hidden.detach().flatten(), *(p.grad.flatten() for p in policy.trainable_parameters().values())]
+        )
+
+    policy = fresh(tmp_path)
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.add_(0.02)
+    expected = states(policy)
+    if recompute:
+        policy.backbone.recompute_activations()
+    policy.backbone.train()
+    assert torch.equal(states(policy), expected)
+    policy.log_probs(*IDS)
+    assert torch.equal(states(policy), expected)
+    assert not has_dropout(policy)
+    drops = fresh(tmp_path, dropout=0.5)
+    with torch.no_grad():
+        for p in drops.trainable_parameters().values():
+            p.add_(0.02)
+    drops.backbone.train()
+    assert not torch.equal(states(drops), states(drops))
+    assert has_dropout(drops)
+
+
+# ------------------------------------------------------------------------------------------------- quantised files
+
+
+def as_mxfp4(folder: Path) -> None:
+    """Replace the experts' weights of a gpt-oss by random ones of four bits, as the hub has them."""
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        tensors[f"{name}_blocks"] = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        tensors[f"{name}_scales"] = torch.full((experts, outputs, inputs // 32), 124, dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    skipped = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": skipped}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_weights_of_four_bits_are_made_whole_so_that_they_can_be_trained(make_config, tmp_path: Path):
+    folder = tmp_path / "model"
+    save_model("gpt_oss", folder)
+    as_mxfp4(folder)
+    experts = {"target_parameters": EXPERTS["gpt_oss"]}
+    config = make_config(model={"name_or_path": str(folder)}, lora=experts, max_steps=1, data=NO_VALIDATION)
+    assert train(config).step == 1
+    policy = Policy.load(model_config(folder), adapter=RunDir(config.output_dir).latest_checkpoint() / "adapter")
+    assert policy.quantization is None
+    assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
+    shutil.rmtree(config.output_dir)
