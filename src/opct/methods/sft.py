@@ -41,8 +41,8 @@ class SFT(Method[Rollout]):
     ) -> list[list[float]] | None:
         """log q(y_t) - log p(y_t) in nats: the policy's cross-entropy on the teacher's answers minus the teacher's own.
 
-        Before training its mean estimates KL(teacher || policy). Well below 0 the policy is surer of these answers than the
-        teacher that gave them: it has memorised them. None if they were not sampled from it at temperature 1.
+        Before training its mean estimates KL(teacher || policy). Well below 0 the policy is surer of these answers than
+        the teacher that gave them: it has memorised them. None if they were not sampled from it at temperature 1.
         """
         if sampling(self.config, self.policy) != Sampling(self.config.rollout.max_completion_tokens):
             return None
