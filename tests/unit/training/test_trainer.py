@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, load_data
 from opct.training.trainer import learning_rate, train
 from tests.progress import Noted
+from tests.tiny import tiny_pairs
 from tests.unit.training.conftest import NO_VALIDATION, metrics, untimed, weights
 
 
@@ -178,6 +180,20 @@ def test_checkpoints_are_kept_as_asked_the_best_one_besides(make_config, monkeyp
     assert [step for step, _ in run.checkpoints()] == [2, 3, 6]
     state = read_state(run.latest_checkpoint())
     assert (state["step"], state["best_step"], state["best_kl"]) == (6, 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("files", "options"),
+    [
+        ([["my q.csv", "answer=a"]], " --questions 'my q.csv' --column answer=a"),
+        ([["a.csv"], ["b.csv"]], "    (your own questions: --questions FILE)"),
+    ],
+)
+def test_the_last_line_names_the_questions_that_the_pairs_were_made_of(make_config, files, options):
+    made_of = [files[i % len(files)] for i in range(4)]
+    pairs = [replace(pair, meta={"question_file": own}) for pair, own in zip(tiny_pairs(4), made_of, strict=True)]
+    result = train(make_config(max_steps=1, data=NO_VALIDATION), pairs=pairs)
+    assert result.render().splitlines()[-1] == f"next: opct eval {result.run_dir}{options}"
 
 
 # ------------------------------------------------------------------------------------------- stopping
