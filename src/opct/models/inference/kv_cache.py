@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def with_cache(decoder: PreTrainedModel, cache: DynamicCache) -> dict[str, Any]:
     """The arguments of the model's call that make it read and extend this cache."""
-    return {_cache_argument(type(decoder)): cache, "use_cache": True}
+    model: Any = type(decoder)
+    return {_cache_argument(model): cache, "use_cache": True}
 
 
 @functools.cache
