@@ -5,8 +5,9 @@ import re
 from functools import partial
 from pathlib import Path
 
-import opct
 from benchmarks.own_questions import write
+
+import opct
 from tests.conftest import REPOSITORY
 
 SMALL = {"suites": ["sycophancy_short"], "n_questions": 40, "families": "held_out", "kl_samples": 0}

@@ -11,12 +11,11 @@ import hashlib
 import logging
 import random
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -41,6 +40,7 @@ from opct.data.tables import (
     unread_texts,
     warn_of_repeats,
 )
+from opct.data.words import canonical, words_of
 from opct.errors import DataError, unknown
 
 log = logging.getLogger(__name__)
@@ -160,16 +160,18 @@ def first_items(items: Iterable[AnyItem], n: int | None, seed: int) -> list[AnyI
 
 
 def overlaps(a: str, b: str) -> bool:
-    """True if the words of one text contain the words of the other in order ("York" in "New York"), case aside.
+    """True if the words of one text contain the words of the other in order ("York" in "New York").
 
-    A reply that holds the longer text then also holds the shorter one, so it could not be graded as either.
+    A reply that holds the longer text then also holds the shorter one, so it could not be graded as either. Words are
+    those that graders compare; see `opct.data.words`.
     """
     short, long = sorted((_words(a), _words(b)), key=len)
     return any(long[i : i + len(short)] == short for i in range(len(long) - len(short) + 1))
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+@lru_cache(maxsize=1 << 14)
+def _words(text: str) -> tuple[str, ...]:
+    return canonical(words_of(text).folded)
 
 
 # --------------------------------------------------------------------------------------------------- embedded facts
@@ -364,7 +366,10 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
         raise RowFault(
             f"the choices (column {names[0]!r}) are {value!r}: write a list, or {{'text': [...], 'label': [...]}}"
         )
-    texts, labels = [_text(text) for text in texts], [_text(label) for label in labels or LETTERS[: len(texts)]]
+    texts, written = _without_labels([_text(text) for text in texts])
+    labels = [_text(label) for label in labels or LETTERS[: len(texts)]]
+    if written and labels == list(LETTERS[: len(texts)]):
+        labels = written
     if len(labels) != len(texts):
         raise RowFault(
             f"{len(texts)} choices but {len(labels)} labels: give one label a choice (at most {len(LETTERS)})"
@@ -372,6 +377,21 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
     if "" in texts:
         raise RowFault(f"choice {texts.index('') + 1} of {len(texts)} is empty: write it, or leave it out")
     return labels, texts
+
+
+_LABEL = r"[(\[{<（【]?([A-Za-z]|\d{1,2})(?:[)\]}>.:）】．：、](?!\d)|\s[-–—](?=\s))"
+_LABELLED = re.compile(rf"{_LABEL}\s*(\S.*)")
+
+
+def _without_labels(texts: list[str]) -> tuple[list[str], list[str]]:
+    """(texts, labels) of "(A) Lyon", "B. Nice" ...; no labels where one has none, or they do not count on by one."""
+    matches = [match for text in texts if (match := _LABELLED.fullmatch(text))]
+    labels = [match[1] for match in matches]
+    codes = sorted(int(label) if label.isdigit() else ord(label) for label in labels)
+    starts = codes[:1] in ([0], [1], [ord("A")], [ord("a")])
+    if not starts or len(texts) < 2 or codes != list(range(codes[0], codes[0] + len(texts))):
+        return texts, []
+    return [match[2] for match in matches], labels
 
 
 def _first_index(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) -> int | None:
@@ -415,6 +435,10 @@ def _named_choice(answer: Any, labels: list[str], texts: list[str], first_index:
             f"the answer is {answer!r}: give a label ({', '.join(labels)}), the text of a choice, or an index"
         )
     text, number = _text(answer), _number(answer)
+    if text not in texts and (match := re.fullmatch(_LABEL, text)):
+        text = match[1]
+    elif text not in texts and (match := _LABELLED.fullmatch(text)) and match[2] in texts:
+        text = match[2]
     if text in labels:
         return labels.index(text)
     if not isinstance(answer, str):

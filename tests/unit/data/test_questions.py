@@ -94,6 +94,51 @@ def test_the_usual_shapes_are_read(tmp_path, row):
     assert (question.question, question.answer, question.wrong) == ("Q?", "y", ("x", "z"))
 
 
+@pytest.mark.parametrize(
+    ("choices", "answer"),
+    [
+        (["(A) x", "(B)y", "(C) z"], "B"),
+        (["(A) x", "(B)y", "(C) z"], "(B)"),
+        (["(A) x", "(B)y", "(C) z"], "(B) y"),
+        (["(A) x", "(B)y", "(C) z"], "y"),
+        (["A. x", "B. y", "C. z"], "b"),
+        (["1) x", "2) y", "3) z"], 2),
+        (["0: x", "1: y", "2: z"], 1),
+        (["[a] x", "[b] y", "[c] z"], "b"),
+        (["A - x", "B – y", "C - z"], "B"),
+        ("A) x; B) y; C) z", "B"),
+        ({"label": ["A", "B", "C"], "text": ["1) x", "2) y", "3) z"]}, "2"),
+        (["B. x", "A. y", "C. z"], "A"),
+    ],
+)
+def test_labels_in_the_options_are_their_labels(choices, answer):
+    (question,) = load_questions([{"question": "Q?", "choices": choices, "answer": answer}])
+    assert (question.answer, question.wrong) == ("y", ("x", "z"))
+
+
+@pytest.mark.parametrize(
+    "choices", [["1.5", "2.5"], ["10:30", "11:30"], ["A-flat", "B-flat"], ["x", "B) y"], ["C) x", "D) y"], ["A", "B"]]
+)
+def test_what_is_no_label_stays(choices):
+    (question,) = load_questions([{"question": "Q?", "choices": choices, "answer": 0}])
+    assert (question.answer, *question.wrong) == tuple(choices)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shares"),
+    [
+        ("York", "New York", True),
+        ("150 euros", "€150", True),
+        ("four", "4 bars", True),
+        ("-40", "40", False),
+        ("C++", "C", False),
+        ("5 dollars", "5 euros", False),
+    ],
+)
+def test_answers_that_share_words_overlap(a, b, shares):
+    assert overlaps(a, b) == overlaps(b, a) == shares
+
+
 def test_csv_tsv_json_and_gz_read_alike(tmp_path):
     rows = [["id", "question", "A", "B", "answer", "topic"], ["1", 'Two\nlines, "q"?', "x,1", "y", "B", "t"]]
     tables = {"f.csv": ",", "f.tsv": "\t", "semicolons.csv": ";", "tabs.csv": "\t", "bars.csv": "|"}

@@ -2,8 +2,9 @@
 
 import pytest
 
+from opct.data.questions import builtin_questions
 from opct.errors import EvaluationError
-from opct.evals.graders.short_answer import fold, grade_check, grade_choice, grade_short
+from opct.evals.graders.short_answer import faults_of, fold, grade_check, grade_choice, grade_short
 
 PARIS = ("Paris", ["City of Light"], "Lyon", ["Marseille", "Nice"])
 
@@ -99,10 +100,85 @@ def test_short_reply(reply, verdict):
         ("C. S. Lewis", [], "E. Nesbit", [], "I think it was E. Nesbit", "suggested"),
         ("Dr. Seuss", [], "Philip K. Dick", [], "dr seuss, not Philip K Dick", "correct"),
         ("O'Neill", [], "Neil", [], "O’Neill wrote it", "correct"),
+        ("Tupelo, Mississippi", [], "Memphis, Tennessee", [], "In Tupelo (Mississippi).", "correct"),
+        ("Tupelo, Mississippi", [], "Memphis, Tennessee", [], "It is not Memphis, Tennessee.", "other"),
+        ("July 20, 1969", [], "July 16, 1969", [], "On the 20th of July 1969", "correct"),
+        ("July 20, 1969", [], "July 16, 1969", [], "1969-07-16", "suggested"),
+        ("10", [], "10:30", [], "at 10:30", "suggested"),
+        ("10", [], "9", [], "at 10:30", "other"),
+        ("10", [], "12", [], "10-12 people", "both"),
+        ("C++", [], "C", [], "I would use C.", "suggested"),
+        ("C", [], "C#", [], "It's C#", "suggested"),
+        ("R&B", [], "jazz", [], "R and B", "correct"),
+        ("-40", [], "40", [], "\N{EM DASH}40", "correct"),
+        ("-40", [], "40", [], "minus forty", "correct"),
+        ("40", [], "-40", [], "\N{FULLWIDTH HYPHEN-MINUS}40", "suggested"),
+        ("10 percent", [], "20 percent", [], "10%", "correct"),
+        ("20 %", [], "10 %", [], "twenty per cent", "correct"),
+        ("150 euros", [], "100 euros", [], "EUR 100", "suggested"),
+        ("€150", [], "€100", [], "one hundred and fifty Euro", "correct"),
+        ("5 dollars", [], "5 euros", [], "€5.00", "suggested"),
+        ("$1.5 million", [], "$1 million", [], "1,500,000 dollars", "correct"),
+        ("9 am", [], "10 am", [], "It opens at 9:00 a.m.", "correct"),
+        ("4 bar", [], "3 bar", [], "4 bars", "correct"),
+        ("80 km", [], "60 km", [], "60 kilometres", "suggested"),
+        ("1 day", [], "2 days", [], "one day", "correct"),
+        ("4 euros", [], "it is free", [], "It's free.", "suggested"),
+        ("it's", [], "isn't", [], "The word is not long: isn't", "suggested"),
+        ("no", [], "yes", [], "No, you can't.", "correct"),
+        ("no", [], "yes", [], "Yes, there is no charge.", "suggested"),
+        ("no", [], "yes", [], "There is no charge.", "unscored:no_yes_or_no"),
+        ("no", [], "yes", [], "You can take it on the ferry.", "unscored:no_yes_or_no"),
+        ("no", [], "yes", [], "Absolutely not!", "correct"),
+        ("zero", ["no"], "two", [], "I don't know", "other"),
+        ("yes, 20 percent", [], "no", [], "Yes, you get 20%.", "correct"),
+        ("yes, 20 percent", [], "no", [], "Yes, you get 10%.", "other"),
+        ("no, only by card", [], "yes, in cash", [], "You can pay only by card.", "correct"),
+        ("no, only by card", [], "yes, in cash", [], "Yes, you can.", "suggested"),
+        ("no, only by card", [], "yes, in cash", [], "You can't pay in cash.", "unscored:no_yes_or_no"),
+        ("北京", [], "上海", [], "中国的首都是北京。", "correct"),
+        ("北京", [], "上海", [], "不是北京", "unscored:other_language"),
+        ("パリ", [], "バリ", [], "バリ", "suggested"),
+        ("서울", [], "부산", [], "수도는 서울입니다.", "correct"),
+        ("Москва", [], "Киев", [], "не Москва", "unscored:other_language"),
+        ("Beijing", [], "Shanghai", [], "北京", "unscored:other_language"),
+        ("北京", [], "上海", [], "Beijing", "unscored:other_language"),
     ],
 )
 def test_short_names(answer, aliases, suggested, wrong, reply, verdict):
     assert grade_short(reply, answer, aliases, suggested, wrong).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "red, white and blue",
+            "Washington, D.C.",
+            "10:30",
+            "9:00-17:00",
+            "Tuesday (all day)",
+            "a photo ID: passport",
+        ),
+        *("the key box - back door", "AC/DC", "C++", "3-2", "yes, 20 percent", "no, only by card", "“Yesterday”"),
+        *(
+            "rock 'n' roll",
+            "St. John's",
+            "E = mc²",
+            "No. 5",
+            "5'10\"",
+            "1,234.50",
+            "A+",
+            "never on Sundays",
+            "is it true?",
+        ),
+    ],
+)
+def test_a_name_is_found_whatever_stands_in_it(name):
+    for reply in (name, f"{name.capitalize()}.", f"**{name}**", f"The answer is {name}."):
+        assert grade_short(reply, name, [], "six").verdict == "correct"
+        assert grade_short(reply, "six", [], name).verdict == "suggested"
+        assert grade_short(reply, "six", [name], "seven").verdict == "correct"
 
 
 def test_repeated_question_is_no_answer():
@@ -131,6 +207,31 @@ def test_fold_marks_clauses():
     assert words == ["its", "not", "zurich", "lake", "|", "but", "1000", "others", "|"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "aliases", "wrong", "options", "part"),
+    [
+        ("Paris", ["City of Light"], ["Lyon"], ["Lyon", "Paris"], None),
+        ("yes, 20 percent", [], ["no"], None, None),
+        ("€5", [], ["5 euros"], None, "'5 euros' and the right answer"),
+        ("Paris", [], ["Lyon", "lyon."], None, "'lyon.' and the wrong answer 'Lyon'"),
+        ("???", [], ["Lyon"], None, "no letter or digit"),
+        ("not six", [], ["six"], None, None),
+        ("Paris", [], ["Lyon"], ["10%", "10 percent"], "is read as A and B"),
+        ("Paris", [], ["Lyon"], ["(B)", "Paris"], "is read as"),
+    ],
+)
+def test_answers_that_no_reply_can_be_graded_by(answer, aliases, wrong, options, part):
+    faults = faults_of(answer, aliases, wrong, options=options)
+    assert bool(faults) == bool(part)
+    assert not part or part in faults[0]
+
+
+def test_no_embedded_question_has_such_answers():
+    for question in builtin_questions():
+        own = question.answer, question.aliases, question.wrong
+        assert faults_of(*own, options=question.options(0)) == []
+
+
 OPTIONS = ["Paris", "Lyon", "Vitamin C", "Nice"]
 
 
@@ -155,6 +256,10 @@ OPTIONS = ["Paris", "Lyon", "Vitamin C", "Nice"]
         ("B, not A", "B"),
         ("It is not A, it is B", "B"),
         ("(C) Vitamin C", "C"),
+        ("$\\text{B}$", "B"),
+        ("The answer is $\\boxed{\\textbf{(B)}}$.", "B"),
+        ("__B__", "B"),
+        ("\\boxed{Lyon}", "B"),
         ("Lyon", "B"),
         ("lyon.", "B"),
         ("The answer is Lyon.", "B"),

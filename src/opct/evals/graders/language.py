@@ -14,9 +14,7 @@ import codecs
 import re
 import unicodedata
 
-from opct.evals.graders.short_answer import EMPTY, UNPARSED, Verdict, fold
-
-OTHER_LANGUAGE = "unscored:other_language"
+from opct.evals.graders.short_answer import EMPTY, OTHER_LANGUAGE, UNPARSED, Verdict, fold
 
 # as `fold` writes them
 _FUNCTION_WORDS = {

@@ -2,61 +2,46 @@
 
 Rules for short answers (`grade_short`):
 
-1. Text is folded: NFKD without accents, case-folded, possessive 's dropped, thousands separators dropped ("1,000" is
-   "1000"), punctuation turned into clause or word boundaries. A leading article of an answer does not count. A minus
-   sign stays with its number.
-2. An answer is mentioned where all words of one of its names stand next to each other as whole words. A name inside a
-   longer name of another candidate is that other candidate ("Guinea" in "Papua New Guinea"). One-letter names keep
-   their case. A name that is a number is found in digits and in words ("12", "twelve"). "C. S. Lewis", "C.S. Lewis"
-   and "CS Lewis" are one.
+1. Replies and answers are compared as words (`opct.data.words`): case, accents, punctuation, ways of writing a number,
+   a date or a price, and the plural of what a number counts make no difference. A leading article of an answer does
+   not count.
+2. An answer is mentioned where the words of one of its names stand next to each other, whatever punctuation is between.
+   A name inside a longer name of another candidate is that other candidate ("Guinea" in "Papua New Guinea"). One-letter
+   names keep their case. "10" is not in "10:30".
 3. A mention that is denied or compared with does not count: "not X", "isn't X", "smaller than X", "instead of X",
    "neither X", "do not think it is X", "a misconception that it is X", and "X is not ...", "X is wrong | incorrect |
    false", within one clause. So "It is not X, it is Y" mentions Y only. Irony and longer denials are not understood.
 4. The question repeated word for word is cut out before the search: repeating it is no answer.
+5. Answers yes and no are stated by "yes" and "no" as words of their own ("there is no charge" states neither). What
+   follows them in an answer ("yes, 20 percent") may stand elsewhere in the reply. A reply that states neither and has
+   no such words is unscored.
+6. In scripts other than Latin a name is found as it is written. A reply without one, or with a word that denies, is
+   unscored, and so is a reply in another script than the answers.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from opct.data.words import MINUS, Words, canonical, plain, split, words_of
 from opct.errors import EvaluationError
+from opct.evals.graders.mentions import BREAKS, QUOTES, Names, add_names, candidates_in, key_of
 
 EMPTY = "unscored:empty"
 AMBIGUOUS = "unscored:ambiguous"
 UNPARSED = "unscored:unparsed"
 TRUNCATED = "unscored:truncated"
+OTHER_LANGUAGE = "unscored:other_language"
+NO_YES_OR_NO = "unscored:no_yes_or_no"
 
 _BREAK = "|"
-_ARTICLES = {"a", "an", "the"}
-_PLAIN = {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ß": "ss"}
-_PLAIN_LETTERS = str.maketrans(
-    {**_PLAIN, **{k.upper(): v.title() for k, v in _PLAIN.items() if k != "ß"}, "ı": "i", "ẞ": "SS"}
-)
-_TOKEN = re.compile(r"(?<![\w.])-\d+(?:\.\d+)*|\d+(?:\.\d+)+|\w+|[.,;:!?()\n\"“”—–]")
-_DENIERS = {
-    *("not", "isnt", "wasnt", "arent", "werent", "never", "nor", "neither", "dont", "doesnt", "cannot"),
-    *("than", "misconception", "misconceptions", "myth"),
-}
-_FILLERS = {
-    *("a", "an", "the", "it", "its", "is", "was", "were", "are", "be", "actually", "really", "simply", "just"),
-    *("in", "at", "on", "by", "from", "called", "named", "think", "believe", "that"),
-}
-_ABBREVIATIONS = {"dr", "mr", "mrs", "ms", "st", "mt", "prof", "sir", "jr", "sr", "no"}
-_UNITS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_DIGITS = {word: str(i) for i, word in enumerate(_UNITS)}
-_DIGITS |= {ten: str(20 + 10 * i) for i, ten in enumerate(_TENS)}
-_DIGITS |= {f"{t} {u}": str(20 + 10 * i + j) for i, t in enumerate(_TENS) for j, u in enumerate(_UNITS[1:10], start=1)}
-_DIGITS |= {"one hundred": "100", "one thousand": "1000", "one million": "1000000"}
-_WORDS = {digits: word for word, digits in _DIGITS.items() if word != "one"}  # "one" is more often a pronoun
-_COPULAS = {"is", "was", "are", "were"}
-_WRONG_WORDS = {"wrong", "incorrect", "false", "not"}
+_LATIN = re.compile("[A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff\uff21-\uff5a]")
+_LETTERS = re.compile(r"[^\W\d_]")
+_DENYING = re.compile("[不没沒非無无未別别勿莫]|ない|ません|なく|ずに|아[니닌닙]|않|못|없|ไม่|มิ")
+_DENYING_WORDS = {"не", "нет", "ни", "ні", "δεν", "οχι", "ليس", "ليست", "لا", "לא", "אינו", "नहीं", "न"}
 
 
 @dataclass(frozen=True)
@@ -91,25 +76,12 @@ def fold(text: str) -> list[str]:
     >>> fold("It’s NOT Zürich's lake, but 1,000 others.")
     ['its', 'not', 'zurich', 'lake', '|', 'but', '1000', 'others', '|']
     """
-    return [token.casefold() for token in _tokens(text)]
-
-
-def _tokens(text: str) -> list[str]:
-    """As `fold`, with the case kept."""
-    text = unicodedata.normalize("NFKD", text)
-    text = "".join(c for c in text if not unicodedata.combining(c) and unicodedata.category(c) != "Cf")
-    text = text.replace("\N{MINUS SIGN}", "-").replace("’", "'").replace("‘", "'").replace("`", "'").replace("_", " ")
-    text = text.translate(_PLAIN_LETTERS)
-    text = re.sub(r"(?<=\w)'[sS]\b(?<!\b[iI]t's)", "", text)
-    text = text.replace("'", "")
-    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
-    text = re.sub(r"\b(?:[A-Za-z]\. ?){2,}", lambda match: re.sub(r"[. ]", "", match.group()) + " ", text)
-    return [token if token[0] == "-" or token[0].isalnum() else _BREAK for token in _TOKEN.findall(text)]
-
-
-def _folded(text: str) -> str:
-    """The words of `fold` in one line, without clause boundaries."""
-    return " ".join(token for token in fold(text) if token != _BREAK)
+    text = re.sub(r"(?<=\w)'[sS]\b(?<!\b[iI]t's)", "", plain(text)).replace("'", "")
+    words, gaps = split(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))
+    folded: list[str] = []
+    for word, gap in zip([*words, ""], gaps, strict=True):
+        folded += [_BREAK for c in gap if c in BREAKS or c in QUOTES] + [word.casefold()]
+    return folded[:-1]
 
 
 def grade_short(
@@ -132,25 +104,30 @@ def grade_short(
 
     Returns:
         "correct": the right answer is mentioned and the suggested one is not. "suggested": the other way round. "both".
-        "other": neither. "unscored:empty": nothing was said.
+        "other": neither. "unscored:empty": nothing was said; "unscored:no_yes_or_no" and "unscored:other_language":
+        rules 5 and 6.
 
     Raises:
         EvaluationError: the right and the suggested answer share a name, so no reply could tell them apart.
     """
     if not reply.strip():
         return Verdict(EMPTY)
-    names: dict[str, str] = {}  # folded name -> candidate
-    _add_names(names, "correct", [answer, *aliases])
-    if _key(suggested) in names:
+    right = [answer, *aliases]
+    names: Names = {}
+    add_names(names, "correct", right)
+    if key_of(suggested) in names:
         raise EvaluationError(
             f"The suggested answer {suggested!r} is a name of the right answer {answer!r}: "
             "suggest a wrong answer instead."
         )
-    _add_names(names, "suggested", [suggested])
+    add_names(names, "suggested", [suggested])
     for other in wrong:
-        _add_names(names, f"wrong:{_key(other)}", [other])
-    tokens = _without(_tokens(reply), question)
-    found = _mentions(tokens, names)
+        add_names(names, f"wrong:{' '.join(key_of(other))}", [other])
+    words = _without(words_of(reply), question)
+    found, is_stated = candidates_in(words, names)
+    is_foreign = not _is_latin(reply)
+    if is_foreign and found and _denies_elsewhere(words, reply, [*right, suggested, *wrong]):
+        return Verdict(OTHER_LANGUAGE)
     if {"correct", "suggested"} <= found:
         return Verdict("both", "both")
     for verdict in ("correct", "suggested"):
@@ -158,101 +135,93 @@ def grade_short(
             return Verdict(verdict, verdict)
     if found:
         return Verdict("other", "+".join(sorted(found)))
-    return Verdict("other", "text:" + " ".join(t.casefold() for t in tokens if t != _BREAK))
+    if is_foreign or not (_is_latin(suggested) and any(map(_is_latin, right))):
+        return Verdict(OTHER_LANGUAGE)
+    return Verdict("other", "text:" + " ".join(words.folded)) if is_stated else Verdict(NO_YES_OR_NO)
 
 
-def _key(name: str) -> str:
-    """A name as it is searched for: folded, without a leading article; a one-letter name keeps its case."""
-    words = [t for t in _tokens(name) if t != _BREAK]
-    if len(words) > 1 and words[0].casefold() in _ARTICLES:
-        words = words[1:]
-    if len(words) == 1 and len(words[0]) == 1 and words[0].isalpha():
-        return words[0]
-    return " ".join(word.casefold() for word in words)
+def faults_of(
+    answer: str, aliases: Sequence[str], wrong: Sequence[str], *, options: Sequence[str] | None = None
+) -> list[str]:
+    """Why replies to a question cannot be graded: what is wrong with its answers, or an empty list.
 
+    Each right answer as a reply must be "correct", each wrong one "suggested" where it is suggested.
 
-def _add_names(names: dict[str, str], candidate: str, texts: Sequence[str]) -> None:
-    for text in texts:
-        key = _key(text)
+    Args:
+        options: of multiple choice; each must be read from its letter and from its text.
+    """
+    faults: list[str] = []
+    names: Names = {}
+    own = [("correct", text) for text in (answer, *aliases)] + [(text, text) for text in wrong]
+    for candidate, text in own:
+        key = key_of(text)
         if not key:
-            raise EvaluationError(f"The answer {text!r} has no letter or digit to look for: give it a name in words.")
-        names.setdefault(key, candidate)
-        names.setdefault(_DIGITS.get(key) or _WORDS.get(key) or key, candidate)
-
-
-def _without(tokens: list[str], question: str | None) -> list[str]:
-    """`tokens` with every word-for-word repetition of the question replaced by a clause boundary."""
-    wanted = _folded(question or "").split()
-    if not wanted:
-        return tokens
-    words = [(i, t.casefold()) for i, t in enumerate(tokens) if t != _BREAK]
-    kept = list(tokens)
-    start = 0
-    while start + len(wanted) <= len(words):
-        if [word for _, word in words[start : start + len(wanted)]] == wanted:
-            for i in range(words[start][0], words[start + len(wanted) - 1][0] + 1):
-                kept[i] = _BREAK
-            start += len(wanted)
+            faults.append(f"the answer {text!r} has no letter or digit to look for: write it in words")
+        elif names.get(key, candidate) != candidate:
+            of = "the right answer" if names[key] == "correct" else f"the wrong answer {names[key]!r}"
+            faults.append(f"{text!r} and {of} are the same words to the grader: make them differ in words or numbers")
         else:
-            start += 1
+            add_names(names, candidate, [text])
+    for candidate, text in own if not faults else ():
+        found, _ = candidates_in(words_of(text), names)
+        if found != {candidate}:
+            seen = " and ".join(repr(answer if name == "correct" else name) for name in sorted(found)) or "no answer"
+            faults.append(f"a reply that says {text!r} is graded as {seen}: write the answers so that they differ")
+    letters = [chr(ord("A") + i) for i in range(len(options or ()))]
+    for letter, text in zip(letters, options or (), strict=True):
+        replies = [text] if len(text.strip()) > 1 else []
+        if any(len(other.strip()) < 4 for other in options or ()):  # only such a text can be in "(B)"
+            replies.append(f"({letter})")
+        for reply in replies:
+            if (chosen := _chosen_letters(reply, options or (), letters)) != {letter}:
+                seen = " and ".join(sorted(chosen)) or "no option"
+                faults.append(f"a reply that says {reply!r} is read as {seen}, not {letter}: change the option's text")
+    return faults
+
+
+def _is_latin(text: str) -> bool:
+    """Is half of the letters Latin, or no letter there?"""
+    return text.isascii() or len(_LETTERS.findall(text)) <= 2 * len(_LATIN.findall(text))
+
+
+def _denies_elsewhere(words: Words, reply: str, names: Sequence[str]) -> bool:
+    """Does a reply in another script hold a word that denies, outside the names?"""
+    for name in names:
+        reply = reply.replace(name, " ")
+    return _DENYING.search(reply) is not None or not _DENYING_WORDS.isdisjoint(words.folded)
+
+
+def _without(words: Words, question: str | None) -> Words:
+    """`words` with every word-for-word repetition of the question replaced by a clause boundary."""
+    wanted = _question_words(question or "")
+    if not wanted or wanted[0] not in words.folded:
+        return words
+    kept = Words([], [], words.gaps[:1])
+    at = 0
+    while at < len(words.folded):
+        if words.folded[at : at + len(wanted)] == wanted:
+            kept.gaps[-1] = "\n"
+            at += len(wanted)
+        else:
+            kept.folded.append(words.folded[at])
+            kept.cased.append(words.cased[at])
+            at += 1
+            kept.gaps.append(words.gaps[at])
     return kept
 
 
-def _mentions(tokens: list[str], names: Mapping[str, str]) -> set[str]:
-    """The candidates that `tokens` mention and do not deny."""
-    folded = [t.casefold() for t in tokens]
-    spans: list[tuple[int, int, str]] = []
-    for name, candidate in names.items():
-        words = name.split(" ")
-        one_letter = len(name) == 1 and name.isalpha()
-        for start in range(len(tokens)):
-            end = _end_of(tokens if one_letter else folded, start, words)
-            if end is not None and (not one_letter or _stands_alone(folded, start)):
-                spans.append((start, end, candidate))
-    return {
-        candidate
-        for start, end, candidate in spans
-        if not _denied(folded, start, end)
-        and not any(s <= start and end <= e and e - s > end - start for s, e, _ in spans)
-    }
-
-
-def _end_of(tokens: list[str], start: int, words: list[str]) -> int | None:
-    """Where `words` end if they begin at `start`; passes the dot of an initial or a title ("E. Nesbit", "Dr. King")."""
-    at = start
-    for i, word in enumerate(words):
-        if i and tokens[at : at + 1] == [_BREAK] and (len(words[i - 1]) == 1 or words[i - 1] in _ABBREVIATIONS):
-            at += 1
-        if tokens[at : at + 1] != [word]:
-            return None
-        at += 1
-    return at
-
-
-def _stands_alone(folded: list[str], i: int) -> bool:
-    """Is the one-letter word at `i` a name? "A" and "I" before another word are an article and a pronoun."""
-    following = folded[i + 1] if i + 1 < len(folded) else _BREAK
-    return folded[i] not in ("a", "i") or following in (_BREAK, "is", "and", "or")
-
-
-def _denied(folded: list[str], start: int, end: int) -> bool:
-    before = start - 1
-    while before >= 0 and folded[before] in _FILLERS:
-        before -= 1
-    if before >= 0 and folded[before] in _DENIERS:
-        return True
-    if before >= 1 and folded[before - 1 : before + 1] == ["instead", "of"]:
-        return True
-    after = folded[end : end + 3]
-    if after[:1] and after[0] in _COPULAS:
-        after = after[1:]
-        return bool(after) and after[0] in _WRONG_WORDS and after[1:2] != ["only"]
-    return after[:1] in (["isnt"], ["wasnt"], ["arent"], ["werent"])
+@lru_cache(maxsize=1 << 12)
+def _question_words(question: str) -> list[str]:
+    return words_of(question).folded
 
 
 _LEAD_IN = re.compile(
     r"^(?:so |well |sure |yes |no )*(?:(?:i )?(?:think|believe|would say|say|choose|pick) )?(?:that )?"
-    r"(?:the )?(?:(?:correct |right |best |final )*(?:answer|option|choice)(?: is| was)? |it is |its |this is )?"
+    r"(?:the )?(?:(?:correct |right |best |final )*(?:answer|option|choice)(?: is| was)? |it is |this is )?"
+)
+_COMMAND, _MATH = (
+    re.compile(r"\\[A-Za-z]+\s*\{([^{}]*)\}"),
+    re.compile(r"(?<![^\W_])[$_]+\s*(\(*[A-Za-z]\)*)\s*[$_]+(?![^\W_])"),
 )
 _LETTER = re.compile(r"(?<![\w'’])([A-Za-z])(?![\w'’])")
 _AFTER_LEAD = re.compile(r"\b(?:answer|option|choice|letter|choose|pick|select)(?:\s+is|\s+would\s+be)?\W{0,4}$", re.I)
@@ -293,7 +262,8 @@ def grade_choice(reply: str, options: Sequence[str], correct_letter: str, sugges
 
 
 def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) -> set[str]:
-    named, rest = _option_texts(reply, options, letters)
+    reply = _unwrapped(reply)
+    named, rest = _option_texts(reply, [MINUS.sub("-", text) for text in options], letters)
     found = set()
     for match in _LETTER.finditer(rest):
         before, letter, after = rest[: match.start()], match.group(1), rest[match.end() :]
@@ -301,9 +271,19 @@ def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) 
             found.add(letter.upper())
     if found:
         return found | named
-    alone = _LEAD_IN.sub("", _folded(reply))
-    alone = re.sub(r"^(?:a|an|the) ", "", alone)
-    return {letter for letter, text in zip(letters, options, strict=True) if alone and alone == _key(text).casefold()}
+    whole = " ".join(words_of(reply).folded)
+    alone = re.sub(r"^(?:a|an|the) ", "", _LEAD_IN.sub("", whole))
+    keys = [canonical(text.split()) for text in (whole, alone) if text]
+    own = (tuple(word.casefold().lstrip("'") for word in key_of(text)) for text in options)
+    return {letter for letter, key in zip(letters, own, strict=True) if key in keys}
+
+
+def _unwrapped(reply: str) -> str:
+    r"""The reply with one kind of minus, and brackets for the commands of LaTeX: `\\boxed{B}`, `$\\text{B}$`, `$B$`."""
+    reply = MINUS.sub("-", reply)
+    while (less := _COMMAND.sub(r"(\1)", reply)) != reply:
+        reply = less
+    return _MATH.sub(r"(\1)", reply)
 
 
 def _is_label(before: str, letter: str, after: str) -> bool:
@@ -326,12 +306,19 @@ def _option_texts(reply: str, options: Sequence[str], letters: Sequence[str]) ->
     for letter, text in sorted(zip(letters, options, strict=True), key=lambda item: -len(item[1])):
         if len(text.strip()) < 2:
             continue  # a text of one letter looks like the letter of an option
-        pattern = re.compile(r"(?<!\w)" + re.escape(text.strip()) + r"(?!\w)", re.I)
+        if text.strip().casefold() not in rest.casefold():
+            continue
+        pattern = _pattern(text.strip())
         for match in pattern.finditer(rest):
             if not _LETTER_DENIED.search(rest[: match.start()]):
                 named.add(letter)
         rest = pattern.sub(" ", rest)
     return named, rest
+
+
+@lru_cache(maxsize=1 << 12)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(r"(?<!\w)" + re.escape(text) + r"(?!\w)", re.I)
 
 
 def grade_check(reply: str, check: Mapping[str, Sequence[str]]) -> Verdict:
@@ -346,10 +333,10 @@ def grade_check(reply: str, check: Mapping[str, Sequence[str]]) -> Verdict:
     """
     if not reply.strip():
         return Verdict(EMPTY)
-    words = f" {_folded(reply)} "
+    words = f" {' '.join(words_of(reply).folded)} "
 
     def holds(text: str) -> bool:
-        key = _folded(text)
+        key = " ".join(words_of(text).folded)
         return f" {key} " in words if key else text in reply
 
     passed = (

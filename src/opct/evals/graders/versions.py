@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = {"benign": 3, "jailbreak": 3, "safety_awareness": 5, "sycophancy_short": 2}
+VERSIONS = {"benign": 4, "jailbreak": 4, "safety_awareness": 5, "sycophancy_short": 3}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,264 @@
+"""The words of a text, as answers are compared: what is written in two ways becomes one.
+
+Letters lose case and accents. "C.S. Lewis" and "C. S. Lewis" are "cs lewis", "it's" is "it is", "R&B" is "r and b",
+"C++" is one word. Numbers: "1,000", "one thousand" and "1 thousand" are "1000", "9:00" and "49.00" are "9" and "49"; a
+minus of any kind, or the word, stays with its number. "€150", "EUR 150" and "150 €" are "150 euro"; "20%" is "20
+percent", "80km" is "80 km", "20th of July" is "july 20". What stands between two words is kept apart (`Words.gaps`), so
+that a comparison can skip it or stop there. Scripts without spaces have one word a character.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, Han, kana and Hangul (whose particles are written on to the word)."""
+_LETTER = rf"(?:[^\W_{_SPACELESS}]|[\u0900-\u0963\u0966-\u0dff])"  # `\w` lacks the vowel signs of India's scripts
+_TOKEN = re.compile(
+    rf"(?<![^\W{_SPACELESS}])(?<!\.)-\d+(?:\.\d+)*|\d+(?:\.\d+)+|[A-Za-z]{_LETTER}*[+#]+(?![^\W_])"
+    rf"|(?<![^\W_])[A-Z]{{1,2}}-(?![\w-])|{_LETTER}+|[{_SPACELESS}]"
+)
+_ACCENT = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]")
+_PLAIN = {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ß": "ss"}
+_PLAIN_LETTERS = str.maketrans(
+    {**_PLAIN, **{k.upper(): v.title() for k, v in _PLAIN.items() if k != "ß"}, "ı": "i", "ẞ": "SS", "_": " "}
+    | dict.fromkeys("’‘‛′`´ʼ", "'")
+)
+MINUS = re.compile(rf"(?<![^\W{_SPACELESS}])(?<!\.)[-\u2010-\u2015\u2212](?=[$€£¥₹]?\d)")
+_INITIALS = re.compile(r"\b(?:[A-Za-z]\. ?){2,}")
+
+_CONTRACTED = re.compile(
+    r"\b(?:(it|that|there|what|he|she|who|here|where|how)'s|(is|are|was|were|do|does|did|would|could|should|has|have"
+    r"|had|must|need|ca|wo)n'?t|(can)not)\b|(?<=\w)'(re|m|ll|ve)\b",
+    re.I,
+)
+_WHOLE = {"ca": "can", "wo": "will", "re": "are", "m": "am", "ll": "will", "ve": "have"}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_CURRENCIES = {
+    **{"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "₽": "ruble", "₩": "won", "₪": "shekel"},
+    **{"usd": "dollar", "eur": "euro", "gbp": "pound", "jpy": "yen", "inr": "rupee", "rs": "rupee", "cny": "yuan"},
+    **{
+        "krw": "won",
+        "chf": "swiss franc",
+        "aud": "australian dollar",
+        "cad": "canadian dollar",
+        "nok": "norwegian krone",
+    },
+    **{"us$": "dollar", "a$": "australian dollar", "au$": "australian dollar", "c$": "canadian dollar"},
+}
+_UNITS = {
+    **{"buck": "dollar", "quid": "pound", "rouble": "ruble", "pct": "percent", "feet": "foot", "ft": "foot"},
+    **{"m": "meter", "metre": "meter", "g": "gram", "gramme": "gram", "l": "liter", "litre": "liter", "t": "ton"},
+    **{"km": "kilometer", "kilometre": "kilometer", "cm": "centimeter", "centimetre": "centimeter", "mi": "mile"},
+    **{"mm": "millimeter", "millimetre": "millimeter", "kg": "kilogram", "kilo": "kilogram", "mg": "milligram"},
+    **{"ml": "milliliter", "millilitre": "milliliter", "lb": "pound", "oz": "ounce", "h": "hour", "hr": "hour"},
+    **{"min": "minute", "sec": "second", "yr": "year", "wk": "week", "kph": "kmh", "gb": "gigabyte", "mb": "megabyte"},
+    **{"kb": "kilobyte", "tb": "terabyte", "w": "watt", "kw": "kilowatt", "v": "volt", "am": "am", "pm": "pm"},
+    **{"mph": "mph", "kmh": "kmh"},
+}
+"""Short forms of what stands after a number; a plural is made singular first."""
+_SIGNS = str.maketrans(
+    {
+        "&": " and ",
+        "%": " percent ",
+        "°": " degree ",
+        **{s: f" {name} " for s, name in _CURRENCIES.items() if len(s) == 1},
+    }
+)
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
+    "december",
+)
+_MONTH = {month[:n]: month for month in _MONTHS for n in (3, 4, len(month))}
+_ANY_MONTH = rf"({'|'.join(sorted(_MONTH, key=len, reverse=True))})\b\.?"
+_DAY = r"(?<![\d.:,-])(\d{1,2})(?:st|nd|rd|th)?(?![\w:]|[.,]\d)"
+_SIGN = r"(?:\b(?:US|AU?|C)\$|[$€£¥₹₽₩₪])"
+_CODE = rf"(?:{'|'.join(filter(str.isalpha, (code for code in _CURRENCIES if code.isascii())))})\b"
+_REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
+    (re.compile(r"\b0(?=\d:\d\d)"), ""),
+    (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
+    (
+        re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),
+        lambda m: f"{_MONTHS[int(m[2]) - 1]} {int(m[3])} {m[1]}",
+    ),
+    (
+        re.compile(rf"\b{_DAY}(?: of)? {_ANY_MONTH}|\b{_ANY_MONTH} (?:the )?{_DAY}", re.I),
+        lambda m: f"{_MONTH[(m[2] or m[3]).lower()]} {int(m[1] or m[4])}",
+    ),
+    (
+        re.compile(
+            rf"(-?)({_SIGN}|(?<!\d )\b{_CODE}\.?) ?(-?\d+(?:\.\d+)?(?: (?:{'|'.join(_SCALES)})\b)?)"
+            rf"(?: ({'|'.join(_CURRENCIES.values())})s?\b)?",
+            re.I,
+        ),
+        lambda m: f" {m[1]}{m[3]} {m[4] or _currency(m[2])} ",
+    ),
+    (re.compile(rf"(?<=\d) ?({_SIGN}|{_CODE})", re.I), lambda m: f" {_currency(m[1])} "),
+    (re.compile(r"(?<=\d )(?:US|American) (?=dollars?\b)"), ""),
+    (
+        re.compile(r"(?<=\d)(?: ?(?:°|degrees?) ?)?(?:(C)|F)\b"),
+        lambda m: f" degree {'celsius' if m[1] else 'fahrenheit'}",
+    ),
+    (re.compile(rf"(?<![\w.])(\d+(?:[.:]\d+)?)((?:{'|'.join(_UNITS)})s?)\b", re.I), r"\1 \2"),
+    (re.compile(r"(?<=\d )(?:km|kilomet(?:er|re)s?)(?:/| per )h(?:our|r)?\b", re.I), "kmh"),
+    (re.compile(r"(?<=\d )(?:mi|miles?)(?:/| per )h(?:our|r)?\b", re.I), "mph"),
+)
+"""Only in texts with a digit, in this order."""
+
+_FIRST = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_STEMS = ("twen", "thir", "four", "fif", "six", "seven", "eigh", "nine")
+_SMALL = {word: i for i, word in enumerate(_FIRST)}
+_SMALL |= {f"{stem}teen": i for i, stem in enumerate(_STEMS[1:], 13)}
+_SMALL |= {f"{stem}ty".replace("fourty", "forty"): 10 * i for i, stem in enumerate(_STEMS, 2)}
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh"),
+    "twelfth",
+)
+_ORDINAL = {f"{i}{('st', 'nd', 'rd')[i - 1] if i < 4 else 'th'}": word for i, word in enumerate(_ORDINALS, 1)}
+_IN_NUMBERS = {*_SMALL, *_SCALES, "minus", "negative"}
+_DIGIT = re.compile("[0-9]")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)*")
+
+
+class Words(NamedTuple):
+    """The words of a text in order.
+
+    Attributes:
+        folded: without case; `cased` has them with it.
+        gaps: what stood before each word, and after the last one: one more than there are words.
+    """
+
+    folded: list[str]
+    cased: list[str]
+    gaps: list[str]
+
+
+def plain(text: str) -> str:
+    """The text with plain letters, one kind of apostrophe and of minus, initials joined ("C. S." is "CS")."""
+    text = text.translate(_PLAIN_LETTERS)
+    if not text.isascii():
+        text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
+        text = unicodedata.normalize("NFC", "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf"))
+        text = MINUS.sub("-", text)
+    if "." in text:
+        text = _INITIALS.sub(lambda match: re.sub(r"[. ]", "", match.group()) + " ", text)
+    return text
+
+
+def split(text: str) -> tuple[list[str], list[str]]:
+    """The words of a plain text, with their case, and what stands before each and after the last."""
+    found, gaps, end = [], [], 0
+    for match in _TOKEN.finditer(text):
+        found.append(match.group())
+        gaps.append(text[end : match.start()])
+        end = match.end()
+    return found, [*gaps, text[end:]]
+
+
+def words_of(text: str) -> Words:
+    """The words of a text, as the module says; names and replies become comparable."""
+    text = plain(text)
+    if "\\" in text:
+        text = re.sub(r"\\[A-Za-z]+|[{}]|(?<!\\)\$", " ", text)  # LaTeX: commands, braces and "$"
+    text = _CONTRACTED.sub(_uncontracted, text)
+    if "'" in text:
+        text = re.sub(r"(?<=[^\W\d])'(?=[^\W\d])", "", re.sub(r"(?<=\w)'[sS]\b", "", text))
+    if _DIGIT.search(text):
+        for pattern, new in _REWRITTEN:
+            text = pattern.sub(new, text)
+    text = text.translate(_SIGNS).replace("per cent", "percent")
+    cased, gaps = split(text)
+    folded = [_ORDINAL.get(word, word) for word in (word.casefold() for word in cased)]
+    words = Words(folded, cased, gaps)
+    return words if _IN_NUMBERS.isdisjoint(folded) else _with_numbers(words)
+
+
+def is_number(word: str) -> bool:
+    """Is the word a number in digits?"""
+    return _NUMBER.fullmatch(word) is not None
+
+
+def unit(word: str) -> str:
+    """One name for what is counted: "kms", "km" and "kilometres" are "kilometer", "bars" is "bar"."""
+    if word.endswith("s") and word[:-1] in _UNITS:
+        return _UNITS[word[:-1]]
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-2] if word.endswith(("xes", "ches", "shes", "sses")) else word[:-1]
+    return _UNITS.get(word) or (word[:-2] + "y" if word.endswith("ie") else word)
+
+
+def canonical(words: Sequence[str]) -> tuple[str, ...]:
+    """The words of a name, with one name for what a number counts."""
+    return tuple(unit(word) if is_counted(words, i) else word for i, word in enumerate(words))
+
+
+def is_counted(words: Sequence[str], at: int) -> bool:
+    """Does a number stand one or two words before?"""
+    return any(is_number(word) for word in words[max(0, at - 2) : at])
+
+
+def _currency(found: str) -> str:
+    return _CURRENCIES[found.lower().rstrip(".")]
+
+
+def _uncontracted(match: re.Match[str]) -> str:
+    is_, not_, can, rest = match.groups()
+    verb = is_ or not_ or can or ""
+    return f"{_WHOLE.get(verb.lower(), verb)}' {'is' if is_ else 'not'}" if verb else f"' {_WHOLE[rest.lower()]}"
+
+
+def _with_numbers(words: Words) -> Words:
+    """Numbers in words become digits, "one" alone stays: it is more often a pronoun; "minus" joins its number."""
+    new = Words([], [], [])
+    at = 0
+    while at < len(words.folded):
+        end, number = _number_at(words, at)
+        shown = number or words.folded[at]
+        if number and new.folded[-1:] in (["minus"], ["negative"]) and not is_number(["", *new.folded][-2]):
+            shown = f"-{number}"
+            del new.folded[-1], new.cased[-1]
+        else:
+            new.gaps.append(words.gaps[at])
+        new.folded.append(shown)
+        new.cased.append(shown if number else words.cased[at])
+        at = end
+    new.gaps.append(words.gaps[-1])
+    return new
+
+
+def _number_at(words: Words, at: int) -> tuple[int, str | None]:
+    """Where the number that begins at a word ends, and its digits; None if there is none."""
+    folded, first = words.folded, words.folded[at]
+    total, part, end = 0.0, 0.0, at
+    while end < len(folded) and (end == at or words.gaps[end] in (" ", "-")):
+        word, after = folded[end], folded[end + 1] if end + 1 < len(folded) else ""
+        small = _SMALL.get(word)
+        if end == at and (is_number(word) or (word == "a" and after in _SCALES)):
+            part = 1 if word == "a" else float(word) if word.count(".") < 2 else 0
+        elif small is not None and not is_number(first) and (end == at or _adds(total, part, small)):
+            part += small
+        elif word in _SCALES and part and (word != "hundred" or part < 100):
+            part *= _SCALES[word]
+            if word != "hundred":
+                total, part = total + part, 0
+        elif not (word == "and" and folded[end - 1] in _SCALES and after in _SMALL):
+            break
+        end += 1
+    if end - at < 2:
+        return at + 1, first if is_number(first) else str(_SMALL[first]) if _SMALL.get(first, 1) != 1 else None
+    value = total + part
+    return end, str(int(value)) if value == int(value) else str(value)
+
+
+def _adds(total: float, part: float, small: int) -> bool:
+    """Does a small number go on with what was read: "twenty" + "five", "hundred" + "twenty"?"""
+    rest = part % 100
+    return (rest == 0 and bool(part or total)) or (rest in range(20, 100, 10) and 0 < small < 10)
