@@ -84,7 +84,8 @@ def train(
     if questions is not None:
         if pairs is not None:
             raise ConfigError("pairs and questions contradict each other: give one of them.")
-        given = own_question_pairs(load_questions(questions))
+        file = (str(questions),) if isinstance(questions, str | Path) else ()
+        given = own_question_pairs(load_questions(questions), file)
         set_ = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
         config = load_settings(TrainConfig, base=found | set_)

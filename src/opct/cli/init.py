@@ -55,9 +55,8 @@ def init(
       opct init mine.yaml --questions questions.csv --method sft
     """
     from opct.config.commented import FIRST, commented_yaml
-    from opct.data.builders.own_questions import STEPS, own_question_settings
-    from opct.data.pairs import load_pairs, question_options
-    from opct.evals.stats import FEW_CLUSTERS
+    from opct.data.builders.own_questions import few_pair_steps, own_question_settings
+    from opct.data.pairs import question_options
     from opct.methods.registry import load_training_config
     from opct.models.names import check_path
     from opct.runs.io import atomic_write
@@ -81,22 +80,17 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_training_config(*settings_words([], given), preset)
     check_path(model)
-    if questions:
-        loaded = _pairs_of_questions(built, questions, column or [])
-        if preset is None:
-            found = own_question_settings(settings.model.name_or_path, len(loaded), settings.optim.prompts_per_step)
-            given = found | given
-            settings = load_training_config(*settings_words([], given))
-    elif data:
-        loaded = load_pairs(data)  # faults are better found now than when training begins
-        if len(loaded) < FEW_CLUSTERS:
-            echo(
-                f"note: {pluralize(len(loaded), 'pair')} of {data} are few: expect an inconclusive report. Write more."
-            )
-        fewest = STEPS[0]
-        if settings.max_steps is None and len(loaded) < fewest * settings.optim.prompts_per_step:
-            given["max_steps"] = fewest  # one epoch of so few pairs would change next to nothing
-            settings = settings.model_copy(update={"max_steps": fewest})
+    found: dict[str, object] = {}
+    if questions or data:
+        loaded = _pairs_of_questions(built, questions, column or []) if questions else _own_pairs(str(data))
+        size = len(loaded), settings.optim.prompts_per_step
+        if questions and preset is None:
+            found = own_question_settings(settings.model.name_or_path, *size)
+        elif settings.max_steps is None:
+            found = few_pair_steps(*size)
+    if found:
+        given = found | given
+        settings = load_training_config(*settings_words([], given), preset)
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
     echo(f"{file}: written")
@@ -116,6 +110,17 @@ def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
             "validation/kl says how far the model is from its teacher; to measure the behaviour, write a task "
             "(docs/how-to/evaluate.md)."
         )
+
+
+def _own_pairs(data: str) -> list[ContrastivePair]:
+    """The pairs of a file: faults are better found now than when training begins."""
+    from opct.data.builders.builtin import load_pairs
+    from opct.evals.stats import FEW_CLUSTERS
+
+    pairs = load_pairs(data)
+    if len(pairs) < FEW_CLUSTERS:
+        echo(f"note: {pluralize(len(pairs), 'pair')} of {data} are few: expect an inconclusive report. Write more.")
+    return pairs
 
 
 def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[ContrastivePair]:

@@ -12,7 +12,7 @@ from opct.data.pairs import ContrastivePair
 from opct.data.questions import Question, of_split
 
 PASSES, STEPS = 3, (10, 30)
-"""How often each pair is seen, and the fewest and the most steps."""
+"""Passes over few pairs, and the fewest and the most steps of them."""
 
 
 def own_question_pairs(questions: Sequence[Question], file: Sequence[str] = ()) -> list[ContrastivePair]:
@@ -46,5 +46,11 @@ def own_question_settings(model: str, n_pairs: int, prompts_per_step: int) -> di
             "optim.lr_scheduler_type": "linear",
             "optim.prompts_per_step": 8,
         }
+    return few_pair_steps(n_pairs, prompts_per_step)
+
+
+def few_pair_steps(n_pairs: int, prompts_per_step: int) -> dict[str, Any]:
+    """`max_steps` where one pass over the pairs is too short to change much: `PASSES` of them; else nothing."""
     fewest, most = STEPS
-    return {"max_steps": min(max(round(PASSES * n_pairs / prompts_per_step), fewest), most)}
+    passes = n_pairs / prompts_per_step
+    return {} if passes >= most else {"max_steps": min(max(round(PASSES * passes), fewest), most)}
