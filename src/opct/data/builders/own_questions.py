@@ -42,9 +42,9 @@ def own_question_settings(model: str, n_pairs: int, prompts_per_step: int) -> di
             "max_steps": 18,
             "lora.target_modules": r".*layers\.(1[5-9]|2\d)\..*_proj",  # the last 15 of 30 layers
             "rollout.max_completion_tokens": 12,
-            "optim.learning_rate": 15e-4,
+            "optim.learning_rate": 1e-3,
             "optim.lr_scheduler_type": "linear",
-            "optim.prompts_per_step": 8,
+            "optim.prompts_per_step": 16,
         }
     return few_pair_steps(n_pairs, prompts_per_step)
 
