@@ -32,7 +32,7 @@ from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.questions import of_split
-from opct.data.render import RenderedPair, Renderer, split_reply
+from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
 from opct.evals.target import INSPECT_MODEL
 from opct.judges.protocol import Usage, digest
@@ -461,7 +461,7 @@ def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], li
 
 def written_message(renderer: Renderer, rollout: ScoredRollout) -> str | None:
     """The message sent to the target: the attacker's output without thinking."""
-    said = split_reply(renderer, rollout.pair.prompt, rollout.completion.token_ids)
+    said = renderer.split(rollout.pair.prompt, rollout.completion.token_ids)
     return None if said.is_unfinished else message_of(said.answer)
 
 

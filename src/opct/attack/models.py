@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opct.attack.config import Refine, Sampling, TargetConfig
 from opct.attack.protocol import CUT, Reply
 from opct.data.pairs import Prompt
-from opct.data.reasoning import THINKING_TAGS, closes_unopened, split_text, without_thinking
-from opct.data.render import split_reply
+from opct.data.reasoning import THINKING_TAGS, Reasoning, closes_unopened, split_text, without_thinking
 from opct.errors import EvaluationError
 from opct.evals.tasks.common import as_chat
 from opct.judges.client import Failure, ModelClient, run_all
@@ -29,9 +28,11 @@ def _sampling_row(sampling: Sampling) -> dict[str, Any]:
     return {"max_tokens": sampling.max_completion_tokens, "temperature": sampling.temperature}
 
 
-def _thinking_row(tags: tuple[str, str] | None, template_opens: bool | None) -> dict[str, Any]:
+def _thinking_row(tags: Sequence[str] | None, template_opens: bool | None) -> dict[str, Any]:
     """Non-default settings, as JSON values."""
-    shown = {} if tags in (None, THINKING_TAGS) else {"thinking_tags": list(tags or ())}
+    shown = (
+        {} if tags in (None, THINKING_TAGS, Reasoning.of_tags(THINKING_TAGS)) else {"thinking_tags": list(tags or ())}
+    )
     return shown if template_opens is None else {**shown, "template_opens_thinking": template_opens}
 
 
@@ -50,6 +51,7 @@ class LocalModel:
     ):
         self.policy, self.sampling, self.source = policy, sampling, source or policy.name
         self.thinking_tags = thinking_tags
+        self.reasoning = Reasoning.of_tags(thinking_tags) if thinking_tags else policy.renderer.reasoning
         self.max_tokens = sampling.max_completion_tokens
 
     def identity(self) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class LocalModel:
             "template_hash": self.policy.renderer.template_hash,
             "dtype": str(self.policy.dtype).removeprefix("torch."),
             **_sampling_row(self.sampling),
-            **_thinking_row(self.thinking_tags, None),
+            **_thinking_row(self.thinking_tags or self.reasoning, None),
             **({"chat_template_kwargs": kwargs} if kwargs else {}),
         }
 
@@ -84,7 +86,7 @@ class LocalModel:
         return [self._reply(*one) for one in zip(prompts, completions, strict=True)]
 
     def _reply(self, prompt: Prompt, completion: Any) -> Reply:
-        said = split_reply(self.policy.renderer, prompt, completion.token_ids, self.thinking_tags)
+        said = self.policy.renderer.split(prompt, completion.token_ids, self.reasoning)
         return Reply(
             said.answer,
             completion.stop_reason,

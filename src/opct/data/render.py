@@ -163,7 +163,10 @@ class Renderer:
 
     def outside_reasoning(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> list[bool]:
         """True for each token of a completion to `prompt` that touches no reasoning block; shape [tokens]."""
-        return self.reasoning.outside(self.pieces(token_ids), inside=self.opens_thinking(prompt))
+        inside = self.opens_thinking(prompt)
+        if not self.reasoning.spans(self._text_of(token_ids, skip_special_tokens=False), inside=inside):
+            return [True] * len(token_ids)  # the most common case, without decoding token by token
+        return self.reasoning.outside(self.pieces(token_ids), inside=inside)
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as text, special tokens visible.
@@ -211,10 +214,10 @@ class Renderer:
             reasoning: the form to look for; the renderer's by default.
         """
         form = reasoning or self.reasoning
-        pieces, inside = self.pieces(token_ids), self.opens_thinking(prompt, form)
-        text = "".join(pieces)
+        text, inside = self._text_of(token_ids, skip_special_tokens=False), self.opens_thinking(prompt, form)
         if not (spans := form.spans(text, inside=inside)):
-            return SplitReply(self.decode(token_ids), "", False)
+            return SplitReply(self._text_of(token_ids, skip_special_tokens=True).strip(), "", False)
+        pieces = self.pieces(token_ids)
         outside = form.outside(pieces, inside=inside)
         shown = [out and i not in self._special for i, out in zip(token_ids, outside, strict=True)]
         answer = "".join(itertools.compress(pieces, shown)).strip()
@@ -306,17 +309,6 @@ def _directives(date: str) -> dict[str, str]:
 
 def _roles(messages: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(str(message["role"]) for message in messages)
-
-
-def split_reply(
-    renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], tags: Sequence[str] | None = None
-) -> SplitReply:
-    """Separate a completion's answer from its reasoning.
-
-    Args:
-        tags: of the reasoning; the renderer's form by default.
-    """
-    return renderer.split(prompt, token_ids, Reasoning.of_tags(tags) if tags else None)
 
 
 # ------------------------------------------------------------------------------------------------------------ pairs

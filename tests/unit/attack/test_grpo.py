@@ -543,16 +543,16 @@ def test_what_can_be_set(tmp_path, tiny_folder):
 
 
 def test_the_attackers_thinking_is_no_part_of_its_messages_in_training_either(tmp_path, tiny_folder):
-    """Its tags are those of the run of its training. Whatever the tiny model writes from its first letter a on is
+    """Its tags are those of the run of its training. Whatever the tiny model writes from its first letter e on is
     thinking that never ends here, so no message has that letter, and the frozen attacker is read alike."""
-    own, words = opponent(), ["attacker.training.max_steps=1", "attacker.thinking_tags=[a, </a>]"]
+    own, words = opponent(), ["attacker.training.max_steps=1", "attacker.thinking_tags=[e, </e>]"]
     identities = [plan_of(tmp_path / "a", tiny_folder, *words[:n]).identity() for n in (1, 2)]
     assert identities[0] != identities[1]
     done = trained(tmp_path / "a", tiny_folder, own, *words)
     assert own.target.asked
-    assert not any("a" in text for text in own.target.asked)
-    assert load_config(RunDir(tmp_path / "a" / "attacker").config_path).loss.thinking_tags == ("a", "</a>")
-    assert done.attacker.model.thinking_tags == ("a", "</a>")
+    assert not any("e" in text for text in own.target.asked)
+    assert load_config(RunDir(tmp_path / "a" / "attacker").config_path).loss.thinking_tags == ("e", "</e>")
+    assert done.attacker.model.reasoning == ("e", "</e>")
 
 
 def test_examples_give_way_where_the_attacker_has_no_room():

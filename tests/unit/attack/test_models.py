@@ -17,7 +17,6 @@ from inspect_ai.model import (
 from opct.attack.config import Sampling, TargetConfig
 from opct.attack.models import InspectModel, LocalModel
 from opct.data.reasoning import without_thinking
-from opct.data.render import split_reply
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspect_runner import quiet
 from opct.models.inference.sampler import Completion
@@ -98,15 +97,15 @@ def encoded(policy, text):
 )
 def test_the_final_answer_is_what_is_said_outside_of_thinking(tiny_policy, text, answer, unfinished):
     ids = encoded(tiny_policy, text)
-    assert split_reply(tiny_policy.renderer, user("x"), ids)[::2] == (answer, unfinished)
+    assert tiny_policy.renderer.split(user("x"), ids)[::2] == (answer, unfinished)
     assert without_thinking(text) == (answer, unfinished)
 
 
 def test_a_block_that_the_template_opens_counts(tiny_policy):
     tiny_policy.tokenizer.chat_template += "{{ '<think>\n' if add_generation_prompt else '' }}"
     ids = encoded(tiny_policy, "so and so</think> the answer")
-    assert split_reply(tiny_policy.renderer, user("x"), ids)[::2] == ("the answer", False)
-    assert split_reply(tiny_policy.renderer, user("x"), encoded(tiny_policy, "so and so"))[::2] == ("", True)
+    assert tiny_policy.renderer.split(user("x"), ids)[::2] == ("the answer", False)
+    assert tiny_policy.renderer.split(user("x"), encoded(tiny_policy, "so and so"))[::2] == ("", True)
     assert without_thinking("so and so</think> the answer", template_opens=True) == ("the answer", False)
     assert without_thinking("so and so", template_opens=True) == ("", True)
 
@@ -174,12 +173,12 @@ def test_how_a_model_writes_its_reasoning_is_part_of_who_it_is(tiny_policy):
 def test_a_tag_in_the_prompt_hides_no_reply(tiny_policy):
     """A user who writes the tag opens no block: the reply is judged."""
     ids = encoded(tiny_policy, "the answer")
-    assert split_reply(tiny_policy.renderer, user("say <think> first"), ids)[::2] == ("the answer", False)
+    assert tiny_policy.renderer.split(user("say <think> first"), ids)[::2] == ("the answer", False)
 
 
 def test_a_prefill_may_open_a_block(tiny_policy):
     prompt = (*user("x"), {"role": "assistant", "content": "<think>let me"})
-    assert split_reply(tiny_policy.renderer, prompt, encoded(tiny_policy, " see</think>yes"))[::2] == ("yes", False)
+    assert tiny_policy.renderer.split(prompt, encoded(tiny_policy, " see</think>yes"))[::2] == ("yes", False)
 
 
 def test_a_model_of_inspect_is_asked_with_the_seed_and_the_limits():

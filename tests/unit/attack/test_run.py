@@ -284,7 +284,7 @@ def test_a_signal_while_models_are_loaded_begins_nothing_and_replaces_nothing(
 
 def test_the_code_of_each_model_is_trusted_by_its_own_setting(monkeypatch):
     trusted = []
-    loaded = SimpleNamespace(dtype_reason="as configured", renderer=SimpleNamespace(thinking_tags=("<a>", "</a>")))
+    loaded = SimpleNamespace(dtype_reason="as configured", renderer=SimpleNamespace(reasoning=("<a>", "</a>")))
     monkeypatch.setattr(
         setup, "load_policy", lambda name, trust_remote_code: trusted.append(trust_remote_code) or loaded
     )
@@ -413,11 +413,11 @@ def test_a_target_has_its_own_thinking_tags_and_chat_template_arguments(tiny_pol
     """Those of the loaded policy, unless the settings say otherwise; a model with other arguments is loaded again."""
     own, loaded = TargetConfig(thinking_tags=("<a>", "</a>")), []
     monkeypatch.setattr(setup, "load_policy", lambda name, **more: loaded.append(more) or tiny_policy)
-    monkeypatch.setattr(tiny_policy.renderer, "thinking_tags", ("[T]", "[/T]"))
+    monkeypatch.setattr(tiny_policy.renderer, "reasoning", ("[T]", "[/T]"))
     models = setup.ModelLoader(None, NullProgress())
     for spec in ("some/model", tiny_policy):
-        assert models.load(spec, TargetConfig(), "target").thinking_tags == ("[T]", "[/T]")
-        assert models.load(spec, own, "target").thinking_tags == ("<a>", "</a>")
+        assert models.load(spec, TargetConfig(), "target").reasoning == ("[T]", "[/T]")
+        assert models.load(spec, own, "target").reasoning == ("<a>", "</a>")
     models.load("some/model", TargetConfig(chat_template_kwargs={"enable_thinking": False}), "target")
     assert loaded == [
         {"trust_remote_code": False},

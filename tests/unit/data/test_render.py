@@ -10,7 +10,7 @@ from transformers.utils import chat_template_utils
 
 from opct.data.pairs import ContrastivePair
 from opct.data.reasoning import Reasoning, named_in
-from opct.data.render import Overlong, Renderer, render_pairs, split_reply
+from opct.data.render import Overlong, Renderer, render_pairs
 from opct.errors import DataError, ModelError
 from tests.templates import DATED, NO_SYSTEM, tokenizer_of, tokenizer_that_strips
 from tests.tiny import tiny_pairs, tiny_tokenizer
@@ -318,7 +318,7 @@ def test_arguments_reach_the_chat_template_and_a_misspelt_one_is_an_error():
     plain, off = Renderer(tokenizer), Renderer(tokenizer, {"enable_thinking": False})
     assert off.text(prompt) == plain.text(prompt) + "<think>\n\n</think>\n\n"
     assert not off.opens_thinking(prompt)
-    said = split_reply(plain, prompt, tokenizer("<think>two and two</think>\n\nfour").input_ids)
+    said = plain.split(prompt, tokenizer("<think>two and two</think>\n\nfour").input_ids)
     assert said == ("four", "two and two", False)
     with pytest.raises(ModelError, match="does not use 'enable_thinkng'"):
         Renderer(tokenizer, {"enable_thinkng": False})

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from inspect_ai.log import read_eval_log
+from inspect_ai.log import read_eval_log, write_eval_log
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 import opct.evals.run as run_module
 from opct.config.loader import load_settings
@@ -27,6 +28,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
+from opct.evals.regrade import regrade
 from opct.evals.run import evaluate, known_suites, make_tasks
 from opct.evals.tasks.benign import refusal_of
 from opct.evals.tasks.capability import parts_of
@@ -555,3 +557,28 @@ def test_a_plans_own_sizes_give_way_to_what_was_asked_for():
     assert EvalConfig(n_questions=5).problem_limit == 5
     assert EvalConfig(n_questions=5, n_problems=None).problem_limit is None
     assert EvalConfig(n_problems=7).problem_limit == 7
+
+
+def test_reasoning_in_the_text_of_a_model_behind_an_api_is_not_graded(tmp_path):
+    """A server that dropped gpt-oss' special tokens: the suggested answer is in the reasoning alone. A log that was
+    written before is split when it is graded again."""
+
+    def say(*_):
+        said = "analysisThey say wrong0?assistantfinalIt is right0."
+        output = ModelOutput.from_content("mockllm/model", said)
+        output.usage = ModelUsage(input_tokens=9, output_tokens=9, total_tokens=18)  # else it fetches a tokenizer
+        return output
+
+    folder = tmp_path / "run"
+    model = get_model("mockllm/model", custom_outputs=say, memoize=False)
+    evaluated(folder, model, QUESTIONS[:1], suites=["sycophancy_short"], families_per_question=1)
+    before = {sample.id: (sample.completion, sample.verdict) for sample in read_samples(folder)}
+    assert {text for text, _ in before.values()} == {"It is right0."}
+    path = next((folder / "evals").glob("*.eval"))
+    log = read_eval_log(str(path))
+    for sample in log.samples:
+        sample.output = say()
+        sample.scores["short_scorer"].metadata["verdict"] = "neither"
+    write_eval_log(log, str(path))
+    regrade(folder)
+    assert {sample.id: (sample.completion, sample.verdict) for sample in read_samples(folder)} == before
