@@ -163,8 +163,8 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         (7, "optimizer.learning_rate: unknown setting (value 1); did you mean optim.learning_rate?"),
         (
             8,
-            "lora: 3 is not valid, expected a group of settings (r, alpha, dropout, target_modules, target_parameters, exclude_modules, "
-            "modules_to_save, rank_pattern, alpha_pattern, use_rslora, use_dora) or null",
+            "lora: 3 is not valid, expected a group of settings (r, alpha, dropout, target_modules, target_parameters, "
+            "exclude_modules, modules_to_save, rank_pattern, alpha_pattern, use_rslora, use_dora) or null",
         ),
         (9, 'data.pairs: "x.jsonl" is not valid, expected a list, such as [x.jsonl]'),
     ]
