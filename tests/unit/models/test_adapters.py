@@ -28,7 +28,9 @@ from tests.unit.models.test_architectures import HEADS, SIZES, save_model
 from tests.unit.training.conftest import NO_VALIDATION
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:`is_gradient_checkpointing`:FutureWarning", "ignore:Setting `save_embedding_layers`", "ignore:Adapter .default."
+    "ignore:`is_gradient_checkpointing`:FutureWarning",
+    "ignore:Setting `save_embedding_layers`",
+    "ignore:Adapter .default.",
 )
 IDS = [[1, 5, 9]], [[6, 7, 8]]
 PLACES = ["q_proj", "v_proj"]

@@ -38,7 +38,7 @@ def test_dropout_and_recomputed_activations_are_in_the_way(make_config):
 
 
 def test_dropout_of_the_model_itself_is_off_and_hinders_nothing(make_config):
-    """OPT calls it as a function. What does hinder is said."""
+    """OPT calls it as a function."""
     tokenizer = tiny_tokenizer()
     config = OPTConfig(
         vocab_size=len(tokenizer),
