@@ -146,7 +146,7 @@ def _all_linear(linear: dict[str, Any], model: Any) -> list[str]:
     for name, module in linear.items():
         # a router is beside the experts, and gives a number for each
         beside = {n for path, (n, _) in experts.items() if name.startswith(path.rpartition(".")[0] + ".")}
-        is_router = "router" in name or len(module.weight) in beside
+        is_router = "router" in name or getattr(module, "out_features", None) in beside
         if not is_router and not _is_inside(name, experts):
             found.append(name)
     taken = {leaf: _peft_takes(leaf, model) for leaf in map(_leaf, found)}
@@ -194,7 +194,7 @@ def _experts(model: Any) -> dict[str, tuple[int, list[str]]]:
     """The modules that hold experts: their number, and the names of weights of all of them together, if there are."""
     found: dict[str, tuple[int, list[str]]] = {}
     for name, module in _own_modules(model):
-        together = {key: p for key, p in module._parameters.items() if p is not None and p.dim() == 3}
+        together = {key: p for key, p in module._parameters.items() if p is not None and p.dim() == 3 and len(p) > 1}
         if isinstance(module, torch.nn.ModuleList) and name.endswith("experts"):
             found[name] = len(module), []
         elif together and not isinstance(module, torch.nn.modules.conv._ConvNd):

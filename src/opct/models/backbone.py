@@ -108,13 +108,13 @@ class Backbone:
         if not others:
             yield
             return
-        undo = replace_weights(self.bare_model, others)
+        undo, before = replace_weights(self.bare_model, others), self._has_others
         self._has_others = True
         try:
             yield
         finally:
             undo()
-            self._has_others = False
+            self._has_others = before
 
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:

@@ -37,7 +37,7 @@ def test_dropout_and_recomputed_activations_are_in_the_way(make_config):
     assert "computed again" in fault(make_config, recomputing)
 
 
-def test_dropout_that_is_no_module_is_found_in_the_configuration(make_config):
+def test_dropout_of_the_model_itself_is_off_and_hinders_nothing(make_config):
     """OPT calls it as a function."""
     tokenizer = tiny_tokenizer()
     config = OPTConfig(
@@ -51,9 +51,7 @@ def test_dropout_that_is_no_module_is_found_in_the_configuration(make_config):
         eos_token_id=tokenizer.eos_token_id,
     )
     policy = Policy(OPTForCausalLM(config).eval(), tokenizer)
-    assert "dropout" in fault(make_config, policy)
-    config.dropout = 0.0
-    assert fault(make_config, policy) is None or "dropout" not in fault(make_config, policy)
+    assert "dropout" not in (fault(make_config, policy) or "")
 
 
 def test_a_prompt_with_one_completion_is_not_shared(make_config):
