@@ -165,7 +165,7 @@ def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tm
     assert settings["overwrite"]
     assert settings["warnings"][0] == f"opct, seed 0 failed, and is not in this report: {why}"
     assert len(settings["warnings"]) == 2
-    assert settings["suites"] == ["sycophancy_short", "benign"]
+    assert settings["suites"] == ["sycophancy_short", "context_use", "benign"]
     assert settings["also"] == [("both", "opct")]
     with pytest.raises(SystemExit) as caught:
         main(["experiment", str(path)])

@@ -99,7 +99,7 @@ def check(
         typer.Option(metavar="ROLE=NAME", help="FILE holds questions, and this is a column of theirs; repeatable."),
     ] = None,
 ) -> None:
-    """Check a file of pairs or questions; prints every fault, or a summary.
+    """Check pairs or questions; prints every fault, or a summary.
 
     \b
     Examples:

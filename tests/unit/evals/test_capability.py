@@ -348,9 +348,8 @@ def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path, files):
     with pytest.raises(DataError, match="Cannot load the data of lm-eval's gsm8k"):
         task_of("gsm8k", data=tmp_path / "other.jsonl", shots=0)
     (tmp_path / "broken.jsonl").write_text("{\n")
-    with pytest.raises(DataError, match="has 1 faulty row") as error:
+    with pytest.raises(DataError, match=r"broken\.jsonl: not valid JSON: .* at line 2"):
         task_of("gsm8k", data=tmp_path / "broken.jsonl")
-    assert "broken.jsonl:1" in error.value.faults[0]
 
 
 def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):

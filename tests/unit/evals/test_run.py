@@ -96,7 +96,8 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     root = logging.getLogger()
     before = (root.level, list(root.handlers), os.environ.get("XDG_DATA_HOME"))
     folder = tmp_path / "run"
-    config = EvalConfig(families_per_question=2, n_benign=6, browser_questions=2, kl_samples=4)
+    suites = ["sycophancy_short", "benign"]
+    config = EvalConfig(suites=suites, families_per_question=2, n_benign=6, browser_questions=2, kl_samples=4)
     results = evaluate(
         FakePolicy(reply),
         config,
