@@ -135,8 +135,8 @@ def _check_hub(name: str) -> None:
     if not is_cached and (problem := hub_problem()):
         raise ModelError(
             f"There is no folder {name} here, no cached hub model has that name, and {problem}. Check the name, or the "
-            f"network. Without a network, use {DEFAULT_MODEL!r}, or a folder with a model. A model of Inspect is written "
-            "inspect:provider/model."
+            f"network. Without a network, use {DEFAULT_MODEL!r}, or a folder with a model. A model of Inspect is "
+            "written inspect:provider/model."
         )
 
 
