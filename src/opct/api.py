@@ -173,9 +173,10 @@ def evaluate(
     """
     from opct.data.questions import load_questions
     from opct.evals.inspect_runner import check_task, run_task
-    from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
+    from opct.evals.run import about_run, make_tasks, prompts_of, set_aside_others, write_results
     from opct.evals.run import evaluate as evaluate_policy
     from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
+    from opct.models.self_test import self_test
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
@@ -197,6 +198,10 @@ def evaluate(
     else:
         policy = open_target(target, dtype, result.out, progress, **config.model_settings)
         about = describe_target(target, policy)
+        found = self_test(policy, prompts_of(made))
+        for warning in found:
+            progress.log(f"warning: {warning}")
+        about["warnings"] = [*about.get("warnings", ()), *found]
     if label:
         about["label"] = label
     if made:

@@ -23,7 +23,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,9 @@ def _side_by_side_faults(prompt: Iterable[Mapping], teacher_prompt: Iterable[Map
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]:
+def load_pairs(
+    source: Source, *, split: str = "train", faults_of: Callable[[ContrastivePair], Iterable[str]] = lambda pair: ()
+) -> list[ContrastivePair]:
     """Read and check every pair of a file, a folder saved by `datasets`, `hf:owner/name`, or rows in Python.
 
     Args:
@@ -205,6 +207,7 @@ def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]
             with `:` and a split (or `config/split`), and `@` and a commit, tag or branch; or a list of dicts or
             `ContrastivePair`s, a pandas DataFrame, a `datasets.Dataset`.
         split: the split to read if the source is a dataset with several.
+        faults_of: what else is wrong with a pair, such as `opct.evals.graders.self_grading.pair_faults`.
 
     Raises:
         DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
@@ -214,7 +217,14 @@ def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]
     if name in ("", HUB):
         raise DataError(f"{name!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
     rows = read_rows(source, "pair", split=split, pinned=False, default_format=".jsonl")
-    pairs, faults = parse_rows(rows, checked_pair)
+
+    def parse(row: Any) -> ContrastivePair:
+        pair = checked_pair(row)
+        if found := list(faults_of(pair)):
+            raise RowFault(*found)
+        return pair
+
+    pairs, faults = parse_rows(rows, parse)
     refuse(name, [*faults, *duplicate_ids((where, pair.id) for where, pair in pairs)])
     if not pairs:
         raise DataError(f"{name} holds no pairs: it needs at least one row.")

@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -66,7 +66,10 @@ QUESTION_COLUMNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """One fact: the question, its answer, further correct forms (`aliases`) and wrong answers of the same kind."""
+    """One fact: the question, its answer, further correct forms (`aliases`) and wrong answers of the same kind.
+
+    `where` is its place (`file:line`), for messages; "" for an embedded one.
+    """
 
     id: str
     question: str
@@ -74,6 +77,7 @@ class Question:
     aliases: tuple[str, ...]
     wrong: tuple[str, ...]
     topic: str
+    where: str = field(default="", compare=False, repr=False)
 
     @property
     def split(self) -> Split:
@@ -213,8 +217,8 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     refuse(path, faults)
     questions: dict[str, Question] = {}
     splits: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for _, question in parsed:
-        questions.setdefault(question.id, question)
+    for where, question in parsed:
+        questions.setdefault(question.id, replace(question, where=where))
         splits[_fold(question.question), _fold(question.answer)].add(question.split)
     if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
         fault = "are trained on and, under another id, measured: keep one row of each"

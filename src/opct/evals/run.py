@@ -124,6 +124,13 @@ def suite_of(name: str) -> Suite:
     return _benchmark_suite(name) if name.startswith(LM_EVAL) else SUITES[name]
 
 
+def prompts_of(tasks: Iterable[Task]) -> list[tuple[str, Any]]:
+    """Both prompts of every sample of our axes, each with the sample's id."""
+    samples = [sample for task in tasks for sample in task.dataset if "teacher_prompt" in (sample.metadata or {})]
+    sides = ("prompt", "teacher_prompt")
+    return [(f"sample {sample.id}", sample.metadata[side]) for sample in samples for side in sides]  # type: ignore[index]
+
+
 def known_suites(names: Sequence[str]) -> list[str]:
     """Look up suites by name, each once; `capability` and `capability-fast` stand for their benchmarks.
 
@@ -257,7 +264,7 @@ def evaluate(
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
-    label, kept, dropped = measured["label"], None, list[str]()
+    label, kept, dropped, of_replies = measured["label"], None, list[str](), list[str]()
     for task in tasks:
         earlier = None
         if resume:
@@ -271,7 +278,8 @@ def evaluate(
         done = 0 if earlier is None else sum(sample.error is None for sample in earlier.samples or [])
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
         folder, about_log = run.evals_dir / UNFINISHED, {OPCT: {"run": measured, "settings": settings}}  # for `resume`
-        log = run_inspect(task, policy, folder, config.batch_size, progress, earlier=earlier, metadata=about_log)
+        looked_at: dict[str, Any] = {"earlier": earlier, "warnings": of_replies, "metadata": about_log}
+        log = run_inspect(task, policy, folder, config.batch_size, progress, **looked_at)
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
@@ -283,7 +291,7 @@ def evaluate(
                 kept, dropped = set_aside_others(run, measured, [each.name for each in tasks])
             kept[task.name] = log
             trained_on = _contamination(list(kept.values()), settings, about)
-            own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
+            own["warnings"] = [*dropped, *about.get("warnings", ()), *of_replies, *trained_on]
             keep_log(log, run.evals_dir, own)
             _remove_unfinished(run, task)
             write_results(run)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import ClassVar
 
 from opct.evals.inspect_runner import run_inspect
@@ -31,6 +32,10 @@ class FakeRenderer:
     template_hash = "0123456789ab"
     chat_template_kwargs: ClassVar[dict] = {}
     thinking_tags = ("<think>", "</think>")
+    tokenizer = SimpleNamespace(all_special_tokens=())
+
+    def text(self, messages):
+        return "\n".join(m["content"] for m in messages)
 
     def opens_thinking(self, prompt, tags):
         return False
