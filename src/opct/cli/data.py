@@ -118,11 +118,11 @@ def _check_with(model: str, settings: Mapping[str, Any], pairs: Sequence[Contras
     from opct.data.render import render_pairs
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
-    from opct.models.self_test import FIRST_REPLIES, reply_of, reply_warnings, self_test
+    from opct.models.self_test import FIRST_REPLIES, Reply, reply_of, reply_warnings, self_test
 
     with load_policy(model, **settings).base() as teacher:
         rendered, _ = render_pairs(pairs, teacher.renderer, max_completion_tokens=0, context_length=2**31)
-        warnings, replies = self_test(teacher, pairs=rendered), []
+        warnings, replies = self_test(teacher, pairs=rendered), list[Reply]()
 
         def ask(prompts: list[Prompt], seeds: list[int]) -> list[Completion | None]:
             answers = ask_policy(teacher, prompts, seeds)

@@ -298,7 +298,7 @@ class RunDir:
 
     def update_manifest(self, entries: Mapping[str, Any]) -> None:
         """Replace these entries of the manifest of a run that has begun."""
-        write_json(self.manifest_path, self.read_manifest() | entries)
+        write_json(self.manifest_path, {**self.read_manifest(), **entries})
 
     def read_manifest(self) -> dict[str, Any]:
         """The manifest.
