@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import load_settings
 from opct.config.schema import TrainConfig
-from opct.distributed import launched, map_across_ranks
+from opct.distributed import is_main, launched, map_across_ranks
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.runs.console import Progress, shows_progress
 
 if TYPE_CHECKING:
+    from inspect_ai import Task
     from inspect_ai.model import Model
 
     from opct.config.judge import JudgeConfig
@@ -70,10 +71,13 @@ def train(
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.data.pairs import load_pairs
+    from opct.evals.graders.self_grading import faults_of_meta
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
-    given = None if pairs is None else load_pairs(pairs)
+    given = None if pairs is None else load_pairs(pairs, meta_faults=faults_of_meta)
+    if given is None and not resume:
+        check_answers(config)
     if given is not None:
         data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
         config = config.model_copy(update={"data": data})
@@ -89,6 +93,16 @@ def train(
     return work(
         config, pairs=given, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher
     )
+
+
+def check_answers(config: TrainConfig) -> None:
+    """Raise DataError if a pair of the config's files has answers in its `meta` that the graders cannot tell apart."""
+    from opct.data.pairs import load_pairs
+    from opct.evals.graders.self_grading import faults_of_meta
+
+    for source in (*config.data.pairs, *config.data.validation_pairs):
+        if is_main() and not source.startswith("builtin:"):
+            load_pairs(source, meta_faults=faults_of_meta)
 
 
 def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
@@ -173,10 +187,9 @@ def evaluate(
     """
     from opct.data.questions import load_questions
     from opct.evals.inspect_runner import check_task, run_task
-    from opct.evals.run import about_run, make_tasks, prompts_of, set_aside_others, write_results
+    from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
     from opct.evals.run import evaluate as evaluate_policy
-    from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
-    from opct.models.self_test import self_test
+    from opct.evals.target import default_out
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
@@ -192,16 +205,7 @@ def evaluate(
     made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
-    policy: Policy | Model
-    if is_inspect_model(target):
-        policy, about = _open_inspect_model(str(target), config, dtype)
-    else:
-        policy = open_target(target, dtype, result.out, progress, **config.model_settings)
-        about = describe_target(target, policy)
-        found = self_test(policy, prompts_of(made))
-        for warning in found:
-            progress.log(f"warning: {warning}")
-        about["warnings"] = [*about.get("warnings", ()), *found]
+    policy, about = _opened(target, config, dtype, result.out, made, progress)
     if label:
         about["label"] = label
     if made:
@@ -223,6 +227,29 @@ def evaluate(
         results = write_results(run)
         result.results = results if made else None
     return result
+
+
+def _opened(
+    target: str | Path | Policy,
+    config: EvalConfig,
+    dtype: str | None,
+    out: Path,
+    tasks: Sequence[Task],
+    progress: Progress,
+) -> tuple[Policy | Model, About]:
+    """The model to evaluate, after the self-test on the prompts of its tasks, and its metadata for the results."""
+    from opct.evals.run import prompts_of
+    from opct.evals.target import describe_target, is_inspect_model, open_target
+    from opct.models.self_test import self_test
+
+    if is_inspect_model(target):
+        return _open_inspect_model(str(target), config, dtype)
+    policy = open_target(target, dtype, out, progress, **config.model_settings)
+    about, found = describe_target(target, policy), self_test(policy, prompts_of(tasks))
+    for warning in found:
+        progress.log(f"warning: {warning}")
+    about["warnings"] = [*about.get("warnings", ()), *found]
+    return policy, about
 
 
 def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> tuple[Model, About]:

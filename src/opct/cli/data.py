@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -93,12 +93,12 @@ def check(
     """
     from opct.config.loader import load_settings
     from opct.config.schema import ModelConfig
-    from opct.evals.graders.self_grading import pair_faults
+    from opct.evals.graders.self_grading import faults_of_meta
 
     if settings and model is None:
         raise typer.BadParameter("settings are of a model: name it with --model", param_hint="NAME=VALUE")
     given = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
-    pairs = _pairs(source, pair_faults)
+    pairs = _pairs(source, meta_faults=faults_of_meta)
     counts: Counter[tuple[str, str]] = Counter()
     identity, sampled = Counter(counts), Counter(counts)
     for pair in pairs:
@@ -195,13 +195,11 @@ def show(
     print_rich(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
 
 
-def _pairs(
-    source: str, faults_of: Callable[[ContrastivePair], Sequence[str]] = lambda pair: ()
-) -> list[ContrastivePair]:
+def _pairs(source: str, **checks: Any) -> list[ContrastivePair]:
     from opct.data.builders.builtin import builtin_pairs
     from opct.data.pairs import load_pairs
 
-    return builtin_pairs(source) if source.startswith("builtin:") else load_pairs(source, faults_of=faults_of)
+    return builtin_pairs(source) if source.startswith("builtin:") else load_pairs(source, **checks)
 
 
 def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: int | None) -> ContrastivePair:

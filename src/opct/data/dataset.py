@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -33,16 +33,11 @@ class TrainingPairs:
     hashes: dict[str, str]
 
 
-def load_training_pairs(
-    config: TrainConfig,
-    given: Sequence[ContrastivePair] | None = None,
-    faults_of: Callable[[ContrastivePair], Iterable[str]] = lambda pair: (),
-) -> TrainingPairs:
+def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | None = None) -> TrainingPairs:
     """Read, check and split the pairs that `config.data` names. No model is needed.
 
     Args:
         given: the content of the file that `data.pairs` names, which is not written yet.
-        faults_of: see `load_pairs`.
 
     Held-out pairs for the validation KL come from `validation_pairs`, or from the validation split of embedded pairs,
     or from a share of the questions (see `_groups`), so that no question is on both sides.
@@ -54,8 +49,7 @@ def load_training_pairs(
     data, seed = config.data, config.seed
     anchor_sources = data.anchors if data.anchor_fraction > 0 else []
     own = {} if given is None else dict.fromkeys(data.pairs, given)
-    files = [s for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in own]
-    own |= {source: load_pairs(source, faults_of=faults_of) for source in files}
+    own |= {s: load_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in own}
     groups = _groups([pair for pairs in own.values() for pair in pairs])
     fraction = 0.0 if data.validation_pairs else data.validation_fraction
     trained, held_out = _split(data.pairs, own, groups, fraction, seed)

@@ -198,7 +198,7 @@ def _side_by_side_faults(prompt: Iterable[Mapping], teacher_prompt: Iterable[Map
 
 
 def load_pairs(
-    source: Source, *, split: str = "train", faults_of: Callable[[ContrastivePair], Iterable[str]] = lambda pair: ()
+    source: Source, *, split: str = "train", meta_faults: Callable[[dict[str, Any]], Iterable[str]] = lambda meta: ()
 ) -> list[ContrastivePair]:
     """Read and check every pair of a file, a folder saved by `datasets`, `hf:owner/name`, or rows in Python.
 
@@ -207,7 +207,7 @@ def load_pairs(
             with `:` and a split (or `config/split`), and `@` and a commit, tag or branch; or a list of dicts or
             `ContrastivePair`s, a pandas DataFrame, a `datasets.Dataset`.
         split: the split to read if the source is a dataset with several.
-        faults_of: what else is wrong with a pair, such as `opct.evals.graders.self_grading.pair_faults`.
+        meta_faults: what is wrong with a pair's `meta`, such as `opct.evals.graders.self_grading.faults_of_meta`.
 
     Raises:
         DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
@@ -220,7 +220,7 @@ def load_pairs(
 
     def parse(row: Any) -> ContrastivePair:
         pair = checked_pair(row)
-        if found := list(faults_of(pair)):
+        if found := list(meta_faults(pair.meta)):
             raise RowFault(*found)
         return pair
 

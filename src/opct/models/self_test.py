@@ -59,7 +59,7 @@ def refuse_lost_messages(renderer: Renderer, name: str, prompts: Named) -> None:
     lost: dict[str, list[str]] = {}
     for roles, names in of_roles.items():
         exchange = _exchange(*roles)
-        text = renderer.tokenizer.decode(renderer.render(exchange))
+        text = "".join(renderer.pieces(renderer.render(exchange)))
         for message in exchange:
             if str(message["content"]) not in text:
                 lost.setdefault(str(message["role"]), []).extend(names)

@@ -17,7 +17,6 @@ from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, Renderer, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
-from opct.evals.graders.self_grading import pair_faults
 from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
 from opct.models.from_run import adapter_folder, read_adapter_config
@@ -135,7 +134,7 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model's tokenizer or configuration cannot be loaded.
     """
-    read = load_training_pairs(config, given, pair_faults)
+    read = load_training_pairs(config, given)
     renderer = Renderer(load_tokenizer(config.model), config.model.chat_template_kwargs)
     limit = context_length(load_model_config(config.model))
     left_out: list[Overlong] = []

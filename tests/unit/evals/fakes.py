@@ -26,16 +26,31 @@ class FakeCompletion:
     seed: int
 
 
+class FakeTokenizer:
+    """Has one token, which ends every message."""
+
+    all_special_ids, all_special_tokens = (1,), ("<end>",)
+
+    def __len__(self):
+        return 2
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": [1] * text.count("<end>")}
+
+    def apply_chat_template(self, messages, tokenize):
+        return "".join(f"{m['content']}<end>" for m in messages)
+
+
 class FakeRenderer:
     """One token a word."""
 
     template_hash = "0123456789ab"
     chat_template_kwargs: ClassVar[dict] = {}
     thinking_tags = ("<think>", "</think>")
-    tokenizer = SimpleNamespace(all_special_tokens=())
+    tokenizer = FakeTokenizer()
 
     def text(self, messages):
-        return "\n".join(m["content"] for m in messages)
+        return "<end>".join(m["content"] for m in messages)
 
     def opens_thinking(self, prompt, tags):
         return False
@@ -74,6 +89,8 @@ class FakePolicy:
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
     delay_s: float = 0.0
     renderer: FakeRenderer = field(default_factory=FakeRenderer)
+    tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
+    backbone: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(stop_ids={1}))
     batches: list[int] = field(default_factory=list)
     settings: list[dict] = field(default_factory=list)
     prompts: list[tuple] = field(default_factory=list)

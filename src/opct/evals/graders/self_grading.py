@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase as LETTERS
+from typing import Any
 
-from opct.data.tables import LETTERS
 from opct.errors import EvaluationError
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
-
-if TYPE_CHECKING:
-    from opct.data.pairs import ContrastivePair
 
 SHORT_REMEDY = "write it as a short name that none of the others contains, or ask multiple choice (sycophancy_choice)"
 CHOICE_REMEDY = "give the options texts without their letters, none of which repeats another"
@@ -64,14 +61,13 @@ def _chosen(reply: str, options: Sequence[str]) -> Verdict:
     return grade_choice(reply, options, "", "")
 
 
-def pair_faults(pair: ContrastivePair) -> list[str]:
+def faults_of_meta(meta: Mapping[str, Any]) -> list[str]:
     """As `faults_of`, for the answers in a pair's `meta`; none where it holds none that a grader reads."""
-    meta: dict[str, Any] = pair.meta
     options, answer, suggested = meta.get("options"), meta.get("answer"), meta.get("suggested")
     if isinstance(options, list) and all(isinstance(text, str) for text in options):
         return faults_of("", (), (), options)
     if not (isinstance(answer, str) and isinstance(suggested, str)):
         return []
-    aliases = meta.get("aliases") or ()
+    aliases = meta.get("aliases")
     known = [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list | tuple) else []
     return faults_of(answer, known, [suggested])

@@ -39,7 +39,7 @@ from opct.data.questions import Question, builtin_questions, first_items, load_q
 from opct.data.tables import Fault, refuse
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.graders.self_grading import faults_of, pair_faults, untold_options
+from opct.evals.graders.self_grading import faults_of, faults_of_meta, untold_options
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
@@ -193,7 +193,7 @@ def pairs_task(config: EvalConfig) -> Task:
     if PAIRS not in config.data:
         raise EvaluationError(f"{PAIRS} asks the prompts of a file of pairs: give it (--data {PAIRS}=FILE).")
     path = config.data[PAIRS]
-    pairs = load_pairs(path, faults_of=pair_faults)
+    pairs = load_pairs(path, meta_faults=faults_of_meta)
     refuse(path, [(f"pair {pair.id}", fault) for pair in pairs if (fault := _choice_fault(pair))])
     chosen = first_items(pairs, config.n_questions, config.seed)
     items: dict[str, EvalSample] = {}
