@@ -248,7 +248,8 @@ def _opened(
     about, found = describe_target(target, policy), self_test(policy, prompts_of(tasks))
     for warning in found:
         progress.log(f"warning: {warning}")
-    about["warnings"] = [*about.get("warnings", ()), *found]
+    if found:
+        about["warnings"] = [*about.get("warnings", ()), *found]
     return policy, about
 
 
