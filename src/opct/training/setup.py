@@ -194,11 +194,10 @@ def build_setup(
         )
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
     _refuse_untrained_head(policy, config)
-    warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
+    setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
+    setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
     if policy.has_adapter and adapter is None:
         refuse_moved_start(policy)
-    teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
-    setup = TrainingSetup(config, data, policy, teacher, warnings=warnings)
     if config.optim.gradient_checkpointing:
         policy.backbone.recompute_activations()
     if sharded:
