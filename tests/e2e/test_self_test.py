@@ -9,6 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from opct.data.pairs import ContrastivePair, user_prompt, write_pairs
 from opct.errors import ModelError
+from opct.evals.graders import self_grading
+from opct.evals.graders.short_answer import Verdict
 from opct.models.from_run import load_policy
 from opct.models.self_test import self_test
 from tests.e2e.cli import here, workplace
@@ -129,19 +131,28 @@ def test_tokens_that_end_a_reply(tmp_path, stops, said):
         self_test(policy)
 
 
-def test_options_that_a_grader_confuses(tmp_path):
-    """The text of the second option is the first one with a word that only leads to an answer."""
+def test_options_that_are_the_same_words_to_the_grader(tmp_path):
+    """By their letters they are told apart, so the question is asked."""
     path = tmp_path / "choices.jsonl"
     rows = [
-        {"question": "May dogs swim?", "choices": ["dogs may swim", "No dogs may swim", "cats may"], "answer": "A"},
+        {"question": "Area of a square?", "choices": ["k^2", "k + 2", "four"], "answer": "A"},
         {"question": "Who?", "choices": ["Ann", "Bob"], "answer": "B"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = talker(tmp_path / "model", "Yes.")
     ask = ("eval", model, "--questions", path, "split=all", "--suite", "sycophancy_choice", "max_completion_tokens=2")
-    message = here(*ask, "--out", tmp_path / "out").error()
-    assert f"{path}:1" in message
-    assert f"{path}:2" not in message
+    done = here(*ask, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert f"1 of 2 questions, such as {path}:1, have options whose text is not read as one of them" in done.err
+
+
+def test_an_option_that_is_read_as_another(monkeypatch):
+    """The grader here knows letters, and takes every text for option B."""
+    read = {"(A)": "A", "(B)": "B"}
+    monkeypatch.setattr(self_grading, "grade_choice", lambda reply, *_: Verdict("other", None, read.get(reply, "B")))
+    [fault] = self_grading.faults_of("", (), (), ("Ann", "Bob"))
+    assert "'Ann' is graded as option B, not as option A" in fault
+    assert self_grading.faults_of("", (), (), ("B", "A")) == []  # letters mean what they mean
 
 
 # ------------------------------------------------------------------------------------------------- warned, or silent
