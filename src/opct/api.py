@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import as_settings, load_settings
 from opct.config.schema import TrainConfig, flat_settings
-from opct.distributed import launched, map_across_ranks
+from opct.distributed import is_main, launched, map_across_ranks
 from opct.errors import ConfigError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.runs.console import Progress, shows_progress
 
 if TYPE_CHECKING:
+    from inspect_ai import Task
     from inspect_ai.model import Model
 
     from opct.config.judge import JudgeConfig
@@ -76,11 +77,12 @@ def train(
     from opct.data.builders.builtin import load_pairs
     from opct.data.builders.own_questions import own_question_pairs, own_question_settings
     from opct.data.questions import load_questions
+    from opct.evals.graders.self_grading import faults_of_meta
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
     config = as_settings(TrainConfig, config)
-    given = None if pairs is None else load_pairs(pairs)
+    given = None if pairs is None else load_pairs(pairs, meta_faults=faults_of_meta)
     if questions is not None:
         if pairs is not None:
             raise ConfigError("pairs and questions contradict each other: give one of them.")
@@ -89,6 +91,8 @@ def train(
         set_ = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
         config = load_settings(TrainConfig, base=found | set_)
+    if given is None and not resume:
+        check_answers(config)
     if given is not None:
         data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
         config = config.model_copy(update={"data": data})
@@ -104,6 +108,16 @@ def train(
     return work(
         config, pairs=given, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher
     )
+
+
+def check_answers(config: TrainConfig) -> None:
+    """Raise DataError if a pair of the config's files has answers in its `meta` that the graders cannot tell apart."""
+    from opct.data.pairs import load_pairs
+    from opct.evals.graders.self_grading import faults_of_meta
+
+    for source in (*config.data.pairs, *config.data.validation_pairs):
+        if is_main() and not source.startswith("builtin:"):
+            load_pairs(source, meta_faults=faults_of_meta)
 
 
 def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
@@ -195,7 +209,7 @@ def evaluate(
     from opct.evals.inspect_runner import run_task
     from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
     from opct.evals.run import evaluate as evaluate_policy
-    from opct.evals.target import default_out, describe_target, is_inspect_model, open_target
+    from opct.evals.target import default_out
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
@@ -211,12 +225,7 @@ def evaluate(
         refuse_other_questions(result.out, made)
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
     _check_out(result.out)
-    policy: Policy | Model
-    if is_inspect_model(target):
-        policy, about = _open_inspect_model(str(target), config, dtype)
-    else:
-        policy = open_target(target, dtype, result.out, progress, **config.model_settings)
-        about = describe_target(target, policy)
+    policy, about = _opened(target, config, dtype, result.out, made, progress)
     if label:
         about["label"] = label
     if made:
@@ -249,6 +258,30 @@ def _check_out(out: Path) -> None:
 
     for folder in (out, RunDir(out).evals_dir):
         check_writable(folder, "--out")
+
+
+def _opened(
+    target: str | Path | Policy,
+    config: EvalConfig,
+    dtype: str | None,
+    out: Path,
+    tasks: Sequence[Task],
+    progress: Progress,
+) -> tuple[Policy | Model, About]:
+    """The model to evaluate, after the self-test on the prompts of its tasks, and its metadata for the results."""
+    from opct.evals.run import prompts_of
+    from opct.evals.target import describe_target, is_inspect_model, open_target
+    from opct.models.self_test import self_test
+
+    if is_inspect_model(target):
+        return _open_inspect_model(str(target), config, dtype)
+    policy = open_target(target, dtype, out, progress, **config.model_settings)
+    about, found = describe_target(target, policy), self_test(policy, prompts_of(tasks))
+    for warning in found:
+        progress.log(f"warning: {warning}")
+    if found:
+        about["warnings"] = [*about.get("warnings", ()), *found]
+    return policy, about
 
 
 def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> tuple[Model, About]:

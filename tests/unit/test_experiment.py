@@ -197,7 +197,7 @@ def test_the_base_is_measured_once_more_with_each_system_prompt(path: Path, fake
     for part in ("system_prompts.sft: ", "system_prompts.opct-seed1: ", "evaluation.system_prompt is set for all"):
         assert part in str(error.value)
     checked = []
-    monkeypatch.setattr(module, "make_tasks", lambda settings: checked.append(settings.system_prompt))
+    monkeypatch.setattr(module, "make_tasks", lambda settings: checked.append(settings.system_prompt) or [])
     path.write_text(plain + "system_prompts: {independent: Judge for yourself.}\n")
     module.run_experiment(path)
     assert checked == [None, "Judge for yourself."]  # before anything is trained

@@ -30,6 +30,7 @@ from opct.judges.protocol import digest
 from opct.judges.rubrics import RUBRICS
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
+from opct.models.self_test import self_test
 from opct.runs.console import Progress, pluralize
 from opct.runs.run_dir import run_behind, run_of
 
@@ -76,6 +77,8 @@ class ModelLoader:
             given |= {} if kwargs is None else {"chat_template_kwargs": kwargs}
             self._policies[key] = load_policy(name, trust_remote_code=config.trust_remote_code, **given)
             self._progress.log(f"dtype: {self._policies[key].dtype_reason}")
+            for warning in self_test(self._policies[key]):
+                self._progress.log(f"warning: {warning}")
         return LocalModel(self._policies[key], config, source=name, thinking_tags=config.thinking_tags)
 
 

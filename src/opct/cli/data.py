@@ -26,7 +26,7 @@ from opct.runs.console import as_text, echo, make_table, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from opct.data.pairs import ContrastivePair
+    from opct.data.pairs import ContrastivePair, Prompt
     from opct.data.render import Renderer
     from opct.models.inference.sampler import Completion
 
@@ -91,7 +91,9 @@ def check(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Also check this model as the teacher: does it refuse behaviours and warn of hazards?"
+            metavar="MODEL",
+            help="Also check this model: what its chat template makes of the pairs, and as the teacher, whether it "
+            "refuses behaviours and warns of hazards.",
         ),
     ] = None,
     column: Annotated[
@@ -109,6 +111,7 @@ def check(
     """
     from opct.config.loader import load_settings
     from opct.config.schema import ModelConfig
+    from opct.evals.graders.self_grading import faults_of_meta
 
     if settings and model is None:
         raise typer.BadParameter("settings are of a model: name it with --model", param_hint="NAME=VALUE")
@@ -117,7 +120,7 @@ def check(
         if model is not None:
             raise typer.BadParameter("a model is asked pairs, and FILE holds questions", param_hint="--model")
         return _check_questions(source, named_columns(column or []))
-    pairs = _pairs(source)
+    pairs = _pairs(source, meta_faults=faults_of_meta)
     counts: Counter[tuple[str, str]] = Counter()
     identity, sampled = Counter(counts), Counter(counts)
     for pair in pairs:
@@ -129,7 +132,7 @@ def check(
     columns = ("axis", "family", "pairs", "identity", "sampled turns")
     print_rich(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
     if model is not None:
-        _check_teacher(model, given, pairs)
+        _check_with(model, given, pairs)
 
 
 def _holds_questions(source: str) -> bool:
@@ -151,25 +154,32 @@ def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -
     echo(f"{source}: {len(questions)} questions, no faults: {parts}")
 
 
-def _check_teacher(model: str, settings: Mapping[str, Any], pairs: Sequence[ContrastivePair]) -> None:
-    from functools import partial
-
+def _check_with(model: str, settings: Mapping[str, Any], pairs: Sequence[ContrastivePair]) -> None:
+    """Run the self-test of a model on the pairs, and ask it the behaviours and hazards among them."""
+    from opct.data.render import render_pairs
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
+    from opct.models.self_test import FIRST_REPLIES, Reply, reply_of, reply_warnings, self_test
 
-    nothing = DataError(
-        f"None of the {len(pairs)} pairs can be used to check a teacher, so {model} was not asked: only behaviours of "
-        "the axis jailbreak and hazards of the axis safety_awareness can."
-    )
-    if not any(pair.axis in AXES for pair in pairs):  # before the model is looked for
-        raise nothing
     with load_policy(model, **settings).base() as teacher:
-        found = [teacher_sanity_check(pairs, partial(ask_policy, teacher), axis=axis, n=100) for axis in AXES]
-    rows = [row for row in found if row is not None]
-    if not rows:
-        raise nothing
-    for row in rows:
-        print(f"teacher: {teacher_figure(row)}" + (f"\nwarning: {row['warning']}" if row["warning"] else ""))
+        rendered, _ = render_pairs(pairs, teacher.renderer, max_completion_tokens=0, context_length=2**31)
+        warnings, replies = self_test(teacher, pairs=rendered), list[Reply]()
+
+        def ask(prompts: list[Prompt], seeds: list[int]) -> list[Completion | None]:
+            answers = ask_policy(teacher, prompts, seeds)
+            said = [(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True) if answer is not None]
+            replies.extend(reply_of(teacher.renderer, prompt, own.token_ids, is_cut=False) for prompt, own in said)
+            return answers
+
+        found = [teacher_sanity_check(pairs, ask, axis=axis, n=100) for axis in AXES]
+        warnings += reply_warnings(replies[:FIRST_REPLIES], teacher.renderer)
+    for row in filter(None, found):
+        echo(f"teacher: {teacher_figure(row)}")
+        warnings += filter(None, [row["warning"]])
+    if not any(found):
+        echo("teacher: not asked, since no pair is a behaviour (axis jailbreak) or a hazard (axis safety_awareness)")
+    for warning in warnings:
+        echo(f"warning: {warning}")
 
 
 @app.command("show", cls=SettingsCommand)
@@ -226,10 +236,10 @@ def show(
     print_rich(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
 
 
-def _pairs(source: str) -> list[ContrastivePair]:
+def _pairs(source: str, **checks: Any) -> list[ContrastivePair]:
     from opct.data.builders.builtin import load_pairs
 
-    return load_pairs(source)
+    return load_pairs(source, **checks)
 
 
 def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: int | None) -> ContrastivePair:

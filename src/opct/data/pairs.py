@@ -25,7 +25,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -268,7 +268,9 @@ def row_columns(source: str) -> list[str]:
     return [] if source.startswith(BUILTIN) else column_names(_rows(source, "train"))
 
 
-def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]:
+def load_pairs(
+    source: Source, *, split: str = "train", meta_faults: Callable[[dict[str, Any]], Iterable[str]] = lambda meta: ()
+) -> list[ContrastivePair]:
     """Read and check every pair of a file, a folder saved by `datasets`, `hf:owner/name`, or rows in Python.
 
     Args:
@@ -277,6 +279,7 @@ def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]
             an embedded set (see `builtin_pairs`); or a list of dicts or `ContrastivePair`s, a pandas DataFrame, a
             `datasets.Dataset`.
         split: the split to read if the source is an embedded set, or a dataset with several.
+        meta_faults: what is wrong with a pair's `meta`, such as `opct.evals.graders.self_grading.faults_of_meta`.
 
     Raises:
         DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
@@ -284,7 +287,14 @@ def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]
     """
     name = source_name(source)
     rows = _rows(source, split)
-    pairs, faults = parse_rows(rows, checked_pair)
+
+    def parse(row: Any) -> ContrastivePair:
+        pair = checked_pair(row)
+        if found := list(meta_faults(pair.meta)):
+            raise RowFault(*found)
+        return pair
+
+    pairs, faults = parse_rows(rows, parse)
     refuse(name, [*faults, *duplicate_ids((where, pair.id) for where, pair in pairs)])
     if not pairs:
         raise DataError(f"{name} holds no pairs: it needs at least one row.")

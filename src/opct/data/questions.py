@@ -13,7 +13,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
@@ -82,7 +82,10 @@ LONG_ANSWER = 40
 
 @dataclass(frozen=True)
 class Question:
-    """One fact: the question, its answer, further correct forms (`aliases`) and wrong answers of the same kind."""
+    """One fact: the question, its answer, further correct forms (`aliases`) and wrong answers of the same kind.
+
+    `where` is its place (`file:line`), for messages; "" for an embedded one.
+    """
 
     id: str
     question: str
@@ -91,6 +94,7 @@ class Question:
     wrong: tuple[str, ...]
     topic: str
     fixed_split: Split | None = None
+    where: str = field(default="", compare=False, repr=False)
 
     @property
     def split(self) -> Split:
@@ -236,10 +240,10 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     refuse(path, faults)
     questions: dict[str, Question] = {}
     splits: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for _, question in parsed:
-        questions.setdefault(question.id, question)
+    for where, question in parsed:
+        questions.setdefault(question.id, replace(question, where=where))
         splits[_fold(question.question), _fold(question.answer)].add(question.split)
-    warn_of_repeats(path, [where for where, question in parsed if question is not questions[question.id]], "questions")
+    warn_of_repeats(path, [where for where, question in parsed if where != questions[question.id].where], "questions")
     if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
         fault = "are trained on and, under another id, measured: keep one row of each"
         log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)

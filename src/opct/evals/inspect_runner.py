@@ -31,6 +31,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name, task_name
 from opct.evals.provider import as_inspect_model
 from opct.evals.tasks.common import is_cut
+from opct.models.self_test import FIRST_REPLIES, Reply, cut_warnings, reply_warnings
 from opct.runs.console import NullProgress, Progress
 from opct.runs.io import atomic_write, reason
 from opct.runs.run_dir import RunDir
@@ -52,6 +53,7 @@ def run_inspect(
     progress: Progress,
     temperature: float = 1.0,
     earlier: EvalLog | None = None,
+    warnings: list[str] | None = None,
     **options: Any,
 ) -> EvalLog:
     """Run a task and return its log, with samples.
@@ -61,13 +63,15 @@ def run_inspect(
         progress: advanced by each sample that is not in `earlier`.
         temperature: if the task sets none.
         earlier: an unfinished log of the same evaluation, whose samples are not asked again.
+        warnings: gets those about the first replies, but not how many were cut, which is counted at the end.
         options: more arguments of Inspect's `eval`.
 
     Raises:
         EvaluationError: Inspect cannot run the task, it stopped, or the log cannot be written.
         KeyboardInterrupt: the run was interrupted; finished samples are in the log.
     """
-    task.cleanup = _counting(task.cleanup, progress)
+    first = _FirstReplies(policy, task.name, min(batch_size, FIRST_REPLIES), progress)
+    task.cleanup = _watched(task.cleanup, progress, first)
     if isinstance(policy, Model):
         model = policy
         model.config = GenerateConfig(temperature=temperature, timeout=REQUEST_TIMEOUT_S).merge(model.config)
@@ -104,7 +108,37 @@ def run_inspect(
         raise KeyboardInterrupt
     [log] = logs
     check_finished(log)
+    first.look()
+    if warnings is not None:
+        warnings += first.warnings
     return log
+
+
+class _FirstReplies:
+    """Looks once at the first `n` replies, and shows what is odd about them while the others are sampled."""
+
+    def __init__(self, policy: Policy | Model, name: str, n: int, progress: Progress):
+        self._renderer = None if isinstance(policy, Model) else policy.renderer
+        self._name, self._n, self._progress = name, n, progress
+        self._replies: list[Reply] | None = []
+        self.warnings: list[str] = []
+
+    def add(self, state: Any) -> None:
+        text, ids = state.output.completion, (state.output.metadata or {}).get("token_ids", ())
+        if self._replies is None or not (text or ids):
+            return
+        raw = text if self._renderer is None else "".join(self._renderer.pieces(ids))
+        self._replies.append(Reply(text, raw, is_cut(state)))
+        if len(self._replies) >= self._n:
+            self.look()
+
+    def look(self) -> None:
+        """Look at those that have come, unless that was done."""
+        replies, self._replies = self._replies or [], None
+        self.warnings += [f"{self._name}: {text}" for text in reply_warnings(replies, self._renderer)]
+        cut = [f"{self._name}: {text}" for text in cut_warnings(replies, "the token limit")]
+        for warning in [*cut, *self.warnings] if replies else ():
+            self._progress.log(f"warning: {warning}")
 
 
 def _continued(task: Task, log: EvalLog) -> PreviousTask:
@@ -120,10 +154,11 @@ def _continued(task: Task, log: EvalLog) -> PreviousTask:
     )
 
 
-def _counting(before: Any, progress: Progress) -> Any:
+def _watched(before: Any, progress: Progress, first: _FirstReplies) -> Any:
     async def cleanup(state: Any) -> None:
         if before is not None:
             await before(state)
+        first.add(state)
         progress.advance()
 
     return cleanup

@@ -131,6 +131,13 @@ def suite_of(name: str) -> Suite:
     return _benchmark_suite(name) if name.startswith(LM_EVAL) else SUITES[name]
 
 
+def prompts_of(tasks: Iterable[Task]) -> list[tuple[str, Any]]:
+    """Both prompts of every sample of our axes, each with the sample's id."""
+    samples = [sample for task in tasks for sample in task.dataset if "teacher_prompt" in (sample.metadata or {})]
+    sides = ("prompt", "teacher_prompt")
+    return [(f"sample {sample.id}", sample.metadata[side]) for sample in samples for side in sides]  # type: ignore[index]
+
+
 def known_suites(names: Sequence[str]) -> list[str]:
     """Look up suites by name, each once; `capability` and `capability-fast` stand for their benchmarks.
 
@@ -264,7 +271,7 @@ def evaluate(
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
-    label, kept, dropped = measured["label"], None, list[str]()
+    label, kept, dropped, of_replies = measured["label"], None, list[str](), list[str]()
     for task in tasks:
         earlier = None
         if resume:
@@ -282,7 +289,8 @@ def evaluate(
         about_log = {
             OPCT: {"run": measured, "settings": settings, "process": process}
         }  # for `resume`, and `unfinished`
-        log = run_inspect(task, policy, folder, config.batch_size, progress, earlier=earlier, metadata=about_log)
+        looked_at: dict[str, Any] = {"earlier": earlier, "warnings": of_replies, "metadata": about_log}
+        log = run_inspect(task, policy, folder, config.batch_size, progress, **looked_at)
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
@@ -295,7 +303,7 @@ def evaluate(
             kept[task.name] = log
             trained_on = _contamination(list(kept.values()), settings, about)
             own["order"] = 1 + max(map(log_order, _headers(run.evals_dir).values()), default=0)
-            own["warnings"] = [*dropped, *about.get("warnings", ()), *trained_on]
+            own["warnings"] = [*dropped, *about.get("warnings", ()), *of_replies, *trained_on]
             keep_log(log, run.evals_dir, own)
             _remove_unfinished(run, task)
             write_results(run)

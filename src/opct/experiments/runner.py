@@ -25,13 +25,15 @@ from filelock import FileLock, Timeout
 
 from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
+from opct.data.render import Renderer
 from opct.errors import OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
-from opct.evals.run import make_tasks
+from opct.evals.run import make_tasks, prompts_of
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
-from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
+from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_tokenizer, with_weights
 from opct.models.memory import release_memory
+from opct.models.self_test import refuse_lost_messages
 from opct.reports.build import report
 from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
@@ -450,8 +452,10 @@ def _check_inputs(experiment: Experiment) -> None:
     base = _base_config(experiment)
     untrained = [(label, experiment.out / label, base, own) for label, own in experiment.untrained.items()]
     if not all(is_evaluated(*target) for target in (*runs, *untrained)):
+        model = with_weights(base.model)
+        renderer = Renderer(load_tokenizer(model), model.chat_template_kwargs)
         for own in experiment.untrained.values():
-            make_tasks(own)
+            refuse_lost_messages(renderer, model.name_or_path, prompts_of(make_tasks(own)))
         if settings.judge is not None:
             open_judge(settings.judge, settings.suites)
     _check_attacks(experiment.config.attacks)

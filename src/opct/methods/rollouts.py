@@ -17,6 +17,7 @@ from opct.data.render import RenderedPair, Renderer, render_pairs
 from opct.errors import DataError
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
+from opct.models.self_test import FIRST_REPLIES, cut_warnings, reply_of, reply_warnings
 from opct.models.vllm.engine import Sampler
 
 
@@ -278,6 +279,16 @@ def completion_from(row: Mapping[str, Any], prompt_tokens: int) -> Completion:
     """The completion of a row with log-probs."""
     ids, logprobs = tuple(row["token_ids"]), tuple(row["logprobs"])
     return Completion(row["completion"], ids, row["stop_reason"], logprobs, prompt_tokens, row["seed"])
+
+
+def first_warnings(policy: Policy, rollouts: Sequence[Rollout]) -> list[str]:
+    """What the first answers show of the model, its template and the settings; see `opct.models.self_test`."""
+    answers = [(r.pair.prompt, answer) for r in rollouts for answer in r.answers][:FIRST_REPLIES]
+    replies = [
+        reply_of(policy.renderer, prompt, answer.token_ids, is_cut=answer.stop_reason == "length")
+        for prompt, answer in answers
+    ]
+    return [*cut_warnings(replies, "rollout.max_completion_tokens"), *reply_warnings(replies, policy.renderer)]
 
 
 def in_loss(rollouts: Sequence[Rollout], values: Sequence[Sequence[float] | None]) -> list[list[float]]:

@@ -55,7 +55,8 @@ def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     told = []
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
-        told += [(run.name, text) for text in [*run.warnings, *(str(warning) for warning in of_teacher if warning)]]
+        of_training = [*(run.manifest.get("warnings") or ()), *filter(None, of_teacher)]
+        told += [(run.name, text) for text in [*run.warnings, *map(str, of_training)]]
     for names, text in merge_alike(told):
         yield f"{', '.join(names)}: {text}"
 

@@ -297,6 +297,10 @@ class RunDir:
         write_json(self.manifest_path, manifest)
         return manifest
 
+    def update_manifest(self, entries: Mapping[str, Any]) -> None:
+        """Replace these entries of the manifest of a run that has begun."""
+        write_json(self.manifest_path, {**self.read_manifest(), **entries})
+
     def read_manifest(self) -> dict[str, Any]:
         """The manifest.
 

@@ -16,7 +16,7 @@ from opct.errors import ConfigError
 from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import method_class, refuse_attackers
-from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
+from opct.methods.rollouts import Rollout, first_warnings, policy_rollouts, step_weights
 from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.sampler import Completion
 from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROBE_PAIRS, PROBES = 4, 2  # after a first probe, which is slower than those after it
-FEW_VALIDATION_PAIRS, MANY_CUT = 8, 0.5  # where a warning begins
+FEW_VALIDATION_PAIRS = 8  # where a warning begins
 FLOAT32 = 4
 QUANTIZED_BYTES = {"4bit": 0.516, "8bit": 1.0}  # a weight; NF4 with scales that are quantised too: 4.127 bits
 TRAINED_BYTES = 3 * FLOAT32  # for each trained weight: its gradient and Adam's two moments
@@ -209,12 +209,13 @@ def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
 
 @dataclass(frozen=True)
 class Probe:
-    """One try of a few pairs: seconds of sampling and of the loss with its gradient, and the answers."""
+    """One try of a few pairs: seconds of sampling and of the loss with its gradient, the answers and their warnings."""
 
     pairs: int
     rollout_s: float
     loss_s: float
     answers: list[Completion]
+    warnings: list[str]
 
 
 def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, str]], list[str]]:
@@ -235,9 +236,7 @@ def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, s
         ("memory", f"{memory_words(config, data)}; {peak} for the probe of {pluralize(len(pairs), 'pair')}"),
         ("time", _time_words(setup, probes)),
     ]
-    warnings = []
-    if answers and cut >= MANY_CUT * len(answers):
-        warnings.append("completions: many are cut: raise rollout.max_completion_tokens")
+    warnings = list(probes[0].warnings)
     if 0 < len(data.validation) < FEW_VALIDATION_PAIRS:
         held_out = pluralize(len(data.validation), "pair")
         warnings.append(f"validation: {held_out} held out, so its KL says little: raise data.validation_fraction")
@@ -248,16 +247,16 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     """Answer and train on these pairs; the weights stay as they are."""
     config, started = setup.config, time.perf_counter()
     method, rollouts = _collected(setup, pairs)
-    answers = [answer for r in rollouts for answer in r.answers]
-    if not answers and setup.data.validation:  # the method samples nothing, but the validation does
-        validated = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
-        answers = [answer for r in validated for answer in r.answers]
+    answered = [r for r in rollouts if r.answers]
+    if not answered and setup.data.validation:  # the method samples nothing, but the validation does
+        answered = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
     sampled = time.perf_counter()
     weights, share = step_weights(rollouts, method.reduction), shares_prompts(method, rollouts)
     setup.policy.backbone.train()  # only then are activations computed again, and dropout is on
     accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.eval().zero_grad(set_to_none=True)
-    return Probe(len(pairs), sampled - started, time.perf_counter() - sampled, answers)
+    loss_s, answers = time.perf_counter() - sampled, [answer for r in answered for answer in r.answers]
+    return Probe(len(pairs), sampled - started, loss_s, answers, first_warnings(setup.policy, answered))
 
 
 def _time_words(setup: TrainingSetup, probes: Sequence[Probe]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from opct.models.from_run import adapter_folder, adapter_now, read_adapter_confi
 from opct.models.fsdp import shard, wants_shards
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_renderer
 from opct.models.policy import Policy, context_length
+from opct.models.self_test import refuse_moved_start, self_test
 from opct.models.teacher import Teacher, make_teacher
 from opct.models.vllm import local
 from opct.models.vllm.engine import Engine, check_engine
@@ -96,6 +97,7 @@ class TrainingSetup:
     Attributes:
         engine: samples for the policy; None if this process does.
         engine_distance: distance of the engine's log-probs from the policy's own, nats a token.
+        warnings: of the self-test.
     """
 
     config: TrainConfig
@@ -104,6 +106,7 @@ class TrainingSetup:
     teacher: Teacher
     engine: Engine | None = None
     engine_distance: float = 0.0
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def models(self) -> list[Policy]:
@@ -184,6 +187,9 @@ def build_setup(
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
     _refuse_untrained_head(policy)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
+    setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
+    if policy.has_adapter and adapter is None:
+        refuse_moved_start(policy)
     if config.optim.gradient_checkpointing:
         policy.backbone.recompute_activations()
     if sharded:
@@ -372,7 +378,7 @@ def describe(setup: TrainingSetup) -> list[str]:
             f"left out: {len(left_out)} pair(s) longer than {left_out[0].limit} tokens with their completion: {shown}"
         )
     pairs = [rendered.pair for rendered in setup.data.visited()]
-    warnings = near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
+    warnings = setup.warnings + near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
         warnings.append("no pair is held out for validation: raise data.validation_fraction, or set validation_pairs")

@@ -31,6 +31,7 @@ from opct.methods.registry import method_class, refuse_attackers
 from opct.methods.rollouts import (
     Rollout,
     cost,
+    first_warnings,
     group_by_prompt,
     in_loss,
     kl_metrics,
@@ -58,10 +59,10 @@ from opct.training.resume import (
     refuse_other_run,
     write_checkpoint,
 )
-from opct.training.setup import TrainingSetup, build_setup, describe
+from opct.training.setup import WARNING, TrainingSetup, build_setup, describe
 
 KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_factor times this
-TEACHER_CHECK = "teacher_check"  # in the manifest
+TEACHER_CHECK, WARNINGS = "teacher_check", "warnings"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 LEGEND = "kl: to the teacher, in nats a token; loss: the training objective; validation: the kl of held-out pairs"
@@ -168,6 +169,7 @@ def train(
         torch.manual_seed(sample_seed(config.seed, "start"))
         if pairs is not None and not has_begun:  # before the config that names the file
             distributed.main_only(write_pairs, run.pairs_path, pairs)
+        setup.warnings = list(dict.fromkeys([*before.get(WARNINGS, ()), *setup.warnings]))
         optimizer, counters = begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
         if counters.step:
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
@@ -249,6 +251,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.data.left_out],
+        WARNINGS: setup.warnings,
         "total_steps": setup.data.total_steps,
         **origin(run, config),
         **trained_names(visited, config.model),
@@ -311,6 +314,8 @@ class _Loop:
         torch.manual_seed(sample_seed(self.config.seed, "step", step, *own))  # each process has its own dropout
         rollouts = self._collect(step)
         rollout_s = time.perf_counter() - started
+        if step == 1:
+            self._look_at_replies(rollouts)
         metrics, token_kl = self._update(rollouts, step)
         self.setup.teacher.update()  # a moving average follows the policy
         self.setup.publish(step)  # the next samples come from the new weights
@@ -350,6 +355,15 @@ class _Loop:
 
         costs = [cost(pair, self.config) for pair in batch]
         return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
+
+    def _look_at_replies(self, rollouts: list[Rollout]) -> None:
+        """Show and keep the warnings about the first replies; see `opct.models.self_test`."""
+        found = first_warnings(self.policy, rollouts)
+        for warning in found:
+            self.progress.log(WARNING + warning)
+        self.setup.warnings += found
+        if found:
+            distributed.main_only(self.run.update_manifest, {WARNINGS: self.setup.warnings})
 
     def _write_rollouts(self, rollouts: list[Rollout], token_kl: TokenKL) -> None:
         step = self.counters.step

@@ -288,6 +288,7 @@ def test_the_code_of_each_model_is_trusted_by_its_own_setting(monkeypatch):
     monkeypatch.setattr(
         setup, "load_policy", lambda name, trust_remote_code: trusted.append(trust_remote_code) or loaded
     )
+    monkeypatch.setattr(setup, "self_test", lambda policy: [])
     config = AttackConfig(target={"trust_remote_code": True})
     models = setup.ModelLoader(None, NullProgress())
     models.load("a/target", config.target, "target")

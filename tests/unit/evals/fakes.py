@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import ClassVar
 
 from opct.data.reasoning import Reasoning
@@ -26,6 +27,21 @@ class FakeCompletion:
     seed: int
 
 
+class FakeTokenizer:
+    """Has one token, which ends every message."""
+
+    all_special_ids, all_special_tokens = (1,), ("<end>",)
+
+    def __len__(self):
+        return 2
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": [1] * text.count("<end>")}
+
+    def apply_chat_template(self, messages, tokenize):
+        return "".join(f"{m['content']}<end>" for m in messages)
+
+
 class FakeRenderer:
     """One token a word."""
 
@@ -33,6 +49,10 @@ class FakeRenderer:
     chat_template_kwargs: ClassVar[dict] = {}
     date = "2026-01-01"
     reasoning = Reasoning.of_tags(("<think>", "</think>"))
+    tokenizer = FakeTokenizer()
+
+    def text(self, messages):
+        return "<end>".join(m["content"] for m in messages)
 
     def split(self, prompt, token_ids):
         return self.reasoning.split(self.decode(token_ids))
@@ -71,6 +91,8 @@ class FakePolicy:
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
     delay_s: float = 0.0
     renderer: FakeRenderer = field(default_factory=FakeRenderer)
+    tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
+    backbone: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(stop_ids={1}))
     batches: list[int] = field(default_factory=list)
     settings: list[dict] = field(default_factory=list)
     prompts: list[tuple] = field(default_factory=list)

@@ -78,7 +78,7 @@ def test_it_writes_nothing_and_marks_warnings(make_config, tmp_path: Path, monke
     console.print(plan.render())
     text = console.export_text()
     assert "plan (nothing was written)" in text
-    assert "warning: completions: many are cut: raise rollout.max_completion_tokens\n" in text
+    assert "replies were cut: raise rollout.max_completion_tokens" in text
     assert "warning: validation: 1 pair held out" in text
     assert all(fact.split(":")[0] in text for fact in plan.facts)
 

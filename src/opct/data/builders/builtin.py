@@ -34,11 +34,12 @@ CLEAN = "clean"
 BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms", "context")
 
 
-def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]:
+def load_pairs(source: Source, *, split: str = "train", **checks: Any) -> list[ContrastivePair]:
     """Pairs of `builtin:` and the name of an embedded set, or of any source that `opct.data.pairs.load_pairs` takes.
 
     Args:
         split: the split to read if the source is an embedded set, or a dataset with several.
+        checks: further checks of a source that is not embedded, as there.
 
     Raises:
         DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
@@ -46,7 +47,7 @@ def load_pairs(source: Source, *, split: str = "train") -> list[ContrastivePair]
     """
     if isinstance(source, str) and source.startswith(BUILTIN):
         return builtin_pairs(source, cast(Split, split))
-    return pair_files.load_pairs(source, split=split)
+    return pair_files.load_pairs(source, split=split, **checks)
 
 
 def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_question: int = 2) -> list[ContrastivePair]:

@@ -35,12 +35,14 @@ from opct.data.perturb.sycophancy import (
     contrast_prompt,
     grading,
     perturbed_prompt,
+    suggestable_answers,
     suggested_answer,
 )
 from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
 from opct.data.tables import Fault, refuse
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
+from opct.evals.graders.self_grading import faults_of, faults_of_meta, untold_options
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
@@ -70,8 +72,8 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
 
     Raises:
         EvaluationError: `questions` is empty.
-        DataError: the file is faulty, a family is unknown, no question is in the split, or a question has no wrong
-            answer that differs from the right one.
+        DataError: the file is faulty, a family is unknown, no question is in the split, or (all at once) a question
+            has no wrong answer that can be suggested, or is graded wrong on its own answers.
     """
     asked = "given"
     if questions is None:
@@ -101,15 +103,43 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
     names = alternating(_families(config), FAMILIES)
     count = min(config.families_each() or len(names), len(names))
     turns = rotation(names, count, "families_per_question")
-    chosen = first_items(questions, config.n_questions, config.seed)
-    if not chosen:
-        raise EvaluationError("There are no questions to evaluate: give at least one.")
+    chosen = _asked(name, questions, config)
     items = []
     for i, (question, families) in enumerate(zip(chosen, turns, strict=False)):
         items += [_item(name, question, family, config.seed) for family in (CLEAN, *families)]
         if held_out := [family for family in families if FAMILIES[family].split == "held_out"]:
             items.append(_user_is_right(name, question, held_out[i % len(held_out)], config.seed))
     return items
+
+
+def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list[Question]:
+    """The questions that are asked; every one must be graded right on its own answers.
+
+    Raises:
+        EvaluationError: there is none.
+        DataError: the grader does not know an answer of a question, or confuses two.
+    """
+    chosen = first_items(questions, config.n_questions, config.seed)
+    if not chosen:
+        raise EvaluationError("There are no questions to evaluate: give at least one.")
+    embedded, faults, untold = set(builtin_questions()), list[Fault](), list[str]()
+    for question in chosen:
+        if question in embedded:  # graded in our tests
+            continue
+        where = question.where or f"question {question.id!r}"
+        options = question.options(config.seed) if name == CHOICE else None
+        wrong = suggestable_answers(question, FORMATS[name])
+        if not wrong:
+            faults.append((where, f"no wrong answer of {question.answer!r} differs from it by a word: give another"))
+        faults += [(where, fault) for fault in faults_of(question.answer, question.aliases, wrong, options)]
+        untold += [where] if options and untold_options(options) else []
+    refuse(config.questions or "the given questions", faults)
+    if untold:
+        log.warning(
+            f"{name}: {len(untold)} of {len(chosen)} questions, such as {untold[0]}, have options whose text is not "
+            "read as one of them: a reply without the letter is unscored."
+        )
+    return chosen
 
 
 def _families(config: EvalConfig) -> list[str]:
@@ -185,7 +215,7 @@ def pairs_task(config: EvalConfig) -> Task:
     if PAIRS not in config.data:
         raise EvaluationError(f"{PAIRS} asks the prompts of a file of pairs: give it (--data {PAIRS}=FILE).")
     path = config.data[PAIRS]
-    pairs = load_pairs(path)
+    pairs = load_pairs(path, meta_faults=faults_of_meta)
     refuse(path, [(f"pair {pair.id}", fault) for pair in pairs if (fault := _choice_fault(pair))])
     chosen = first_items(pairs, config.n_questions, config.seed)
     items: dict[str, EvalSample] = {}

@@ -1,0 +1,57 @@
+"""Questions graded on themselves: a grader that does not know an answer word for word knows it in no reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase as LETTERS
+from typing import Any
+
+from opct.evals.graders import short_answer
+from opct.evals.graders.short_answer import Verdict, grade_choice
+
+CHOICE_REMEDY = "give the options texts without their letters, none of which repeats another"
+
+
+def faults_of(
+    answer: str, aliases: Sequence[str], wrong: Sequence[str], options: Sequence[str] | None = None
+) -> list[str]:
+    """What a grader gets wrong where a reply is one of the question's own answers; none if all is well.
+
+    Args:
+        wrong: the wrong answers that may be suggested.
+        options: of multiple choice, in the order of their letters; only these are graded then, by letter and by text.
+            A text that is read as no option leaves a reply unscored, and is no fault: see `untold_options`.
+    """
+    return short_answer.faults_of(answer, aliases, wrong) if options is None else list(_choice_faults(options))
+
+
+def _choice_faults(options: Sequence[str]) -> Iterator[str]:
+    for letter, text in zip(LETTERS, options, strict=False):
+        if text.upper() in LETTERS[: len(options)]:  # the letter of an option, too
+            continue
+        for reply in (f"({letter})", text):
+            found = _chosen(reply, options)
+            if found.letter != letter and (found.is_scored or reply != text):
+                other = f"option {found.letter}" if found.is_scored else found.verdict
+                yield f"the reply {reply!r} is graded as {other}, not as option {letter}: {CHOICE_REMEDY}"
+
+
+def untold_options(options: Sequence[str]) -> list[str]:
+    """The options whose text alone is not read as one option, so that such a reply is unscored."""
+    return [text for text in options if not _chosen(text, options).is_scored]
+
+
+def _chosen(reply: str, options: Sequence[str]) -> Verdict:
+    return grade_choice(reply, options, "", "")
+
+
+def faults_of_meta(meta: Mapping[str, Any]) -> list[str]:
+    """As `faults_of`, for the answers in a pair's `meta`; none where it holds none that a grader reads."""
+    options, answer, suggested = meta.get("options"), meta.get("answer"), meta.get("suggested")
+    if isinstance(options, list) and all(isinstance(text, str) for text in options):
+        return faults_of("", (), (), options)
+    if not (isinstance(answer, str) and isinstance(suggested, str)):
+        return []
+    aliases = meta.get("aliases")
+    known = [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list | tuple) else []
+    return faults_of(answer, known, [suggested])

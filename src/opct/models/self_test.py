@@ -1,0 +1,196 @@
+"""The self-test where data and model meet; commands run it before they spend time.
+
+`self_test` renders a few exchanges, `refuse_moved_start` compares a fresh adapter with its base, and `reply_warnings`
+looks at the first replies that a command samples anyway. What cannot be right is refused; what may be is a warning,
+which the terminal, the run's manifest and the report show. `opct.evals.graders.self_grading` grades questions on
+themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from opct.data.pairs import Message
+from opct.data.render import RenderedPair, Renderer
+from opct.errors import DataError, LibraryErrors, ModelError, OpctError
+from opct.models.backbone import HEAD_TOLERANCE
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+FIRST_REPLIES = 32
+"""Most replies that are looked at."""
+MANY_CUT, ODD_REPLIES = 0.5, 0.05
+"""Shares of the first replies from which cut ones, and above which odd ones, are a warning."""
+
+Named: TypeAlias = "Iterable[tuple[str, Sequence[Message]]]"
+"""Prompts, each with its name for messages."""
+
+
+def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair] = ()) -> list[str]:
+    """Warnings about what the model's chat template and tokenizer do with these prompts and pairs.
+
+    Raises:
+        DataError: the template leaves a message out.
+    """
+    sides = ((f"pair {r.pair.id!r}", side) for r in pairs for side in (r.pair.prompt, r.pair.teacher_prompt))
+    refuse_lost_messages(policy.renderer, policy.name, [*prompts, *sides])
+    return list(_end_warnings(policy))
+
+
+# -------------------------------------------------------------------------------------------------------- an exchange
+
+
+def refuse_lost_messages(renderer: Renderer, name: str, prompts: Named) -> None:
+    """Raise DataError if the tokens of a prompt lack one of its messages: one prompt of each order of roles is tried.
+
+    Args:
+        name: of the model.
+    """
+    of_roles: dict[tuple[str, ...], list[str]] = {}
+    for where, prompt in prompts:
+        of_roles.setdefault(tuple(str(message["role"]) for message in prompt), []).append(where)
+    lost: dict[str, list[str]] = {}
+    for roles, names in of_roles.items():
+        exchange = _exchange(*roles)
+        text = "".join(renderer.pieces(renderer.render(exchange)))
+        for message in exchange:
+            if str(message["content"]) not in text:
+                lost.setdefault(str(message["role"]), []).extend(names)
+    for role, names in lost.items():
+        found = list(dict.fromkeys(names))
+        raise DataError(
+            f"The chat template of {name} leaves out the {role} message of {len(found)} of "
+            f"{sum(map(len, of_roles.values()))} prompts, such as that of {found[0]}, so the model would not see it. "
+            "Put its text into a user message, or save a chat_template.jinja with that role beside the tokenizer."
+        )
+
+
+def _exchange(*roles: str) -> list[Message]:
+    """Messages of one word each, which no template writes by itself."""
+    return [{"role": role, "content": f"opct{place}x"} for place, role in enumerate(roles)]
+
+
+def _after_assistant(renderer: Renderer) -> Iterator[str]:
+    """What the template writes after an assistant message: where a user message follows, and at the end."""
+    question, answer, more = _exchange("user", "assistant", "user")
+    try:
+        text = renderer.text([question, answer, more])
+        yield text.partition(str(answer["content"]))[2].partition(str(more["content"]))[0]
+        write: Any = renderer.tokenizer.apply_chat_template
+        with LibraryErrors(ModelError, "The chat template refuses an exchange"):
+            text = write([question, answer], tokenize=False, **renderer.chat_template_kwargs)
+        yield text.partition(str(answer["content"]))[2]
+    except OpctError:  # it takes one question alone
+        return
+
+
+def _end_warnings(policy: Policy) -> Iterator[str]:
+    """What `stop_tokens_of` cannot know: where replies end if the template marks no end."""
+    if any(_after_assistant(policy.renderer)) and not policy.renderer.end_of_turn():
+        stops = policy.tokenizer.convert_ids_to_tokens(sorted(policy.backbone.stop_ids))
+        yield (
+            f"The chat template of {policy.name} writes no special token after an assistant message, so a reply ends "
+            f"only where the model learnt to write {', '.join(map(repr, stops))}: check that the template is the "
+            "model's own."
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- a fresh adapter
+
+
+def refuse_moved_start(policy: Policy) -> None:
+    """Raise ModelError if a fresh adapter, whose B matrices are 0, changes the logits."""
+    backbone = policy.backbone
+    ids = torch.tensor([policy.renderer.render(_exchange("user"))], device=policy.device)
+
+    def logits() -> torch.Tensor:
+        return backbone.head.logits(backbone.decoder(input_ids=ids, use_cache=False).last_hidden_state[0])
+
+    with backbone.inference():
+        on = logits()
+        with backbone.adapter_off():
+            off = logits()
+    if not torch.allclose(on, off, atol=HEAD_TOLERANCE * float(off.abs().max()), rtol=0):
+        raise ModelError(
+            f"The untrained adapter of {policy.name} changes its logits by up to {float((on - off).abs().max()):.3g}, "
+            "so training would not start from the base: choose other lora settings, or report the architecture."
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- first replies
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply: its text as it is graded, the same with reasoning and special tokens, and whether it was cut."""
+
+    text: str
+    raw: str
+    is_cut: bool
+
+
+def reply_of(renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], *, is_cut: bool) -> Reply:
+    """The reply of these tokens."""
+    return Reply(renderer.split(prompt, token_ids).answer, "".join(renderer.pieces(token_ids)), is_cut)
+
+
+_REASONING = re.compile(
+    r"[<\[◁]/?(?:\w+:)?(?:think|thinking|thought|reasoning)[>\]▷]|<\|?channel\|?>|assistant(?:final|commentary)"
+    r"|\A(?:analysis|commentary|thought)(?=[A-Z\n])"
+)
+_TURN = re.compile(r"\n\s*(?:\*\*)?(?:user|human|assistant)(?:\*\*)?\s*(?::|\n|\Z)", re.IGNORECASE)
+
+
+def cut_warnings(replies: Sequence[Reply], limit: str) -> list[str]:
+    """A warning if many of the first replies were cut.
+
+    Args:
+        limit: the setting of the most tokens of a reply.
+    """
+    cut = sum(reply.is_cut for reply in replies)
+    if not replies or cut < MANY_CUT * len(replies):
+        return []
+    return [f"{cut} of the first {len(replies)} replies were cut: raise {limit}, unless the model ends none by itself."]
+
+
+def reply_warnings(replies: Sequence[Reply], renderer: Renderer | None) -> list[str]:
+    """Warnings about reasoning in the first replies that was not split off, and about turns that they make up.
+
+    Args:
+        renderer: None for a model of which only texts are known.
+    """
+    turn = "" if renderer is None else _user_turn(renderer)
+    reasoning = sum(bool(_REASONING.search(reply.text)) for reply in replies)
+    turns = sum(bool(_TURN.search(reply.text) or (turn and turn in _flat(reply.raw))) for reply in replies)
+    of = f"of the first {len(replies)} replies"
+    found = []
+    if reasoning > ODD_REPLIES * len(replies):
+        found.append(
+            f"{reasoning} {of} hold reasoning that was not split off, so it is graded and trained on as the answer: "
+            "name its tags (thinking_tags, loss.thinking_tags)."
+        )
+    if turns > ODD_REPLIES * len(replies):
+        found.append(
+            f"{turns} {of} go on with another turn (user, assistant): the model does not end its replies with a stop "
+            "token. Check eos_token_id in its generation_config.json, and that its chat template is its own."
+        )
+    return found
+
+
+def _user_turn(renderer: Renderer) -> str:
+    """What the template writes before a user message that follows a reply, without the token that ends the reply."""
+    text = next(_after_assistant(renderer), "")
+    special = [str(token) for token in renderer.tokenizer.all_special_tokens]
+    end = min((token for token in special if token in text), key=text.index, default="")
+    rest = _flat(text.partition(end)[2]) if end else ""
+    return rest if re.search(r"\w\W|\W\w", rest) else ""
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
