@@ -51,6 +51,9 @@ class FakeRenderer:
     reasoning = Reasoning.of_tags(("<think>", "</think>"))
     tokenizer = FakeTokenizer()
 
+    def end_of_turn(self):
+        return [0]
+
     def text(self, messages):
         return "<end>".join(m["content"] for m in messages)
 
