@@ -123,21 +123,39 @@ def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> Peft
 
 
 def _targets(model: Any, settings: LoraConfig) -> Any:
-    """The modules to adapt: none outside the text decoder, such as vision towers.
+    """The modules to adapt: none that text does not pass, such as those of vision towers.
 
     `all-linear`: attention, shared and dense layers, without experts, routers and what PEFT refuses.
     """
     from peft.tuners.tuners_utils import check_target_module_exists
 
-    decoder = _decoder_prefix(model)
-    linear = {name: module for name, module in _own_modules(model) if _is_linear(module)}
-    if settings.target_modules == ALL_LINEAR:
-        return _all_linear({name: m for name, m in linear.items() if name.startswith(decoder)}, model)
     head = model.get_output_embeddings()
-    if all(name.startswith(decoder) or module is head for name, module in linear.items()):
+    linear = {name: module for name, module in _own_modules(model) if _is_linear(module)}
+    passed = _passed_by_text(model, linear) | {name for name, module in linear.items() if module is head}
+    if settings.target_modules == ALL_LINEAR:
+        return _all_linear({name: m for name, m in linear.items() if name in passed and m is not head}, model)
+    if passed == set(linear):
         return settings.target_modules
     named = [name for name, _ in model.named_modules() if check_target_module_exists(settings, name)]
-    return [name for name in named if name.startswith(decoder)] or settings.target_modules
+    others = {name for name in named if name not in linear and name.startswith(_decoder_prefix(model))}
+    return [name for name in named if name in passed | others] or settings.target_modules
+
+
+@torch.no_grad()
+def _passed_by_text(model: Any, linear: dict[str, Any]) -> set[str]:
+    """Names of the linear layers that some tokens pass; of a model without memory, those of its decoder."""
+    weight = model.get_output_embeddings().weight
+    if weight.is_meta:
+        return {name for name in linear if name.startswith(_decoder_prefix(model))}
+    passed = {name for name in linear if _is_inside(name, _experts(model))}  # few tokens reach few of them
+    ids = torch.arange(4, device=weight.device)[None] % model.config.get_text_config().vocab_size
+    with contextlib.ExitStack() as stack:
+        for name, module in linear.items():
+            hook = module.register_forward_hook(lambda *_, name=name: passed.add(name))
+            stack.callback(hook.remove)
+        stack.enter_context(torch.autocast(weight.device.type, weight.dtype, enabled=weight.dtype != torch.float32))
+        model.get_decoder()(input_ids=ids, use_cache=False)
+    return passed
 
 
 def _all_linear(linear: dict[str, Any], model: Any) -> list[str]:

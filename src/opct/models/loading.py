@@ -310,8 +310,10 @@ def model_class(config: PreTrainedConfig) -> Any:
     import transformers
 
     names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM", "AutoModelForImageTextToText")
-    kinds = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
-    return next((kind for kind in kinds if type(config) in kind._model_mapping), kinds[0])
+    causal, *others = (getattr(transformers, name) for name in names if hasattr(transformers, name))
+    if all(type(own) in causal._model_mapping for own in (config, config.get_text_config())):
+        return causal
+    return next((kind for kind in others if type(config) in kind._model_mapping), causal)
 
 
 def empty_model(config: ModelConfig) -> PreTrainedModel:
