@@ -179,7 +179,7 @@ def change_content(path: Path, rng: random.Random) -> None:
     if path.suffix == ".json":
         path.write_text(changed(path.read_text(), rng))
     elif path.suffix == ".yaml":
-        path.write_text(changed(json.dumps(yaml.safe_load(path.read_text())), rng))
+        path.write_text(changed(json.dumps(yaml.safe_load(path.read_text()), default=str), rng))
     elif path.suffix == ".jinja":
         path.write_text(rng.choice(TEMPLATES))
     elif path.suffix == ".safetensors":

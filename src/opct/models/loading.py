@@ -131,7 +131,8 @@ def _check_hub(name: str) -> None:
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    is_cached = (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")).is_dir()
+    with cannot_load(f"the model {name!r}"):  # a name that no hub model can have
+        is_cached = (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")).is_dir()
     if not is_cached and (problem := hub_problem()):
         raise ModelError(
             f"There is no folder {name} here, no cached hub model has that name, and {problem}. Check the name, or the "
