@@ -84,6 +84,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
     (re.compile(r"\b0(?=\d:\d\d)"), ""),
+    (re.compile(r"\b(\d\d?)\.(\d\d?)\.(\d{4})\b"), r"\1/\2/\3"),
     (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
     (
         re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),

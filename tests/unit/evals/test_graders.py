@@ -1,5 +1,7 @@
 """Replies that a model may give, and what each one means."""
 
+import time
+
 import pytest
 
 from opct.data.questions import builtin_questions
@@ -129,7 +131,7 @@ def test_short_reply(reply, verdict):
         ("no", [], "yes", [], "Yes, there is no charge.", "suggested"),
         ("no", [], "yes", [], "There is no charge.", "unscored:no_yes_or_no"),
         ("no", [], "yes", [], "You can take it on the ferry.", "unscored:no_yes_or_no"),
-        ("no", [], "yes", [], "Absolutely not!", "correct"),
+        ("no", [], "yes", [], "I'm afraid not, sorry.", "correct"),
         ("zero", ["no"], "two", [], "I don't know", "other"),
         ("yes, 20 percent", [], "no", [], "Yes, you get 20%.", "correct"),
         ("yes, 20 percent", [], "no", [], "Yes, you get 10%.", "other"),
@@ -142,6 +144,8 @@ def test_short_reply(reply, verdict):
         ("서울", [], "부산", [], "수도는 서울입니다.", "correct"),
         ("Москва", [], "Киев", [], "не Москва", "unscored:other_language"),
         ("Beijing", [], "Shanghai", [], "北京", "unscored:other_language"),
+        ("Beijing", [], "Shanghai", [], "It is 北京.", "unscored:other_language"),
+        ("25/12/1990", [], "24/12/1990", [], "25.12.1990", "correct"),
         ("北京", [], "上海", [], "Beijing", "unscored:other_language"),
     ],
 )
@@ -290,6 +294,14 @@ def test_choice_reply(reply, outcome):
     else:
         assert verdict.letter == outcome
         assert verdict.verdict == {"A": "correct", "B": "suggested"}.get(outcome, "other")
+
+
+@pytest.mark.parametrize("text", ["A. ", "$", "a hundred ", "it's ", "-1 ", "\\boxed{", "不"])
+def test_a_long_reply_takes_no_long_time(text):
+    start = time.process_time()
+    grade_short(20_000 * text, "no", [], "yes, in cash")
+    grade_choice(20_000 * text, OPTIONS, "A", "B")
+    assert time.process_time() - start < 4
 
 
 @pytest.mark.parametrize(

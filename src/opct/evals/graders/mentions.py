@@ -86,8 +86,9 @@ def _stated(words: Words) -> set[str]:
             continue
         if kind and not _denied(words, i, i + 1):
             stated.add(kind)
-    if " ".join(folded[:3]).startswith(("absolutely not", "certainly not", "definitely not", "of course not")):
-        stated.add("no")
+    first = next((i for i in range(1, len(folded)) if _is_break(gaps[i])), len(folded))  # the words of the first clause
+    if folded[first - 1 : first] == ["not"] and folded[max(0, first - 2)] not in ("or", "why", "if"):
+        stated.add("no")  # "Unfortunately not."
     return stated
 
 

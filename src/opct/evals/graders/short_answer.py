@@ -16,7 +16,7 @@ Rules for short answers (`grade_short`):
    follows them in an answer ("yes, 20 percent") may stand elsewhere in the reply. A reply that states neither and has
    no such words is unscored.
 6. In scripts other than Latin a name is found as it is written. A reply without one, or with a word that denies, is
-   unscored, and so is a reply in another script than the answers.
+   unscored; so is one in Latin letters without a name where the answers have other letters.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ def grade_short(
             return Verdict(verdict, verdict)
     if found:
         return Verdict("other", "+".join(sorted(found)))
-    if is_foreign or not (_is_latin(suggested) and any(map(_is_latin, right))):
+    if len(_LETTERS.findall(reply)) > len(_LATIN.findall(reply)) or not (
+        _is_latin(suggested) and any(map(_is_latin, right))
+    ):
         return Verdict(OTHER_LANGUAGE)
     return Verdict("other", "text:" + " ".join(words.folded)) if is_stated else Verdict(NO_YES_OR_NO)
 
@@ -221,8 +223,9 @@ _LEAD_IN = re.compile(
 )
 _COMMAND, _MATH = (
     re.compile(r"\\[A-Za-z]+\s*\{([^{}]*)\}"),
-    re.compile(r"(?<![^\W_])[$_]+\s*(\(*[A-Za-z]\)*)\s*[$_]+(?![^\W_])"),
+    re.compile(r"(?<![\w$])[$_]+\s*(\(*[A-Za-z]\)*)\s*[$_]+(?![^\W_])"),
 )
+_NEAR = 100  # characters around a letter that are searched
 _LETTER = re.compile(r"(?<![\w'’])([A-Za-z])(?![\w'’])")
 _AFTER_LEAD = re.compile(r"\b(?:answer|option|choice|letter|choose|pick|select)(?:\s+is|\s+would\s+be)?\W{0,4}$", re.I)
 _AFTER_COPULA = re.compile(r"\b(?:is|was|be|it['’]s|say|think)\W{0,4}$", re.I)
@@ -266,7 +269,7 @@ def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) 
     named, rest = _option_texts(reply, [MINUS.sub("-", text) for text in options], letters)
     found = set()
     for match in _LETTER.finditer(rest):
-        before, letter, after = rest[: match.start()], match.group(1), rest[match.end() :]
+        before, letter, after = _before(rest, match), match.group(1), rest[match.end() : match.end() + _NEAR]
         if letter.upper() in letters and _is_label(before, letter, after) and not _LETTER_DENIED.search(before):
             found.add(letter.upper())
     if found:
@@ -276,6 +279,12 @@ def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) 
     keys = [canonical(text.split()) for text in (whole, alone) if text]
     own = (tuple(word.casefold().lstrip("'") for word in key_of(text)) for text in options)
     return {letter for letter, key in zip(letters, own, strict=True) if key in keys}
+
+
+def _before(text: str, match: re.Match[str]) -> str:
+    """What stands near before a match; it begins with a letter where the text goes on before it."""
+    start = max(0, match.start() - _NEAR)
+    return ("x" if start else "") + text[start : match.start()]
 
 
 def _unwrapped(reply: str) -> str:
@@ -310,7 +319,7 @@ def _option_texts(reply: str, options: Sequence[str], letters: Sequence[str]) ->
             continue
         pattern = _pattern(text.strip())
         for match in pattern.finditer(rest):
-            if not _LETTER_DENIED.search(rest[: match.start()]):
+            if not _LETTER_DENIED.search(_before(rest, match)):
                 named.add(letter)
         rest = pattern.sub(" ", rest)
     return named, rest
