@@ -116,9 +116,9 @@ def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> Peft
 
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
-    torch.manual_seed(seed)  # the initial A matrices
     with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         settings.target_modules = _targets(model, settings)
+        torch.manual_seed(seed)  # the initial A matrices
         return get_peft_model(model, settings)
 
 
@@ -154,6 +154,7 @@ def _passed_by_text(model: Any, linear: dict[str, Any]) -> set[str]:
             hook = module.register_forward_hook(lambda *_, name=name: passed.add(name))
             stack.callback(hook.remove)
         stack.enter_context(torch.autocast(weight.device.type, weight.dtype, enabled=weight.dtype != torch.float32))
+        stack.enter_context(LibraryErrors(ModelError, f"{type(model).__name__} cannot be computed here"))
         model.get_decoder()(input_ids=ids, use_cache=False)
     return passed
 
