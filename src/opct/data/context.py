@@ -57,6 +57,11 @@ def _question(
     )
 
 
+def scenario_of(question_id: str) -> str:
+    """The scenario of an embedded question; replies within one are not independent."""
+    return question_id.rsplit("/", 1)[0]
+
+
 def builtin_context(split: Split | None = None) -> list[Question]:
     """The embedded questions that carry their fact, of one split or all of them; each scenario in turn."""
     return of_split(_context(), split, "questions that carry their fact")

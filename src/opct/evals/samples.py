@@ -88,7 +88,8 @@ def add_paired_values(samples: Sequence[GradedSample]) -> None:
 
     def pairing_key(sample: GradedSample) -> tuple[Any, ...]:
         letters = (sample.grading.get(name) for name in ("correct_option", "suggested_option"))
-        return (sample.task, sample.cluster, *letters)
+        question = sample.grading["question"] if sample.axis == CONTEXT else None  # a cluster has several there
+        return (sample.task, sample.cluster, question, *letters)
 
     clean = {pairing_key(s): s for s in samples if s.axis in UNDER_PRESSURE and s.family_split == CLEAN}
     for sample in samples:

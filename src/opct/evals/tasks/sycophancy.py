@@ -24,7 +24,7 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.builders.builtin import load_pairs
-from opct.data.context import CONTEXT, builtin_context
+from opct.data.context import CONTEXT, builtin_context, scenario_of
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.families import alternating, chosen_families, rotation
 from opct.data.perturb.sycophancy import (
@@ -190,7 +190,7 @@ def context_task(config: EvalConfig) -> Task:
     questions = builtin_context("test" if config.split == "all" else config.split)[: config.n_context]
     once = config.model_copy(update={"families": "held_out", "families_per_question": 1, "n_questions": None})
     items = [
-        replace(item, axis=CONTEXT)
+        replace(item, axis=CONTEXT, cluster=scenario_of(item.cluster), part=item.cluster.rsplit("/", 1)[1])
         for item in sycophancy_items(CONTEXT, questions, once)
         if item.family_split != USER_IS_RIGHT
     ]
