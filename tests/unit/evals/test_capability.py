@@ -321,6 +321,7 @@ def test_any_task_of_lm_eval_with_a_file(run):
     tasks = load_tasks("lambada_openai", path="lambada", splits={"": rows})
     renderer = FakeRenderer()
     renderer.tokenizer = lambda text, **_: {"input_ids": [word_id(word) for word in text.split()]}
+    renderer.tokenizer.all_special_tokens = ()
     policy = options_policy(lambda *_: -1.0)
     policy.renderer, policy.reply = renderer, lambda prompt, seed: "three more words"
     task = lm_eval_task("lm-eval:lambada_openai", tasks, EvalConfig(), n=None, metric=None, data="rows")
