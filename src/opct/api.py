@@ -88,9 +88,9 @@ def train(
             raise ConfigError("pairs and questions contradict each other: give one of them.")
         file = (str(questions),) if isinstance(questions, str | Path) else ()
         given = own_question_pairs(load_questions(questions), file)
-        set_ = flat_settings(config.model_dump(mode="json", exclude_unset=True))
+        own = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
-        config = load_settings(TrainConfig, base=found | set_)
+        config = load_settings(TrainConfig, base=found | own)
     if given is None and not resume:
         check_answers(config)
     if given is not None:
