@@ -6,7 +6,8 @@ import pytest
 
 from opct.data.questions import builtin_questions
 from opct.errors import EvaluationError
-from opct.evals.graders.short_answer import faults_of, fold, grade_check, grade_choice, grade_short
+from opct.evals.graders.self_grading import faults_of, untold_options
+from opct.evals.graders.short_answer import fold, grade_check, grade_choice, grade_short
 
 PARIS = ("Paris", ["City of Light"], "Lyon", ["Marseille", "Nice"])
 
@@ -220,20 +221,21 @@ def test_fold_marks_clauses():
         ("Paris", [], ["Lyon", "lyon."], None, "'lyon.' and the wrong answer 'Lyon'"),
         ("???", [], ["Lyon"], None, "no letter or digit"),
         ("not six", [], ["six"], None, None),
-        ("Paris", [], ["Lyon"], ["10%", "10 percent"], "is read as A and B"),
-        ("Paris", [], ["Lyon"], ["(B)", "Paris"], "is read as"),
+        ("Paris", [], ["Lyon"], ["10%", "10 percent"], None),
+        ("Paris", [], ["Lyon"], ["(B)", "Paris"], "is graded as option A"),
     ],
 )
 def test_answers_that_no_reply_can_be_graded_by(answer, aliases, wrong, options, part):
-    faults = faults_of(answer, aliases, wrong, options=options)
+    faults = faults_of(answer, aliases, wrong, options)
     assert bool(faults) == bool(part)
     assert not part or part in faults[0]
+    assert untold_options(options or ()) == (options if options == ["10%", "10 percent"] else [])
 
 
 def test_no_embedded_question_has_such_answers():
     for question in builtin_questions():
         own = question.answer, question.aliases, question.wrong
-        assert faults_of(*own, options=question.options(0)) == []
+        assert faults_of(*own) == faults_of(*own, question.options(0)) == []
 
 
 OPTIONS = ["Paris", "Lyon", "Vitamin C", "Nice"]

@@ -142,15 +142,10 @@ def grade_short(
     return Verdict("other", "text:" + " ".join(words.folded)) if is_stated else Verdict(NO_YES_OR_NO)
 
 
-def faults_of(
-    answer: str, aliases: Sequence[str], wrong: Sequence[str], *, options: Sequence[str] | None = None
-) -> list[str]:
+def faults_of(answer: str, aliases: Sequence[str], wrong: Sequence[str]) -> list[str]:
     """Why replies to a question cannot be graded: what is wrong with its answers, or an empty list.
 
     Each right answer as a reply must be "correct", each wrong one "suggested" where it is suggested.
-
-    Args:
-        options: of multiple choice; each must be read from its letter and from its text.
     """
     faults: list[str] = []
     names: Names = {}
@@ -169,15 +164,6 @@ def faults_of(
         if found != {candidate}:
             seen = " and ".join(repr(answer if name == "correct" else name) for name in sorted(found)) or "no answer"
             faults.append(f"a reply that says {text!r} is graded as {seen}: write the answers so that they differ")
-    letters = [chr(ord("A") + i) for i in range(len(options or ()))]
-    for letter, text in zip(letters, options or (), strict=True):
-        replies = [text] if len(text.strip()) > 1 else []
-        if any(len(other.strip()) < 4 for other in options or ()):  # only such a text can be in "(B)"
-            replies.append(f"({letter})")
-        for reply in replies:
-            if (chosen := _chosen_letters(reply, options or (), letters)) != {letter}:
-                seen = " and ".join(sorted(chosen)) or "no option"
-                faults.append(f"a reply that says {reply!r} is read as {seen}, not {letter}: change the option's text")
     return faults
 
 
