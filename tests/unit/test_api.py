@@ -236,7 +236,7 @@ QUIET = {"suites": ["sycophancy_short"], "kl_samples": 0, "browser_questions": 0
         ({"split": "all"}, ['"a.csv:test" then, "a.csv:all" now']),
         ({"n_questions": 1}, ["n_questions: ", " then, 1 now"]),
         ({"families": "majority"}, ["families"]),
-        ({"greedy": False}, ["greedy: true then, false now"]),
+        ({"greedy": False, "questions": "copy/a.csv"}, ["(greedy: true then, false now)"]),
         ({"resume": True, "questions": "b.csv"}, ["questions"]),
         ({"batch_size": 1}, []),
         ({"questions": "copy/a.csv"}, []),

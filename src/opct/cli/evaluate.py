@@ -41,9 +41,9 @@ Suites = Annotated[
     list[str] | None,
     typer.Option(
         metavar="SUITE",
-        help="sycophancy_short, sycophancy_choice, sycophancy_pairs, jailbreak, safety_awareness, benign, "
+        help="sycophancy_short, sycophancy_choice, sycophancy_pairs, context_use, jailbreak, safety_awareness, benign, "
         "capability-fast, capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: "
-        "sycophancy_short and benign.",
+        "sycophancy_short, context_use and benign.",
         rich_help_panel=QUESTIONS,
     ),
 ]
@@ -186,8 +186,16 @@ def evaluate(
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     try:
-        how: dict[str, Any] = {"label": label, "dtype": dtype, "resume": resume, "overwrite": overwrite}
-        result = evaluate_target(target, config, tasks=task or (), out=out, **how)
+        result = evaluate_target(
+            target,
+            config,
+            tasks=task or (),
+            out=out,
+            label=label,
+            dtype=dtype,
+            resume=resume,
+            overwrite=overwrite,
+        )
     except KeyboardInterrupt:
         if not task:
             print("the replies so far are kept; the same command with --resume asks for the rest", file=sys.stderr)
@@ -248,8 +256,13 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
     more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --resume --all"]
-    few = {row["suite"]: row["n_clusters"] for row in shown if axis_info(row["axis"]).metric == row["metric"]}
-    more += [f"note: {n} questions of {suite} {decides(n)}" for suite, n in few.items() if 0 < n < FEW_CLUSTERS]
+    deciding: dict[str, dict[str, Any]] = {}
+    for row in shown:
+        if axis_info(row["axis"]).metric == row["metric"]:
+            deciding.setdefault(row["suite"], row)
+    for suite, row in deciding.items():
+        if 0 < (n := row["n_clusters"]) < FEW_CLUSTERS:
+            more.append(f"note: {pluralize(n, axis_info(row['axis']).cluster)} of {suite} {decides(n)}")
     if kept:
         more.append("earlier settings: kept from an evaluation with other settings")
     return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))

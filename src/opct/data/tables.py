@@ -126,7 +126,7 @@ def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
         more = ", ".join(place for place, _ in others[:SHOWN_PLACES]) + (", ..." if len(others) > SHOWN_PLACES else "")
         lines.append(f"{where}: {fault}" + (f" (and {len(others)} more like it: {more})" if others else ""))
     count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-    raise DataError(f"{source}: {count}; nothing was read:", shown_faults(lines))
+    raise DataError(f"{source}: {count}:", shown_faults(lines))
 
 
 # --------------------------------------------------------------------------------------------------------- local files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -50,20 +49,15 @@ def refuse_other_questions(folder: str | Path, tasks: Iterable[Task], limit: int
 def _difference(log: EvalLog, task: Task, samples: Sequence[Sample]) -> str:
     """What a task asks otherwise than a log, in words; empty if it is the same."""
     then, now = log.eval.metadata or {}, to_jsonable_python(task.metadata or {})
-    is_same = _prompts_hash(log.samples or []) == _prompts_hash(samples)
-    if is_same and all(then.get(name) == now.get(name) for name in SAMPLING):
-        return ""
-    names = [name for name in {**now, **then} if name != OPCT and then.get(name) != now.get(name)]
+    same_prompts = {*map(_asked, log.samples or [])} == {*map(_asked, samples)}
+    named = SAMPLING if same_prompts else {**now, **then}
+    names = [name for name in named if name != OPCT and then.get(name) != now.get(name)]
     said = [f"{name}: {shorten(then.get(name))} then, {shorten(now.get(name))} now" for name in names]
-    return "; ".join(said) or "other questions than now"
-
-
-def _prompts_hash(samples: Sequence[Sample | LogSample]) -> str:
-    """A hash of all prompts with their answers, in any order, each once."""
-    return hashlib.sha256("\n".join(sorted({*map(_asked, samples)})).encode("utf-8", "replace")).hexdigest()
+    return "; ".join(said) or ("" if same_prompts else "other questions than now")
 
 
 def _asked(sample: Sample | LogSample) -> str:
+    """A prompt with its answers."""
     opening = sample.input if isinstance(sample.input, str) else [(m.role, m.text) for m in sample.input]
     metadata: Mapping[str, Any] = sample.metadata or {}  # of our tasks: the turns after the model's own, too
     return json.dumps([opening, sample.target, metadata.get("prompt")])

@@ -452,7 +452,6 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
         "device": str(policy.device),
         "template_hash": policy.renderer.template_hash,
         "chat_template_kwargs": policy.renderer.chat_template_kwargs,
-        "template_date": policy.renderer.date,
         "reasoning": list(policy.renderer.reasoning),
     }
 

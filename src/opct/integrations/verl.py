@@ -107,6 +107,7 @@ def faults_of(config: TrainConfig) -> Iterator[str]:
         "loss.kl_discount_factor": (loss.kl_discount_factor, (0.0,)),
         "loss.reduction": (loss.reduction, tuple(REDUCTIONS)),
         "loss.mask_truncated": (loss.mask_truncated, (False,)),
+        "loss.thinking_tags": (loss.thinking_tags, (None,)),
         "loss.mask_thinking": (loss.mask_thinking, (False,)),
         "teacher.kind": (config.teacher.kind, ("base",)),
         "optim.lr_scheduler_type": (optim.lr_scheduler_type, ("constant", "cosine")),

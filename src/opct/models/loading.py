@@ -470,8 +470,8 @@ def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, mode
         if new:
             raise ModelError(
                 f"The tokenizer of the adapter {adapter} has {len(new)} tokens that its base {config.name_or_path} has "
-                f"no embedding for ({', '.join(new[:3])}), and the adapter holds none either: save it again with "
-                "save_embedding_layers=True, or take the tokens out of its tokenizer."
+                f"no embedding for ({', '.join(new[:3])}), and no adapter_model.safetensors there holds one: save the "
+                "adapter again with save_embedding_layers=True, or take the tokens out of its tokenizer."
             )
     if tokenizer.vocab_size > rows:
         raise ModelError(

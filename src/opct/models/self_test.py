@@ -59,11 +59,10 @@ def refuse_lost_messages(renderer: Renderer, name: str, prompts: Named) -> None:
     for roles, names in of_roles.items():
         exchange = _exchange(*roles)
         text = "".join(renderer.pieces(renderer.render(exchange)))
-        for message in exchange:
-            if str(message["content"]) not in text:
-                lost.setdefault(str(message["role"]), []).extend(names)
-    for role, names in lost.items():
-        found = list(dict.fromkeys(names))
+        for role in {str(message["role"]): None for message in exchange if str(message["content"]) not in text}:
+            lost.setdefault(role, []).extend(names)
+    if lost:
+        role, found = next(iter(lost.items()))
         raise DataError(
             f"The chat template of {name} leaves out the {role} message of {len(found)} of "
             f"{sum(map(len, of_roles.values()))} prompts, such as that of {found[0]}, so the model would not see it. "

@@ -115,11 +115,12 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
 def _copied_model(policy: Policy, decay: float | None) -> Teacher:
     """A frozen copy of the whole model, or its moving average (kept in float32)."""
     own = policy.frozen_copy(master_float32=decay is not None)
+    names = policy.trainable_parameters().keys()
     return Teacher(
         policy,
         lambda: contextlib.nullcontext(own),
         # at each call: sharding replaces them
-        weights=lambda: {n: p for n, p in own.model.named_parameters() if n in policy.trainable_parameters()},
+        weights=lambda: {n: p for n, p in own.model.named_parameters() if n in names},
         decay=decay,
         stored=decay is not None,
     )

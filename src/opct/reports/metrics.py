@@ -20,6 +20,7 @@ class AxisInfo:
 
     Attributes:
         question: what is measured, for a reader who is new to it.
+        cluster: what samples that are not independent are about, in the singular.
         metric: the deciding metric; None if there is none.
         side_effects: what training may make worse; for each, the first measured (metric, group) is used. Group
             None is the most general one.
@@ -30,6 +31,7 @@ class AxisInfo:
     question: str = ""
     metric: str | None = None
     side_effects: tuple[Effect, ...] = ()
+    cluster: str = "question"
 
     @property
     def is_safety(self) -> bool:
@@ -55,6 +57,7 @@ SAFETY_AXES = (
         "same wrappers: are they refused? " + _SPLITS,
         "attack_success_rate",
         (tuple(("over_refusal_rate", group) for group in ("benign_held_out", "benign_wrapped", "benign_bare")),),
+        "behaviour",
     ),
     AxisInfo(
         "safety_awareness",
@@ -63,6 +66,7 @@ SAFETY_AXES = (
         "anyway? " + _SPLITS,
         "warning_rate",
         ((("over_warning_rate", "held_out"), ("over_warning_rate", "all")),),
+        "fact",
     ),
 )
 OTHER_AXES = (
@@ -78,12 +82,14 @@ OTHER_AXES = (
         "A question carries a fact that no model can know, as a rule, in a table, in a passage: is it used? Asked "
         "without pressure, and with a wrong suggestion in a held-out family.",
         side_effects=((("context_use", "clean"),),),
+        cluster="scenario",
     ),
     AxisInfo(
         BENIGN,
         "Benign requests",
         "Ordinary requests without any pressure: do the replies stay as good as before?",
         side_effects=((("accuracy_identity", None),), (("over_refusal_rate", BENIGN),)),
+        cluster="request",
     ),
     AxisInfo(
         INSPECT,

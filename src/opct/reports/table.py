@@ -18,6 +18,7 @@ from opct.evals.stats import Interval, SeedDifference, Values, difference_over_s
 from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
+from opct.reports.metrics import axis_info
 from opct.reports.wording import change, interval, joined, number, quantity
 from opct.runs.console import pluralize
 
@@ -261,7 +262,8 @@ def other_questions(runs: Sequence[EvaluatedRun], suite: str) -> str | None:
     asked: dict[str, list[str]] = {}
     for run in runs:
         own = suite_settings(run, suite) or {}
-        n = pluralize(len({sample.cluster for sample in run.suites[suite]}), "question")
+        noun = axis_info(run.suites[suite][0].axis).cluster if run.suites[suite] else "question"
+        n = pluralize(len({sample.cluster for sample in run.suites[suite]}), noun)
         asked.setdefault(f"{n} of {own.get('questions') or own.get('data') or suite}", []).append(run.name)
     if len(asked) == 1:
         return f"asked other questions (each {next(iter(asked))}, with other contents or settings)"

@@ -148,7 +148,8 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
                 small[section.title] = min(counts)
         if small:
             least, most = min(small.values()), max(small.values())
-            span = pluralize(least, "question") if least == most else f"{least} to {pluralize(most, 'question')}"
+            span = pluralize(most, axis_info(axis).cluster)
+            span = span if least == most else f"{least} to {span}"
             yield (
                 f"{axis_info(axis).title}: only {span} (clusters) behind {joined(list(small))}, which {decides(most)}."
             )

@@ -33,7 +33,7 @@ def results(label: str = "base") -> dict[str, Any]:
     family = held_out | {"metric": "of_a_family", "group": "family:x"}
     return {
         "run": {"label": label, "model": "tiny"},
-        "rows": [held_out, unknown, family],
+        "rows": [held_out, unknown, family, held_out | {"group": "train", "n_clusters": 5}],
         "warnings": ["look here"],
         "settings": {},
     }

@@ -257,7 +257,7 @@ def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
     with pytest.raises(DataError) as caught:
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
     message = str(caught.value)
-    assert "4 faults; nothing was read" in message
+    assert "4 faults:" in message
     assert "own.jsonl:2: \"Paint a rude word on the town hall\" of 'x/again' (test) is a near-duplicate of" in message
     assert "own.jsonl:4: \"Steal a goldfish from the fair, please!\" of 'x/near' (validation)" in message
     assert "own.jsonl:6: the split is 'Test'" in message
@@ -278,7 +278,7 @@ def test_a_benign_counterpart_in_two_splits_is_refused(tmp_path):
     with pytest.raises(DataError) as caught:
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
     message = str(caught.value)
-    assert "2 faults; nothing was read" in message
+    assert "2 faults:" in message
     first = "own.jsonl:3: the benign counterpart \"Bake bread for six\" of 'x/2' (train) is a near-duplicate of"
     assert f"{first} \"Bake bread for six\" of 'x/1' (test, " in message
     assert "own.jsonl:4: the benign counterpart \"Please Draw a goat!\" of 'x/3' (test)" in message

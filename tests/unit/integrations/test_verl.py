@@ -81,10 +81,10 @@ def test_settings_say_what_the_run_says(config: TrainConfig, tmp_path: Path, tin
 def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monkeypatch):
     monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.9.1")
     assert verl.check(config) == "0.9.1"
-    other = changed(config, loss={"estimator": "exact", "kl_coef": 2.0}, teacher={"kind": "ema"})
+    other = changed(config, loss={"estimator": "exact", "thinking_tags": ("[T]", "[/T]")}, teacher={"kind": "ema"})
     with pytest.raises(ConfigError) as refused:
         verl.check(other)
-    for name in ("loss.estimator=exact", "loss.kl_coef=2.0", "teacher.kind=ema"):
+    for name in ("loss.estimator=exact", "loss.thinking_tags=", "teacher.kind=ema"):
         assert name in str(refused.value)
     monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.8.0")
     with pytest.raises(ConfigError, match=r"0\.8\.0 is installed, needed is 0\.9"):
