@@ -21,7 +21,8 @@ from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, EngineError
-from opct.models.loading import TRAINED_ADAPTER, resolve_model, with_weights
+from opct.models.adapters import TRAINED_ADAPTER
+from opct.models.loading import resolve_model, with_weights
 from opct.models.policy import Policy
 from opct.runs.console import NullProgress, Progress
 from opct.runs.io import read_jsonl, write_jsonl

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,12 +13,14 @@ import torch
 
 from opct.config.schema import LoraSettings
 from opct.errors import LibraryErrors, ModelError
+from opct.models.from_run import read_adapter_config
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
+TEACHER_ADAPTER = "teacher"
 ALL_LINEAR = "all-linear"
 ADDED_NAMES = ("base_layer", "original_module", "token_adapter")
 """What PEFT puts into the name of a weight of the model."""
@@ -83,8 +84,9 @@ def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, int(numbers.sum(dtype=torch.int64))
 
 
-def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Callable[[], None]:
-    """Put other parameters in the place of these, by the names of `split_weights`; returns what undoes it."""
+@contextlib.contextmanager
+def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Iterator[None]:
+    """Context with other parameters in the place of these, by the names of `split_weights`."""
     base, _ = split_weights(model)
     by_id = {id(base[name]): other for name, other in others.items()}
     places = [
@@ -93,14 +95,13 @@ def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Cal
         for key, parameter in module._parameters.items()
         if id(parameter) in by_id
     ]
-    for of, key, _, other in places:
-        of[key] = other
-
-    def undo() -> None:
+    try:
+        for of, key, _, other in places:
+            of[key] = other
+        yield
+    finally:
         for of, key, parameter, _ in places:
             of[key] = parameter
-
-    return undo
 
 
 # -------------------------------------------------------------------------------------------------- a fresh adapter
@@ -119,7 +120,9 @@ def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> Peft
     with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         settings.target_modules = _targets(model, settings)
         torch.manual_seed(seed)  # the initial A matrices
-        return get_peft_model(model, settings)
+        adapted = get_peft_model(model, settings)
+        widen_trained(adapted)
+        return adapted
 
 
 def _targets(model: Any, settings: LoraConfig) -> Any:
@@ -238,21 +241,22 @@ def coverage(model: Any) -> str | None:
         return None
     bare = model.get_base_model()
     decoder, experts = _decoder_prefix(bare), _experts(bare)
-    kinds = {n: _leaf(n) for n, m in _own_modules(bare) if _is_linear(m) and n.startswith(decoder)}
     fused = {f"{path}.{key}": f"{_leaf(path)}.{key}" for path, (_, keys) in experts.items() for key in keys}
-    kinds |= {name: kind for name, kind in fused.items() if name.startswith(decoder)}
-    layers = {n: m for n, m in bare.named_modules() if isinstance(m, BaseTunerLayer)}
-    adapted = {".".join(filter(None, (bare_name(n), getattr(m, "parameter_name", "")))) for n, m in layers.items()}
-
-    def listed(names: Iterable[str]) -> str:
-        return ", ".join(sorted({kinds.get(name, _leaf(name)) for name in names}))
-
-    words = [f"adapter on {len(adapted & set(kinds))} of {len(kinds)} linear weights: {listed(adapted)}"]
-    with_one = {kinds[name] for name in adapted & set(kinds)}
+    kinds = {name: _leaf(name) for name, module in _own_modules(bare) if _is_linear(module)} | fused
+    kinds = {name: kind for name, kind in kinds.items() if name.startswith(decoder)}
+    adapted = set()
+    for name, module in bare.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            parameter = getattr(module, "parameter_name", "")
+            adapted.add(f"{bare_name(name)}.{parameter}" if parameter else bare_name(name))
+    inside = adapted & kinds.keys()
+    listed = ", ".join(sorted({kinds.get(name, _leaf(name)) for name in adapted}))
+    words = [f"adapter on {len(inside)} of {len(kinds)} linear weights: {listed}"]
+    with_one = {kinds[name] for name in inside}
     without = {name for name, kind in kinds.items() if kind not in with_one}
     of_experts = {name for name in without if _is_inside(name, experts)}
-    if without - of_experts:
-        words.append(f"none on {listed(without - of_experts)}")
+    if none_on := sorted({kinds[name] for name in without - of_experts}):
+        words.append(f"none on {', '.join(none_on)}")
     if of_experts:
         words.append(f"experts are not adapted ({_how_to_adapt(of_experts, fused)})")
     if adapted & set(fused):
@@ -284,11 +288,12 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
         ModelError: the folder holds no adapter that fits the model, a part of it was not loaded, or it changes the
             model itself.
     """
-    from peft import PeftModel, load_peft_weights
+    from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
 
     before = {name: fingerprint(p) for name, p in split_weights(model)[0].items()}
     with _fits(model, folder):
-        named = {bare_name(key) for key in load_peft_weights(str(folder), device="cpu")}
+        weights = load_peft_weights(str(folder), device="cpu")
+        named = {bare_name(key) for key in weights}
         kept = {name: p.detach().clone() for name, p in model.named_parameters() if name in named}
         with quiet_peft(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")  # compared below
@@ -302,21 +307,11 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
             name: torch.nn.Parameter(kept.get(name, base[name].detach().clone()), False) for name in of_adapter
         }
         widen_trained(loaded)
-        _refuse_parts(folder, *adapter_key_faults(loaded, folder))
+        found: Any = set_peft_model_state_dict(loaded, weights, TRAINED_ADAPTER)  # again, not rounded
+        added = split_weights(loaded)[1]
+        _refuse_parts(folder, sorted(found.unexpected_keys), sorted(n for n in found.missing_keys if n in added))
     cast("Any", loaded).replaced_weights = originals
     return loaded
-
-
-def adapter_key_faults(model: PeftModel, folder: Path) -> tuple[list[str], list[str]]:
-    """Keys of an adapter's file that the model has no place for, and weights of its adapter that the file lacks.
-
-    Reads the file's weights into the model.
-    """
-    from peft import load_peft_weights, set_peft_model_state_dict
-
-    result: Any = set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu"), TRAINED_ADAPTER)
-    added = split_weights(model)[1]
-    return sorted(result.unexpected_keys), sorted(name for name in result.missing_keys if name in added)
 
 
 def widen_trained(model: Any) -> None:
@@ -343,8 +338,7 @@ def _refuse_parts(folder: Path, unloaded: list[str], lacking: list[str]) -> None
 
 
 def _changes_the_model(folder: Path, names: list[str]) -> str:
-    settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    init = settings.get("init_lora_weights")
+    init = read_adapter_config(folder).get("init_lora_weights")
     cause = f"init_lora_weights={init!r}" if isinstance(init, str) else "see its adapter_config.json"
     return (
         f"The adapter at {folder} changes {len(names)} weights of the model itself ({_first(names)}; {cause}), so "
@@ -367,9 +361,8 @@ def _fits(model: Any, folder: Path) -> Iterator[None]:
         said, made_for = str(error), None
         if "size mismatch for" in said:
             said = f"Cannot load the adapter at {folder}: its weights have other sizes than the model's."
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-            made_for = settings.get("base_model_name_or_path")
+        with contextlib.suppress(ModelError):
+            made_for = read_adapter_config(folder).get("base_model_name_or_path")
         if made_for and made_for != model.name_or_path:
             said += (
                 f" It was made for {made_for} (base_model_name_or_path in its adapter_config.json); this is "

@@ -108,12 +108,11 @@ class Backbone:
         if not others:
             yield
             return
-        undo, before = replace_weights(self.bare_model, others), self._has_others
-        self._has_others = True
+        before, self._has_others = self._has_others, True
         try:
-            yield
+            with replace_weights(self.bare_model, others):
+                yield
         finally:
-            undo()
             self._has_others = before
 
     @contextlib.contextmanager

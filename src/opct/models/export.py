@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from opct.config.loader import load_config
 from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.errors import DownloadError, LibraryErrors, ModelError
+from opct.models.adapters import quiet_peft
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
 from opct.models.loading import (
     base_of,
@@ -27,7 +28,6 @@ from opct.models.loading import (
     dequantized,
     fit_vocabulary,
     model_class,
-    quiet_peft,
     resolve_model,
     with_weights,
 )

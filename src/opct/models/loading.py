@@ -18,9 +18,7 @@ from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfi
 from opct.data.render import Renderer
 from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
-from opct.models.adapters import TRAINED_ADAPTER as TRAINED_ADAPTER
-from opct.models.adapters import fresh_adapter, load_adapter, widen_trained
-from opct.models.adapters import quiet_peft as quiet_peft
+from opct.models.adapters import fresh_adapter, load_adapter
 from opct.models.backbone import full_tensor
 from opct.models.gguf import (
     HUB_ID,
@@ -35,9 +33,10 @@ from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
 from opct.models.memory import reuse_freed_memory
+from opct.models.names import check_path
 from opct.runs.console import STDERR_HANDLER
 from opct.runs.io import read_json
-from opct.runs.run_dir import RunDir, run_of
+from opct.runs.run_dir import run_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # PEFT imports it; its warnings are about faster kernels
 
-TEACHER_ADAPTER = "teacher"
 NAME = "pretrained_model_name_or_path"
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 NAME_SIMILARITY = 0.6  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
@@ -105,10 +103,7 @@ def check_model_name(name: str) -> None:
         raise ModelError(f"{name} is a folder with neither a model nor a run. {remedy}")
     if name in (DEFAULT_MODEL, Q4_MODEL) or folder.exists():
         return
-    if name.endswith(".gguf"):
-        raise ModelError(f"No GGUF file at {name}: check the path.")
-    if _is_path(name):
-        raise ModelError(f"There is no folder {name}: check the path. A model on the hub is `owner/name`.")
+    check_path(name)
     similar = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, Q4_MODEL], 1, NAME_SIMILARITY)
     if "/" not in name and similar:
         raise ModelError(f"There is no folder {name}. Did you mean {similar[0]!r}? A model on the hub is `owner/name`.")
@@ -118,12 +113,6 @@ def check_model_name(name: str) -> None:
 def is_run_or_adapter(name: str) -> bool:
     """True for a run directory, one of its checkpoints, or the folder of a PEFT adapter."""
     return run_of(name) is not None or (Path(name) / "adapter_config.json").is_file()
-
-
-def _is_path(name: str) -> bool:
-    """True for a name that cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
-    siblings = Path(name).parent.glob("*/manifest.json") if "/" in name else ()
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or any(RunDir(p.parent).is_run for p in siblings)
 
 
 def _check_hub(name: str) -> None:
@@ -436,12 +425,8 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     Raises:
         ModelError: the adapter folder does not hold a PEFT adapter that fits the model.
     """
-    if adapter is not None:
-        return fuse_lora(load_adapter(model, adapter)).eval()
-    assert lora is not None
-    adapted = fuse_lora(fresh_adapter(model, lora, seed)).eval()
-    widen_trained(adapted)
-    return adapted
+    adapted = fresh_adapter(model, cast(LoraSettings, lora), seed) if adapter is None else load_adapter(model, adapter)
+    return fuse_lora(adapted).eval()
 
 
 def quantization_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,7 +20,7 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
-from opct.models.adapters import bare_name, split_weights
+from opct.models.adapters import TRAINED_ADAPTER, bare_name, split_weights
 from opct.models.backbone import Backbone
 from opct.models.inference.prefill import beginning, states
 from opct.models.inference.prefix_sharing import (
@@ -137,7 +137,7 @@ class Policy:
             loading.fit_vocabulary(config, renderer.tokenizer, model, folder)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, folder, seed=seed)
-            own = model.peft_config[loading.TRAINED_ADAPTER]
+            own = model.peft_config[TRAINED_ADAPTER]
             own.base_model_name_or_path, own.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             name = config.name_or_path
@@ -449,4 +449,4 @@ class Policy:
     def save_adapter(self, folder: Path) -> None:
         """Write the adapter alone."""
         # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-        self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)
+        self.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)

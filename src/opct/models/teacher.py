@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from opct.config.schema import TeacherConfig
-from opct.models.adapters import bare_name
+from opct.models.adapters import TEACHER_ADAPTER, TRAINED_ADAPTER, bare_name
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
-from opct.models.loading import TEACHER_ADAPTER, TRAINED_ADAPTER, weights_hash
+from opct.models.loading import weights_hash
 from opct.models.policy import Policy
 
 

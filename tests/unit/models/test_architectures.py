@@ -12,10 +12,11 @@ import torch
 from opct.config.loader import load_settings
 from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate
+from opct.models.adapters import quiet_peft
 from opct.models.export import find_trained, write_merged
 from opct.models.from_run import load_policy
 from opct.models.inference.token_sampling import Sampling
-from opct.models.loading import model_class, quiet_peft
+from opct.models.loading import model_class
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train

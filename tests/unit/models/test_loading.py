@@ -323,7 +323,7 @@ def hub(monkeypatch, tmp_path: Path):
 def test_a_slip_in_the_name_of_the_own_model_is_one(hub, name: str):
     with pytest.raises(ModelError, match=rf"There is no folder {name}\. Did you mean '{DEFAULT_MODEL}'\?"):
         check_model_name(name)
-    with pytest.raises(ModelError, match=rf"No GGUF file at {name}\.gguf: check the path"):
+    with pytest.raises(ModelError, match=rf"There is no GGUF file at {name}\.gguf: check the path"):
         check_model_name(f"{name}.gguf")
     assert hub == []
 

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from opct.config.schema import ModelConfig
 from opct.data.render import Renderer
 from opct.errors import DataError, ModelError
+from opct.models.adapters import quiet_peft
 from opct.models.from_run import load_policy
-from opct.models.loading import quiet_peft, stop_tokens_of
+from opct.models.loading import stop_tokens_of
 from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data

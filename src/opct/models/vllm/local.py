@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from opct.config.schema import TrainConfig
 from opct.distributed import end_with_parent
 from opct.errors import ConfigError, EngineError, LibraryErrors
-from opct.models import loading
+from opct.models.adapters import TRAINED_ADAPTER
 from opct.models.inference.sampler import Sampling
+from opct.models.loading import resolve_model
 from opct.models.vllm.engine import OnDone, Sample, request_settings
 
 if TYPE_CHECKING:
@@ -124,11 +125,11 @@ def _sample(found: Any) -> Sample:
 
 def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
     """Arguments of `vllm.LLM`."""
-    lora, own = policy.model.peft_config[loading.TRAINED_ADAPTER], config.vllm
+    lora, own = policy.model.peft_config[TRAINED_ADAPTER], config.vllm
     rank = max([lora.r, *(lora.rank_pattern or {}).values()])
-    adapted = [n for n, m in policy.model.named_modules() if loading.TRAINED_ADAPTER in getattr(m, "lora_A", {})]
+    adapted = [n for n, m in policy.model.named_modules() if TRAINED_ADAPTER in getattr(m, "lora_A", {})]
     return {
-        "model": loading.resolve_model(config.model.name_or_path, config.model.revision),
+        "model": resolve_model(config.model.name_or_path, config.model.revision),
         "revision": config.model.revision,
         "trust_remote_code": config.model.trust_remote_code,
         "dtype": str(policy.dtype).removeprefix("torch."),
