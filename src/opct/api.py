@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.config.loader import as_settings, load_settings
 from opct.config.schema import TrainConfig, flat_settings
-from opct.distributed import is_main, launched, map_across_ranks
+from opct.distributed import launched, map_across_ranks
 from opct.errors import ConfigError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.runs.console import Progress, shows_progress
@@ -77,12 +77,11 @@ def train(
     from opct.data.builders.builtin import load_pairs
     from opct.data.builders.own_questions import own_question_pairs, own_question_settings
     from opct.data.questions import load_questions
-    from opct.evals.graders.self_grading import faults_of_meta
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
     config = as_settings(TrainConfig, config)
-    given = None if pairs is None else load_pairs(pairs, meta_faults=faults_of_meta)
+    given = None if pairs is None else load_pairs(pairs)
     if questions is not None:
         if pairs is not None:
             raise ConfigError("pairs and questions contradict each other: give one of them.")
@@ -91,8 +90,6 @@ def train(
         own = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
         config = load_settings(TrainConfig, base=found | own)
-    if given is None and not resume:
-        check_answers(config)
     if given is not None:
         data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
         config = config.model_copy(update={"data": data})
@@ -108,16 +105,6 @@ def train(
     return work(
         config, pairs=given, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher
     )
-
-
-def check_answers(config: TrainConfig) -> None:
-    """Raise DataError if a pair of the config's files has answers in its `meta` that the graders cannot tell apart."""
-    from opct.data.pairs import load_pairs
-    from opct.evals.graders.self_grading import faults_of_meta
-
-    for source in (*config.data.pairs, *config.data.validation_pairs):
-        if is_main() and not source.startswith("builtin:"):
-            load_pairs(source, meta_faults=faults_of_meta)
 
 
 def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
@@ -234,10 +221,19 @@ def evaluate(
         )
     run = RunDir(result.out)
     for task in tasks:
-        of_run: dict[str, Any] = {"out_dir": result.out, "run": about_run(run, policy, about), "overwrite": overwrite}
-        result.tasks[task] = run_task(policy, task, config, progress=progress, **of_run, **task_options)
+        measured = about_run(run, policy, about)
+        result.tasks[task] = run_task(
+            policy,
+            task,
+            config,
+            progress=progress,
+            out_dir=result.out,
+            run=measured,
+            overwrite=overwrite,
+            **task_options,
+        )
         with run.results_lock():
-            for warning in set_aside_others(run, of_run["run"], ())[1]:
+            for warning in set_aside_others(run, measured, ())[1]:
                 progress.log(f"warning: {warning}")
     if judge is not None:
         _apply_judge(*judge, result.out, progress)

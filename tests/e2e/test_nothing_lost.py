@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.pairs import load_pairs, write_pairs
+from opct.data.pairs import read_pairs, write_pairs
 from opct.runs.checkpoints import fault
 from opct.runs.run_dir import RunDir
 from tests.e2e.cli import Workplace, files, here, result_of, workplace
@@ -183,7 +183,7 @@ def test_what_is_not_the_same_run_is_not_resumed(tmp_path, half):
         template.write_text(template.read_text().replace("<|im_end|>", " <|im_end|>"))
         refused("the chat template changed")
     with changed(place.pairs):
-        write_pairs(place.pairs, load_pairs(place.pairs)[1:])
+        write_pairs(place.pairs, read_pairs(place.pairs)[1:])
         refused("the pairs changed")
     refused(
         "the base model's weights changed", str(tmp_path / "other"), overrides=(f"model.name_or_path={tmp_path}/other",)

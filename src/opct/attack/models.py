@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opct.attack.config import Refine, Sampling, TargetConfig
 from opct.attack.protocol import CUT, Reply
 from opct.data.pairs import Prompt
-from opct.data.reasoning import THINKING_TAGS, Reasoning, closes_unopened, split_text, without_thinking
+from opct.data.reasoning import THINKING_TAGS, Reasoning, SplitReply, split_text
 from opct.errors import EvaluationError
 from opct.evals.tasks.common import as_chat
 from opct.judges.client import Failure, ModelClient, run_all
@@ -30,9 +30,7 @@ def _sampling_row(sampling: Sampling) -> dict[str, Any]:
 
 def _thinking_row(tags: Sequence[str] | None, template_opens: bool | None) -> dict[str, Any]:
     """Non-default settings, as JSON values."""
-    shown = (
-        {} if tags in (None, THINKING_TAGS, Reasoning.of_tags(THINKING_TAGS)) else {"thinking_tags": list(tags or ())}
-    )
+    shown = {} if tags is None or tuple(tags) == THINKING_TAGS else {"thinking_tags": list(tags)}
     return shown if template_opens is None else {**shown, "template_opens_thinking": template_opens}
 
 
@@ -57,6 +55,7 @@ class LocalModel:
     def identity(self) -> dict[str, Any]:
         """Name, weights, template and sampling."""
         kwargs = self.policy.renderer.chat_template_kwargs
+        is_usual = self.thinking_tags or self.reasoning == Reasoning.of_tags(THINKING_TAGS)
         return {
             "where": "in this process",
             "source": self.source,
@@ -66,7 +65,8 @@ class LocalModel:
             "template_hash": self.policy.renderer.template_hash,
             "dtype": str(self.policy.dtype).removeprefix("torch."),
             **_sampling_row(self.sampling),
-            **_thinking_row(self.thinking_tags or self.reasoning, None),
+            **_thinking_row(self.thinking_tags, None),
+            **({} if is_usual else {"reasoning": list(self.reasoning)}),
             **({"chat_template_kwargs": kwargs} if kwargs else {}),
         }
 
@@ -151,18 +151,18 @@ class InspectModel:
                 return Reply("", "rejected")
             raise self.client.error(output)
         said, has_reasoning = output.completion.encode("utf-8", "replace").decode("utf-8"), _has_reasoning(output)
-        text, unfinished = self._answer(said, is_parsed=has_reasoning)
+        answer = self._answer(said, is_parsed=has_reasoning)
         used, stop_reason = output.usage, STOP_REASONS.get(output.stop_reason, "stop")
         return Reply(
-            text,
+            answer.answer,
             stop_reason,
             0 if used is None else used.input_tokens,
             self.max_tokens if used is None else used.output_tokens,  # the maximum, so that budgets hold
-            is_unfinished=unfinished or (stop_reason in CUT and not text and has_reasoning),
+            is_unfinished=answer.is_unfinished or (stop_reason in CUT and not answer.answer and has_reasoning),
         )
 
-    def _answer(self, said: str, *, is_parsed: bool) -> tuple[str, bool]:
-        """The text outside of thinking blocks, and whether the reply ended inside one.
+    def _answer(self, said: str, *, is_parsed: bool) -> SplitReply:
+        """A reply without its thinking.
 
         Args:
             is_parsed: the server removed the reasoning, so the text begins outside of it.
@@ -173,7 +173,8 @@ class InspectModel:
         """
         opens = self.config.template_opens_thinking
         tags = self.config.thinking_tags or THINKING_TAGS
-        if opens is None and not is_parsed and closes_unopened(said, tags):
+        form = Reasoning.of_tags(tags)
+        if opens is None and not is_parsed and form.closes_unopened(said):
             raise EvaluationError(
                 f"A reply of the {self.role} {self.name} closes a thinking block ({tags[1]}) that it never opened. Set "
                 f"{self.role}.template_opens_thinking: true if its chat template opens the block (a reply cut before "
@@ -181,9 +182,8 @@ class InspectModel:
                 "attempts may hold such cut replies: start over with another --out, or with --overwrite."
             )
         if opens is None and self.config.thinking_tags is None and not is_parsed:
-            split = split_text(said)
-            return split.answer, split.is_unfinished
-        return without_thinking(said, tags, template_opens=bool(opens) and not is_parsed)
+            return split_text(said)
+        return form.split(said, inside=bool(opens) and not is_parsed)
 
 
 def _has_reasoning(output: ModelOutput) -> bool:

@@ -59,11 +59,12 @@ def export(
       opct data export pairs.jsonl --format trl
       opct data export builtin:sycophancy --format verl --out pairs.parquet
     """
+    from opct.data.builders.builtin import load_pairs
     from opct.data.export import export_pairs
 
     path = out or Path("verl.parquet" if format == "verl" else f"{format}.jsonl")
     refuse_existing(path, source, overwrite)
-    pairs = _pairs(source)
+    pairs = load_pairs(source)
     n, left_out = export_pairs(pairs, format, path)
     unanswered = format != "trl" and sum(pair.meta.get("answer") is None for pair in pairs if pair.id not in left_out)
     echo(f"{path}: {n} rows for {format}")
@@ -111,6 +112,7 @@ def check(
     """
     from opct.config.loader import load_settings
     from opct.config.schema import ModelConfig
+    from opct.data.builders.builtin import load_pairs
     from opct.evals.graders.self_grading import faults_of_meta
 
     if settings and model is None:
@@ -120,7 +122,7 @@ def check(
         if model is not None:
             raise typer.BadParameter("a model is asked pairs, and FILE holds questions", param_hint="--model")
         return _check_questions(source, named_columns(column or []))
-    pairs = _pairs(source, meta_faults=faults_of_meta)
+    pairs = load_pairs(source, meta_faults=faults_of_meta)
     counts: Counter[tuple[str, str]] = Counter()
     identity, sampled = Counter(counts), Counter(counts)
     for pair in pairs:
@@ -136,13 +138,11 @@ def check(
 
 
 def _holds_questions(source: str) -> bool:
-    from opct.data.pairs import SIDES, row_columns
+    from opct.data.pairs import row_columns
     from opct.data.questions import are_of_questions
     from opct.data.tables import file_format
 
-    names = row_columns(source)
-    is_table = file_format(Path(source)) in (".csv", ".tsv")
-    return are_of_questions(names) or (is_table and bool(names) and not {*SIDES} & {*names})
+    return are_of_questions(row_columns(source), in_table=file_format(Path(source)) in (".csv", ".tsv"))
 
 
 def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -> None:
@@ -159,11 +159,11 @@ def _check_with(model: str, settings: Mapping[str, Any], pairs: Sequence[Contras
     from opct.data.render import render_pairs
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
-    from opct.models.self_test import FIRST_REPLIES, Reply, reply_of, reply_warnings, self_test
+    from opct.models.self_test import FIRST_REPLIES, FirstReply, reply_of, reply_warnings, self_test
 
     with load_policy(model, **settings).base() as teacher:
         rendered, _ = render_pairs(pairs, teacher.renderer, max_completion_tokens=0, context_length=2**31)
-        warnings, replies = self_test(teacher, pairs=rendered), list[Reply]()
+        warnings, replies = self_test(teacher, pairs=rendered), list[FirstReply]()
 
         def ask(prompts: list[Prompt], seeds: list[int]) -> list[Completion | None]:
             answers = ask_policy(teacher, prompts, seeds)
@@ -215,10 +215,11 @@ def show(
     """
     from opct.config.loader import load_settings
     from opct.config.schema import TrainConfig
+    from opct.data.builders.builtin import load_pairs
 
     if id is not None and index is not None:
         raise typer.BadParameter("give the id of a pair or its place, not both", param_hint="--id, --index")
-    pair = _chosen(_pairs(source), source, id, index)
+    pair = _chosen(load_pairs(source), source, id, index)
     config = load_settings(TrainConfig, *settings_words(settings or [], {"model.name_or_path": model}))
     if not sample:
         from opct.models.from_run import adapter_now
@@ -234,12 +235,6 @@ def show(
     policy = Policy.load(config.model, adapter=adapter, thinking_tags=config.loss.thinking_tags)
     rollout = sampled_rollout(policy, pair, config)
     print_rich(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
-
-
-def _pairs(source: str, **checks: Any) -> list[ContrastivePair]:
-    from opct.data.builders.builtin import load_pairs
-
-    return load_pairs(source, **checks)
 
 
 def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: int | None) -> ContrastivePair:

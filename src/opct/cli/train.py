@@ -42,10 +42,8 @@ def train(
             raise ConfigError(
                 "--dry-run runs in one process: start it without the launcher (python -m opct train ...)."
             )
-        from opct.api import check_answers
         from opct.training.dry_run import make_plan
 
-        check_answers(settings)
         with show_progress() as progress:
             plan = make_plan(settings, progress)
         print_rich(plan.render())

@@ -14,7 +14,7 @@ from typing import TypeVar
 from opct.config.schema import DataConfig, TrainConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.duplicates import near_duplicate_groups
-from opct.data.pairs import BUILTIN, EVALUATION_ONLY, ContrastivePair, load_pairs
+from opct.data.pairs import BUILTIN, EVALUATION_ONLY, ContrastivePair, read_pairs
 from opct.data.questions import hash_share
 from opct.errors import DataError
 
@@ -48,7 +48,7 @@ def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | 
     data, seed = config.data, config.seed
     anchor_sources = data.anchors if data.anchor_fraction > 0 else []
     own = {} if given is None else dict.fromkeys(data.pairs, given)
-    own |= {s: load_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in own}
+    own |= {s: read_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in own}
     groups = _groups([pair for pairs in own.values() for pair in pairs])
     fraction = 0.0 if data.validation_pairs else data.validation_fraction
     trained, held_out = _split(data.pairs, own, groups, fraction, seed)
@@ -95,7 +95,7 @@ def _split(
     trained: list[ContrastivePair] = []
     held_out: list[ContrastivePair] = []
     for source in sources:
-        if source.startswith(BUILTIN):
+        if source not in own:
             trained += builtin_pairs(source, "train", seed=seed)
             held_out += _validation_pairs(source, seed)
             continue
@@ -108,7 +108,7 @@ def _split(
 def _validation_pairs(source: str, seed: int) -> list[ContrastivePair]:
     if source.startswith(BUILTIN):
         return builtin_pairs(source, "validation", seed=seed, per_question=1)
-    return load_pairs(source)
+    return read_pairs(source)
 
 
 def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:

@@ -47,6 +47,8 @@ from opct.runs.io import write_jsonl
 
 Message = dict[str, str | None]
 Prompt = tuple[Message, ...]
+MetaFaults = Callable[[dict[str, Any]], Iterable[str]]
+"""What is wrong with the `meta` of a pair, such as `opct.evals.graders.self_grading.faults_of_meta`."""
 
 
 def user_prompt(text: str) -> Prompt:
@@ -86,7 +88,7 @@ class ContrastivePair:
         return self.prompt == self.teacher_prompt
 
     def to_json(self) -> dict[str, Any]:
-        """The pair as the JSON object that `load_pairs` reads."""
+        """The pair as the JSON object that `read_pairs` reads."""
         return {
             "id": self.id,
             "axis": self.axis,
@@ -268,29 +270,18 @@ def row_columns(source: str) -> list[str]:
     return [] if source.startswith(BUILTIN) else column_names(_rows(source, "train"))
 
 
-def load_pairs(
-    source: Source, *, split: str = "train", meta_faults: Callable[[dict[str, Any]], Iterable[str]] = lambda meta: ()
-) -> list[ContrastivePair]:
-    """Read and check every pair of a file, a folder saved by `datasets`, `hf:owner/name`, or rows in Python.
-
-    Args:
-        source: the path of a JSONL, Parquet or CSV file; or `hf:` and a dataset id on the Hugging Face hub, optionally
-            with `:` and a split (or `config/split`), and `@` and a commit, tag or branch; or `builtin:` and the name of
-            an embedded set (see `builtin_pairs`); or a list of dicts or `ContrastivePair`s, a pandas DataFrame, a
-            `datasets.Dataset`.
-        split: the split to read if the source is an embedded set, or a dataset with several.
-        meta_faults: what is wrong with a pair's `meta`, such as `opct.evals.graders.self_grading.faults_of_meta`.
+def read_pairs(source: Source, *, split: str = "train", meta_faults: MetaFaults | None = None) -> list[ContrastivePair]:
+    """Read and check every pair of a source that is not embedded; see `opct.load_pairs`.
 
     Raises:
-        DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
-            remedy.
+        DataError: with every fault in the source at once.
     """
     name = source_name(source)
     rows = _rows(source, split)
 
     def parse(row: Any) -> ContrastivePair:
         pair = checked_pair(row)
-        if found := list(meta_faults(pair.meta)):
+        if meta_faults is not None and (found := list(meta_faults(pair.meta))):
             raise RowFault(*found)
         return pair
 

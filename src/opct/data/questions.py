@@ -252,12 +252,17 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     return list(questions.values())
 
 
-def are_of_questions(names: Sequence[str]) -> bool:
-    """True for the columns of a question file, False for those of pairs and of rows of one prompt."""
+def are_of_questions(names: Sequence[str], *, in_table: bool = False) -> bool:
+    """True for the columns of a question file, False for those of pairs and of rows of one prompt.
+
+    Args:
+        in_table: they are of a CSV or TSV file, which holds questions unless they are those of prompts.
+    """
     found, keys = guess_columns(names, QUESTION_COLUMNS), {column_key(name) for name in names}
     is_complete = {"question", "answer"} <= set(found) and any(role in found for role in WRONG_ANSWERS)
     is_pair = bool(get_close_matches("teacher_prompt", keys, cutoff=0.75))
-    return not is_pair and (is_complete or {"question", "answer"} <= keys)
+    is_other_table = in_table and bool(keys) and "prompt" not in keys
+    return not is_pair and (is_complete or {"question", "answer"} <= keys or is_other_table)
 
 
 def _note_reading(

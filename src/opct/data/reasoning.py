@@ -62,8 +62,7 @@ class Reasoning(NamedTuple):
 
     def is_open(self, text: str) -> bool:
         """Whether the text ends inside a block."""
-        spans = self.spans(text)
-        return bool(spans) and spans[-1][1] > len(text)
+        return self.split(text).is_unfinished
 
     def split(self, text: str, *, inside: bool = False) -> SplitReply:
         """The reply without its blocks, and what was in them."""
@@ -133,6 +132,14 @@ def named_in(text: str) -> Reasoning | None:
             before, after = re.escape(found["before"]), re.escape(found["after"])
             return Reasoning(f"{before}(?i:begin|start){after}", f"{before}(?i:end){after}")
     return WORDS if all(re.search(mark, text) for mark in WORDS) else None
+
+
+def holds_marks(answer: str) -> bool:
+    """Whether an answer holds a mark of a known form, or what is left of one without its special tokens."""
+    return named_in(answer) is not None or _LEFT_OVER.search(answer) is not None
+
+
+_LEFT_OVER = re.compile(r"assistant(?:final|commentary)|\A(?:analysis|commentary|thought)(?=[A-Z\n])")
 
 
 def of_response_template(template: Mapping[str, Any] | None) -> Reasoning | None:
@@ -207,32 +214,10 @@ def common_prefix(a: str, b: str) -> str:
 # ------------------------------------------------------------------------------------------------- replies as text
 
 
-def split_text(text: str, reasoning: Reasoning | None = None) -> SplitReply:
-    """A reply of which there is only text, of a model behind an API for example.
-
-    Args:
-        reasoning: the model's form; by default the known one that the reply begins with, or closes without opening it.
-    """
-    if reasoning is not None:
-        return reasoning.split(text)
+def split_text(text: str) -> SplitReply:
+    """A reply of which there is only text, of a model behind an API for example, by the known form that it begins with,
+    or closes without opening it."""
     form = named_in(text) or HARMONY_AS_TEXT
     if form.closes_unopened(text) and form is not HARMONY_AS_TEXT:
         return form.split(text, inside=True)
     return form.split(text) if re.match(rf"\s*(?:{form.opening})", text) else SplitReply(text.strip(), "", False)
-
-
-def without_thinking(
-    text: str, tags: Sequence[str] = THINKING_TAGS, *, template_opens: bool = False
-) -> tuple[str, bool]:
-    """A reply given as text without its reasoning: (answer, whether it ended inside a block).
-
-    Args:
-        template_opens: the reply begins inside a block that the chat template opened.
-    """
-    said = Reasoning.of_tags(tags).split(text, inside=template_opens)
-    return said.answer, said.is_unfinished
-
-
-def closes_unopened(text: str, tags: Sequence[str] = THINKING_TAGS) -> bool:
-    """Whether a reply closes a thinking block before it opens one: its template may have opened it."""
-    return Reasoning.of_tags(tags).closes_unopened(text)

@@ -43,13 +43,13 @@ CLOCK = (
     "{% endfor %}{{ clock.text }}{% endmacro %}\n"
 )
 DIRECTIVES = "aAbBcdDeFGhHIjmMpRSTuUVwWxXyYzZ"
-ASKED, SAID, THOUGHT = ("Which planet is largest?", "Jupiter is.", "It has rings.")
+ASKED, SAID, THOUGHT, MORE = ("Which planet is largest?", "Jupiter is.", "It has rings.", "And then?")
 PROBES: tuple[tuple[Message, ...], ...] = (
     ({"role": "system", "content": "Be brief."}, {"role": "user", "content": ASKED}),
     (
         {"role": "user", "content": ASKED},
         {"role": "assistant", "content": SAID},
-        {"role": "user", "content": "And then?"},
+        {"role": "user", "content": MORE},
     ),
     ({"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}),
 )
@@ -134,16 +134,19 @@ class Renderer:
 
         A token that belongs to the reasoning does not count: gpt-oss writes `<|end|>` after its reasoning, too.
         """
-        try:
-            text = self._written(PROBES[-1])
-        except DataError:
-            return []
-        if SAID not in text:
-            return []
-        tail = text[text.rfind(SAID) + len(SAID) :]
         added, marks = self.tokenizer.added_tokens_decoder, "".join(self.reasoning)
-        ids = self.tokenizer(tail, add_special_tokens=False)["input_ids"]
+        ids = self.tokenizer(self.around_answer()[1], add_special_tokens=False)["input_ids"]
         return [i for i in ids if i in added and re.escape(added[i].content) not in marks]
+
+    def around_answer(self, *, goes_on: bool = False) -> tuple[str, str]:
+        """What the template writes before an assistant message, and after it: up to the end, or to the user message
+        that follows (`goes_on`). Both are empty if it refuses these messages, or leaves the assistant's out."""
+        try:
+            text = self._written(PROBES[1 if goes_on else -1])
+        except DataError:
+            return "", ""
+        before, said, after = text.rpartition(SAID)
+        return (before, after.partition(MORE)[0]) if said else ("", "")
 
     def opens_thinking(self, prompt: Sequence[Message], reasoning: Reasoning | None = None) -> bool:
         """Whether the completion begins inside a reasoning block.
@@ -163,10 +166,8 @@ class Renderer:
 
     def outside_reasoning(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> list[bool]:
         """True for each token of a completion to `prompt` that touches no reasoning block; shape [tokens]."""
-        inside = self.opens_thinking(prompt)
-        if not self.reasoning.spans(self._text_of(token_ids, skip_special_tokens=False), inside=inside):
-            return [True] * len(token_ids)  # the most common case, without decoding token by token
-        return self.reasoning.outside(self.pieces(token_ids), inside=inside)
+        _, outside = self._pieces_outside(token_ids, self.reasoning, inside=self.opens_thinking(prompt))
+        return outside or [True] * len(token_ids)
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as text, special tokens visible.
@@ -196,14 +197,8 @@ class Renderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The completion as a person reads it: special tokens are left out, but for those that mark reasoning."""
-        text = self._text_of(token_ids, skip_special_tokens=False)
-        inside = self.reasoning.closes_unopened(text)
-        if not self.reasoning.spans(text, inside=inside):
-            return self._text_of(token_ids, skip_special_tokens=True).strip()
-        pieces = self.pieces(token_ids)
-        outside = self.reasoning.outside(pieces, inside=inside)
-        shown = [not out or i not in self._special for i, out in zip(token_ids, outside, strict=True)]
-        return "".join(itertools.compress(pieces, shown)).strip()
+        inside = self.reasoning.closes_unopened(self._text_of(token_ids, skip_special_tokens=False))
+        return self._shown(token_ids, self.reasoning, inside=inside, with_reasoning=True)
 
     def split(
         self, prompt: Sequence[Message], token_ids: Sequence[int], reasoning: Reasoning | None = None
@@ -215,13 +210,28 @@ class Renderer:
         """
         form = reasoning or self.reasoning
         text, inside = self._text_of(token_ids, skip_special_tokens=False), self.opens_thinking(prompt, form)
-        if not (spans := form.spans(text, inside=inside)):
-            return SplitReply(self._text_of(token_ids, skip_special_tokens=True).strip(), "", False)
+        answer = self._shown(token_ids, form, inside=inside, with_reasoning=False)
+        return form.split(text, inside=inside)._replace(answer=answer)
+
+    def _shown(self, token_ids: Sequence[int], form: Reasoning, *, inside: bool, with_reasoning: bool) -> str:
+        """The text of a completion without special tokens, and without reasoning or with it and its marks."""
+        pieces, outside = self._pieces_outside(token_ids, form, inside=inside)
+        if not pieces:
+            return self._text_of(token_ids, skip_special_tokens=True).strip()
+        shown = [i not in self._special if out else with_reasoning for i, out in zip(token_ids, outside, strict=True)]
+        return "".join(itertools.compress(pieces, shown)).strip()
+
+    def _pieces_outside(
+        self, token_ids: Sequence[int], form: Reasoning, *, inside: bool
+    ) -> tuple[list[str], list[bool]]:
+        """The pieces of a completion, and whether each is outside of reasoning; nothing where there is none.
+
+        That is the most common case, which needs no decoding token by token.
+        """
+        if not form.spans(self._text_of(token_ids, skip_special_tokens=False), inside=inside):
+            return [], []
         pieces = self.pieces(token_ids)
-        outside = form.outside(pieces, inside=inside)
-        shown = [out and i not in self._special for i, out in zip(token_ids, outside, strict=True)]
-        answer = "".join(itertools.compress(pieces, shown)).strip()
-        return SplitReply(answer, form.unmarked(text, spans), spans[-1][1] > len(text))
+        return pieces, form.outside(pieces, inside=inside)
 
     @functools.cached_property
     def _special(self) -> frozenset[int]:
@@ -284,13 +294,12 @@ class Renderer:
         user, said = PROBES[-1]
         try:
             asked, started = self._written([user]), self._written([user], add_generation_prompt=True)
-            plain = self._written([user, said])
             full = self._written([user, {**said, **dict.fromkeys(FIELDS, THOUGHT)}])
         except DataError:
             return None
         head, thought, rest = full.partition(THOUGHT)
         between, answer, _ = rest.partition(SAID)
-        before, _, tail = plain.rpartition(SAID)
+        before, tail = self.around_answer()
         if not thought or not answer:
             return None
         added = [token.content for token in self.tokenizer.added_tokens_decoder.values()]

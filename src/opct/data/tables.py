@@ -164,7 +164,23 @@ def read_rows(
     Raises:
         DataError: the source is missing, of an unknown format, or not readable.
     """
-    rows = _raw_rows(source, what, split, pinned, default_format, keyed_by, known)
+    rows: Iterable[Row]
+    if not isinstance(source, str | Path):
+        rows = _given_rows(source)
+    elif str(source).startswith(HUB) or (path := Path(source)).is_dir() or path.suffix.lower() == ".parquet":
+        rows = _dataset_rows(str(source), split, what, pinned=pinned)
+    else:
+        kind = file_format(path) or default_format
+        if kind is None:
+            formats = ", ".join((*FORMATS, ".parquet"))
+            raise DataError(f"{path}: cannot tell the format from the name: use one of {formats} (text also with .gz).")
+        text = read_text(path, what)
+        if kind in (".csv", ".tsv"):
+            rows = _table_rows(path, text, is_tsv=kind == ".tsv")
+        elif _is_json_lines(text, is_named_so=kind != ".json", known=known):
+            rows = _jsonl_rows(path, text)
+        else:
+            rows = _json_rows(path, text, what, keyed_by, known)
     return [(where, _filled_row(row)) for where, row in rows]
 
 
@@ -190,36 +206,6 @@ def _filled(value: Any) -> Any:
 def _is_missing(value: Any) -> bool:
     is_nan = isinstance(value, float) and value != value
     return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")  # pandas' own, which has no truth
-
-
-def _raw_rows(
-    source: Source,
-    what: str,
-    split: str,
-    pinned: bool,
-    default_format: str | None,
-    keyed_by: str | None,
-    known: Collection[str],
-) -> Iterable[Row]:
-    if not isinstance(source, str | Path):
-        return _given_rows(source)
-    path = Path(source)
-    is_on_hub = str(source).startswith(HUB)
-    is_parquet = path.suffix.lower() == ".parquet" and not is_on_hub
-    if is_parquet and not path.exists():
-        raise DataError(f"No {what} file at {path}: check the path.")
-    if is_on_hub or is_parquet or path.is_dir():
-        return _dataset_rows(str(source), split, pinned=pinned)
-    kind = file_format(path) or default_format
-    if kind is None:
-        formats = ", ".join((*FORMATS, ".parquet"))
-        raise DataError(f"{path}: cannot tell the format from the name: use one of {formats} (text also with .gz).")
-    text = read_text(path, what)
-    if kind in (".csv", ".tsv"):
-        return _table_rows(path, text, is_tsv=kind == ".tsv")
-    if _is_json_lines(text, is_named_so=kind != ".json", known=known):
-        return _jsonl_rows(path, text)
-    return _json_rows(path, text, what, keyed_by, known)
 
 
 def file_format(path: Path) -> str | None:
@@ -451,10 +437,12 @@ def hub_or_cache() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def _dataset_rows(source: str, split: str, *, pinned: bool) -> Iterator[Row]:
+def _dataset_rows(source: str, split: str, what: str, *, pinned: bool) -> Iterator[Row]:
     name, _, revision = source.removeprefix(HUB).partition("@")
     name, _, part = name.partition(":")
     is_on_hub = source.startswith(HUB)
+    if not is_on_hub and not Path(source).exists():
+        raise DataError(f"No {what} file at {source}: check the path.")
     if is_on_hub and pinned and not revision:
         raise DataError(
             f"{source} has no revision, so its content and splits may change: add the commit, {source}@COMMIT (under "

@@ -31,7 +31,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name, task_name
 from opct.evals.provider import as_inspect_model
 from opct.evals.tasks.common import is_cut
-from opct.models.self_test import FIRST_REPLIES, Reply, cut_warnings, reply_warnings
+from opct.models.self_test import FIRST_REPLIES, FirstReply, cut_warnings, reply_warnings
 from opct.runs.console import NullProgress, Progress
 from opct.runs.io import atomic_write, reason
 from opct.runs.run_dir import RunDir
@@ -39,8 +39,6 @@ from opct.runs.run_dir import RunDir
 if TYPE_CHECKING:
     from opct.models.policy import Policy
 
-UNFINISHED = "unfinished"
-"""Folder in `evals/` of logs whose evaluation has not finished."""
 REQUEST_TIMEOUT_S = 1800
 """After this time a request to a model of Inspect is not sent again; Inspect itself would never give up."""
 
@@ -120,7 +118,7 @@ class _FirstReplies:
     def __init__(self, policy: Policy | Model, name: str, n: int, progress: Progress):
         self._renderer = None if isinstance(policy, Model) else policy.renderer
         self._name, self._n, self._progress = name, n, progress
-        self._replies: list[Reply] | None = []
+        self._replies: list[FirstReply] | None = []
         self.warnings: list[str] = []
 
     def add(self, state: Any) -> None:
@@ -128,7 +126,7 @@ class _FirstReplies:
         if self._replies is None or not (text or ids):
             return
         raw = text if self._renderer is None else "".join(self._renderer.pieces(ids))
-        self._replies.append(Reply(text, raw, is_cut(state)))
+        self._replies.append(FirstReply(text, raw, is_cut(state)))
         if len(self._replies) >= self._n:
             self.look()
 
@@ -227,7 +225,7 @@ def run_task(
         tasks = load_tasks(specs, {})
     progress = progress or NullProgress()
     options: dict[str, Any] = {} if max_completion_tokens is None else {"max_tokens": max_completion_tokens}
-    folder = RunDir(out_dir).evals_dir
+    folder = RunDir(out_dir)
     if not overwrite:
         refuse_other_questions(out_dir, tasks, limit)
     found = []
@@ -239,14 +237,14 @@ def run_task(
         log = run_inspect(
             task,
             policy,
-            folder / UNFINISHED,
+            folder.unfinished_dir,
             config.batch_size,
             progress,
             temperature=0.0 if config.greedy else 1.0,
             limit=limit,
             **options,
         )
-        found.append(_kept_summary(log, folder, run))
+        found.append(_kept_summary(log, folder.evals_dir, run))
     return found
 
 

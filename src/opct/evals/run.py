@@ -33,7 +33,7 @@ from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, LibraryErrors, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT
-from opct.evals.inspect_runner import UNFINISHED, keep_log, quiet, run_inspect
+from opct.evals.inspect_runner import keep_log, quiet, run_inspect
 from opct.evals.logs import (
     KL,
     OF_ALL,
@@ -284,13 +284,17 @@ def evaluate(
             _remove_unfinished(run, task)
         done = 0 if earlier is None else _n_done(earlier)
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
-        folder = run.evals_dir / UNFINISHED
         process = {"pid": os.getpid(), "host": platform.node()}
-        about_log = {
-            OPCT: {"run": measured, "settings": settings, "process": process}
-        }  # for `resume`, and `unfinished`
-        looked_at: dict[str, Any] = {"earlier": earlier, "warnings": of_replies, "metadata": about_log}
-        log = run_inspect(task, policy, folder, config.batch_size, progress, **looked_at)
+        log = run_inspect(
+            task,
+            policy,
+            run.unfinished_dir,
+            config.batch_size,
+            progress,
+            earlier=earlier,
+            warnings=of_replies,
+            metadata={OPCT: {"run": measured, "settings": settings, "process": process}},  # `resume`, `unfinished`
+        )
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
@@ -313,7 +317,7 @@ def evaluate(
 
 def _unfinished_logs(run: RunDir) -> dict[Path, EvalLog]:
     """The headers of the logs in `evals/unfinished`, the oldest first."""
-    return dict(sorted(_headers(run.evals_dir / UNFINISHED).items()))  # a name begins with the time
+    return dict(sorted(_headers(run.unfinished_dir).items()))  # a name begins with the time
 
 
 def _headers(folder: Path) -> dict[Path, EvalLog]:

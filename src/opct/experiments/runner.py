@@ -25,13 +25,12 @@ from filelock import FileLock, Timeout
 
 from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
-from opct.data.render import Renderer
 from opct.errors import OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
-from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_tokenizer, with_weights
+from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_renderer, with_weights
 from opct.models.memory import release_memory
 from opct.models.self_test import refuse_lost_messages
 from opct.reports.build import report
@@ -321,8 +320,15 @@ def ensure_evaluated(
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
     target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
-    once: dict[str, Any] = {"resume": True, "overwrite": True}  # what is the same is not asked again
-    found = evaluate(target, settings, out=folder, label=label, progress=progress, **once).results
+    found = evaluate(
+        target,
+        settings,
+        out=folder,
+        label=label,
+        progress=progress,
+        resume=True,  # what is the same is not asked again
+        overwrite=True,
+    ).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
@@ -453,7 +459,7 @@ def _check_inputs(experiment: Experiment) -> None:
     untrained = [(label, experiment.out / label, base, own) for label, own in experiment.untrained.items()]
     if not all(is_evaluated(*target) for target in (*runs, *untrained)):
         model = with_weights(base.model)
-        renderer = Renderer(load_tokenizer(model), model.chat_template_kwargs)
+        renderer = load_renderer(model)
         for own in experiment.untrained.values():
             refuse_lost_messages(renderer, model.name_or_path, prompts_of(make_tasks(own)))
         if settings.judge is not None:

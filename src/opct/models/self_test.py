@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from opct.data.pairs import Message
+from opct.data.reasoning import holds_marks
 from opct.data.render import RenderedPair, Renderer
-from opct.errors import DataError, LibraryErrors, ModelError, OpctError
+from opct.errors import DataError, ModelError
 from opct.models.backbone import HEAD_TOLERANCE
 
 if TYPE_CHECKING:
@@ -75,23 +76,11 @@ def _exchange(*roles: str) -> list[Message]:
     return [{"role": role, "content": f"opct{place}x"} for place, role in enumerate(roles)]
 
 
-def _after_assistant(renderer: Renderer) -> Iterator[str]:
-    """What the template writes after an assistant message: where a user message follows, and at the end."""
-    question, answer, more = _exchange("user", "assistant", "user")
-    try:
-        text = renderer.text([question, answer, more])
-        yield text.partition(str(answer["content"]))[2].partition(str(more["content"]))[0]
-        write: Any = renderer.tokenizer.apply_chat_template
-        with LibraryErrors(ModelError, "The chat template refuses an exchange"):
-            text = write([question, answer], tokenize=False, **renderer.chat_template_kwargs)
-        yield text.partition(str(answer["content"]))[2]
-    except OpctError:  # it takes one question alone
-        return
-
-
 def _end_warnings(policy: Policy) -> Iterator[str]:
     """What `stop_tokens_of` cannot know: where replies end if the template marks no end."""
-    if any(_after_assistant(policy.renderer)) and not policy.renderer.end_of_turn():
+    renderer = policy.renderer
+    ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
+    if ends and not renderer.end_of_turn():
         stops = policy.tokenizer.convert_ids_to_tokens(sorted(policy.backbone.stop_ids))
         yield (
             f"The chat template of {policy.name} writes no special token after an assistant message, so a reply ends "
@@ -126,7 +115,7 @@ def refuse_moved_start(policy: Policy) -> None:
 
 
 @dataclass(frozen=True)
-class Reply:
+class FirstReply:
     """A reply: its text as it is graded, the same with reasoning and special tokens, and whether it was cut."""
 
     text: str
@@ -134,19 +123,15 @@ class Reply:
     is_cut: bool
 
 
-def reply_of(renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], *, is_cut: bool) -> Reply:
+def reply_of(renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], *, is_cut: bool) -> FirstReply:
     """The reply of these tokens."""
-    return Reply(renderer.split(prompt, token_ids).answer, "".join(renderer.pieces(token_ids)), is_cut)
+    return FirstReply(renderer.split(prompt, token_ids).answer, "".join(renderer.pieces(token_ids)), is_cut)
 
 
-_REASONING = re.compile(
-    r"[<\[◁]/?(?:\w+:)?(?:think|thinking|thought|reasoning)[>\]▷]|<\|?channel\|?>|assistant(?:final|commentary)"
-    r"|\A(?:analysis|commentary|thought)(?=[A-Z\n])"
-)
 _TURN = re.compile(r"\n\s*(?:\*\*)?(?:user|human|assistant)(?:\*\*)?\s*(?::|\n|\Z)", re.IGNORECASE)
 
 
-def cut_warnings(replies: Sequence[Reply], limit: str) -> list[str]:
+def cut_warnings(replies: Sequence[FirstReply], limit: str) -> list[str]:
     """A warning if many of the first replies were cut.
 
     Args:
@@ -158,14 +143,14 @@ def cut_warnings(replies: Sequence[Reply], limit: str) -> list[str]:
     return [f"{cut} of the first {len(replies)} replies were cut: raise {limit}, unless the model ends none by itself."]
 
 
-def reply_warnings(replies: Sequence[Reply], renderer: Renderer | None) -> list[str]:
+def reply_warnings(replies: Sequence[FirstReply], renderer: Renderer | None) -> list[str]:
     """Warnings about reasoning in the first replies that was not split off, and about turns that they make up.
 
     Args:
         renderer: None for a model of which only texts are known.
     """
     turn = "" if renderer is None else _user_turn(renderer)
-    reasoning = sum(bool(_REASONING.search(reply.text)) for reply in replies)
+    reasoning = sum(holds_marks(reply.text) for reply in replies)
     turns = sum(bool(_TURN.search(reply.text) or (turn and turn in _flat(reply.raw))) for reply in replies)
     of = f"of the first {len(replies)} replies"
     found = []
@@ -184,7 +169,7 @@ def reply_warnings(replies: Sequence[Reply], renderer: Renderer | None) -> list[
 
 def _user_turn(renderer: Renderer) -> str:
     """What the template writes before a user message that follows a reply, without the token that ends the reply."""
-    text = next(_after_assistant(renderer), "")
+    _, text = renderer.around_answer(goes_on=True)
     special = [str(token) for token in renderer.tokenizer.all_special_tokens]
     end = min((token for token in special if token in text), key=text.index, default="")
     rest = _flat(text.partition(end)[2]) if end else ""

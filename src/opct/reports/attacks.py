@@ -445,7 +445,7 @@ PUBLIC_SETTINGS = ("source", "rules", "counterpart_rules", "behaviors", "counter
 PUBLIC_JUDGE = ("name", "model", "rubric", "label", "threshold", "hash", "calibration", "warning")
 PUBLIC_MODEL = (
     *("source", "model", "where", "has_adapter", "weights", "template_hash", "dtype", "max_tokens"),
-    *("temperature", "top_p", "thinking_tags", "template_opens_thinking", "chat_template_kwargs"),
+    *("temperature", "top_p", "thinking_tags", "reasoning", "template_opens_thinking", "chat_template_kwargs"),
 )
 PUBLIC_TRAINING = (
     *("steps", "queries", "trained_on", "settings", "spent", "judge_usage", "curve", "unscored_episodes"),

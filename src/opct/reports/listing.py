@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 INSIDE = ("checkpoints", "rollouts", "evals", "trackers", "attacker")
 """Folders of a run, an evaluation or an attack that hold no runs of their own."""
-UNFINISHED = "unfinished"
-"""Folder in `evals/` of logs whose evaluation has not ended."""
 ATTACK = "identity.json"
 """File of a folder with an attack."""
 FINISHED, STOPPED, RUNNING = "finished", "stopped", "running"
@@ -108,7 +106,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 def _entry(path: Path) -> Entry | None:
     run, identity, costs, report = RunDir(path), path / ATTACK, path / "costs.json", path / "report.json"
-    unfinished = list((run.evals_dir / UNFINISHED).glob("*.eval"))
+    unfinished = list(run.unfinished_dir.glob("*.eval"))
     if run.is_run:
         kind = "train"
     else:

@@ -71,6 +71,7 @@ class RunDir:
         self.verl_dir = self.path / "verl"
         self.trackers_dir = self.path / "trackers"
         self.evals_dir = self.path / "evals"
+        self.unfinished_dir = self.evals_dir / "unfinished"  # logs of evaluations that have not ended
         self.judge_cache_path = self.evals_dir / "judge_cache.jsonl"
         self.attacks_dir = self.path / "attacks"
         self.results_path = self.path / "results.json"

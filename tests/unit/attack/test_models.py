@@ -16,7 +16,6 @@ from inspect_ai.model import (
 
 from opct.attack.config import Sampling, TargetConfig
 from opct.attack.models import InspectModel, LocalModel
-from opct.data.reasoning import without_thinking
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspect_runner import quiet
 from opct.models.inference.sampler import Completion
@@ -98,7 +97,6 @@ def encoded(policy, text):
 def test_the_final_answer_is_what_is_said_outside_of_thinking(tiny_policy, text, answer, unfinished):
     ids = encoded(tiny_policy, text)
     assert tiny_policy.renderer.split(user("x"), ids)[::2] == (answer, unfinished)
-    assert without_thinking(text) == (answer, unfinished)
 
 
 def test_a_block_that_the_template_opens_counts(tiny_policy):
@@ -106,8 +104,6 @@ def test_a_block_that_the_template_opens_counts(tiny_policy):
     ids = encoded(tiny_policy, "so and so</think> the answer")
     assert tiny_policy.renderer.split(user("x"), ids)[::2] == ("the answer", False)
     assert tiny_policy.renderer.split(user("x"), encoded(tiny_policy, "so and so"))[::2] == ("", True)
-    assert without_thinking("so and so</think> the answer", template_opens=True) == ("the answer", False)
-    assert without_thinking("so and so", template_opens=True) == ("", True)
 
 
 def asked_of(said, *, tags=None, opens=None, stop_reason="stop", role="target"):

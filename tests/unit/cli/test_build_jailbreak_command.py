@@ -9,7 +9,7 @@ import pytest
 
 from opct.data.behaviors import builtin_behaviors, load_behaviors
 from opct.data.duplicates import cross_duplicates
-from opct.data.pairs import load_pairs
+from opct.data.pairs import read_pairs
 from opct.data.perturb.jailbreak import SAFETY_SYSTEM
 from tests.unit.cli.running import run as opct
 
@@ -30,7 +30,7 @@ def behaviors(path, n=20, **other):
 def test_embedded_behaviours(tmp_path, capsys):
     out = tmp_path / "pairs.jsonl"
     assert run("--out", out, "--teacher-system", "safety", "--families", "all", "--per-behavior", 3) == 0
-    built = load_pairs(out)
+    built = read_pairs(out)
     assert Counter(pair.meta["kind"] for pair in built) == {"behavior": 90, "twin": 90}
     assert {p.teacher_prompt[0]["content"] for p in built if p.meta["kind"] == "behavior"} == {SAFETY_SYSTEM}
     said = capsys.readouterr().out.splitlines()
@@ -61,7 +61,7 @@ def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
     arguments += ["--data", f"in_the_wild={wild}", "--data", f"artifact={pair}"]
     arguments += ["--column", "behavior=goal", "--column", "category=kind"]
     assert run(*arguments, "--exclude", "l") == 0
-    built = load_pairs(out)
+    built = read_pairs(out)
     assert Counter(pair.family for pair in built) == {"in_the_wild": 10, "artifact": 19}
     assert {pair.meta["category"] for pair in built if pair.family == "in_the_wild"} == {"k"}
     said = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp
     kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "pairs.jsonl"
     assert run("--families", "artifact", "--parts", "behavior", "--data", f"artifact={kept}", "--out", out) == 0
-    [pair] = load_pairs(out)
+    [pair] = read_pairs(out)
     assert pair.prompt[0]["content"] == f"polished {trained.id}"
     assert pair.teacher_prompt[0]["content"] == trained.behavior
     said = capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
     arguments = ["--split", "all", "--parts", "behavior", "--per-behavior", 1, "--data", f"artifact={pair}"]
     arguments += ["--families", "role_play,artifact"]
     assert run("--from", source, "--out", out, *arguments) == 0
-    assert {p.meta["behavior"] for p in load_pairs(out)} == {*rows[1:], "Ring a bell"}
+    assert {p.meta["behavior"] for p in read_pairs(out)} == {*rows[1:], "Ring a bell"}
     assert (
         "left out: 2 near-duplicate(s) of embedded behaviours that are only measured on: 'b/" in capsys.readouterr().out
     )
@@ -139,7 +139,7 @@ def test_near_duplicates_across_splits_by_hash_are_left_out_and_counted(tmp_path
     texts = [text for i in range(20) for text in (f"w{i}a w{i}b w{i}c w{i}d", f"w{i}a w{i}b w{i}c w{i}d again")]
     source.write_text("".join(json.dumps({"goal": text, "target": ""}) + "\n" for text in texts))
     assert run("--from", source, "--out", out, "--parts", "behavior", "--per-behavior", 1) == 0
-    trained = {pair.meta["behavior"] for pair in load_pairs(out)}
+    trained = {pair.meta["behavior"] for pair in read_pairs(out)}
     of_split = [behavior for behavior in load_behaviors(source) if behavior.split == "train"]
     assert 0 < len(trained) < len(of_split)
     assert not cross_duplicates(sorted(trained), sorted(set(texts) - {behavior.behavior for behavior in of_split}))
@@ -157,4 +157,4 @@ def test_nothing_is_lost(tmp_path, capsys):
     assert run("--out", out) == 1
     assert out.read_text() == "kept"
     assert run("--out", out, "--overwrite") == 0
-    assert len(load_pairs(out)) == 120
+    assert len(read_pairs(out)) == 120

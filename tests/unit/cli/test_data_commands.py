@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
+from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from tests.unit.cli.running import run
 
 USER = {"role": "user", "content": "I think Lyon. What is the capital of France?"}
@@ -102,7 +102,7 @@ def test_build_writes_pairs_that_load(tmp_path, capsys):
     source, out = questions(tmp_path / "q.jsonl", 40), tmp_path / "out" / "pairs.jsonl"
     arguments = ["--from", str(source), "--out", str(out), "--families", "majority,suggested_answer", "--split", "all"]
     assert run("data", "build", "sycophancy", *arguments) == 0
-    built = load_pairs(out)
+    built = read_pairs(out)
     assert len(built) == 40
     assert {pair.family for pair in built} == {"majority", "suggested_answer"}
     output = capsys.readouterr()
@@ -133,7 +133,7 @@ def test_build_replaces_a_file_only_when_asked(tmp_path, capsys):
     assert f"{out} exists" in capsys.readouterr().err
     assert out.read_text() == "mine\n"
     assert run("data", "build", "sycophancy", "--out", str(out), "--n", "3", "--overwrite") == 0
-    assert len(load_pairs(out)) == 3
+    assert len(read_pairs(out)) == 3
 
 
 @pytest.fixture
@@ -214,5 +214,5 @@ def test_columns_are_named_by_role(tmp_path, capsys):
     assert "name it, for example --column question=COLUMN" in capsys.readouterr().err
     named = ["question=frage", "answer=antwort", "wrong=falsch"]
     assert run(*build, *(part for name in named for part in ("--column", name))) == 0
-    assert [pair.meta["suggested"] for pair in load_pairs(out)] == ["5", "Schiller"]
+    assert [pair.meta["suggested"] for pair in read_pairs(out)] == ["5", "Schiller"]
     assert run(*build, "--column", "question") == 2

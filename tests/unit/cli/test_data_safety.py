@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from opct.data.hazards import builtin_facts
-from opct.data.pairs import load_pairs
+from opct.data.pairs import read_pairs
 from tests.unit.cli.running import run
 
 
@@ -15,7 +15,7 @@ def build(*arguments):
 def test_embedded_facts(tmp_path, capsys):
     out = tmp_path / "pairs.jsonl"
     assert build("--out", out, "--families", "typos,plain", "--per-prompt", 2) == 0
-    pairs = load_pairs(out)
+    pairs = read_pairs(out)
     facts = builtin_facts("train")
     assert len(pairs) == 2 * sum(len(fact.prompts) + len(fact.counterparts) for fact in facts)
     assert Counter(pair.family for pair in pairs) == {"typos": len(pairs) // 2, "plain": len(pairs) // 2}
@@ -25,8 +25,8 @@ def test_embedded_facts(tmp_path, capsys):
     assert build("--out", out) == 1
     assert "exists" in capsys.readouterr().err
     assert build("--out", out, "--overwrite", "--n", 7, "--counterparts", "none") == 0
-    assert len(load_pairs(out)) == 7
-    assert {pair.meta["kind"] for pair in load_pairs(out)} == {"hazard"}
+    assert len(read_pairs(out)) == 7
+    assert {pair.meta["kind"] for pair in read_pairs(out)} == {"hazard"}
 
 
 def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
@@ -55,4 +55,4 @@ def test_sage_eval_needs_the_flag(tmp_path, capsys):
     assert "for evaluation only" in capsys.readouterr().err
     assert not out.exists()
     assert build("--from", path, "--out", out, "--split", "all", "--train-on-evaluation-data") == 0
-    assert len(load_pairs(out)) == 1
+    assert len(read_pairs(out)) == 1

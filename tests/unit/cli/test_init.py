@@ -12,7 +12,7 @@ from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
-from opct.data.pairs import load_pairs, write_pairs
+from opct.data.pairs import read_pairs, write_pairs
 from opct.evals.config import EvalConfig
 from tests.tiny import tiny_pairs
 from tests.unit.cli.running import run
@@ -68,7 +68,7 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
     assert run("init", path, "--questions", questions) == 0
     config = load_config(path)
     assert (config.data.pairs, config.max_steps) == ([str(tmp_path / "mine.pairs.jsonl")], 18)
-    pairs = load_pairs(tmp_path / "mine.pairs.jsonl")
+    pairs = read_pairs(tmp_path / "mine.pairs.jsonl")
     of_question = Counter(pair.meta["question_id"] for pair in pairs)
     assert set(of_question.values()) == {6}  # five kinds of pressure, and none
     assert sum(pair.is_identity for pair in pairs) == len(of_question)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opct.data.builders.pairs import build_pairs
-from opct.data.pairs import load_pairs, user_prompt
+from opct.data.pairs import read_pairs, user_prompt
 from opct.errors import DataError
 from tests.unit.cli.running import run
 
@@ -190,7 +190,7 @@ def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, ca
     assert f"{out}: 2 pairs from 2 prompts: 2 tone/rude\nnext: opct data show {out}\n" in said.out
     assert f"opct init mine.yaml --data {out}" in said.out
     assert f"{table}: 2 rows; prompt=Text; in meta: right" in said.err
-    assert [pair.prompt[0]["content"] for pair in load_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
+    assert [pair.prompt[0]["content"] for pair in read_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
     assert run(*build, "--identity", "--n", 1, "--overwrite") == 0
     assert "'data.anchors=[" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ import pytest
 
 import opct
 from opct.data.builders.builtin import builtin_pairs
-from opct.data.pairs import ContrastivePair, load_pairs, row_faults, user_prompt, write_pairs
+from opct.data.pairs import ContrastivePair, read_pairs, row_faults, user_prompt, write_pairs
 from opct.errors import DataError
 
 USER = {"role": "user", "content": "Is the sky blue?"}
@@ -46,13 +46,13 @@ def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
         ContrastivePair("2", "mine", "g", (USER, message("assistant", None), message("user", "sure?")), (USER,)),
     ]
     assert write_pairs(tmp_path / "sub" / "p.jsonl", pairs) == 2
-    assert load_pairs(tmp_path / "sub" / "p.jsonl") == pairs
+    assert read_pairs(tmp_path / "sub" / "p.jsonl") == pairs
 
 
 def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
     bare = {k: v for k, v in row().items() if k != "meta"}
     path = write(tmp_path / "p.jsonl", "", bare, "   ", row(id="b", meta=None), "")
-    assert [p.meta for p in load_pairs(path)] == [{}, {}]
+    assert [p.meta for p in read_pairs(path)] == [{}, {}]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):
         row(id="a"),
     )
     with pytest.raises(DataError) as caught:
-        load_pairs(path)
+        read_pairs(path)
     faults = caught.value.faults
     assert [fault.split(": ")[0] for fault in faults] == [f"{path}:{n}" for n in (2, 3, 3, 5, 6)]
     assert "not valid JSON" in faults[0]
@@ -124,7 +124,7 @@ def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
     rows = [row(id=str(i), axis="") for i in range(57)]
     path = write(tmp_path / "p.jsonl", *rows[:20], row(id="odd", meta=3), *rows[20:])
     with pytest.raises(DataError, match=f"{path}: 58 faults") as caught:
-        load_pairs(path)
+        read_pairs(path)
     first, second = caught.value.faults
     assert first == (
         f"{path}:1: `axis` must be a non-empty string (or left out), found '' (and 56 more like it: "
@@ -136,12 +136,12 @@ def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
 def test_only_the_prompts_are_required_and_a_string_is_a_user_message(tmp_path: Path):
     """Ids follow from the prompts, so the same prompts twice are a duplicate."""
     short = {"prompt": "Is the sky blue? I think not.", "teacher_prompt": "Is the sky blue?"}
-    [pair, other] = load_pairs(write(tmp_path / "p.jsonl", short, short | {"teacher_prompt": [BIASED]}))
+    [pair, other] = read_pairs(write(tmp_path / "p.jsonl", short, short | {"teacher_prompt": [BIASED]}))
     assert (pair.axis, pair.family, pair.prompt, pair.teacher_prompt) == ("custom", "custom", (BIASED,), (USER,))
     assert pair.id.startswith("p/")
     assert other.is_identity
     with pytest.raises(DataError, match=r"p\.jsonl:2: duplicate id 'p/"):
-        load_pairs(write(tmp_path / "p.jsonl", short, short))
+        read_pairs(write(tmp_path / "p.jsonl", short, short))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_only_the_prompts_are_required_and_a_string_is_a_user_message(tmp_path: 
 )
 def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, shape: str):
     with pytest.raises(DataError, match="2 faults") as caught:
-        load_pairs(write(tmp_path / "p.jsonl", other, other))
+        read_pairs(write(tmp_path / "p.jsonl", other, other))
     [fault] = caught.value.faults
     assert shape in fault
     assert "`opct data build pairs --from FILE --teacher-system TEXT`" in fault
@@ -178,13 +178,13 @@ def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other:
 )
 def test_other_ways_to_write_the_same_are_read(tmp_path: Path, same: dict):
     plain = row(prompt=[USER], id="7")
-    assert load_pairs([plain | same]) == load_pairs([plain])
-    assert load_pairs(write(tmp_path / "p.jsonl", plain | same)) == load_pairs([plain])
+    assert read_pairs([plain | same]) == read_pairs([plain])
+    assert read_pairs(write(tmp_path / "p.jsonl", plain | same)) == read_pairs([plain])
 
 
 @pytest.mark.parametrize("role", ["developer", "observation"])
 def test_roles_that_some_templates_know(role: str):
-    [pair] = load_pairs([row(prompt=[message(role, "x"), USER])])
+    [pair] = read_pairs([row(prompt=[message(role, "x"), USER])])
     assert pair.prompt == (message(role, "x"), USER)
 
 
@@ -193,7 +193,7 @@ def test_roles_that_some_templates_know(role: str):
 )
 def test_parts_that_are_no_text_are_refused(content):
     with pytest.raises(DataError, match=r"`prompt\[0\]`.content must be a"):
-        load_pairs([row(prompt=[message("user", content)])])
+        read_pairs([row(prompt=[message("user", content)])])
 
 
 def test_embedded_pairs_are_read_by_name():
@@ -209,7 +209,7 @@ def test_a_misspelt_key_is_one_fault(tmp_path: Path):
     """The prompt that is missing is the misspelt one."""
     path = write(tmp_path / "p.jsonl", {"prompt": "Is it?", "techer_prompt": "It is"}, {"teacher_prompt": "It is"})
     with pytest.raises(DataError, match="2 faults") as caught:
-        load_pairs(path)
+        read_pairs(path)
     misspelt, missing = caught.value.faults
     assert misspelt.startswith(f"{path}:1: unknown key 'techer_prompt': did you mean 'teacher_prompt'?")
     assert missing == f"{path}:2: `prompt` is missing: add a text, or a list of messages"
@@ -218,7 +218,7 @@ def test_a_misspelt_key_is_one_fault(tmp_path: Path):
 def test_pairs_from_a_table(tmp_path: Path):
     path = tmp_path / "p.csv"
     path.write_text('prompt,teacher_prompt,family\n"Is it 4, or 5?",Is it 4?,doubt\n')
-    [pair] = load_pairs(path)
+    [pair] = read_pairs(path)
     assert (pair.prompt, pair.teacher_prompt) == (user_prompt("Is it 4, or 5?"), user_prompt("Is it 4?"))
     assert pair.family == "doubt"
 
@@ -226,23 +226,23 @@ def test_pairs_from_a_table(tmp_path: Path):
 def test_pairs_from_data_in_python(tmp_path: Path):
     """Dicts, pairs, a DataFrame and a Dataset give what the same rows in a file give, and the same faults."""
     rows = [row(meta={"n": 1}), {"prompt": "Is it 4? No.", "teacher_prompt": "Is it 4?", "meta": {"n": 2}}]
-    expected = load_pairs(write(tmp_path / "p.jsonl", *rows))
-    assert load_pairs(rows) == load_pairs(expected) == load_pairs([expected[0], rows[1]]) == expected
+    expected = read_pairs(write(tmp_path / "p.jsonl", *rows))
+    assert read_pairs(rows) == read_pairs(expected) == read_pairs([expected[0], rows[1]]) == expected
     pandas = pytest.importorskip("pandas")
-    assert load_pairs(pandas.DataFrame(rows)) == expected
+    assert read_pairs(pandas.DataFrame(rows)) == expected
     datasets = pytest.importorskip("datasets")
-    assert load_pairs(datasets.Dataset.from_list([pair.to_json() for pair in expected])) == expected
+    assert read_pairs(datasets.Dataset.from_list([pair.to_json() for pair in expected])) == expected
     with pytest.raises(DataError, match=r"the given rows: 2 faults") as caught:
-        load_pairs([rows[0], row(axis=""), "no row"])
+        read_pairs([rows[0], row(axis=""), "no row"])
     assert [fault[:7] for fault in caught.value.faults] == ["row 2: ", "row 3: "]
-    [pair] = load_pairs(pandas.DataFrame([row(meta={"x": 0.123456789012345})]))
+    [pair] = read_pairs(pandas.DataFrame([row(meta={"x": 0.123456789012345})]))
     assert pair.meta == {"x": 0.123456789012345}
     with pytest.raises(DataError, match="must be unique"):
-        load_pairs(pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"]))
+        read_pairs(pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"]))
     with pytest.raises(DataError, match=r"row 1: `meta` must hold JSON values: .*date"):
-        load_pairs([row(meta={"day": date(2026, 1, 1)})])
+        read_pairs([row(meta={"day": date(2026, 1, 1)})])
     with pytest.raises(DataError, match="found a dict of train: give one split"):
-        load_pairs({"train": rows})
+        read_pairs({"train": rows})
 
 
 @pytest.mark.parametrize(
@@ -255,27 +255,27 @@ def test_pairs_from_data_in_python(tmp_path: Path):
 )
 def test_hostile_lines_are_faults(tmp_path: Path, line: str, fault: str):
     with pytest.raises(DataError, match="1 fault") as caught:
-        load_pairs(write(tmp_path / "p.jsonl", row(), line))
+        read_pairs(write(tmp_path / "p.jsonl", row(), line))
     assert f"p.jsonl:2: {fault}" in str(caught.value)
 
 
 def test_no_file_an_empty_file_and_a_file_that_is_not_text(tmp_path: Path):
     with pytest.raises(DataError, match="No pair file at"):
-        load_pairs(tmp_path / "absent.jsonl")
+        read_pairs(tmp_path / "absent.jsonl")
     with pytest.raises(DataError, match="holds no pairs"):
-        load_pairs(write(tmp_path / "empty.jsonl", "", "  "))
+        read_pairs(write(tmp_path / "empty.jsonl", "", "  "))
     (tmp_path / "latin.jsonl").write_bytes('{"id": "é"}'.encode("latin-1"))
     with pytest.raises(DataError, match="not UTF-8"):
-        load_pairs(tmp_path / "latin.jsonl")
+        read_pairs(tmp_path / "latin.jsonl")
 
 
 def test_a_file_with_a_byte_order_mark_or_windows_line_ends_is_read(tmp_path: Path):
     """Editors on Windows end lines with CR LF, which JSON counts as white space."""
     path = tmp_path / "p.jsonl"
     path.write_bytes((json.dumps(row()) + "\r\n" + json.dumps(row(id="b")) + "\r\n").encode())
-    assert [p.id for p in load_pairs(path)] == ["a", "b"]
+    assert [p.id for p in read_pairs(path)] == ["a", "b"]
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row()).encode())
-    assert [p.id for p in load_pairs(path)] == ["a"]
+    assert [p.id for p in read_pairs(path)] == ["a"]
 
 
 def test_pairs_from_a_dataset_folder(tmp_path: Path):
@@ -285,7 +285,7 @@ def test_pairs_from_a_dataset_folder(tmp_path: Path):
     data.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": data, "other": data.select([1])}).save_to_disk(str(tmp_path / "two"))
     for source, split, ids in (("one", "train", ["a", "b"]), ("two", "train", ["a", "b"]), ("two", "other", ["b"])):
-        pairs = load_pairs(tmp_path / source, split=split)
+        pairs = read_pairs(tmp_path / source, split=split)
         assert [p.id for p in pairs] == ids
         assert pairs[-1].prompt[1]["content"] is None
         assert pairs[0].meta == {"answer": "yes"}
@@ -295,10 +295,10 @@ def test_faults_in_a_dataset_folder_name_the_row(tmp_path: Path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list([row(), row(id="b", axis="")]).remove_columns("meta").save_to_disk(str(tmp_path / "d"))
     with pytest.raises(DataError) as caught:
-        load_pairs(tmp_path / "d")
+        read_pairs(tmp_path / "d")
     assert caught.value.faults[0].startswith(f"{tmp_path / 'd'} row 2: `axis`")
     with pytest.raises(DataError, match="Cannot read split"):
-        load_pairs(tmp_path)
+        read_pairs(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, con
         return [row()]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert [pair.id for pair in load_pairs(source)] == ["a"]
+    assert [pair.id for pair in read_pairs(source)] == ["a"]
     assert asked == [(("owner/name", config), {"split": split, "revision": revision})]
 
 
@@ -333,4 +333,4 @@ def test_what_datasets_cannot_read_is_a_data_error(monkeypatch, kind: str):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(DataError, match="Cannot read split 'train' of the dataset hf:owner/name: Dataset scripts"):
-        load_pairs("hf:owner/name")
+        read_pairs("hf:owner/name")

@@ -10,7 +10,7 @@ import pytest
 
 from opct.data.behaviors import load_behaviors
 from opct.data.builders.pairs import build_pairs
-from opct.data.pairs import load_pairs
+from opct.data.pairs import read_pairs
 from opct.data.questions import load_questions
 from opct.data.tables import read_rows
 from opct.errors import DataError
@@ -109,7 +109,7 @@ def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):
         {"prompt": user, "teacher_prompt": user, "id": "c", "meta": {}},
     ]
     datasets.Dataset.from_list(pairs).to_parquet(tmp_path / "pairs.parquet")
-    assert load_pairs(tmp_path / "pairs.parquet") == load_pairs(pairs)
+    assert read_pairs(tmp_path / "pairs.parquet") == read_pairs(pairs)
     questions = [
         {"question": "R?", "answer": {"value": "x", "aliases": ["z"]}, "wrong": ["y"], "context": "C", "topic": "t"},
         {"question": "Q?", "answer": {"value": "x"}, "wrong": ["y"]},

@@ -10,7 +10,7 @@ import pytest
 
 import opct
 from opct.data.duplicates import read_trained_texts, trained_texts
-from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
+from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from opct.errors import DivergenceError, RunError
 from opct.methods import offline
 from opct.methods.act import ACT
@@ -130,7 +130,7 @@ def test_the_manifest_names_the_texts_that_were_trained_on(make_config, own_pair
     visited = {row["pair_id"] for row in read_jsonl(run.rollouts_path(1))}
     assert len(visited) == 4
     found = read_trained_texts(run)
-    assert found == trained_texts(pair for pair in load_pairs(own_pairs[0]) if pair.id in visited)
+    assert found == trained_texts(pair for pair in read_pairs(own_pairs[0]) if pair.id in visited)
     assert len(found.behaviors) == sum(id_.startswith("j/") for id_ in visited)
 
 
@@ -155,13 +155,13 @@ def interrupted(*_) -> None:
 
 def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_config, own_pairs):
     """The run's config names `pairs.jsonl` in its folder, which may move; other pairs are refused, the copy is kept."""
-    rows = [pair.to_json() for pair in load_pairs(own_pairs[0])]
+    rows = [pair.to_json() for pair in read_pairs(own_pairs[0])]
     data = {"pairs": ["nowhere.jsonl"], "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
     config = make_config(max_steps=1, data=data)
     opct.train(config, pairs=rows)
     run = RunDir(config.output_dir)
     assert opct.load_config(run.config_path).data.pairs == [str(run.pairs_path)]
-    assert load_pairs(run.pairs_path) == load_pairs(own_pairs[0])
+    assert read_pairs(run.pairs_path) == read_pairs(own_pairs[0])
     with pytest.raises(RunError, match="the pairs changed"):
         opct.train(config, pairs=rows[1:], resume=True)
     moved = RunDir(run.path.rename(run.path.with_name("moved")))
@@ -171,7 +171,7 @@ def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_con
     with pytest.raises(KeyboardInterrupt):
         train(kept, overwrite=True, check_teacher=interrupted)
     assert opct.train(kept, overwrite=True).step == 2  # from the copy, the only one
-    assert load_pairs(moved.pairs_path) == load_pairs(own_pairs[0])
+    assert read_pairs(moved.pairs_path) == read_pairs(own_pairs[0])
     opct.train(opct.load_config(moved.config_path, [f"data.pairs=[{own_pairs[0]}]"]), overwrite=True)
     assert not moved.pairs_path.exists()
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from opct.data import pairs as pair_files
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.context import CONTEXT, builtin_context
-from opct.data.pairs import BUILTIN, SYCOPHANCY, ContrastivePair
+from opct.data.pairs import BUILTIN, SYCOPHANCY, ContrastivePair, MetaFaults, read_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS
 from opct.data.perturb.sycophancy import clean_prompt
@@ -34,12 +33,16 @@ CLEAN = "clean"
 BUILTIN_NAMES = (*SYCOPHANCY_SETS, *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms", "context")
 
 
-def load_pairs(source: Source, *, split: str = "train", **checks: Any) -> list[ContrastivePair]:
-    """Pairs of `builtin:` and the name of an embedded set, or of any source that `opct.data.pairs.load_pairs` takes.
+def load_pairs(source: Source, *, split: str = "train", meta_faults: MetaFaults | None = None) -> list[ContrastivePair]:
+    """The pairs of an embedded set, or every pair, read and checked, of a file, a data set, or rows in Python.
 
     Args:
+        source: `builtin:` and the name of an embedded set (see `builtin_pairs`); or the path of a JSONL, Parquet or CSV
+            file, or of a folder saved by `datasets`; or `hf:` and a dataset id on the Hugging Face hub, optionally with
+            `:` and a split (or `config/split`), and `@` and a commit, tag or branch; or a list of dicts or
+            `ContrastivePair`s, a pandas DataFrame, a `datasets.Dataset`.
         split: the split to read if the source is an embedded set, or a dataset with several.
-        checks: further checks of a source that is not embedded, as there.
+        meta_faults: further checks of a source that is not embedded.
 
     Raises:
         DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
@@ -47,7 +50,7 @@ def load_pairs(source: Source, *, split: str = "train", **checks: Any) -> list[C
     """
     if isinstance(source, str) and source.startswith(BUILTIN):
         return builtin_pairs(source, cast(Split, split))
-    return pair_files.load_pairs(source, split=split, **checks)
+    return read_pairs(source, split=split, meta_faults=meta_faults)
 
 
 def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_question: int = 2) -> list[ContrastivePair]:

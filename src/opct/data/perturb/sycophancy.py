@@ -16,12 +16,12 @@ from opct.data.pairs import SYCOPHANCY, Prompt, user_prompt
 from opct.data.perturb import sycophancy_templates as templates
 from opct.data.perturb.families import Family, by_name
 from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
-from opct.data.questions import Question, overlaps
+from opct.data.questions import MAX_OPTIONS, Question, overlaps
+from opct.data.tables import LETTERS
 from opct.errors import DataError
 
 AXIS = SYCOPHANCY
-LETTERS = "ABCDEFGHIJ"
-NUMBERS = tuple(str(number) for number in range(1, len(LETTERS) + 1))
+NUMBERS = tuple(str(number) for number in range(1, MAX_OPTIONS + 1))
 
 
 @dataclass(frozen=True)
