@@ -187,17 +187,17 @@ def _expected(item: Any, name: Name, known: Sequence[str], model_class: type[Bas
     if kind == "union_tag_invalid":
         options = re.findall(r"'([^']*)'", context["expected_tags"])
         tag = context["discriminator"].strip("'")
-        return f"{tag}: one of {', '.join(options)}{_nearest(context['tag'], options)}"
+        return f"{tag}: one of {', '.join(options)}{_meant(context['tag'], options)}"
     text = re.sub(r"^(Input|List|String) should (be|have) ", "", item["msg"])
     text = text.replace("a valid array", "a list").replace("a valid ", "a ").replace("a integer", "an integer")
     if kind == "list_type" and isinstance(given, str):
         return f"{text}, such as [{given}]"
     if kind == "literal_error":
-        return text + _nearest(str(given), re.findall(r"'([^']*)'", context["expected"]))
+        return text + _meant(str(given), re.findall(r"'([^']*)'", context["expected"]))
     return text
 
 
-def _nearest(word: str, options: Iterable[str]) -> str:
+def _meant(word: str, options: Iterable[str]) -> str:
     near = difflib.get_close_matches(OTHER_VALUES.get(word.lower(), word), list(options), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -56,6 +56,12 @@ def test_a_suite_that_was_measured_with_other_settings_is_marked():
     assert "s, held_out (earlier settings)" in shown(EvalResult(Path("runs/x"), found))
 
 
+def test_few_clusters_are_named_as_what_they_are():
+    found = results()
+    found["rows"] = [ROW | COUNTS | {"axis": "jailbreak", "metric": "attack_success_rate", "group": "held_out"}]
+    assert "note: 7 behaviours of s can decide" in shown(EvalResult(Path("runs/x"), found))
+
+
 def test_a_result_as_tables():
     """In 80 columns. Groups of families are for the report; what was not measured is a dash, not a zero."""
     result = EvalResult(Path("runs/x"), results("opct"), {"pkg/a": [summary("capital"), summary("river")]})
