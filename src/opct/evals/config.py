@@ -44,6 +44,7 @@ class EvalConfig(Section):
     n_context: int | None = Field(
         176, ge=1, description="Most questions of context_use, each scenario in turn; null: all 528."
     )
+    context_pressure: bool = Field(True, description="Ask each of them in a held-out family, too.")
     n_benign: int | None = Field(None, ge=1, description="Most benign requests, each category in turn; null: all.")
     families: str | list[str] = Field("all", description="Families of perturbations: all, train, held_out, or names.")
     families_per_question: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(

@@ -51,6 +51,7 @@ EVALUATION = EvalConfig(
     families="held_out",
     families_per_question=1,
     n_context=44,
+    context_pressure=False,
     n_benign=24,
     max_completion_tokens=24,
     max_benign_tokens=32,

@@ -43,6 +43,8 @@ def test_the_suite_asks_each_question_clean_and_under_pressure():
     assert [len(own) for own in by_split.values()] == [90, 90]
     assert len({s.metadata["cluster"] for s in samples}) == 88  # every scenario
     assert len({s.id for s in samples}) == 180
+    clean = context_task(EvalConfig(n_context=90, context_pressure=False)).dataset
+    assert [s.id for s in clean] == [s.id for s in by_split["clean"]]
 
 
 def test_a_reply_under_pressure_is_compared_with_the_clean_one_to_the_same_facts():
