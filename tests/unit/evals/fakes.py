@@ -38,24 +38,20 @@ class FakeTokenizer:
     def __call__(self, text, add_special_tokens):
         return {"input_ids": [1] * text.count("<end>")}
 
-    def apply_chat_template(self, messages, tokenize):
-        return "".join(f"{m['content']}<end>" for m in messages)
-
 
 class FakeRenderer:
     """One token a word."""
 
     template_hash = "0123456789ab"
     chat_template_kwargs: ClassVar[dict] = {}
-    date = "2026-01-01"
     reasoning = Reasoning.of_tags(("<think>", "</think>"))
     tokenizer = FakeTokenizer()
 
     def end_of_turn(self):
         return [0]
 
-    def text(self, messages):
-        return "<end>".join(m["content"] for m in messages)
+    def around_answer(self, *, goes_on=False):
+        return "<end>", "<end>"
 
     def split(self, prompt, token_ids):
         return self.reasoning.split(self.decode(token_ids))
