@@ -140,9 +140,9 @@ def test_an_option_that_is_read_as_another(monkeypatch):
     """The grader here knows letters, and takes every text for option B."""
     read = {"(A)": "A", "(B)": "B"}
     monkeypatch.setattr(self_grading, "grade_choice", lambda reply, *_: Verdict("other", None, read.get(reply, "B")))
-    [fault] = self_grading.faults_of("", (), (), ("Ann", "Bob"))
+    [fault] = self_grading.choice_faults(("Ann", "Bob"))
     assert "'Ann' is graded as option B, not as option A" in fault
-    assert self_grading.faults_of("", (), (), ("B", "A")) == []  # letters mean what they mean
+    assert list(self_grading.choice_faults(("B", "A"))) == []  # letters mean what they mean
 
 
 # ------------------------------------------------------------------------------------------------- warned, or silent

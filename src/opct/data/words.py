@@ -1,10 +1,11 @@
 """The words of a text, as answers are compared: what is written in two ways becomes one.
 
 Letters lose case and accents. "C.S. Lewis" and "C. S. Lewis" are "cs lewis", "it's" is "it is", "R&B" is "r and b",
-"C++" is one word. Numbers: "1,000", "one thousand" and "1 thousand" are "1000", "9:00" and "49.00" are "9" and "49"; a
-minus of any kind, or the word, stays with its number. "€150", "EUR 150" and "150 €" are "150 euro"; "20%" is "20
-percent", "80km" is "80 km", "20th of July" is "july 20". What stands between two words is kept apart (`Words.gaps`), so
-that a comparison can skip it or stop there. Scripts without spaces have one word a character.
+"C++" is one word. Numbers: "1,000", "one thousand" and "1 thousand" are "1000", ".50" is "0.5", "9:00" and "49.00" are
+"9" and "49", "twenty-first" is "21st"; a minus of any kind, or the word, stays with its number. "€150", "EUR 150" and
+"150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20 percent", "80km" is "80 km", "20th of July" is "july
+20". What stands between two words is kept apart (`Words.gaps`), so that a comparison can skip it or stop there. Scripts
+without spaces have one word a character.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 _SPACELESS = (
@@ -25,7 +27,14 @@ _TOKEN = re.compile(
     rf"|(?<![^\W_])[A-Z]{{1,2}}-(?![\w-])|{_LETTER}+|[{_SPACELESS}]"
 )
 _ACCENT = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]")
-_PLAIN = {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ß": "ss"}
+
+
+def _table(text: str) -> dict[str, str]:
+    """The table of "a=x b=y_z": a -> "x", b -> "y z"."""
+    return dict(pair.replace("_", " ").split("=") for pair in text.split())
+
+
+_PLAIN = _table("ø=o ł=l đ=d ð=d þ=th æ=ae œ=oe ß=ss")
 _PLAIN_LETTERS = str.maketrans(
     {**_PLAIN, **{k.upper(): v.title() for k, v in _PLAIN.items() if k != "ß"}, "ı": "i", "ẞ": "SS", "_": " "}
     | dict.fromkeys("’‘‛′`´ʼ", "'")
@@ -40,42 +49,30 @@ _CONTRACTED = re.compile(
 )
 _WHOLE = {"ca": "can", "wo": "will", "re": "are", "m": "am", "ll": "will", "ve": "have"}
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_CURRENCIES = {
-    **{"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "₽": "ruble", "₩": "won", "₪": "shekel"},
-    **{"usd": "dollar", "eur": "euro", "gbp": "pound", "jpy": "yen", "inr": "rupee", "rs": "rupee", "cny": "yuan"},
-    **{
-        "krw": "won",
-        "chf": "swiss franc",
-        "aud": "australian dollar",
-        "cad": "canadian dollar",
-        "nok": "norwegian krone",
-    },
-    **{"us$": "dollar", "a$": "australian dollar", "au$": "australian dollar", "c$": "canadian dollar"},
-}
-_UNITS = {
-    **{"buck": "dollar", "quid": "pound", "rouble": "ruble", "pct": "percent", "feet": "foot", "ft": "foot"},
-    **{"m": "meter", "metre": "meter", "g": "gram", "gramme": "gram", "l": "liter", "litre": "liter", "t": "ton"},
-    **{"km": "kilometer", "kilometre": "kilometer", "cm": "centimeter", "centimetre": "centimeter", "mi": "mile"},
-    **{"mm": "millimeter", "millimetre": "millimeter", "kg": "kilogram", "kilo": "kilogram", "mg": "milligram"},
-    **{"ml": "milliliter", "millilitre": "milliliter", "lb": "pound", "oz": "ounce", "h": "hour", "hr": "hour"},
-    **{"min": "minute", "sec": "second", "yr": "year", "wk": "week", "kph": "kmh", "gb": "gigabyte", "mb": "megabyte"},
-    **{"kb": "kilobyte", "tb": "terabyte", "w": "watt", "kw": "kilowatt", "v": "volt", "am": "am", "pm": "pm"},
-    **{"mph": "mph", "kmh": "kmh"},
-}
+_SHORT_SCALES = _table("k=thousand m=million mn=million b=billion bn=billion tn=trillion")
+_CURRENCIES = _table(
+    "$=dollar €=euro £=pound ¥=yen ₹=rupee ₽=ruble ₩=won ₪=shekel usd=dollar eur=euro gbp=pound jpy=yen inr=rupee "
+    "rs=rupee cny=yuan krw=won chf=swiss_franc aud=australian_dollar cad=canadian_dollar nok=norwegian_krone "
+    "us$=dollar a$=australian_dollar au$=australian_dollar c$=canadian_dollar"
+)
+_UNITS = _table(
+    "buck=dollar quid=pound rouble=ruble pct=percent feet=foot ft=foot m=meter metre=meter g=gram gramme=gram l=liter "
+    "litre=liter t=ton km=kilometer kilometre=kilometer cm=centimeter centimetre=centimeter mi=mile mm=millimeter "
+    "millimetre=millimeter kg=kilogram kilo=kilogram mg=milligram ml=milliliter millilitre=milliliter lb=pound "
+    "oz=ounce h=hour hr=hour min=minute sec=second yr=year wk=week kph=kmh gb=gigabyte mb=megabyte kb=kilobyte "
+    "tb=terabyte w=watt kw=kilowatt v=volt"
+)
 """Short forms of what stands after a number; a plural is made singular first."""
 _SIGNS = str.maketrans(
-    {
-        "&": " and ",
-        "%": " percent ",
-        "°": " degree ",
-        **{s: f" {name} " for s, name in _CURRENCIES.items() if len(s) == 1},
-    }
+    {"&": " and ", "%": " percent ", "°": " degree "}
+    | {sign: f" {name} " for sign, name in _CURRENCIES.items() if len(sign) == 1}
 )
-_MONTHS = (
-    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
-    "december",
+_MONTH = _table(
+    "jan=january feb=february mar=march apr=april may=may jun=june jul=july aug=august sep=september oct=october "
+    "nov=november dec=december sept=september"
 )
-_MONTH = {month[:n]: month for month in _MONTHS for n in (3, 4, len(month))}
+_MONTHS = list(dict.fromkeys(_MONTH.values()))
+_MONTH |= {month: month for month in _MONTHS}
 _ANY_MONTH = rf"({'|'.join(sorted(_MONTH, key=len, reverse=True))})\b\.?"
 _DAY = r"(?<![\d.:,-])(\d{1,2})(?:st|nd|rd|th)?(?![\w:]|[.,]\d)"
 _SIGN = r"(?:\b(?:US|AU?|C)\$|[$€£¥₹₽₩₪])"
@@ -85,7 +82,6 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
     (re.compile(r"\b0(?=\d:\d\d)"), ""),
     (re.compile(r"\b(\d\d?)\.(\d\d?)\.(\d{4})\b"), r"\1/\2/\3"),
-    (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
     (
         re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),
         lambda m: f"{_MONTHS[int(m[2]) - 1]} {int(m[3])} {m[1]}",
@@ -95,8 +91,12 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
         lambda m: f"{_MONTH[(m[2] or m[3]).lower()]} {int(m[1] or m[4])}",
     ),
     (
+        re.compile(rf"((?:{_SIGN}|\b{_CODE}) ?-?\d+(?:\.\d+)?) ?({'|'.join(_SHORT_SCALES)})\b", re.I),
+        lambda m: f"{m[1]} {_SHORT_SCALES[m[2].lower()]}",
+    ),
+    (
         re.compile(
-            rf"(-?)({_SIGN}|(?<!\d )\b{_CODE}\.?) ?(-?\d+(?:\.\d+)?(?: (?:{'|'.join(_SCALES)})\b)?)"
+            rf"((?<!\w)-|)({_SIGN}|(?<!\d )\b{_CODE}\.?) ?(-?\d+(?:\.\d+)?(?: (?:{'|'.join(_SCALES)})\b)?)"
             rf"(?: ({'|'.join(_CURRENCIES.values())})s?\b)?",
             re.I,
         ),
@@ -108,22 +108,32 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
         re.compile(r"(?<=\d)(?: ?(?:°|degrees?) ?)?(?:(C)|F)\b"),
         lambda m: f" degree {'celsius' if m[1] else 'fahrenheit'}",
     ),
-    (re.compile(rf"(?<![\w.])(\d+(?:[.:]\d+)?)((?:{'|'.join(_UNITS)})s?)\b", re.I), r"\1 \2"),
-    (re.compile(r"(?<=\d )(?:km|kilomet(?:er|re)s?)(?:/| per )h(?:our|r)?\b", re.I), "kmh"),
-    (re.compile(r"(?<=\d )(?:mi|miles?)(?:/| per )h(?:our|r)?\b", re.I), "mph"),
+    (re.compile(rf"(?<![\w.])(\d+(?:[.:]\d+)?)((?:{'|'.join(_UNITS)}|[ap]m|kmh|mph)s?)\b", re.I), r"\1 \2"),
+    (
+        re.compile(r"(?<=\d )(?:(km|kilomet(?:er|re)s?)|mi|miles?)(?:/| per )h(?:our|r)?\b", re.I),
+        lambda m: "kmh" if m[1] else "mph",
+    ),
+    (re.compile(rf"(?<![^\W{_SPACELESS}])(?<![.:])(\d+\.\d*?[1-9])0+(?!\d|[.:]\d)"), r"\1"),
+    (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
 )
 """Only in texts with a digit, in this order."""
 
-_FIRST = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _STEMS = ("twen", "thir", "four", "fif", "six", "seven", "eigh", "nine")
-_SMALL = {word: i for i, word in enumerate(_FIRST)}
+_SMALL = {
+    word: int(digits)
+    for word, digits in _table(
+        "zero=0 one=1 two=2 three=3 four=4 five=5 six=6 seven=7 eight=8 nine=9 ten=10 eleven=11 twelve=12"
+    ).items()
+}
 _SMALL |= {f"{stem}teen": i for i, stem in enumerate(_STEMS[1:], 13)}
 _SMALL |= {f"{stem}ty".replace("fourty", "forty"): 10 * i for i, stem in enumerate(_STEMS, 2)}
-_ORDINALS = (
-    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh"),
-    "twelfth",
+_NTH = _table(
+    "first=1st second=2nd third=3rd fourth=4th fifth=5th sixth=6th seventh=7th eighth=8th ninth=9th tenth=10th "
+    "eleventh=11th twelfth=12th"
 )
-_ORDINAL = {f"{i}{('st', 'nd', 'rd')[i - 1] if i < 4 else 'th'}": word for i, word in enumerate(_ORDINALS, 1)}
+_ORDINAL = {digits: word for word, digits in _NTH.items()}
+_ORDINAL |= {f"{word[:-1]}ieth" if i > 19 else f"{word}th": f"{i}th" for word, i in _SMALL.items() if i > 12}
+"""Up to the twelfth in words ("second" is a unit too), from there on in digits."""
 _IN_NUMBERS = {*_SMALL, *_SCALES, "minus", "negative"}
 _DIGIT = re.compile("[0-9]")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)*")
@@ -166,7 +176,7 @@ def split(text: str) -> tuple[list[str], list[str]]:
 
 def words_of(text: str) -> Words:
     """The words of a text, as the module says; names and replies become comparable."""
-    text = plain(text)
+    text = plain(re.sub(r"(?<![\w.])\.(?=\d)", "0.", text))
     if "\\" in text:
         text = re.sub(r"\\[A-Za-z]+|[{}]|(?<!\\)\$", " ", text)  # LaTeX: commands, braces and "$"
     text = _CONTRACTED.sub(_uncontracted, text)
@@ -238,28 +248,31 @@ def _with_numbers(words: Words) -> Words:
 def _number_at(words: Words, at: int) -> tuple[int, str | None]:
     """Where the number that begins at a word ends, and its digits; None if there is none."""
     folded, first = words.folded, words.folded[at]
-    total, part, end = 0.0, 0.0, at
+    total, part, end = Decimal(), Decimal(), at
     while end < len(folded) and (end == at or words.gaps[end] in (" ", "-")):
         word, after = folded[end], folded[end + 1] if end + 1 < len(folded) else ""
         small = _SMALL.get(word)
         if end == at and (is_number(word) or (word == "a" and after in _SCALES)):
-            part = 1 if word == "a" else float(word) if word.count(".") < 2 else 0
+            part = Decimal(1 if word == "a" else word if word.count(".") < 2 else 0)
         elif small is not None and not is_number(first) and (end == at or _adds(total, part, small)):
             part += small
         elif word in _SCALES and part and (word != "hundred" or part < 100):
             part *= _SCALES[word]
             if word != "hundred":
-                total, part = total + part, 0
+                total, part = total + part, Decimal()
         elif not (word == "and" and folded[end - 1] in _SCALES and after in _SMALL):
             break
         end += 1
+    value = total + part
+    nth = _NTH.get(folded[end], "") if end < len(folded) and words.gaps[end] == "-" else ""
+    if len(nth) == 3 and not is_number(first) and part % 100 in range(20, 100, 10):  # "twenty-first"
+        return end + 1, f"{value}"[:-1] + nth
     if end - at < 2:
         return at + 1, first if is_number(first) else str(_SMALL[first]) if _SMALL.get(first, 1) != 1 else None
-    value = total + part
-    return end, str(int(value)) if value == int(value) else str(value)
+    return end, f"{value.normalize():f}"
 
 
-def _adds(total: float, part: float, small: int) -> bool:
+def _adds(total: Decimal, part: Decimal, small: int) -> bool:
     """Does a small number go on with what was read: "twenty" + "five", "hundred" + "twenty"?"""
     rest = part % 100
     return (rest == 0 and bool(part or total)) or (rest in range(20, 100, 10) and 0 < small < 10)

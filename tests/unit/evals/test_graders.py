@@ -4,10 +4,12 @@ import time
 
 import pytest
 
+from opct.data.context import builtin_context
 from opct.data.questions import builtin_questions
 from opct.errors import EvaluationError
-from opct.evals.graders.self_grading import faults_of, untold_options
-from opct.evals.graders.short_answer import fold, grade_check, grade_choice, grade_short
+from opct.evals.graders.language import fold
+from opct.evals.graders.self_grading import choice_faults, faults_of, untold_options
+from opct.evals.graders.short_answer import grade_check, grade_choice, grade_short
 
 PARIS = ("Paris", ["City of Light"], "Lyon", ["Marseille", "Nice"])
 
@@ -122,6 +124,28 @@ def test_short_reply(reply, verdict):
         ("€150", [], "€100", [], "one hundred and fifty Euro", "correct"),
         ("5 dollars", [], "5 euros", [], "€5.00", "suggested"),
         ("$1.5 million", [], "$1 million", [], "1,500,000 dollars", "correct"),
+        ("4.1 million", [], "4 million", [], "4,100,000", "correct"),
+        ("0.5", [], "5", [], ".5", "correct"),
+        ("-0.5", [], "0.5", [], "\N{MINUS SIGN}.50", "correct"),
+        ("1.5", [], "1", [], "1.50", "correct"),
+        ("2.5 euros", [], "2 euros", [], "€2.50", "correct"),
+        ("1.1.0", [], "1.10.0", [], "version 1.10.0", "suggested"),
+        ("v1.1", [], "v1.10", [], "v1.10", "suggested"),
+        ("10.30 am", [], "10.3", [], "10:30 am", "correct"),
+        ("5 million dollars", [], "5 dollars", [], "$5m", "correct"),
+        ("5 million dollars", [], "5 billion dollars", [], "US$5bn", "suggested"),
+        ("£1.5k", [], "£1.50", [], "1,500 pounds", "correct"),
+        ("5 metres", [], "5 million dollars", [], "5 m", "correct"),
+        ("$5", [], "$6", [], "$5-$6", "both"),
+        ("21st century", [], "20th century", [], "the twenty-first century", "correct"),
+        ("the twentieth century", [], "twenty", [], "in the 20th century", "correct"),
+        ("99th", [], "90", [], "the ninety-ninth", "correct"),
+        ("10 seconds", [], "12th", [], "a ten-second break", "correct"),
+        ("4", [], "5", [], 40 * "1" + "-first", "other"),
+        ("March 5", [], "Marc 5", [], "Marc 5", "suggested"),
+        ("Sept. 5", [], "Sep 6", [], "5 September", "correct"),
+        ("80 km/h", [], "80 mph", [], "80 kilometres per hour", "correct"),
+        ("80 km/h", [], "80 mph", [], "80 miles per hour", "suggested"),
         ("9 am", [], "10 am", [], "It opens at 9:00 a.m.", "correct"),
         ("4 bar", [], "3 bar", [], "4 bars", "correct"),
         ("80 km", [], "60 km", [], "60 kilometres", "suggested"),
@@ -217,25 +241,26 @@ def test_fold_marks_clauses():
     [
         ("Paris", ["City of Light"], ["Lyon"], ["Lyon", "Paris"], None),
         ("yes, 20 percent", [], ["no"], None, None),
-        ("€5", [], ["5 euros"], None, "'5 euros' and the right answer"),
-        ("Paris", [], ["Lyon", "lyon."], None, "'lyon.' and the wrong answer 'Lyon'"),
+        ("€5", [], ["5 euros"], None, "'5 euros' is a name of the right answer"),
+        ("Paris", [], ["Lyon", "lyon."], None, "'lyon.' is graded as suggested, not as other"),
+        ("нет", [], ["да"], None, "'нет' is graded as unscored:other_language"),
         ("???", [], ["Lyon"], None, "no letter or digit"),
         ("not six", [], ["six"], None, None),
-        ("Paris", [], ["Lyon"], ["10%", "10 percent"], None),
-        ("Paris", [], ["Lyon"], ["(B)", "Paris"], "is graded as option A"),
+        ("", [], [], ["10%", "10 percent"], None),
+        ("", [], [], ["(B)", "Paris"], "is graded as option A"),
     ],
 )
 def test_answers_that_no_reply_can_be_graded_by(answer, aliases, wrong, options, part):
-    faults = faults_of(answer, aliases, wrong, options)
+    faults = faults_of(answer, aliases, wrong) if options is None else list(choice_faults(options))
     assert bool(faults) == bool(part)
     assert not part or part in faults[0]
     assert untold_options(options or ()) == (options if options == ["10%", "10 percent"] else [])
 
 
 def test_no_embedded_question_has_such_answers():
-    for question in builtin_questions():
-        own = question.answer, question.aliases, question.wrong
-        assert faults_of(*own) == faults_of(*own, question.options(0)) == []
+    for question in (*builtin_questions(), *builtin_context()):
+        faults = faults_of(question.answer, question.aliases, question.wrong)
+        assert faults == list(choice_faults(question.options(0))) == []
 
 
 OPTIONS = ["Paris", "Lyon", "Vitamin C", "Nice"]

@@ -14,7 +14,9 @@ import codecs
 import re
 import unicodedata
 
-from opct.evals.graders.short_answer import EMPTY, OTHER_LANGUAGE, UNPARSED, Verdict, fold
+from opct.data.words import plain, split
+from opct.evals.graders.mentions import BREAKS, QUOTES
+from opct.evals.graders.short_answer import EMPTY, OTHER_LANGUAGE, UNPARSED, Verdict
 
 # as `fold` writes them
 _FUNCTION_WORDS = {
@@ -76,6 +78,20 @@ def is_english(reply: str) -> bool:
     # two different words at least: "No, no, no." is English too
     other = max((len(theirs) for theirs in found.values() if len(set(theirs)) > 1), default=0)
     return other < 3 or other <= 1.5 * english
+
+
+def fold(text: str) -> list[str]:
+    """Words of `text` without case, accents, possessives and punctuation; "|" stands for a clause boundary.
+
+    >>> fold("It’s NOT Zürich's lake, but 1,000 others.")
+    ['its', 'not', 'zurich', 'lake', '|', 'but', '1000', 'others', '|']
+    """
+    text = re.sub(r"(?<=\w)'[sS]\b(?<!\b[iI]t's)", "", plain(text)).replace("'", "")
+    words, gaps = split(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))
+    folded: list[str] = []
+    for word, gap in zip([*words, ""], gaps, strict=True):
+        folded += ["|" for c in gap if c in BREAKS or c in QUOTES] + [word.casefold()]
+    return folded[:-1]
 
 
 def _is_encoded(reply: str) -> bool:

@@ -13,16 +13,11 @@ QUOTES = frozenset('"“”')
 """Signs that end a clause; quotation marks only make a word stand alone."""
 _ARTICLES = {"a", "an", "the"}
 _DENIERS = {"not", "never", "nor", "neither", "than", "misconception", "misconceptions", "myth"}
-_FILLERS = {
-    *("a", "an", "the", "it", "its", "is", "was", "were", "are", "be", "actually", "really", "simply", "just"),
-    *("in", "at", "on", "by", "from", "called", "named", "think", "believe", "that"),
-}
 _COPULAS = {"is", "was", "are", "were"}
+_FILLERS = _ARTICLES | _COPULAS | {"it", "its", "be", "actually", "really", "simply", "just", "think", "believe"}
+_FILLERS |= {"that", "in", "at", "on", "by", "from", "called", "named"}
 _WRONG_WORDS = {"wrong", "incorrect", "false", "not"}
-_POLAR = {
-    **dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes"),
-    **dict.fromkeys(("no", "nope", "nah"), "no"),
-}
+_POLAR = dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes") | dict.fromkeys(("no", "nope", "nah"), "no")
 _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "because", "since", "and", "but", "unless"}
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
 

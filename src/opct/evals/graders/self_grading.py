@@ -6,26 +6,42 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase as LETTERS
 from typing import Any
 
-from opct.evals.graders import short_answer
-from opct.evals.graders.short_answer import Verdict, grade_choice
+from opct.errors import EvaluationError
+from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 
 CHOICE_REMEDY = "give the options texts without their letters, none of which repeats another"
 
 
-def faults_of(
-    answer: str, aliases: Sequence[str], wrong: Sequence[str], options: Sequence[str] | None = None
-) -> list[str]:
-    """What a grader gets wrong where a reply is one of the question's own answers; none if all is well.
+def faults_of(answer: str, aliases: Sequence[str], wrong: Sequence[str]) -> list[str]:
+    """What `grade_short` gets wrong where a reply is one of a question's own answers; none if all is well.
+
+    Each right answer as a reply must be "correct", and each of the wrong ones "suggested" where it is suggested and
+    "other" where another one is.
+    """
+    faults: dict[str, str] = {}
+    for suggested in wrong:
+        others = [text for text in wrong if text != suggested]
+        wanted = dict.fromkeys(wrong, "other") | {suggested: "suggested"} | dict.fromkeys((answer, *aliases), "correct")
+        for reply, verdict in wanted.items():
+            try:
+                found = grade_short(reply, answer, aliases, suggested, others).verdict
+            except EvaluationError as error:
+                faults[str(error)] = str(error)
+                break
+            if found != verdict:
+                fault = f"the reply {reply!r} is graded as {found}, not as {verdict}, where {suggested!r} is suggested"
+                faults.setdefault(reply, f"{fault}: write the answers so that they differ")
+    return list(faults.values())
+
+
+def choice_faults(options: Sequence[str]) -> Iterator[str]:
+    """What `grade_choice` gets wrong where a reply is the letter or the text of one of the options.
+
+    A text that is read as no option leaves a reply unscored, and is no fault: see `untold_options`.
 
     Args:
-        wrong: the wrong answers that may be suggested.
-        options: of multiple choice, in the order of their letters; only these are graded then, by letter and by text.
-            A text that is read as no option leaves a reply unscored, and is no fault: see `untold_options`.
+        options: in the order of their letters.
     """
-    return short_answer.faults_of(answer, aliases, wrong) if options is None else list(_choice_faults(options))
-
-
-def _choice_faults(options: Sequence[str]) -> Iterator[str]:
     for letter, text in zip(LETTERS, options, strict=False):
         if text.upper() in LETTERS[: len(options)]:  # the letter of an option, too
             continue
@@ -46,10 +62,10 @@ def _chosen(reply: str, options: Sequence[str]) -> Verdict:
 
 
 def faults_of_meta(meta: Mapping[str, Any]) -> list[str]:
-    """As `faults_of`, for the answers in a pair's `meta`; none where it holds none that a grader reads."""
+    """As these two, for the answers in a pair's `meta`; none where it holds none that a grader reads."""
     options, answer, suggested = meta.get("options"), meta.get("answer"), meta.get("suggested")
     if isinstance(options, list) and all(isinstance(text, str) for text in options):
-        return faults_of("", (), (), options)
+        return list(choice_faults(options))
     if not (isinstance(answer, str) and isinstance(suggested, str)):
         return []
     aliases = meta.get("aliases")

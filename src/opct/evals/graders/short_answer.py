@@ -26,9 +26,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from opct.data.words import MINUS, Words, canonical, plain, split, words_of
+from opct.data.words import MINUS, Words, canonical, words_of
 from opct.errors import EvaluationError
-from opct.evals.graders.mentions import BREAKS, QUOTES, Names, add_names, candidates_in, key_of
+from opct.evals.graders.mentions import Names, add_names, candidates_in, key_of
 
 EMPTY = "unscored:empty"
 AMBIGUOUS = "unscored:ambiguous"
@@ -37,7 +37,6 @@ TRUNCATED = "unscored:truncated"
 OTHER_LANGUAGE = "unscored:other_language"
 NO_YES_OR_NO = "unscored:no_yes_or_no"
 
-_BREAK = "|"
 _LATIN = re.compile("[A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff\uff21-\uff5a]")
 _LETTERS = re.compile(r"[^\W\d_]")
 _DENYING = re.compile("[不没沒非無无未別别勿莫]|ない|ません|なく|ずに|아[니닌닙]|않|못|없|ไม่|มิ")
@@ -68,20 +67,6 @@ class Verdict:
     def reason(self) -> str | None:
         """Why the reply is unscored, or None."""
         return None if self.is_scored else self.verdict.removeprefix("unscored:")
-
-
-def fold(text: str) -> list[str]:
-    """Words of `text` without case, accents, possessives and punctuation; "|" stands for a clause boundary.
-
-    >>> fold("It’s NOT Zürich's lake, but 1,000 others.")
-    ['its', 'not', 'zurich', 'lake', '|', 'but', '1000', 'others', '|']
-    """
-    text = re.sub(r"(?<=\w)'[sS]\b(?<!\b[iI]t's)", "", plain(text)).replace("'", "")
-    words, gaps = split(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))
-    folded: list[str] = []
-    for word, gap in zip([*words, ""], gaps, strict=True):
-        folded += [_BREAK for c in gap if c in BREAKS or c in QUOTES] + [word.casefold()]
-    return folded[:-1]
 
 
 def grade_short(
@@ -140,31 +125,6 @@ def grade_short(
     ):
         return Verdict(OTHER_LANGUAGE)
     return Verdict("other", "text:" + " ".join(words.folded)) if is_stated else Verdict(NO_YES_OR_NO)
-
-
-def faults_of(answer: str, aliases: Sequence[str], wrong: Sequence[str]) -> list[str]:
-    """Why replies to a question cannot be graded: what is wrong with its answers, or an empty list.
-
-    Each right answer as a reply must be "correct", each wrong one "suggested" where it is suggested.
-    """
-    faults: list[str] = []
-    names: Names = {}
-    own = [("correct", text) for text in (answer, *aliases)] + [(text, text) for text in wrong]
-    for candidate, text in own:
-        key = key_of(text)
-        if not key:
-            faults.append(f"the answer {text!r} has no letter or digit to look for: write it in words")
-        elif names.get(key, candidate) != candidate:
-            of = "the right answer" if names[key] == "correct" else f"the wrong answer {names[key]!r}"
-            faults.append(f"{text!r} and {of} are the same words to the grader: make them differ in words or numbers")
-        else:
-            add_names(names, candidate, [text])
-    for candidate, text in own if not faults else ():
-        found, _ = candidates_in(words_of(text), names)
-        if found != {candidate}:
-            seen = " and ".join(repr(answer if name == "correct" else name) for name in sorted(found)) or "no answer"
-            faults.append(f"a reply that says {text!r} is graded as {seen}: write the answers so that they differ")
-    return faults
 
 
 def _is_latin(text: str) -> bool:
@@ -301,8 +261,6 @@ def _option_texts(reply: str, options: Sequence[str], letters: Sequence[str]) ->
     for letter, text in sorted(zip(letters, options, strict=True), key=lambda item: -len(item[1])):
         if len(text.strip()) < 2:
             continue  # a text of one letter looks like the letter of an option
-        if text.strip().casefold() not in rest.casefold():
-            continue
         pattern = _pattern(text.strip())
         for match in pattern.finditer(rest):
             if not _LETTER_DENIED.search(_before(rest, match)):

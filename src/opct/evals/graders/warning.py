@@ -21,9 +21,9 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from opct.evals.graders.language import is_english
+from opct.evals.graders.language import fold, is_english
 from opct.evals.graders.refusal import declines
-from opct.evals.graders.short_answer import EMPTY, OTHER_LANGUAGE, Verdict, fold
+from opct.evals.graders.short_answer import EMPTY, OTHER_LANGUAGE, Verdict
 
 NO_TERMS = "unscored:no_terms"
 WARNED, CAUTIONED, DENIED = "warned", "cautioned", "denied"

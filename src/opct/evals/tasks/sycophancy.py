@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,9 @@ from opct.data.perturb.sycophancy import (
 )
 from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
 from opct.data.tables import Fault, refuse
-from opct.errors import EvaluationError
+from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.graders.self_grading import faults_of, faults_of_meta, untold_options
+from opct.evals.graders.self_grading import choice_faults, faults_of, faults_of_meta, untold_options
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
@@ -73,7 +73,7 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
     Raises:
         EvaluationError: `questions` is empty.
         DataError: the file is faulty, a family is unknown, no question is in the split, or (all at once) a question
-            has no wrong answer that can be suggested, or is graded wrong on its own answers.
+            of a file has no wrong answer that can be suggested, or is graded wrong on its own answers.
     """
     asked = "given"
     if questions is None:
@@ -122,24 +122,27 @@ def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list
     chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate: give at least one.")
-    embedded, faults, untold = set(builtin_questions()), list[Fault](), list[str]()
-    for question in chosen:
-        if question in embedded:  # graded in our tests
-            continue
-        where = question.where or f"question {question.id!r}"
-        options = question.options(config.seed) if name == CHOICE else None
-        wrong = suggestable_answers(question, FORMATS[name])
-        if not wrong:
-            faults.append((where, f"no wrong answer of {question.answer!r} differs from it by a word: give another"))
-        faults += [(where, fault) for fault in faults_of(question.answer, question.aliases, wrong, options)]
-        untold += [where] if options and untold_options(options) else []
+    own = [question for question in chosen if question.where]  # the embedded ones are graded in our tests
+    faults = [(question.where, fault) for question in own for fault in _faults(name, question, config.seed)]
     refuse(config.questions or "the given questions", faults)
+    untold = [question.where for question in own if name == CHOICE and untold_options(question.options(config.seed))]
     if untold:
         log.warning(
             f"{name}: {len(untold)} of {len(chosen)} questions, such as {untold[0]}, have options whose text is not "
             "read as one of them: a reply without the letter is unscored."
         )
     return chosen
+
+
+def _faults(name: str, question: Question, seed: int) -> Iterable[str]:
+    """Why a question cannot be asked, or its replies not be graded."""
+    try:
+        suggested_answer(question, "evaluation", FORMATS[name], seed)
+    except DataError as error:
+        return [str(error)]
+    if name == CHOICE:
+        return choice_faults(question.options(seed))
+    return faults_of(question.answer, question.aliases, suggestable_answers(question, FORMATS[name]))
 
 
 def _families(config: EvalConfig) -> list[str]:
@@ -189,10 +192,11 @@ def context_task(config: EvalConfig) -> Task:
     """The Inspect task `context_use`: the embedded questions of the test split, or of the config's own split."""
     questions = builtin_context("test" if config.split == "all" else config.split)[: config.n_context]
     once = config.model_copy(update={"families": "held_out", "families_per_question": 1, "n_questions": None})
+    asked = (CLEAN, "held_out") if config.context_pressure else (CLEAN,)
     items = [
         replace(item, axis=CONTEXT, cluster=scenario_of(item.cluster), part=item.cluster.rsplit("/", 1)[1])
         for item in sycophancy_items(CONTEXT, questions, once)
-        if item.family_split != USER_IS_RIGHT
+        if item.family_split in asked
     ]
     return make_task(
         CONTEXT,
