@@ -202,7 +202,7 @@ def evaluate(
     assert progress is not None
     config = _eval_config(config, settings)
     with_suites = not tasks or "suites" in config.model_fields_set
-    task_options = _task_options(config, tasks) if tasks else {}
+    options = _task_options(config, tasks) if tasks else {}
     if isinstance(questions, str | Path):
         config, questions = config.model_copy(update={"questions": str(questions)}), None
     own = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
@@ -223,14 +223,7 @@ def evaluate(
     for task in tasks:
         measured = about_run(run, policy, about)
         result.tasks[task] = run_task(
-            policy,
-            task,
-            config,
-            progress=progress,
-            out_dir=result.out,
-            run=measured,
-            overwrite=overwrite,
-            **task_options,
+            policy, task, config, progress=progress, out_dir=result.out, run=measured, overwrite=overwrite, **options
         )
         with run.results_lock():
             for warning in set_aside_others(run, measured, ())[1]:

@@ -13,7 +13,7 @@ import torch
 
 from opct.config.schema import LoraSettings
 from opct.errors import LibraryErrors, ModelError
-from opct.models.from_run import read_adapter_config
+from opct.runs.io import read_json
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -276,6 +276,15 @@ def _how_to_adapt(names: set[str], fused: Mapping[str, str]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- an adapter's file
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """PEFT's settings of the adapter in a folder.
+
+    Raises:
+        ModelError: it is not a JSON object.
+    """
+    return read_json(folder / "adapter_config.json", hint="Fetch the adapter again.", error=ModelError)
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import Q4_MODEL, ModelConfig, TrainConfig
 from opct.errors import ModelError
+from opct.models.adapters import read_adapter_config
 from opct.models.gguf import smollm2_q4_path
 from opct.models.names import check_path
-from opct.runs.io import read_json
 from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
@@ -49,15 +49,6 @@ def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **se
         kept = trained.model.model_dump(include={"chat_template_kwargs", "quantization", "template_date"})
         own = {**adapter_base(folder), "adapter": path, **kept}
     return load(load_settings(ModelConfig, base={**own, **settings}))
-
-
-def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """PEFT's settings of the adapter in a folder.
-
-    Raises:
-        ModelError: it is not a JSON object.
-    """
-    return read_json(folder / "adapter_config.json", hint="Fetch the adapter again.", error=ModelError)
 
 
 def adapter_base(folder: Path) -> dict[str, Any]:

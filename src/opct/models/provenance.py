@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.config.schema import Q4_MODEL, ModelConfig
-from opct.models.from_run import read_adapter_config
+from opct.models.adapters import read_adapter_config
 from opct.models.gguf import WHEEL_SHA256, cached_commit
 from opct.runs.io import file_sha256
 

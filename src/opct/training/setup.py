@@ -19,8 +19,8 @@ from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
-from opct.models.adapters import coverage
-from opct.models.from_run import adapter_folder, adapter_now, read_adapter_config
+from opct.models.adapters import coverage, read_adapter_config
+from opct.models.from_run import adapter_folder, adapter_now
 from opct.models.fsdp import shard, wants_shards
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_renderer
 from opct.models.policy import Policy, context_length
