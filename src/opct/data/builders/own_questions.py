@@ -29,28 +29,29 @@ def own_question_pairs(questions: Sequence[Question], file: Sequence[str] = ()) 
 
 
 def own_question_settings(model: str, n_pairs: int, prompts_per_step: int) -> dict[str, Any]:
-    """Settings by dotted name, where they differ from the defaults.
+    """Settings by dotted name, where they differ from the defaults: `PASSES` passes over the pairs.
 
-    The default model has those that were measured with it: docs/results/own_questions.md. Another model has `PASSES`
-    passes over the pairs.
+    The default model has settings that were measured with it: docs/results/own_questions.md.
 
     Args:
         prompts_per_step: of another model.
     """
-    if model in (DEFAULT_MODEL, Q4_MODEL):
-        return {
-            "max_steps": 18,
-            "lora.target_modules": r".*layers\.(1[5-9]|2\d)\..*_proj",  # the last 15 of 30 layers
-            "rollout.max_completion_tokens": 12,
-            "optim.learning_rate": 1e-3,
-            "optim.lr_scheduler_type": "linear",
-            "optim.prompts_per_step": 16,
-        }
-    return few_pair_steps(n_pairs, prompts_per_step)
+    if model not in (DEFAULT_MODEL, Q4_MODEL):
+        return few_pair_steps(n_pairs, prompts_per_step)
+    return {
+        "max_steps": _steps(n_pairs, 16, fewest=18),
+        "lora.target_modules": r".*layers\.(1[5-9]|2\d)\..*_proj",  # the last 15 of 30 layers
+        "rollout.max_completion_tokens": 12,
+        "optim.learning_rate": 1e-3,
+        "optim.lr_scheduler_type": "linear",
+        "optim.prompts_per_step": 16,
+    }
 
 
 def few_pair_steps(n_pairs: int, prompts_per_step: int) -> dict[str, Any]:
     """`max_steps` where one pass over the pairs is too short to change much: `PASSES` of them; else nothing."""
-    fewest, most = STEPS
-    passes = n_pairs / prompts_per_step
-    return {} if passes >= most else {"max_steps": min(max(round(PASSES * passes), fewest), most)}
+    return {} if n_pairs >= STEPS[1] * prompts_per_step else {"max_steps": _steps(n_pairs, prompts_per_step)}
+
+
+def _steps(n_pairs: int, prompts_per_step: int, fewest: int = STEPS[0]) -> int:
+    return min(max(round(PASSES * n_pairs / prompts_per_step), fewest), STEPS[1])
