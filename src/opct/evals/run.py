@@ -272,6 +272,7 @@ def evaluate(
     progress = progress or NullProgress()
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
     label, kept, dropped, of_replies = measured["label"], None, list[str](), list[str]()
+    results: dict[str, Any] | None = None
     for task in tasks:
         earlier = None
         if resume:
@@ -310,9 +311,11 @@ def evaluate(
             own["warnings"] = [*dropped, *about.get("warnings", ()), *of_replies, *trained_on]
             keep_log(log, run.evals_dir, own)
             _remove_unfinished(run, task)
-            write_results(run)
-    with run.results_lock():  # a kill may have come between a log and the results
-        return write_results(run)
+            results = write_results(run)
+    if results is None:  # nothing was asked, but a kill may have come between a log and the results
+        with run.results_lock():
+            results = write_results(run)
+    return results
 
 
 def _unfinished_logs(run: RunDir) -> dict[Path, EvalLog]:

@@ -150,7 +150,8 @@ def _passed_by_text(model: Any, linear: dict[str, Any]) -> set[str]:
     weight = model.get_output_embeddings().weight
     if weight.is_meta:
         return {name for name in linear if name.startswith(_decoder_prefix(model))}
-    passed = {name for name in linear if _is_inside(name, _experts(model))}  # few tokens reach few of them
+    experts = _experts(model)
+    passed = {name for name in linear if _is_inside(name, experts)}  # few tokens reach few of them
     ids = torch.arange(4, device=weight.device)[None] % model.config.get_text_config().vocab_size
     with contextlib.ExitStack() as stack:
         for name, module in linear.items():
