@@ -128,9 +128,11 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[
     from opct.data.builders.own_questions import own_question_pairs
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
+    from opct.evals.graders.self_grading import refuse_questions
     from opct.evals.stats import FEW_CLUSTERS, decides
 
     known = load_questions(questions, named_columns(column))
+    refuse_questions(questions, known)
     asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
     pairs = own_question_pairs(known, file=(questions, *column))
     write_pairs(built, pairs)
