@@ -197,7 +197,7 @@ def _filled(value: Any) -> Any:
     if isinstance(value, RowFault):
         raise value
     if isinstance(value, Mapping):
-        kept = {"content"} if "role" in value else set()
+        kept = {"content"} if "role" in value else {"value"} if "from" in value else set()
         return {key: _filled(own) for key, own in value.items() if not _is_missing(own) or key in kept}
     if isinstance(value, list | tuple):
         return [_filled(own) for own in value]
