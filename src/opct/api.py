@@ -77,6 +77,8 @@ def train(
     from opct.data.builders.builtin import load_pairs
     from opct.data.builders.own_questions import own_question_pairs, own_question_settings
     from opct.data.questions import load_questions
+    from opct.data.tables import source_name
+    from opct.evals.graders.self_grading import refuse_questions
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
@@ -86,7 +88,9 @@ def train(
         if pairs is not None:
             raise ConfigError("pairs and questions contradict each other: give one of them.")
         file = (str(questions),) if isinstance(questions, str | Path) else ()
-        given = own_question_pairs(load_questions(questions), file)
+        known = load_questions(questions)
+        refuse_questions(source_name(questions), known)
+        given = own_question_pairs(known, file)
         own = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
         config = load_settings(TrainConfig, base=found | own)

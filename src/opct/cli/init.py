@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -128,15 +129,20 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[
     from opct.data.builders.own_questions import own_question_pairs
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
+    from opct.evals.graders.self_grading import refuse_questions
     from opct.evals.stats import FEW_CLUSTERS, decides
 
     known = load_questions(questions, named_columns(column))
+    refuse_questions(questions, known)
     asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
     pairs = own_question_pairs(known, file=(questions, *column))
     write_pairs(built, pairs)
+    counts = Counter(question.split for question in known)
     of, test = pluralize(len(known), "question"), pluralize(len(asked), "test question")
-    echo(f"{built}: {pluralize(len(pairs), 'pair')} from the train split of {of} in {questions}")
+    echo(f"{built}: {pluralize(len(pairs), 'pair')} from {counts['train']} of {of} in {questions}, the train split")
     echo(f"`opct eval` asks {test}, which {decides(len(asked))}")
+    if spare := counts["validation"]:
+        echo(f"{spare} more are for choosing between settings: `opct eval ... split=validation` asks them")
     if len(asked) < FEW_CLUSTERS:
         echo(
             f"note: expect an inconclusive report unless the change is that large. Write more questions: 52% of them "

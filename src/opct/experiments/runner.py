@@ -107,7 +107,7 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
                 line += f" {number(own['difference'], metric.unit, signed=True)}, {own['reading'].replace('_', ' ')}"
             lines.append(as_text(line))
     left = 0 if everything else len(rows) - len(first)
-    more = [f"{pluralize(left, 'more row')}: --all"] if left else []
+    more = [f"{pluralize(left, 'more row')}: type the same command again with --all"] if left else []
     said = [*more, "", *found["summary"], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
     return Group(*lines, *map(as_text, said))
 

@@ -100,6 +100,11 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
         CheckpointError: the checkpoint is corrupt.
     """
     run = run_of(path)
+    if run is None and (Path(path) / "adapter_config.json").is_file():
+        merge = f"AutoPeftModelForCausalLM.from_pretrained({str(path)!r}).merge_and_unload().save_pretrained('merged')"
+        raise ModelError(
+            f"{path} is an adapter of PEFT and no run: give the run that made it, or merge it with PEFT, {merge}."
+        )
     if run is None:
         meant = "" if Path(path).exists() else did_you_mean(path)
         raise ModelError(

@@ -352,7 +352,7 @@ def _data_words(data: TrainingData) -> str:
     return (
         f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs "
         f"({', '.join(data.config.data.anchors) or 'no anchors'}); "
-        f"held out for validation: {len(data.validation)} pairs and {len(data.validation_anchors)} identity pairs"
+        f"held out for the validation KL: {len(data.validation)} pairs, {len(data.validation_anchors)} identity pairs"
     )
 
 
@@ -381,7 +381,8 @@ def describe(setup: TrainingSetup) -> list[str]:
     warnings = setup.warnings + near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
-        warnings.append("no pair is held out for validation: raise data.validation_fraction, or set validation_pairs")
+        remedy = "raise data.validation_fraction, or set validation_pairs"
+        warnings.append(f"no pair is held out, so there is no validation KL: {remedy}")
     size = setup.config.optim.prompts_per_step
     if data.anchor_fraction and not (setup.data.anchors and anchors_per_step(size, data.anchor_fraction)):
         share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size} rounds to 0"

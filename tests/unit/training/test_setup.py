@@ -101,7 +101,7 @@ def test_what_a_person_sees_before_a_run(make_config):
     assert "left out" not in lines
     assert "warning" not in lines
     few = describe(build_setup(make_config(data={"validation_fraction": 1e-9})))
-    assert few[-1].startswith("warning: no pair is held out for validation: raise data.validation_fraction")
+    assert few[-1].startswith("warning: no pair is held out, so there is no validation KL: raise data.val")
     for off in ({"validation_size": 0}, {"validation_fraction": 0}):
         assert "warning" not in "\n".join(describe(build_setup(make_config(data=off))))
 

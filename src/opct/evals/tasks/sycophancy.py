@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,13 @@ from opct.data.perturb.sycophancy import (
     contrast_prompt,
     grading,
     perturbed_prompt,
-    suggestable_answers,
     suggested_answer,
 )
 from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
 from opct.data.tables import Fault, refuse
-from opct.errors import DataError, EvaluationError
+from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.graders.self_grading import choice_faults, faults_of, faults_of_meta, untold_options
+from opct.evals.graders.self_grading import faults_of_meta, refuse_questions, untold_options
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
@@ -122,27 +121,15 @@ def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list
     chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate: give at least one.")
-    own = [question for question in chosen if question.where]  # the embedded ones are graded in our tests
-    faults = [(question.where, fault) for question in own for fault in _faults(name, question, config.seed)]
-    refuse(config.questions or "the given questions", faults)
-    untold = [question.where for question in own if name == CHOICE and untold_options(question.options(config.seed))]
+    refuse_questions(config.questions or "the given questions", chosen, FORMATS[name], config.seed)
+    own = [question for question in chosen if question.where and name == CHOICE]
+    untold = [question.where for question in own if untold_options(question.options(config.seed))]
     if untold:
         log.warning(
             f"{name}: {len(untold)} of {len(chosen)} questions, such as {untold[0]}, have options whose text is not "
             "read as one of them: a reply without the letter is unscored."
         )
     return chosen
-
-
-def _faults(name: str, question: Question, seed: int) -> Iterable[str]:
-    """Why a question cannot be asked, or its replies not be graded."""
-    try:
-        suggested_answer(question, "evaluation", FORMATS[name], seed)
-    except DataError as error:
-        return [str(error)]
-    if name == CHOICE:
-        return choice_faults(question.options(seed))
-    return faults_of(question.answer, question.aliases, suggestable_answers(question, FORMATS[name]))
 
 
 def _families(config: EvalConfig) -> list[str]:
