@@ -116,14 +116,13 @@ def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] |
     from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.methods.rollouts import sampling
-    from opct.models.fsdp import unsharded
 
     settings, rows = setup.config.teacher, {}
     drawn, batch_tokens = sampling(setup.config, setup.policy), setup.config.rollout.batch_tokens
     sampled = {"max_completion_tokens": settings.check_tokens, "temperature": drawn.temperature}
 
     def answer(asked: list[tuple[Prompt, int]]) -> list[Completion | None]:
-        with setup.teacher() as teacher, unsharded(teacher):
+        with setup.teacher() as teacher:
             return ask_policy(
                 teacher,
                 [prompt for prompt, _ in asked],

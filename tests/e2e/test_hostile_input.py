@@ -146,7 +146,7 @@ run/attacks/best_of_n/identity.json         attack-resume
 run/attacks/best_of_n/attempts.jsonl        attack-resume
 run/attacks/best_of_n/successful_prompts.jsonl  report
 {STEP}/state.json                           resume eval-run
-{STEP}/state/rank-00000.safetensors         resume
+{STEP}/state.safetensors                    resume
 {STEP}/adapter/adapter_config.json          continue export-merged
 {STEP}/adapter/adapter_model.safetensors    continue eval-run
 """

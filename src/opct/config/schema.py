@@ -154,10 +154,8 @@ class RolloutConfig(Section):
     unless importance weights correct for it.
     """
 
-    engine: Literal["in_process", "vllm", "vllm_server"] = Field(
-        "in_process",
-        description="What samples answers: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM "
-        "server (`vllm_server`).",
+    engine: Literal["in_process", "vllm"] = Field(
+        "in_process", description="What samples answers: this process (`in_process`), or vLLM on this machine (`vllm`)."
     )
     num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
     max_completion_tokens: int = Field(
@@ -271,25 +269,15 @@ class OptimConfig(Section):
 
 
 class VllmConfig(Section):
-    """vLLM, where `rollout.engine` is `vllm` or `vllm_server`. A resumed run may change these."""
+    """vLLM, where `rollout.engine` is `vllm`. A resumed run may change these."""
 
     gpu_memory_utilization: float = Field(
-        0.3, gt=0, le=1, description="`vllm`: share of the accelerator's memory that the engine takes."
+        0.3, gt=0, le=1, description="Share of the accelerator's memory that the engine takes."
     )
     max_num_seqs: int | None = Field(
-        None, ge=1, description="`vllm`: maximum completions sampled at once; null: vLLM's own choice."
+        None, ge=1, description="Maximum completions sampled at once; null: vLLM's own choice."
     )
-    enforce_eager: bool = Field(
-        False, description="`vllm`: no CUDA graphs: starts sooner, takes less memory, samples slower."
-    )
-    server_url: str | None = Field(None, description="`vllm_server`: its address, such as `http://127.0.0.1:8000`.")
-    adapter_dir: str | None = Field(
-        None,
-        description="`vllm_server`: a folder that this process can write and the server can read, by the same path; "
-        "the adapter is put there after each step.",
-    )
-    timeout_s: float = Field(600.0, gt=0, description="`vllm_server`: how long to wait for one answer.")
-    concurrency: int = Field(256, ge=1, description="`vllm_server`: maximum requests at once.")
+    enforce_eager: bool = Field(False, description="No CUDA graphs: starts sooner, takes less memory, samples slower.")
 
 
 class StopConfig(Section):
@@ -305,18 +293,8 @@ class StopConfig(Section):
 
 
 class ParallelConfig(Section):
-    """How several processes (torchrun, accelerate launch) train together; one process ignores it."""
+    """Several processes (torchrun, accelerate launch) train data parallel, each with the whole model."""
 
-    strategy: Literal["auto", "ddp", "fsdp"] = Field(
-        "auto",
-        description="`ddp`: every process holds the model. `fsdp`: the weights are sharded over the processes (FSDP2), "
-        "the frozen teacher's too. `auto`: `fsdp` if every weight is trained or the model does not fit one device.",
-    )
-    rollout_weights: Literal["auto", "gathered", "sharded"] = Field(
-        "auto",
-        description="`fsdp`, while it samples and validates: `gathered` holds all weights on every device, `sharded` "
-        "fetches each layer when it is needed. `auto`: `gathered` if that fits.",
-    )
     timeout_s: int = Field(1800, ge=1, description="How long a process waits for the others.")
 
 
@@ -414,16 +392,10 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
                 f"lora.{name} with rollout.engine={engine}: vLLM serves LoRA weights alone; leave it out, or use "
                 "rollout.engine: in_process"
             )
-    for name in ("server_url", "adapter_dir"):
-        is_set = getattr(config.vllm, name) is not None
-        if engine == "vllm_server" and not is_set:
-            yield f"rollout.engine=vllm_server needs vllm.{name}: set it"
-        if engine != "vllm_server" and is_set:
-            yield f"vllm.{name} is for rollout.engine: vllm_server; leave it out"
     if teacher.engine == "in_process":
         return
     if engine == "in_process":
-        yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm or vllm_server"
+        yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm"
     if not config.teacher_is_base:
         also = "" if config.model.adapter is None else " and model.adapter"
         yield (

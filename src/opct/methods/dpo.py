@@ -80,10 +80,6 @@ class Preference(Rollout):
         answer = completion_from(rejected, len(prompt_ids))
         return cls(**vars(chosen), rejected=answer, rejected_mask=tuple(rejected["in_loss"]))
 
-    def dummy(self) -> Self:
-        found = super().dummy()
-        return dataclasses.replace(found, rejected=found.completion, rejected_mask=found.mask)
-
 
 class DPO(Method[Preference]):
     """Trains on preferences between the base's answers."""

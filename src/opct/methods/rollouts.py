@@ -72,13 +72,6 @@ class Rollout:
         completion = completion_from(row, len(teacher_ids))
         return cls(pair, row["sample"], prompt_ids, teacher_ids, completion, tuple(row["in_loss"]))
 
-    def dummy(self) -> Self:
-        """A rollout with two tokens after one, none of them in the loss."""
-        completion = dataclasses.replace(self.completion, token_ids=(0, 0), logprobs=(0.0, 0.0))
-        return dataclasses.replace(
-            self, prompt_ids=[0], teacher_ids=[0], completion=completion, mask=(False, False), teacher_logprobs=None
-        )
-
 
 def policy_rollouts(
     policy: Policy,
