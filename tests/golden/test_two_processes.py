@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from opct import distributed
-from opct.config.schema import LossConfig, ParallelConfig, RolloutConfig, TrainConfig
+from opct.config.methods import OpctLoss, RolloutConfig
+from opct.config.schema import ParallelConfig, TrainConfig
 from opct.data.render import render_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
@@ -26,7 +27,7 @@ def loss_and_gradient(reduction: str) -> dict[str, torch.Tensor]:
     """Of a step of eight rollouts, of which each process takes some of the prompts."""
     config = TrainConfig(
         rollout=RolloutConfig(num_generations=2, max_completion_tokens=6),
-        loss=LossConfig(estimator="exact", reduction=reduction),
+        loss=OpctLoss(estimator="exact", reduction=reduction),
     )
     policy = tiny_adapter_policy()
     teacher = make_teacher(policy, config.teacher, continued=False)

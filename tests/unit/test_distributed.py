@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from opct import distributed
-from opct.config.schema import ParallelConfig, RolloutConfig, TrainConfig
+from opct.config.methods import RolloutConfig
+from opct.config.schema import ParallelConfig, TrainConfig
 from opct.errors import ConfigError, TrainingError
 from opct.methods.rollouts import policy_rollouts
 from opct.runs.console import StopRequest

@@ -18,7 +18,7 @@ from opct.attack.protocol import BEHAVIOR, COUNTERPART, Attacker, ChatModel, Few
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
 from opct.config.judge import EndpointSettings, JudgeConfig
-from opct.config.loader import load_config
+from opct.config.loader import load_run_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import TrainedTexts, contamination_warnings, cross_duplicates, read_trained_texts
 from opct.data.questions import first_items, of_split
@@ -129,7 +129,7 @@ def target_label(target: str | Path | Policy, policy: Policy | None) -> str:
     """The target's label in a report, the same as in an evaluation."""
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is not None:
-        return load_config(run.config_path).method
+        return load_run_config(run.config_path).method
     if policy is None:
         return "remote"
     return "trained" if policy.has_adapter else "base"

@@ -56,9 +56,9 @@ def init(
       opct init mine.yaml --questions questions.csv --method sft
     """
     from opct.config.commented import FIRST, commented_yaml
+    from opct.config.loader import load_config
     from opct.data.builders.own_questions import few_pair_steps, own_question_settings
     from opct.data.pairs import question_options
-    from opct.methods.registry import load_training_config
     from opct.models.names import check_path
     from opct.runs.io import atomic_write
 
@@ -79,7 +79,7 @@ def init(
         "data.pairs": None if pairs is None else [pairs],
     }
     given = {name: value for name, value in given.items() if value is not None}
-    settings = load_training_config(*settings_words([], given), preset)
+    settings = load_config(*settings_words([], given), preset)
     check_path(model)
     found: dict[str, object] = {}
     if questions or data:
@@ -91,7 +91,7 @@ def init(
             found = few_pair_steps(*size)
     if found:
         given = found | given
-        settings = load_training_config(*settings_words([], given), preset)
+        settings = load_config(*settings_words([], given), preset)
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
     echo(f"{file}: written")

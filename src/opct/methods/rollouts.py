@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config.schema import LossConfig, TrainConfig
+from opct.config.methods import MethodLoss
+from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.render import RenderedPair, Renderer, render_pairs
 from opct.errors import DataError
@@ -184,7 +185,7 @@ def _sampled(
 
 
 def completion_mask(
-    renderer: Renderer, prompt: Sequence[Message], completion: Completion, loss: LossConfig
+    renderer: Renderer, prompt: Sequence[Message], completion: Completion, loss: MethodLoss
 ) -> tuple[bool, ...]:
     """True for each token of a completion that is in the loss."""
     if loss.mask_truncated and completion.stop_reason == "length":

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from opct.config.schema import TeacherConfig
+from opct.config.methods import TeacherConfig
 from opct.models.adapters import TEACHER_ADAPTER, TRAINED_ADAPTER, bare_name
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.loading import weights_hash

@@ -15,7 +15,7 @@ from opct.data.render import RenderedPair
 from opct.errors import ConfigError
 from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
-from opct.methods.registry import method_class, refuse_attackers
+from opct.methods.registry import METHODS, refuse_attackers
 from opct.methods.rollouts import Rollout, first_warnings, policy_rollouts, step_weights
 from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.sampler import Completion
@@ -83,7 +83,7 @@ def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
 
 def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     """The method, the pairs, and how much of them is trained on."""
-    config, method, steps = data.config, method_class(data.config.method), data.total_steps
+    config, method, steps = data.config, METHODS[data.config.method], data.total_steps
     n = method.answers_per_pair * config.rollout.num_generations
     per_step = config.optim.prompts_per_step
     families = Counter(rendered.pair.family for rendered in data.pairs)
@@ -243,7 +243,7 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     if not answered and setup.data.validation:  # the method samples nothing, but the validation does
         answered = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
     sampled = time.perf_counter()
-    weights, share = step_weights(rollouts, method.reduction), shares_prompts(method, rollouts)
+    weights, share = step_weights(rollouts, config.loss.reduction), shares_prompts(method, rollouts)
     setup.policy.backbone.train()  # only then are activations computed again, and dropout is on
     accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.eval().zero_grad(set_to_none=True)
@@ -271,7 +271,7 @@ def _span(times_s: Sequence[float]) -> str:
 def _times_s(setup: TrainingSetup, probe: Probe) -> tuple[float, float, float]:
     """Seconds of a step, of the offline answers, and in total. A validation samples one answer a pair; without a
     backward pass it takes half of a loss."""
-    config, data, method = setup.config, setup.data, method_class(setup.config.method)
+    config, data, method = setup.config, setup.data, METHODS[setup.config.method]
     n = len(probe.answers)
     answer_s = probe.rollout_s / max(1, n)
     step_s = (probe.loss_s + (0 if method.offline else probe.rollout_s)) / probe.pairs * config.optim.prompts_per_step
@@ -283,7 +283,7 @@ def _times_s(setup: TrainingSetup, probe: Probe) -> tuple[float, float, float]:
 
 def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
     """The run's method and its rollouts of these pairs; offline answers are sampled here too."""
-    config, engine, kind = setup.config, setup.engine, method_class(setup.config.method)
+    config, engine, kind = setup.config, setup.engine, METHODS[setup.config.method]
     source: OfflineAnswers | Engine | None = engine
     if kind.offline:
         with setup.teacher() as teacher:

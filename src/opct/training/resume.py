@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from opct.config.loader import load_config
+from opct.config.loader import load_run_config
 from opct.config.schema import LENGTH, TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
@@ -227,7 +227,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     """
     if not run.is_run or not run.config_path.exists():
         return False
-    manifest, before = run.read_manifest(), load_config(run.config_path)
+    manifest, before = run.read_manifest(), load_run_config(run.config_path)
     if config.model != before.model:  # the run names the weights that the default stood for
         config = config.model_copy(update={"model": with_weights(config.model)})
     faults = _setting_faults(run, config)
@@ -274,7 +274,7 @@ def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
     free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if config.may_go_on else {})
-    before = load_config(run.config_path).model_dump(exclude=free) if run.config_path.exists() else {}
+    before = load_run_config(run.config_path).model_dump(exclude=free) if run.config_path.exists() else {}
     now = config.model_dump(exclude=free)
     return [
         f"the setting {key} changed ({_difference(before[key], now[key])})"

@@ -17,7 +17,7 @@ from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, ModelError
-from opct.methods.registry import check_settings, method_class
+from opct.methods.registry import METHODS
 from opct.methods.rollouts import sampling
 from opct.models.adapters import coverage, read_adapter_config
 from opct.models.from_run import adapter_folder, adapter_now
@@ -168,7 +168,6 @@ def build_setup(
         ModelError: the model or the adapter to continue cannot be loaded, or a part of it would not be trained.
         EngineError: the engine that samples cannot be used.
     """
-    check_settings(config)
     adapter = _check_model_settings(config)
     data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
     policy = _load_policy(config, adapter, recorded_dtype)
@@ -299,7 +298,7 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
 
 
 def _data_words(data: TrainingData) -> str:
-    if method_class(data.config.method).trained_by is not None:  # an attacker trains on one pair for each behaviour
+    if METHODS[data.config.method].trained_by is not None:  # an attacker trains on one pair for each behaviour
         return f"trains on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} per step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (

@@ -28,7 +28,7 @@ from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError, RunError
 from opct.methods.base import Method
 from opct.methods.offline import answers_to, offline_answers, offline_cost
-from opct.methods.registry import method_class, refuse_attackers
+from opct.methods.registry import METHODS, refuse_attackers
 from opct.methods.rollouts import (
     Rollout,
     cost,
@@ -160,7 +160,7 @@ def train(
         if overwrite:
             # not before: a run that cannot begin replaces nothing
             distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
-        answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
+        answers = METHODS[config.method].answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
         for line in (*describe(setup), *slow_paths, LEGEND + OF_SFT * (config.method == "sft")):
             progress.log(line)
@@ -182,7 +182,7 @@ def train(
 def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: StopRequest) -> Method:
     """Create the method of the config; offline methods sample or read their answers here."""
     policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
-    kind = method_class(config.method)
+    kind = METHODS[config.method]
     if not kind.offline:
         return kind(policy, teacher, config, engine)
     pairs = setup.data.visited()
@@ -247,7 +247,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     kept = ("base", "template", "dtype", TEACHER_CHECK, "slow_paths", "trained_with")
     extra = {key: identity.get(key) for key in kept} | {
         "method": config.method,
-        "offline": method_class(config.method).offline,
+        "offline": METHODS[config.method].offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.data.left_out],
@@ -376,7 +376,7 @@ class _Loop:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
-        weights = step_weights(rollouts, method.reduction)
+        weights = step_weights(rollouts, self.config.loss.reduction)
         observed = StepMetrics(method)
         policy.backbone.train()
         try:

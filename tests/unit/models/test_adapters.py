@@ -13,7 +13,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from opct.config.schema import LoraSettings, ModelConfig, TeacherConfig
+from opct.config.methods import TeacherConfig
+from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models.adapters import coverage
 from opct.models.inference.sampler import Completion
