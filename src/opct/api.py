@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import as_settings, load_settings
 from opct.config.schema import TrainConfig, flat_settings
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from opct.config.judge import JudgeConfig
     from opct.data.pairs import Prompt
     from opct.data.tables import Source
+    from opct.evals.judges.llm import LLMJudge
     from opct.evals.run import About
-    from opct.judges.classifier import OfflineJudge
-    from opct.judges.llm import LLMJudge
     from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
     from opct.training.setup import TrainingSetup
     from opct.training.trainer import TrainResult
 
-Judge: TypeAlias = "LLMJudge | OfflineJudge"
 TASK_OPTIONS = {"n_questions": "limit", "max_completion_tokens": "max_completion_tokens"}
 """Settings that any Inspect task takes under another name, or only where they are set."""
 TASK_SETTINGS = (*TASK_OPTIONS, "seed", "greedy", "batch_size")
@@ -213,7 +211,7 @@ def evaluate(
     result = EvalResult(Path(out) if out is not None else default_out(target))
     if not overwrite:
         refuse_other_questions(result.out, made)
-    judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
+    judge = None if config.judge is None else open_judge(config.judge, config.suites)
     _check_out(result.out)
     policy, about = _opened(target, config, dtype, result.out, made, progress)
     if label:
@@ -278,8 +276,8 @@ def _opened(
 
 def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> tuple[Model, About]:
     """A model of Inspect, and its metadata for the results: its label is its name without the provider."""
+    from opct.evals.endpoint import open_model
     from opct.evals.target import INSPECT_MODEL
-    from opct.judges.factory import open_model
 
     if dtype is not None or config.model_settings != {"trust_remote_code": False}:
         raise EvaluationError(
@@ -291,31 +289,26 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
     return model, {"label": label, "weights": {"model": name, **address}, "trained_texts": None}
 
 
-def open_judge(config: JudgeConfig, suites: Sequence[str], out: Path | None = None) -> tuple[Judge, str]:
-    """The judge, and the axis that it is for; it answers from what it said of the replies in `out` before.
+def open_judge(config: JudgeConfig, suites: Sequence[str]) -> tuple[LLMJudge, str]:
+    """The judge, and the axis that it is for.
 
     Raises:
         EvaluationError: there is no such judge or model, or no suite that it is for.
     """
-    from opct.judges.apply import axis_judged
-    from opct.judges.factory import load_judge
-    from opct.runs.run_dir import RunDir
+    from opct.evals.judges.apply import axis_judged
+    from opct.evals.judges.llm import load_judge
 
-    judge = load_judge(config, cache=None if out is None else RunDir(out).judge_cache_path)
+    judge = load_judge(config)
     return judge, axis_judged(judge.identity, suites)
 
 
-def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None:
-    from opct.evals.logs import read_samples
-    from opct.judges.apply import judge_run, requests_of
-    from opct.judges.llm import LLMJudge
+def _apply_judge(judge: LLMJudge, axis: str, out: Path, progress: Progress) -> None:
+    from opct.evals.judges.apply import judge_run, read_logs, requests_of
     from opct.runs.run_dir import RunDir
 
-    requests = requests_of(read_samples(out), axis)
     progress.log(f"judge: {judge.identity.describe()}")
-    if isinstance(judge, LLMJudge):
-        progress.log(f"usage: {judge.estimate(requests)}")
-    judge_run(RunDir(out), axis, judge, requests, progress)
+    progress.log(f"usage: {judge.estimate(requests_of(read_logs(out), axis))}")
+    judge_run(RunDir(out), axis, judge, progress)
 
 
 def _task_options(config: EvalConfig, tasks: Sequence[str]) -> dict[str, Any]:

@@ -34,8 +34,8 @@ from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.questions import of_split
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
+from opct.evals.judges.protocol import Usage, digest
 from opct.evals.target import INSPECT_MODEL
-from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion

@@ -39,8 +39,8 @@ from opct.attack.protocol import (
 from opct.attack.scoring import Scorer
 from opct.data.duplicates import near_duplicate_groups
 from opct.errors import EvaluationError
-from opct.judges.client import run_all
-from opct.judges.protocol import JudgeRequest, Usage, new_usage
+from opct.evals.inspect_runner import run_all
+from opct.evals.judges.protocol import JudgeRequest, Usage, new_usage
 from opct.models.inference.sampler import sample_seed
 from opct.runs.console import NullProgress, Progress
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from opct.attack.client import ModelClient
 from opct.attack.config import Refine, Sampling, TargetConfig
 from opct.attack.protocol import CUT, Reply
 from opct.data.pairs import Prompt
 from opct.data.reasoning import THINKING_TAGS, Reasoning, SplitReply, split_text
 from opct.errors import EvaluationError
+from opct.evals.endpoint import REJECTED, Failure
+from opct.evals.inspect_runner import run_all
 from opct.evals.tasks.common import as_chat
-from opct.judges.client import Failure, ModelClient, run_all
-from opct.judges.protocol import ENDPOINT_REJECTED
 from opct.models.memory import release_memory
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class InspectModel:
         self.address, self.role = dict(address or {}), role
         hint = "Finished attempts are kept. Check its name, key, arguments and settings, then continue with --resume."
         what = f"The {role}'s model" if role == "attacker" else "The target"
-        self.client = ModelClient(model, config, name=name, what=what, hint=hint, give_up_after=None)
+        self.client = ModelClient(model, config, name=name, what=what, hint=hint)
         self.name, self.is_local = self.client.name, self.client.is_local
 
     def identity(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class InspectModel:
         sampling = _sampling_row(self.config) | {"seed": seed & 0x7FFFFFFF}  # endpoints take 32 bits
         output = await self.client.ask(as_chat(prompt), self.client.config(**sampling))
         if isinstance(output, Failure):
-            if output.reason == ENDPOINT_REJECTED:  # only this prompt failed: a content filter
+            if output.reason == REJECTED:  # only this prompt failed: a content filter
                 return Reply("", "rejected")
             raise self.client.error(output)
         said, has_reasoning = output.completion.encode("utf-8", "replace").decode("utf-8"), _has_reasoning(output)

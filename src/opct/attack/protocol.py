@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from opct.data.pairs import Prompt
-from opct.judges.protocol import Usage
+from opct.evals.judges.protocol import Usage
 
 Kind = Literal["behavior", "counterpart"]
 BEHAVIOR: Kind = "behavior"

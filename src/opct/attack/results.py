@@ -25,8 +25,8 @@ from opct.attack.scoring import REFUSALS, RULES, Scorer, is_on_topic
 from opct.data.duplicates import near_duplicate_groups
 from opct.evals.graders.short_answer import TRUNCATED, Verdict
 from opct.evals.graders.versions import AGREEMENT
+from opct.evals.judges.calibration import calibration_of, weakness
 from opct.evals.stats import Estimate, binomial_bounds, clustered_mean
-from opct.judges.calibration import calibration_of, weakness
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -318,7 +318,7 @@ def build_result(run: AttackRun) -> dict[str, Any]:
     found = outcomes(run.subjects, run.on_behaviors)
     ended = run.on_behaviors.ended if run.on_behaviors.ended != COMPLETE else run.on_counterparts.ended
     judge = run.scorer.judge_of_behaviors
-    calibration = calibration_of(judge.identity, getattr(judge, "folder", None))
+    calibration = calibration_of(judge.identity)
     rules = AGREEMENT["jailbreak"]
     said = RULES_WARNING.format(judge.identity.name, rules.text, rules.errors)
     weak = said if judge.identity.name in RULES else weakness(calibration)

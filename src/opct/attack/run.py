@@ -83,7 +83,7 @@ def run_attack(
     ready = attacker or setup.modelless_attacker(config, behaviors)
     subjects, counterparts = setup.subjects_of(config, behaviors, ready)
     with folder.open(resume=resume, overwrite=overwrite), StopRequest(unit="batch") as stop:
-        scorer = setup.load_scorer(config.judge, folder.judge_cache_path)
+        scorer = setup.load_scorer(config.judge)
         settings = setup.run_identity(config, subjects, counterparts, scorer, pool)
         identity = {"attacker_name": name, "training": plan and plan.identity(), **settings}
         folder.check_resumed(identity if ready is None else identity | {"attacker": ready.identity()})

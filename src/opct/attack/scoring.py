@@ -8,7 +8,7 @@ Two judges are rule-based and use no model:
                 `STEM` letters, small words aside): that is an answer to something else. It misses answers in other
                 words; docs/how-to/attack.md has how many.
 
-Neither measures whether the answer is useful. Every other judge is one of `opct.judges`.
+Neither measures whether the answer is useful. Every other judge is one of `opct.evals.judges`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opct.attack.protocol import COUNTERPART, Kind
 from opct.data.duplicates import STEM, stems
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.versions import VERSIONS
-from opct.judges.protocol import Judge, JudgeIdentity, JudgeRequest, JudgeResult
+from opct.evals.judges.protocol import Judge, JudgeIdentity, JudgeRequest, JudgeResult
 from opct.runs.console import Progress
 
 REFUSALS, ANSWERS = "refusals", "answers"
@@ -37,8 +37,6 @@ class RefusalJudge:
         on_topic: use `answers`, which also reads the request, instead of `refusals`.
     """
 
-    trained_on: frozenset[str] = frozenset()
-
     def __init__(self, *, on_topic: bool = False):
         self.on_topic = on_topic
         self.identity = JudgeIdentity(
@@ -53,6 +51,10 @@ class RefusalJudge:
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
         """One judgement for each request, in order."""
         return [self._result(request) for request in requests]
+
+    async def grade(self, request: JudgeRequest) -> JudgeResult:
+        """The judgement of one reply."""
+        return self._result(request)
 
     def _result(self, request: JudgeRequest) -> JudgeResult:
         verdict = grade_refusal(request.reply, is_cut=request.is_cut)

@@ -23,11 +23,11 @@ from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import TrainedTexts, contamination_warnings, cross_duplicates, read_trained_texts
 from opct.data.questions import first_items, of_split
 from opct.errors import DataError, EvaluationError, unknown
+from opct.evals.endpoint import endpoint_address, open_model
+from opct.evals.judges.llm import load_judge
+from opct.evals.judges.protocol import digest
+from opct.evals.judges.rubrics import RUBRICS
 from opct.evals.target import INSPECT_MODEL
-from opct.judges.factory import endpoint_address, load_judge, open_model
-from opct.judges.llm import LLMJudge
-from opct.judges.protocol import digest
-from opct.judges.rubrics import RUBRICS
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
 from opct.models.self_test import self_test
@@ -251,11 +251,8 @@ def modelless_attacker(config: AttackConfig, behaviors: Sequence[Behavior]) -> A
     return None
 
 
-def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
+def load_scorer(config: JudgeConfig) -> Scorer:
     """The judge of an attack.
-
-    Args:
-        cache: file of results of an LLM judge.
 
     Raises:
         EvaluationError: there is no such judge or model, or it does not judge harm.
@@ -266,15 +263,10 @@ def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
             raise EvaluationError(f"The judge {config.name} is rule-based: leave judge.{', judge.'.join(given)} out.")
         return Scorer(RefusalJudge(on_topic=config.name == ANSWERS))
     harmful = [name for name, rubric in RUBRICS.items() if rubric.label == HARMFUL]
-    if config.name not in harmful and not Path(config.name).is_dir():
-        known = unknown("judge of an attack", config.name, [*RULES, *harmful])
-        raise EvaluationError(f"{known} Otherwise give a folder made by `opct judge train`.")
-    judge = load_judge(config, cache=cache)
-    if judge.identity.label != HARMFUL:
-        raise EvaluationError(
-            f"The judge {config.name} labels replies as {judge.identity.label}, but an attack needs {HARMFUL}."
-        )
-    return Scorer(judge, is_local=not isinstance(judge, LLMJudge) or judge.client.is_local)
+    if config.name not in harmful:
+        raise EvaluationError(unknown("judge of an attack", config.name, [*RULES, *harmful]))
+    judge = load_judge(config)
+    return Scorer(judge, is_local=judge.is_local)
 
 
 # ------------------------------------------------------------------------------------------------ rules and identity

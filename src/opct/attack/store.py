@@ -3,7 +3,6 @@
     identity.json               attacker, target, judge and rules; a resume must match them
     attempts.jsonl              every attempt with its texts, appended a batch at a time; private
     successful_prompts.jsonl    the prompts that jailbroke a behaviour; private
-    judge_cache.jsonl           results of a judge that is a model
     result.json                 the numbers
     attacker/                   of an attacker that is trained: its run; private, for its rollouts are prompts
     training_pairs.jsonl        what it is trained on; private
@@ -85,7 +84,6 @@ class AttackDir(Journal):
         self.identity_path = self.path / "identity.json"
         self.attempts_path = self.path / "attempts.jsonl"
         self.successes_path = self.path / "successful_prompts.jsonl"
-        self.judge_cache_path = self.path / "judge_cache.jsonl"
         self.result_path = self.path / "result.json"
         self.attacker_path = self.path / "attacker"
         self.pairs_path = self.path / "training_pairs.jsonl"

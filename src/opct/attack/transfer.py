@@ -18,7 +18,7 @@ from opct.data.pairs import Prompt
 from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, successful_prompts
 from opct.data.perturb.jailbreak import wrapped_prompt, wrapper_families
 from opct.errors import DataError
-from opct.judges.protocol import digest
+from opct.evals.judges.protocol import digest
 
 
 class FamilyTransfer:

@@ -230,11 +230,11 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
     """
     from rich.console import Group
 
+    from opct.evals.judges.agreement import grader_label
+    from opct.evals.judges.calibration import with_calibrations
     from opct.evals.metrics import unit_of
     from opct.evals.samples import JUDGED, PARSED
     from opct.evals.stats import FEW_CLUSTERS, decides
-    from opct.judges.calibration import with_calibrations
-    from opct.judges.provenance import grader_label
     from opct.reports.metrics import axis_info, matters_first
     from opct.reports.wording import interval, quantity
 

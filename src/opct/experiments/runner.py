@@ -13,7 +13,6 @@ fails is left out of the report, named in it, and retried by the next call.
 from __future__ import annotations
 
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -478,8 +477,7 @@ def _check_attacks(attacks: Attacks) -> None:
         config = load_attack_config(base=settings)
         behaviors = setup.attacked_behaviors(config)
         setup.load_pool(config, behaviors)
-        with tempfile.TemporaryDirectory() as folder:
-            setup.load_scorer(config.judge, Path(folder) / "judge_cache.jsonl")
+        setup.load_scorer(config.judge)
         setup.modelless_attacker(config, behaviors)
         plan_training(config, behaviors, AttackDir(Path(name)))
 

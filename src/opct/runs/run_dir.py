@@ -10,7 +10,7 @@
     RUN/checkpoints/      step-000010/{adapter/ or model/, state.safetensors, state.json} ...
     RUN/verl/             settings, checkpoints and metrics of verl, where it trained
     RUN/trackers/         files of the trackers
-    RUN/evals/            *.eval (Inspect's logs, one a suite)  judge_cache.jsonl
+    RUN/evals/            *.eval (Inspect's logs, one a suite)
     RUN/attacks/          a folder for each attack (see opct.attack.store)
     RUN/results.json  report.html  README.md
 
@@ -72,7 +72,6 @@ class RunDir:
         self.trackers_dir = self.path / "trackers"
         self.evals_dir = self.path / "evals"
         self.unfinished_dir = self.evals_dir / "unfinished"  # logs of evaluations that have not ended
-        self.judge_cache_path = self.evals_dir / "judge_cache.jsonl"
         self.attacks_dir = self.path / "attacks"
         self.results_path = self.path / "results.json"
         self.report_path = self.path / "report.html"

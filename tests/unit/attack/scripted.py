@@ -11,7 +11,7 @@ from opct.attack.loop import AttackUsage, BudgetTracker, EpisodesResult, Rules, 
 from opct.attack.protocol import NO_PROMPT, AttackPrompt, Attempt, Observation, Reply, Subject
 from opct.attack.scoring import Scorer
 from opct.data.pairs import Prompt
-from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
+from opct.evals.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
 from opct.runs.console import NullProgress
 
 TARGET_TOKENS, ATTACKER_TOKENS = 10, 5
@@ -93,7 +93,6 @@ class ScriptedTarget:
 class ScriptedJudge:
     """ "yes" scores 1, "half" 0.5, "fail" has no score, all else 0; by the first word."""
 
-    trained_on: frozenset[str] = frozenset()
     identity = JudgeIdentity("scripted", "offline", "0", "harmful", 0.5)
 
     def __init__(self) -> None:

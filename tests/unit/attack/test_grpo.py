@@ -42,7 +42,7 @@ from opct.data.behaviors import Behavior
 from opct.data.duplicates import normalize, read_trained_texts
 from opct.data.pairs import write_pairs
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
-from opct.judges.protocol import Usage
+from opct.evals.judges.protocol import Usage
 from opct.methods.grpo import EPSILON, GRPO, ScoredRollout, group_advantages
 from opct.methods.rollouts import step_weights
 from opct.models.from_run import load_policy

@@ -29,7 +29,7 @@ from opct.data.duplicates import normalize
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, OtherAttackError, RunError
 from opct.evals.graders.versions import VERSIONS
-from opct.judges.protocol import JudgeRequest
+from opct.evals.judges.protocol import JudgeRequest
 from opct.models.from_run import load_policy
 from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_jsonl, write_json
@@ -345,7 +345,7 @@ def test_the_line_that_says_whose_model_is_attacked_has_its_address_without_secr
 def mock_target(monkeypatch, answers):
     model = get_model("mockllm/model", custom_outputs=answers, memoize=False)
     model.api.connection_key = lambda: "target"  # Inspect keeps the limit that the first model of a key had
-    monkeypatch.setattr("opct.judges.factory.load_inspect_model", lambda *_, **__: model)
+    monkeypatch.setattr("opct.evals.endpoint.load_inspect_model", lambda *_, **__: model)
 
 
 def output_of(said, stop_reason="stop"):
@@ -567,10 +567,10 @@ def test_an_answer_to_something_else_is_none():
     assert RefusalJudge(on_topic=True).identity.hash != RefusalJudge().identity.hash
 
 
-def test_a_judge_behind_an_endpoint_is_not_local(tmp_path):
+def test_a_judge_behind_an_endpoint_is_not_local():
     config = JudgeConfig(name="strongreject", model="mockllm/model")
-    assert not setup.load_scorer(config, tmp_path / "c.jsonl").is_local
-    assert setup.load_scorer(JudgeConfig(), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
+    assert not setup.load_scorer(config).is_local
+    assert setup.load_scorer(JudgeConfig()).judge_of_behaviors.on_topic
 
 
 def test_where_an_attack_is_kept(tmp_path):

@@ -13,7 +13,7 @@ from opct.attack.loop import Rules
 from opct.attack.store import AttackDir
 from opct.attack.transfer import load_successes
 from opct.errors import EvaluationError, RunError
-from opct.judges.protocol import Usage
+from opct.evals.judges.protocol import Usage
 from opct.runs.io import read_jsonl
 from tests.unit.attack.scripted import Cast, ScriptedAttacker, ScriptedJudge, ScriptedTarget, made, subjects, user
 
@@ -136,13 +136,13 @@ def test_queries_of_a_batch_that_was_cut_short_are_counted(tmp_path):
 
 
 def test_what_the_judge_took_adds_up_over_resumes(tmp_path):
-    """1 call, 5 tokens read and 2 written a reply, and nothing for `b e0 r0`, whose result was in the cache: 7 queries,
+    """1 call, 5 tokens read and 2 written a reply, and nothing for `b e0 r0`, whose answer was in the cache: 7 queries,
     then 18 in all."""
 
     class Paid(ScriptedJudge):
         def judge(self, requests, progress=None):
             found = zip(requests, super().judge(requests), strict=True)
-            return [replace(one, usage=Usage(1, 5, 2), is_cached="/b/0/0" in request.id) for request, one in found]
+            return [replace(one, usage=Usage() if "/b/0/0" in request.id else Usage(1, 5, 2)) for request, one in found]
 
     for resume, limits, replies in ((False, {"max_queries": 7}, 6), (True, {}, 17)):
         own = Cast(judge=Paid())
@@ -218,12 +218,10 @@ def test_a_folder_is_not_overwritten_unasked_nor_used_twice(whole, tmp_path):
         AttackDir(tmp_path / "a").open(resume=True, overwrite=True)
     with AttackDir(tmp_path / "a").open(resume=True), pytest.raises(RunError, match="in use"):
         AttackDir(tmp_path / "a").open(resume=True)
-    (tmp_path / "a" / "judge_cache.jsonl").write_text("")
     with AttackDir(tmp_path / "a").open(overwrite=True) as anew:
         assert anew.is_attack  # until the new one begins
         anew.begin(IDENTITY)
         assert len(read_jsonl(anew.attempts_path)) == 1
-        assert anew.judge_cache_path.exists()  # it was paid for
         assert anew.load_round("behavior", 0) == []
 
 

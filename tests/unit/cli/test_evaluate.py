@@ -13,7 +13,7 @@ from rich.console import Console
 from opct.api import EvalResult
 from opct.cli.evaluate import evaluation_tables
 from opct.evals.graders.versions import AGREEMENT, Agreement
-from opct.judges.provenance import rules_weakness
+from opct.evals.judges.agreement import rules_weakness
 
 ROW = {
     "axis": "sycophancy",
