@@ -76,7 +76,7 @@ def train(
     from opct.data.builders.own_questions import own_question_pairs, own_question_settings
     from opct.data.questions import load_questions
     from opct.data.tables import source_name
-    from opct.evals.graders.self_grading import refuse_questions
+    from opct.evals.tasks.sycophancy import refuse_questions
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 

@@ -82,9 +82,10 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
     import torch.distributed as dist
 
     started = not dist.is_initialized()
-    if started:
-        _meet(_backend(device), config.timeout_s)
+    backend = _backend(device) if started else ""
     try:
+        if started:
+            _meet(backend, config.timeout_s)
         yield
         dist.barrier()  # a rank that leaves early would break the others' last collectives
     except RuntimeError as error:
@@ -107,6 +108,8 @@ def _meet(backend: str, timeout_s: int) -> None:
     except ValueError as error:  # the environment has no MASTER_ADDR or MASTER_PORT
         raise ConfigError(f"{error}: {START}") from None
     except dist.DistError as error:
+        if "Connection reset" in str(error):  # rank 0 was there and has ended: its own output says why
+            raise
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise TrainingError(
             f"The {size()} processes did not meet at {address} within {timeout_s} s (MASTER_ADDR, MASTER_PORT): see "

@@ -69,7 +69,7 @@ def calibrate(
 
     \b
     Examples:
-      opct judge calibrate strongreject --labels labels.csv --model openai/gpt-4o-mini
+      opct judge calibrate strongreject --labels labels.csv --model openai/gpt-4o
       opct judge calibrate fact_warning --labels labels.csv --model vllm/NAME
     """
     from opct.evals.judges.calibration import calibrate as measure

@@ -285,5 +285,6 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
 
 def _difference(before: Any, now: Any) -> str:
     if isinstance(before, dict) and isinstance(now, dict):
-        return ", ".join(f"{k}: {before[k]!r} then, {now[k]!r} now" for k in before if before[k] != now.get(k))
+        pairs = {key: (before.get(key), now.get(key)) for key in before | now}  # another method has other keys
+        return ", ".join(f"{key}: {old!r} then, {new!r} now" for key, (old, new) in pairs.items() if old != new)
     return f"{before!r} then, {now!r} now"
