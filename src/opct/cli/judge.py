@@ -109,7 +109,7 @@ def run(
     \b
     Examples:
       opct judge run runs/mine --judge strongreject --model vllm/NAME
-      opct judge run runs/mine --judge fact_warning --axis safety_awareness --model openai/gpt-4o-mini
+      opct judge run RUN --judge fact_warning --axis safety_awareness --model NAME
     """
     from opct.evals.judges.apply import check_judge, judge_run, read_logs, requests_of
     from opct.runs.run_dir import RunDir
