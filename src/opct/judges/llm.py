@@ -161,6 +161,12 @@ class LLMJudge:
             found = {request.hash: result for request, result in zip(new, results, strict=True)}
         return [self._result(request, found) for request in requests]
 
+    async def judge_one(self, request: JudgeRequest) -> JudgeResult:
+        """The result for one request, for a caller that runs many of them at once."""
+        if not self._new([request]):
+            return self._result(request, {})
+        return await self._judge(request, NullProgress())
+
     def _new(self, requests: Sequence[JudgeRequest]) -> list[JudgeRequest]:
         """The requests to send, each text once; an error if one lacks a text that the rubric needs."""
         for name in self.rubric.texts:
