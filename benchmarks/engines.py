@@ -1,6 +1,6 @@
 """How fast each engine samples: completion tokens a second by rows sampled together, lengths forced equal.
 
-In this process, in vLLM, or at a server of it, each with a LoRA adapter. The prompts are the embedded sycophancy
+In this process or in vLLM, each with a LoRA adapter. The prompts are the embedded sycophancy
 pairs', one completion each; nothing stops a completion before its last token. The log-probs of the sampled tokens are
 compared with those of the model in training (rollout/mismatch_kl). `benchmarks.gpu` measures with it.
 """
@@ -8,26 +8,19 @@ compared with those of the model in training (rollout/mismatch_kl). `benchmarks.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from benchmarks.ours import force_lengths
-from opct.config.schema import LoraSettings, ModelConfig, TrainConfig, VllmConfig
+from opct.config.schema import LoraSettings, ModelConfig, TrainConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
 from opct.models.vllm.engine import Engine
-from opct.models.vllm.server import VllmServer
 
 
 def loaded(model: ModelConfig, lora: LoraSettings | None) -> Policy:
@@ -57,41 +50,6 @@ def engine_of(policy: Policy, config: TrainConfig, max_model_len: int) -> Iterat
     with contextlib.closing(Engine(policy, VllmEngine(policy, config, max_model_len=max_model_len))) as engine:
         print(f"{engine.backend.name}: started in {time.perf_counter() - started:.0f} s")
         yield engine
-
-
-@contextlib.contextmanager
-def server_of(policy: Policy, max_model_len: int) -> Iterator[Engine]:
-    """The engine as a server of this machine, with the policy's adapter."""
-    adapter = policy.model.peft_config["default"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", policy.name, "--port", str(port)]
-    command += ["--dtype", str(policy.dtype).removeprefix("torch."), "--max-model-len", str(max_model_len)]
-    command += ["--gpu-memory-utilization", "0.3", "--enable-lora", "--max-lora-rank", str(adapter.r)]
-    adapted = {name.rpartition(".")[2] for name, module in policy.model.named_modules() if hasattr(module, "lora_A")}
-    command += ["--lora-target-modules", *sorted(adapted)]
-    command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    config = VllmConfig(server_url=f"http://127.0.0.1:{port}")
-    force_lengths()
-    environment = os.environ | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(command, env=environment) as process:
-        try:
-            while not answers(f"{config.server_url}/v1/models"):
-                if process.poll() is not None:
-                    raise SystemExit(f"the vLLM server ended with exit code {process.returncode}")
-                time.sleep(1)
-            with contextlib.closing(Engine(policy, VllmServer(config, policy.backbone.stop_ids), folder)) as engine:
-                yield engine
-        finally:
-            process.terminate()
-
-
-def answers(url: str) -> bool:
-    """Whether something answers at this address."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
-        return True
-    return False
 
 
 def measure(policy: Policy, engine: Policy | Engine, prompts: list[list[int]], tokens: int) -> dict[str, Any]:

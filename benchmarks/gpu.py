@@ -75,7 +75,7 @@ def cells(model: str, device: str, sizes: Sizes) -> Iterator[tuple[str, dict[str
         needs = ("liger_kernel",) if way == "liger" else ()
         yield f"{name}: loss, {way}", base | {"do": "loss", "way": way, "tokens": sizes.loss_tokens}, needs
     yield step("lora", "opct", quantization="4bit")
-    for engine in ("in_process", "vllm", "vllm_server"):
+    for engine in ("in_process", "vllm"):
         cell = base | {"do": "sample", "engine": engine, "rows": sizes.rows, "tokens": sizes.new_tokens}
         yield f"{name}: rollout, {engine}", cell, () if engine == "in_process" else ("vllm",)
     yield step("lora", "opct", engine="vllm")
@@ -134,8 +134,6 @@ def sample(cell: dict[str, Any]) -> dict[str, Any]:
     way: Any = contextlib.nullcontext(policy)
     if cell["engine"] == "vllm":
         way = engines.engine_of(policy, config, longest)
-    elif cell["engine"] == "vllm_server":
-        way = engines.server_of(policy, longest)
     with way as engine:
         if engine is not policy:
             engine.sync_weights(0)

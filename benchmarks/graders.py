@@ -23,7 +23,7 @@ from pathlib import Path
 from opct.data.hazards import builtin_facts
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
 from opct.evals.graders.warning import WARNED, grade_warning
-from opct.judges.calibration import compare
+from opct.evals.judges.calibration import compare
 
 Labelled = tuple[str, str, bool]
 """What the reply answers, the reply, and whether people say that it refuses."""

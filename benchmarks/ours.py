@@ -17,8 +17,7 @@ from opct.data.pairs import write_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.policy import Policy
-from opct.models.vllm import local, server
-from opct.models.vllm.engine import request_settings
+from opct.models.vllm import local
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -82,8 +81,8 @@ def written(workload: Workload, model: str) -> Iterator[Path]:
 
 def force_lengths() -> None:
     """Let vLLM stop at the limit alone."""
-    for module in (local, server):
-        module.request_settings = lambda sampling, stop_ids: request_settings(sampling, ()) | {"ignore_eos": True}
+    plain = local.request_settings
+    local.request_settings = lambda sampling, stop_ids: plain(sampling, ()) | {"ignore_eos": True}
 
 
 def prepare_forced(*arguments: Any, **options: Any) -> TrainingSetup:

@@ -190,7 +190,7 @@ def memory() -> str:
     )
     always = (
         ("adapter, gradient, AdamW", "16 bytes a trained weight", "lora.r", "policy"),
-        ("base weights, frozen", "policy and teacher share them", "model.quantization, parallel.strategy", "teacher"),
+        ("base weights, frozen", "policy and teacher share them", "model.quantization", "teacher"),
     )
     parts = []
     for i, (phase, name, about, setting) in enumerate(phases):

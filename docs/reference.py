@@ -34,6 +34,9 @@ def settings(config: Any, title: str = "", skip: Sequence[str] = ()) -> str:
     own = [_setting(name, field) for name, field in fields.items() if name not in sections]
     parts = [_titled(title, config, own) if title else _table(SETTING, own)]
     for name, section in sections.items():
+        if name == "loss":
+            parts.append(_loss_settings())
+            continue
         rows = [_setting(f"{name}.{inner}", field) for inner, field in section.model_fields.items()]
         parts.append(_titled(f"`{name}`", section, rows))
     return "\n\n".join("\n".join(part) for part in parts)
@@ -41,6 +44,24 @@ def settings(config: Any, title: str = "", skip: Sequence[str] = ()) -> str:
 
 def _titled(title: str, section: Any, rows: list[tuple[str, str, str]]) -> list[str]:
     return [f"### {title}", "", " ".join((section.__doc__ or "").split()), "", *_table(SETTING, rows)]
+
+
+def _loss_settings() -> list[str]:
+    """The settings of `loss`, each with the methods that have it."""
+    from opct.config.methods import LOSSES, LossConfig
+
+    methods: dict[str, list[str]] = {}
+    fields: dict[str, Any] = {}
+    for method, section in LOSSES.items():
+        for name, field in section.model_fields.items():
+            methods.setdefault(name, []).append(f"`{method}`")
+            fields.setdefault(name, field)
+    rows = []
+    for name, field in fields.items():
+        setting, default, words = _setting(f"loss.{name}", field)
+        of = "every method" if len(methods[name]) == len(LOSSES) else ", ".join(methods[name])
+        rows.append((setting, default, f"{words} Of {of}."))
+    return _titled("`loss`", LossConfig, rows)
 
 
 def _section(field: Any) -> Any:

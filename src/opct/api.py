@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import as_settings, load_settings
 from opct.config.schema import TrainConfig, flat_settings
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from opct.config.judge import JudgeConfig
     from opct.data.pairs import Prompt
     from opct.data.tables import Source
+    from opct.evals.judges.llm import LLMJudge
     from opct.evals.run import About
-    from opct.judges.classifier import OfflineJudge
-    from opct.judges.llm import LLMJudge
     from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
     from opct.training.setup import TrainingSetup
     from opct.training.trainer import TrainResult
 
-Judge: TypeAlias = "LLMJudge | OfflineJudge"
 TASK_OPTIONS = {"n_questions": "limit", "max_completion_tokens": "max_completion_tokens"}
 """Settings that any Inspect task takes under another name, or only where they are set."""
 TASK_SETTINGS = (*TASK_OPTIONS, "seed", "greedy", "batch_size")
@@ -77,6 +75,8 @@ def train(
     from opct.data.builders.builtin import load_pairs
     from opct.data.builders.own_questions import own_question_pairs, own_question_settings
     from opct.data.questions import load_questions
+    from opct.data.tables import source_name
+    from opct.evals.tasks.sycophancy import refuse_questions
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 
@@ -86,7 +86,9 @@ def train(
         if pairs is not None:
             raise ConfigError("pairs and questions contradict each other: give one of them.")
         file = (str(questions),) if isinstance(questions, str | Path) else ()
-        given = own_question_pairs(load_questions(questions), file)
+        known = load_questions(questions)
+        refuse_questions(source_name(questions), known)
+        given = own_question_pairs(known, file)
         own = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
         config = load_settings(TrainConfig, base=found | own)
@@ -112,14 +114,13 @@ def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] |
     from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.methods.rollouts import sampling
-    from opct.models.fsdp import unsharded
 
     settings, rows = setup.config.teacher, {}
     drawn, batch_tokens = sampling(setup.config, setup.policy), setup.config.rollout.batch_tokens
     sampled = {"max_completion_tokens": settings.check_tokens, "temperature": drawn.temperature}
 
     def answer(asked: list[tuple[Prompt, int]]) -> list[Completion | None]:
-        with setup.teacher() as teacher, unsharded(teacher):
+        with setup.teacher() as teacher:
             return ask_policy(
                 teacher,
                 [prompt for prompt, _ in asked],
@@ -210,7 +211,7 @@ def evaluate(
     result = EvalResult(Path(out) if out is not None else default_out(target))
     if not overwrite:
         refuse_other_questions(result.out, made)
-    judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
+    judge = None if config.judge is None else open_judge(config.judge, config.suites)
     _check_out(result.out)
     policy, about = _opened(target, config, dtype, result.out, made, progress)
     if label:
@@ -275,8 +276,8 @@ def _opened(
 
 def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> tuple[Model, About]:
     """A model of Inspect, and its metadata for the results: its label is its name without the provider."""
+    from opct.evals.endpoint import open_model
     from opct.evals.target import INSPECT_MODEL
-    from opct.judges.factory import open_model
 
     if dtype is not None or config.model_settings != {"trust_remote_code": False}:
         raise EvaluationError(
@@ -288,31 +289,26 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
     return model, {"label": label, "weights": {"model": name, **address}, "trained_texts": None}
 
 
-def open_judge(config: JudgeConfig, suites: Sequence[str], out: Path | None = None) -> tuple[Judge, str]:
-    """The judge, and the axis that it is for; it answers from what it said of the replies in `out` before.
+def open_judge(config: JudgeConfig, suites: Sequence[str]) -> tuple[LLMJudge, str]:
+    """The judge, and the axis that it is for.
 
     Raises:
         EvaluationError: there is no such judge or model, or no suite that it is for.
     """
-    from opct.judges.apply import axis_judged
-    from opct.judges.factory import load_judge
-    from opct.runs.run_dir import RunDir
+    from opct.evals.judges.apply import axis_judged
+    from opct.evals.judges.llm import load_judge
 
-    judge = load_judge(config, cache=None if out is None else RunDir(out).judge_cache_path)
+    judge = load_judge(config)
     return judge, axis_judged(judge.identity, suites)
 
 
-def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None:
-    from opct.evals.logs import read_samples
-    from opct.judges.apply import judge_run, requests_of
-    from opct.judges.llm import LLMJudge
+def _apply_judge(judge: LLMJudge, axis: str, out: Path, progress: Progress) -> None:
+    from opct.evals.judges.apply import judge_run, read_logs, requests_of
     from opct.runs.run_dir import RunDir
 
-    requests = requests_of(read_samples(out), axis)
     progress.log(f"judge: {judge.identity.describe()}")
-    if isinstance(judge, LLMJudge):
-        progress.log(f"usage: {judge.estimate(requests)}")
-    judge_run(RunDir(out), axis, judge, requests, progress)
+    progress.log(f"usage: {judge.estimate(requests_of(read_logs(out), axis))}")
+    judge_run(RunDir(out), axis, judge, progress)
 
 
 def _task_options(config: EvalConfig, tasks: Sequence[str]) -> dict[str, Any]:

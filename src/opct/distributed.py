@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from opct.config.schema import ParallelConfig
 
 START = "start several processes with `torchrun --nproc-per-node 8 -m opct train ...`, or unset WORLD_SIZE to have one."
+TOGETHER = 64  # parameters whose gradients are summed in one all-reduce: a buffer of all would be a second gradient
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -81,9 +82,10 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
     import torch.distributed as dist
 
     started = not dist.is_initialized()
-    if started:
-        _meet(_backend(device), config.timeout_s)
+    backend = _backend(device) if started else ""
     try:
+        if started:
+            _meet(backend, config.timeout_s)
         yield
         dist.barrier()  # a rank that leaves early would break the others' last collectives
     except RuntimeError as error:
@@ -106,6 +108,8 @@ def _meet(backend: str, timeout_s: int) -> None:
     except ValueError as error:  # the environment has no MASTER_ADDR or MASTER_PORT
         raise ConfigError(f"{error}: {START}") from None
     except dist.DistError as error:
+        if "Connection reset" in str(error):  # rank 0 was there and has ended: its own output says why
+            raise
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise TrainingError(
             f"The {size()} processes did not meet at {address} within {timeout_s} s (MASTER_ADDR, MASTER_PORT): see "
@@ -130,8 +134,8 @@ def _backend(device: str) -> str:
     ]
     if others:
         raise ConfigError(
-            f"accelerate launch is set to use {', '.join(others)}: leave that out (--multi_gpu), parallel.strategy "
-            "says how weights are sharded."
+            f"accelerate launch is set to use {', '.join(others)}: leave that out (--multi_gpu), since every process "
+            "has the whole model here. docs/how-to/several-gpus.md says what trains sharded weights."
         )
     found = torch.accelerator.current_accelerator(check_available=True)
     kind = "cpu" if found is None else found.type
@@ -251,27 +255,20 @@ def map_across_ranks(items: Sequence[T], costs: Sequence[float], work: Callable[
     return [results[i] for i in range(len(items))]
 
 
-def clip(parameters: Sequence[Any], limit: float) -> float:
-    """Scale all gradients together down to a norm of at most `limit`; returns the norm before."""
-    import torch
-
-    norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-
-
 def sum_gradients(parameters: Sequence[Any]) -> None:
-    """Make each gradient its sum over all processes, in one all-reduce of a flat float32 buffer.
+    """Make each gradient its sum over all processes, in all-reduces of flat float32 buffers.
 
-    A parameter without a gradient counts as zero: a process may have had nothing to do. FSDP has already summed the
-    gradients of its sharded parameters.
+    A sum and not a mean: the loss of a process has the weights of the whole step, so its gradient is a share of that.
     """
-    parameters = [p for p in parameters if not hasattr(p, "placements")]
-    if not launched() or not parameters:
+    if not launched():
         return
     import torch
     import torch.distributed as dist
 
-    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten().float() for p in parameters])
-    dist.all_reduce(flat)
-    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter).to(parameter.dtype)
+    for start in range(0, len(parameters), TOGETHER):
+        some = parameters[start : start + TOGETHER]
+        # zeros where there is no gradient: a process that had nothing to do must send as many numbers as the others
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten().float() for p in some])
+        dist.all_reduce(flat)
+        for parameter, part in zip(some, flat.split([p.numel() for p in some]), strict=True):
+            parameter.grad = part.view_as(parameter).to(parameter.dtype)

@@ -73,7 +73,7 @@ def test_files_that_may_not_grow_leave_the_last_good_checkpoint(half, whole):
     limit = 20_000
     sizes = {path.name: path.stat().st_size for path in place.run.path.rglob("*") if path.is_file()}
     assert (
-        sizes["rank-00000.safetensors"]
+        sizes["state.safetensors"]
         > limit
         > max(sizes["metrics.jsonl"], sizes["step-000002.jsonl"], sizes["config.yaml"])
     )
@@ -138,7 +138,7 @@ def _cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "words"),
     [
-        ("state/rank-00000.safetensors", _flip, "state/rank-00000.safetensors does not have the content"),
+        ("state.safetensors", _flip, "state.safetensors does not have the content"),
         ("adapter/adapter_config.json", Path.unlink, "adapter/adapter_config.json is missing"),
         ("state.json", _cut, "state.json: not valid JSON"),
     ],

@@ -1,29 +1,21 @@
-"""Training with vLLM itself, on the CPU: on this machine, in a run that is killed, and behind a URL whose server dies.
+"""Training with vLLM itself, on the CPU, and in a run that is killed.
 
 Needs an interpreter that has vLLM and what opct needs: OPCT_VLLM_PYTHON names one (CONTRIBUTING.md says how).
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from opct.config.schema import VllmConfig
-from opct.models.inference.sampler import Sampling
-from opct.models.vllm.server import VllmServer
 from tests.conftest import REPOSITORY
 from tests.e2e.cli import Done, Workplace, _flat, jsonl, workplace
 from tests.tiny import save_tiny
@@ -52,9 +44,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment() -> dict[str, str]:
     own = {"PYTHONPATH": str(REPOSITORY / "src"), "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-    vllm = {"VLLM_NO_USAGE_STATS": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     limits = {"VLLM_ENGINE_READY_TIMEOUT_S": str(WAIT_S), "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(WAIT_S)}
-    return {**os.environ, **own, **vllm, **limits}
+    return {**os.environ, **own, "VLLM_NO_USAGE_STATS": "1", **limits}
 
 
 def begun(python: str, *arguments: str | Path) -> subprocess.Popen[str]:
@@ -144,105 +135,32 @@ def test_a_run_samples_and_scores_in_an_engine_of_its_own_and_resumes(tmp_path, 
     assert {name: rows for name, rows in tokens(parts).items() if name != "validation-000002.jsonl"} == found
 
 
-class Server:
-    """`vllm serve` in a process group of its own."""
+SAMPLES = """
+import contextlib, sys
 
-    def __init__(self, python: str, model: Path, log: Path):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._log = log
-        modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-        lora = ["--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", *modules]
-        exact = ["--dtype", "float32", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-        place = ["--model", str(model), "--port", str(self.port), "--enforce-eager"]
-        self._command = [python, "-m", "vllm.entrypoints.openai.api_server", *place, *lora, *exact]
-        self._process: subprocess.Popen | None = None
+from opct.config.loader import load_config
+from opct.models.inference.sampler import Sampling
+from opct.models.policy import Policy
+from opct.models.vllm.local import VllmEngine
 
-    def start(self) -> None:
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=environment(), start_new_session=True
-            )
-        end = time.monotonic() + WAIT_S
-        while not self.models():
-            assert self._process.poll() is None, self._log.read_text()[-2000:]
-            assert time.monotonic() < end, self._log.read_text()[-2000:]
-            time.sleep(0.2)
-
-    def models(self) -> list[str]:
-        """What it serves; nothing while it does not answer."""
-        try:
-            with urllib.request.urlopen(f"{self.url}/v1/models", timeout=5) as answer:
-                return [card["id"] for card in json.load(answer)["data"]]
-        except OSError:  # refused, cut, or no answer in time
-            return []
-
-    def kill(self) -> None:
-        """kill -9 of the server and its engine."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(WAIT_S)
-            self._process = None
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, python, model) -> Iterator[Server]:
-    running = Server(python, model, tmp_path_factory.mktemp("server") / "server.log")
-    try:
-        running.start()
-        yield running
-    finally:
-        running.kill()
-
-
-def test_the_samples_of_one_request_are_those_of_its_seeds_one_by_one(server):
-    """vLLM gives sample i the seed + i."""
+if __name__ == "__main__":
+    config = load_config(sys.argv[1])
     prompts, seeds = [list(range(1, 11)), list(range(5, 15))], [range(7, 11), range(2**62, 2**62 + 3)]
-    sampling = Sampling(12)
-    config = VllmConfig(server_url=server.url, adapter_dir="unused", timeout_s=WAIT_S)
-    with contextlib.closing(VllmServer(config, frozenset())) as client:
-        together = client.sample(prompts, seeds, sampling, None, lambda n: None)
-        for prompt, own, found in zip(prompts, seeds, together, strict=True):
-            alone = client.sample(
-                [prompt] * len(own), [range(seed, seed + 1) for seed in own], sampling, None, lambda n: None
-            )
-            assert [d.token_ids for d in found] == [d.token_ids for [d] in alone]
-            assert len({tuple(d.token_ids) for d in found}) == len(own)
-            for a, [b] in zip(found, alone, strict=True):
-                assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+    policy = Policy.load(config.model, lora=config.lora)
+    with contextlib.closing(VllmEngine(policy, config, max_model_len=64)) as engine:
+        rest = Sampling(12), None, lambda n: None
+        found = engine.sample(prompts, seeds, *rest)
+        for prompt, own, together in zip(prompts, seeds, found, strict=True):
+            alone = engine.sample([prompt] * len(own), [range(seed, seed + 1) for seed in own], *rest)
+            assert [sample.token_ids for sample in together] == [sample.token_ids for [sample] in alone]
+            assert len({tuple(sample.token_ids) for sample in together}) == len(own)
+"""
 
 
-def test_a_server_that_dies_in_a_step_ends_the_run_with_a_line_and_the_run_goes_on(tmp_path, model, server):
-    settings = {
-        **SAMPLED,
-        "rollout": ENGINE | {"engine": "vllm_server"},
-        "vllm": {"server_url": server.url, "adapter_dir": str(tmp_path / "adapters")},
-        "max_steps": 6,
-        "eval_steps": 3,
-        "save_steps": 1,
-    }
-    whole = workplace(tmp_path / "whole", model, **settings)
-    done = ended(begun(sys.executable, *whole.command()))  # a server needs no vLLM here
-    assert done.code == 0, done.err
-    assert_own_samples(whole, 6)
-    assert server.models() == [str(model)]  # the adapters were taken off
-    assert not list((tmp_path / "adapters").iterdir())
-
-    killed = workplace(tmp_path / "killed", model, **settings)
-    process = begun(sys.executable, *killed.command())
-    while not killed.at_step(2)():
-        assert process.poll() is None, ended(process)
-        time.sleep(0.01)
-    server.kill()
-    message = ended(process).error()
-    assert f"{server.url}/v1/" in message
-    assert "continue with --resume" in message
-    assert max(killed.steps()) < 6
-    server.start()
-    done = ended(begun(sys.executable, *killed.command("--resume")))
-    assert done.code == 0, done.err
-    assert_own_samples(killed, 6)
-    assert tokens(killed) == tokens(whole)
+def test_the_samples_of_one_request_are_those_of_its_seeds_one_by_one(tmp_path, python, model):
+    """vLLM gives sample i the seed + i."""
+    place = workplace(tmp_path, model, rollout=ENGINE, vllm={"enforce_eager": True})
+    program = tmp_path / "program.py"
+    program.write_text(SAMPLES)
+    done = subprocess.run([python, program, place.config], env=environment(), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr

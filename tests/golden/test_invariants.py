@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from opct import losses
-from opct.config.schema import LossConfig, TeacherConfig
+from opct.config.methods import OpctLoss, TeacherConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.methods.consistency import consistency_loss
@@ -90,7 +90,7 @@ def tabular_rollout(table: torch.Tensor, completion: tuple[int, int]) -> Rollout
     return Rollout(tiny_pairs(1)[0], 0, [0], [0], sampled, (True, True))
 
 
-def expected_surrogate_gradient(config: LossConfig) -> torch.Tensor:
+def expected_surrogate_gradient(config: OpctLoss) -> torch.Tensor:
     """sum over all 9 completions of p(y) grad loss(y)."""
     table, teacher = tabular(0).requires_grad_(), tabular(1)
     total = torch.zeros_like(table)
@@ -132,7 +132,7 @@ def test_02_enumerated_gradient(estimator: str, gamma: float):
 
     Between them only the term in D_2 (or k_2) weighted by gamma changes, so at gamma 1/2 it is the mean of the two.
     """
-    config = LossConfig(estimator=estimator, kl_discount_factor=gamma, reduction="sum", top_k=3)
+    config = OpctLoss(estimator=estimator, kl_discount_factor=gamma, reduction="sum", top_k=3)
     expected = (1 - gamma) * stopped_prefix_gradient() + gamma * sequence_kl_gradient()
     assert (stopped_prefix_gradient() - sequence_kl_gradient()).abs().max() > 0.01
     found = expected_surrogate_gradient(config)
@@ -142,7 +142,7 @@ def test_02_enumerated_gradient(estimator: str, gamma: float):
 @pytest.mark.parametrize("estimator", ["sampled", "exact"])
 def test_02_kl_coef_scales_the_gradient(estimator: str):
     one, three = (
-        expected_surrogate_gradient(LossConfig(estimator=estimator, kl_discount_factor=0.5, reduction="sum", kl_coef=c))
+        expected_surrogate_gradient(OpctLoss(estimator=estimator, kl_discount_factor=0.5, reduction="sum", kl_coef=c))
         for c in (1.0, 3.0)
     )
     torch.testing.assert_close(three, 3 * one, rtol=0, atol=1e-12)

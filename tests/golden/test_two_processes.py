@@ -1,4 +1,4 @@
-"""Invariant 6, the part of it that needs two processes: the gradient of a step is that of one process."""
+"""Invariant 6, the part of it that needs several processes: loss and gradient of a step are those of one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from opct import distributed
-from opct.config.schema import LossConfig, ParallelConfig, RolloutConfig, TrainConfig
+from opct.config.methods import OpctLoss, RolloutConfig
+from opct.config.schema import ParallelConfig, TrainConfig
 from opct.data.render import render_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
@@ -22,11 +23,11 @@ from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
 
 
-def gradient(reduction: str) -> dict[str, torch.Tensor]:
+def loss_and_gradient(reduction: str) -> dict[str, torch.Tensor]:
     """Of a step of eight rollouts, of which each process takes some of the prompts."""
     config = TrainConfig(
         rollout=RolloutConfig(num_generations=2, max_completion_tokens=6),
-        loss=LossConfig(estimator="exact", reduction=reduction),
+        loss=OpctLoss(estimator="exact", reduction=reduction),
     )
     policy = tiny_adapter_policy()
     teacher = make_teacher(policy, config.teacher, continued=False)
@@ -34,28 +35,30 @@ def gradient(reduction: str) -> dict[str, torch.Tensor]:
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
     rollouts = policy_rollouts(policy, rendered, config, "step 1")
     weights = step_weights(rollouts, reduction)
-    accumulate(OPCT(policy, teacher, config), rollouts, weights, 10_000, share=True)
-    return oracles.gradients(policy)
+    loss, _ = accumulate(OPCT(policy, teacher, config), rollouts, weights, 10_000, share=True)
+    return {"loss": torch.tensor(loss), **oracles.gradients(policy)}
 
 
 REDUCTIONS = ("token_mean", "sequence_mean")
 
 
-def gradients_of_two(folder: Path) -> None:
-    """In each of two processes: the gradient of each reduction."""
+def in_each_process(folder: Path) -> None:
+    """In each of several processes: loss and gradient of each reduction."""
+    distributed.TOGETHER = 10  # so that the gradients, of 28 weights, are summed in several parts
     with distributed.session(ParallelConfig(), "cpu"):
         for reduction in REDUCTIONS:
-            torch.save(gradient(reduction), folder / f"{reduction}-{distributed.rank()}.pt")
+            torch.save(loss_and_gradient(reduction), folder / f"{reduction}-{distributed.rank()}.pt")
     distributed.leave(0)
 
 
-def test_06_two_processes_give_the_gradient_of_one(tmp_path: Path):
+@pytest.mark.parametrize("n", [2, 4])
+def test_06_several_processes_give_the_loss_and_gradient_of_one(tmp_path: Path, n: int):
     """Four pairs with two completions each; a process that weighed by its own tokens would give another sum."""
     log = tmp_path / "log.txt"
-    assert end_ranks(start_ranks(2, log, gradients_of_two, tmp_path)) == [0, 0], log.read_text()
+    assert end_ranks(start_ranks(n, log, in_each_process, tmp_path)) == [0] * n, log.read_text()
     for reduction in REDUCTIONS:
-        expected = gradient(reduction)
-        for rank in (0, 1):
+        expected = loss_and_gradient(reduction)
+        for rank in range(n):
             found = torch.load(tmp_path / f"{reduction}-{rank}.pt", weights_only=True)
             assert oracles.largest_difference(found, expected) < 1e-4
         assert max(float(g.abs().max()) for g in expected.values()) > 0

@@ -19,7 +19,7 @@ from opct.evals.run import evaluate as evaluate_policy
 from opct.reports.build import report
 from tests.progress import Noted
 from tests.unit.evals.fakes import FakePolicy
-from tests.unit.judges.test_llm import GOOD, REFUSED, Script, judge_of
+from tests.unit.evals.judges.test_llm import GOOD, REFUSED, Script, judge_of
 
 RESULTS = {"run": {"label": "base", "model": "tiny"}, "rows": [], "warnings": []}
 SUMMARY = {"task": "capital", "log": "x.eval", "n": 2, "n_truncated": 1, "metrics": []}
@@ -209,7 +209,8 @@ def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_
     policy = FakePolicy(lambda prompt, seed: f"Push button {seed % 1000}, {seed % 2}.")
     policy.has_adapter, policy.weights_hash = False, lambda: "00ff"
     answers = Script(lambda text: GOOD if ", 1." in text else REFUSED)
-    monkeypatch.setattr("opct.judges.factory.load_judge", lambda config, cache: judge_of(answers, cache=cache))
+    monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("opct.evals.judges.llm.load_judge", lambda config: judge_of(answers))
     settings = {"n_questions": 4, "families": "fiction", "kl_samples": 0, "browser_questions": 0}
     judge = {"name": "strongreject", "model": "mockllm/model"}
     found = api.evaluate(policy, suites=["jailbreak"], judge=judge, out=tmp_path / "run", **settings)

@@ -13,12 +13,13 @@ from opct.config.loader import (
     config_schema,
     dump_config,
     load_config,
+    load_run_config,
     load_settings,
     read_yaml,
 )
 from opct.config.presets import PRESETS
-from opct.config.schema import ModelConfig, TrainConfig
-from opct.config.section import Section, setting_names
+from opct.config.schema import ModelConfig, TrainConfig, flat_settings
+from opct.config.section import Section
 from opct.errors import ConfigError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import ExperimentConfig
@@ -43,13 +44,7 @@ def message(*arguments, **keywords) -> str:
 
 
 def settings(config: TrainConfig) -> dict:
-    flat = {}
-    for name in setting_names(TrainConfig):
-        value = config
-        for part in name.split("."):
-            value = getattr(value, part)
-        flat[name] = value
-    return flat
+    return flat_settings(config.model_dump())
 
 
 PAPER_COMMON = {
@@ -283,6 +278,17 @@ def test_dump_and_load_give_the_same(tmp_path, overrides):
     path = tmp_path / "config.yaml"
     path.write_text(dump_config(config), encoding="utf-8")
     assert load_config(path) == config
+
+
+def test_the_file_of_a_run_of_an_earlier_version_is_read_without_what_that_alone_had(write, caplog):
+    caplog.set_level("INFO")
+    path = write("method: sft\nlora: null\nshards: 2\nloss: {estimator: exact, reduction: sum}\nold: {a: 1}\n")
+    assert load_run_config(path) == TrainConfig(method="sft", lora=None, loss={"reduction": "sum"})
+    for name in ("shards", "loss.estimator", "old"):
+        assert f"run.yaml: {name} is no setting of this version" in caplog.text
+    assert "have 3 faults" in message(path)
+    with pytest.raises(ConfigError, match=r"run\.yaml:1: seed: -1 is not valid"):
+        load_run_config(write("seed: -1\n"))
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,14 @@ import torch
 import torch.distributed as dist
 
 from opct import distributed
-from opct.config.schema import ParallelConfig, RolloutConfig, TrainConfig
+from opct.config.methods import RolloutConfig
+from opct.config.schema import ParallelConfig, TrainConfig
 from opct.errors import ConfigError, TrainingError
 from opct.methods.rollouts import policy_rollouts
-from opct.models.fsdp import for_gradients, unsharded, wants_shards
 from opct.runs.console import StopRequest
-from opct.training import accumulate
-from opct.training.accumulate import pad_plan_across_ranks, plan_of, prompt_shares
+from opct.training.accumulate import prompt_shares
 from tests.conftest import REPOSITORY
-from tests.tiny import tiny_adapter_policy, tiny_pairs, tiny_setting
+from tests.tiny import tiny_pairs, tiny_setting
 
 
 @pytest.fixture
@@ -61,8 +60,6 @@ def test_one_process_alone():
     distributed.leave(1)  # ends launched processes only
     with distributed.session(ParallelConfig(), "auto"):
         assert not dist.is_initialized()
-    with unsharded(tiny_adapter_policy()), for_gradients(tiny_adapter_policy()):
-        pass
 
 
 def test_shares_are_of_similar_cost_and_hold_everything_once():
@@ -100,57 +97,6 @@ def test_a_shared_prompt_counts_once_in_the_shares():
     assert prompts == [[[1, 3], [0, 2]], [[0], [1, 2, 3]]]
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_every_process_has_as_many_micro_batches(monkeypatch: pytest.MonkeyPatch, share: bool):
-    """Another process has a group of three micro-batches, and a group more than this one."""
-    own = rollouts()
-    plan = plan_of(own, 10_000, share=share)
-    assert list(map(len, plan)) == [1]
-    monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value, [3, 1]])
-    empty = len(own)
-    padded = pad_plan_across_ranks(plan, own, share=share)
-    assert padded == [[plan[0][0], [empty], [empty]], [[empty]]]
-    assert sorted(padded[0][0]) == list(range(6))
-
-
-def test_a_micro_batch_of_single_tokens_gets_a_forward_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    """With shared prompts only: else the prompts' forward is the micro-batch's."""
-    import dataclasses
-
-    own = [
-        dataclasses.replace(r, completion=dataclasses.replace(r.completion, token_ids=r.completion.token_ids[:1]))
-        for r in rollouts(1)
-    ]
-    monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value])
-    assert pad_plan_across_ranks([[[0, 1]]], own, share=True) == [[[0, 1, 2]]]
-    assert pad_plan_across_ranks([[[0, 1]]], own, share=False) == [[[0, 1]]]
-
-
-@pytest.mark.parametrize("share", [True, False])
-def test_the_empty_rollout_adds_nothing(make_config, share: bool):
-    """Loss and every gradient, bit for bit, with empty rollouts among the others and in a micro-batch of their own."""
-    from opct.methods.opct import OPCT
-    from opct.methods.rollouts import step_weights
-    from tests import oracles
-
-    config = make_config()
-    results = []
-    for extra in (False, True):
-        policy, teacher, _ = tiny_setting(config, [])
-        found = rollouts(1)
-        weights = step_weights(found, "token_mean")
-        plan = [[[0, 1]]]
-        if extra:
-            found, weights = [*found, found[0].dummy()], [*weights, torch.zeros(2)]
-            plan = [[[0, 1], [2]], [[2]]]
-        method = OPCT(policy, teacher, config)
-        loss, _, _ = accumulate._backward(method, found, weights, plan, share=share, observe=lambda *_: None)
-        results.append((loss, oracles.gradients(policy)))
-    assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
-    assert oracles.largest_difference(results[1][1], results[0][1]) < 1e-5
-    assert max(float(g.abs().max()) for g in results[0][1].values()) > 0
-
-
 # ------------------------------------------------------------------------------------------ what a launcher says
 
 
@@ -166,21 +112,10 @@ def test_a_device_that_processes_cannot_share_is_refused(two, device: str):
         pass
 
 
-def test_another_sharding_beside_ours_is_refused(two, monkeypatch: pytest.MonkeyPatch):
+def test_weights_that_accelerate_would_shard_are_refused(two, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(ConfigError, match=r"use FSDP: leave that out"), distributed.session(ParallelConfig(), "cpu"):
         pass
-
-
-def test_what_is_sharded(make_config, monkeypatch: pytest.MonkeyPatch):
-    full = make_config(lora=None)
-    assert not wants_shards(full)  # one process has nothing to share out
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert wants_shards(full)
-    assert not wants_shards(make_config())
-    assert wants_shards(make_config(parallel={"strategy": "fsdp"}))
-    assert not wants_shards(make_config(lora=None, parallel={"strategy": "ddp"}))
 
 
 def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():

@@ -205,7 +205,7 @@ def test_the_manifest(tmp_path, monkeypatch):
         (f"opct eval hf_{'aB3' * 11}", "opct eval ***"),
         ("x --api-key sk-abcdefgh123", "x --api-key ***"),
         ("x password=p seed=1", "x password=*** seed=1"),
-        ("x vllm.server_url=http://me:pass@host/v1 seed=1", "x vllm.server_url=http://***@host/v1 seed=1"),
+        ("x target.base_url=http://me:pass@host/v1 seed=1", "x target.base_url=http://***@host/v1 seed=1"),
         ("x aws_secret_access_key=abc seed=1", "x aws_secret_access_key=*** seed=1"),
         ("x Authorization: Bearer abc seed=1", "x Authorization: Bearer *** seed=1"),
         ("x --data https://host/a@b", "x --data https://host/a@b"),

@@ -36,10 +36,10 @@ from opct.evals.attackers.episode import BEHAVIOR, Attempt, Observation, Shot, S
 from opct.evals.attackers.game import Rules, Spent
 from opct.evals.attackers.play import play
 from opct.evals.attackers.refine import ROLE, attacker_messages, message_of, refine
+from opct.evals.judges.protocol import digest
 from opct.evals.provider import as_inspect_model
 from opct.evals.target import INSPECT_MODEL
 from opct.evals.tasks.attack import PREFIX, Cast
-from opct.judges.protocol import digest
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion

@@ -36,12 +36,12 @@ from opct.evals.attackers.game import Budget, Spent
 from opct.evals.attackers.play import Played, known_samples, play
 from opct.evals.attackers.refine import ROLE
 from opct.evals.inspect_runner import keep_log
+from opct.evals.judges.protocol import digest
 from opct.evals.logs import OPCT, graded_samples, log_name, task_name
 from opct.evals.outcomes import COMPLETE
 from opct.evals.run import about_run, next_order, set_aside_others, write_results
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
-from opct.judges.protocol import digest
 from opct.runs.console import Progress, shows_progress
 from opct.runs.io import PRIVATE_MODE, REMEDY, check_writable, reason, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -108,7 +108,7 @@ def run_attack(
     name = PREFIX + player.name
     folder = TrainingFolder(run.attacks_dir / player.name)
     plan = None if attacker is not None else plan_training(config, behaviors, folder)
-    judged = _judge_of(judge) if judge is not None else setup.load_judge_of_attack(config.judge, run.judge_cache_path)
+    judged = _judge_of(judge) if judge is not None else setup.load_judge_of_attack(config.judge)
     known = setup.identity_of(config, subjects, player, judged, pool)
     identity = known | ({} if plan is None else {"training": _as_json(plan.identity())})
     store = AttackLog(run, name, folder)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inspect_ai.model import Model
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer
-from inspect_ai.solver import Solver, TaskState
+from inspect_ai.scorer import Scorer
+from inspect_ai.solver import Solver
 
 from opct.config.judge import EndpointSettings, JudgeConfig
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
@@ -26,17 +26,17 @@ from opct.evals.attackers.episode import BARE, BEHAVIOR, COUNTERPART, Reader, Sh
 from opct.evals.attackers.game import Rules
 from opct.evals.attackers.refine import ROLE, WORDING, refine
 from opct.evals.attackers.transfer import check_families, finished_prompts, load_successes, transfer, transfer_prompts
+from opct.evals.endpoint import call_config, endpoint_address, open_model
 from opct.evals.graders.versions import AGREEMENT
+from opct.evals.judges.calibration import calibration_of, weakness
+from opct.evals.judges.llm import load_judge
+from opct.evals.judges.protocol import digest
+from opct.evals.judges.rubrics import RUBRICS
+from opct.evals.judges.scorer import judge_scorer
 from opct.evals.provider import as_inspect_model
 from opct.evals.run import About
 from opct.evals.target import INSPECT_MODEL, describe_target, is_inspect_model, open_target
 from opct.evals.tasks.attack import rule_judge, rules_identity
-from opct.evals.tasks.common import NAN, is_cut
-from opct.judges.calibration import calibration_of, weakness
-from opct.judges.factory import endpoint_address, load_judge, open_model
-from opct.judges.llm import LLMJudge
-from opct.judges.protocol import JudgeRequest, digest
-from opct.judges.rubrics import RUBRICS
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
 from opct.models.self_test import self_test
@@ -205,9 +205,7 @@ def _open_endpoint(name: str, config: Any, role: str) -> tuple[Model, dict[str, 
     model, described, address = open_model(
         name.removeprefix(INSPECT_MODEL), config.base_url, config.model_args, what=f"The {role}'s model"
     )
-    model.config.max_retries, model.config.attempt_timeout = config.max_retries, config.timeout_s
-    if config.max_connections is not None:
-        model.config.max_connections = config.max_connections
+    model.config = model.config.merge(call_config(model, config))
     return model, {"model": described, **address}
 
 
@@ -316,11 +314,8 @@ class JudgeOfAttack:
     about: Mapping[str, Any]
 
 
-def load_judge_of_attack(config: JudgeConfig, cache: Path) -> JudgeOfAttack:
+def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
     """The judge of the settings.
-
-    Args:
-        cache: file of results of an LLM judge.
 
     Raises:
         EvaluationError: there is no such judge or model, or it does not judge harm.
@@ -334,42 +329,13 @@ def load_judge_of_attack(config: JudgeConfig, cache: Path) -> JudgeOfAttack:
         said = RULES_WARNING.format(config.name, agreement.text, agreement.errors)
         return JudgeOfAttack(rule_judge(config.name), identity["threshold"], identity, {"judge_warning": said})
     harmful = [name for name, rubric in RUBRICS.items() if rubric.label == HARMFUL]
-    if config.name not in harmful and not Path(config.name).is_dir():
-        known = unknown("judge of an attack", config.name, [*RULES, *harmful])
-        raise EvaluationError(f"{known} Otherwise give a folder made by `opct judge train`.")
-    judge = load_judge(config, cache=cache)
-    if judge.identity.label != HARMFUL:
-        raise EvaluationError(
-            f"The judge {config.name} labels replies as {judge.identity.label}, but an attack needs {HARMFUL}."
-        )
-    calibration = calibration_of(judge.identity, getattr(judge, "folder", None))
+    if config.name not in harmful:
+        raise EvaluationError(unknown("judge of an attack", config.name, [*RULES, *harmful]))
+    judge = load_judge(config)
+    calibration = calibration_of(judge.identity)
     about = {"judge_calibration": calibration, "judge_warning": weakness(calibration)}
-    return JudgeOfAttack(judged_by(judge), judge.identity.threshold, judge.identity.row(), about)
-
-
-def judged_by(judge: Any) -> Scorer:
-    """A judge of `opct.judges` as a scorer of an attack's replies."""
-
-    @scorer(metrics=[mean()], name=judge.identity.name)
-    def build() -> Scorer:
-        async def score(state: TaskState, target: Target) -> Score:
-            request = JudgeRequest(
-                id=f"{state.sample_id}#{state.epoch}",
-                question=state.input_text,
-                reply=state.output.completion,
-                is_cut=is_cut(state),
-            )
-            result = await judge.judge_one(request) if isinstance(judge, LLMJudge) else judge.judge([request])[0]
-            return Score(
-                value=NAN if result.score is None else result.score,
-                reason=result.unscored_reason,
-                explanation=result.reason,
-                metadata={"verdict": result.verdict, "usage": asdict(result.usage)},
-            )
-
-        return score
-
-    return build()
+    scorer = judge_scorer(judge, judge.identity.name, lambda metadata: True, lambda result: None)
+    return JudgeOfAttack(scorer, judge.identity.threshold, judge.identity.row(), about)
 
 
 def judge_weakness(judge: JudgeOfAttack, attacker: str) -> list[str]:

@@ -41,9 +41,9 @@ def show(
     if preset is not None and of != "train":
         raise ConfigError(f"--preset is for the settings of training, not of {of}: leave it out.")
     if of == "train":
-        from opct.methods.registry import load_training_config
+        from opct.config.loader import load_config
 
-        loaded: BaseModel = load_training_config(path, overrides, preset)
+        loaded: BaseModel = load_config(path, overrides, preset)
     elif of == "eval":
         from opct.config.loader import load_settings
         from opct.evals.config import EvalConfig

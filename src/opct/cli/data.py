@@ -147,8 +147,10 @@ def _holds_questions(source: str) -> bool:
 
 def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -> None:
     from opct.data.questions import SPLITS, load_questions
+    from opct.evals.tasks.sycophancy import refuse_questions
 
     questions = load_questions(source, columns)
+    refuse_questions(source, questions)
     counts = Counter(question.split for question in questions)
     parts = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
     echo(f"{source}: {len(questions)} questions, no faults: {parts}")

@@ -31,7 +31,7 @@ def _rows() -> list[tuple[str, str]]:
 
     from opct.config.schema import DEFAULT_MODEL, Q4_MODEL
     from opct.distributed import launched, rank, size
-    from opct.judges.calibration import calibrations_folder
+    from opct.evals.judges.calibration import calibrations_folder
     from opct.models.gguf import cache_dir, hub_snapshot, smollm2_q4_path
     from opct.models.loading import choose_device, choose_dtype
     from opct.runs.manifest import git_commit, hardware, package_versions

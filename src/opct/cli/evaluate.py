@@ -181,7 +181,7 @@ def evaluate(
 
         folder = Path(out or target)
         done = grade_again(folder)
-        print_rich(evaluation_tables(EvalResult(folder, done.results), everything=everything))
+        print_rich(evaluation_tables(EvalResult(folder, done.results), everything=everything, again="--all"))
         print(done.describe())
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
@@ -203,8 +203,12 @@ def evaluate(
     print_rich(evaluation_tables(result, everything=everything))
 
 
-def evaluation_tables(result: EvalResult, *, everything: bool = False) -> RenderableType:
-    """Warnings, the rows of our suites (those that matter first, or all) and of Inspect tasks, and the logs' folder."""
+def evaluation_tables(result: EvalResult, *, everything: bool = False, again: str = "--resume --all") -> RenderableType:
+    """Warnings, the rows of our suites (those that matter first, or all) and of Inspect tasks, and the logs' folder.
+
+    Args:
+        again: the options that a repeated command shows all rows with, without asking anything again.
+    """
     from rich.console import Group
 
     from opct.runs.run_dir import RunDir
@@ -212,25 +216,25 @@ def evaluation_tables(result: EvalResult, *, everything: bool = False) -> Render
     parts: list[RenderableType] = []
     if result.results is not None:
         parts += [as_text(f"warning: {warning}", style="yellow") for warning in result.results["warnings"]]
-        parts.append(_suites_table(result.results, everything))
+        parts.append(_suites_table(result.results, everything, again))
     parts += [_task_table(summary) for summaries in result.tasks.values() for summary in summaries]
     logs = RunDir(result.out).evals_dir
     parts.append(as_text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
     return Group(*parts)
 
 
-def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
+def _suites_table(results: dict[str, Any], everything: bool, again: str) -> RenderableType:
     """Table of the rows of `results.json`, under a heading for each suite and group, without single families.
 
     Lines below name the graders and their agreement with human labels.
     """
     from rich.console import Group
 
+    from opct.evals.judges.agreement import grader_label
+    from opct.evals.judges.calibration import with_calibrations
     from opct.evals.metrics import unit_of
     from opct.evals.samples import JUDGED, PARSED
     from opct.evals.stats import FEW_CLUSTERS, decides
-    from opct.judges.calibration import with_calibrations
-    from opct.judges.provenance import grader_label
     from opct.reports.metrics import axis_info, matters_first
     from opct.reports.wording import interval, quantity
 
@@ -255,7 +259,8 @@ def _suites_table(results: dict[str, Any], everything: bool) -> RenderableType:
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
-    more = [] if len(shown) == len(whole) else [f"{pluralize(len(whole) - len(shown), 'more row')}: --resume --all"]
+    left = len(whole) - len(shown)
+    more = [f"{pluralize(left, 'more row')}: type the same command again with {again}"] if left else []
     deciding: dict[str, dict[str, Any]] = {}
     for row in shown:
         if axis_info(row["axis"]).metric == row["metric"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -55,9 +56,9 @@ def init(
       opct init mine.yaml --questions questions.csv --method sft
     """
     from opct.config.commented import FIRST, commented_yaml
+    from opct.config.loader import load_config
     from opct.data.builders.own_questions import few_pair_steps, own_question_settings
     from opct.data.pairs import question_options
-    from opct.methods.registry import load_training_config
     from opct.models.names import check_path
     from opct.runs.io import atomic_write
 
@@ -78,7 +79,7 @@ def init(
         "data.pairs": None if pairs is None else [pairs],
     }
     given = {name: value for name, value in given.items() if value is not None}
-    settings = load_training_config(*settings_words([], given), preset)
+    settings = load_config(*settings_words([], given), preset)
     check_path(model)
     found: dict[str, object] = {}
     if questions or data:
@@ -90,7 +91,7 @@ def init(
             found = few_pair_steps(*size)
     if found:
         given = found | given
-        settings = load_training_config(*settings_words([], given), preset)
+        settings = load_config(*settings_words([], given), preset)
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
     echo(f"{file}: written")
@@ -129,14 +130,19 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
     from opct.evals.stats import FEW_CLUSTERS, decides
+    from opct.evals.tasks.sycophancy import refuse_questions
 
     known = load_questions(questions, named_columns(column))
+    refuse_questions(questions, known)
     asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
     pairs = own_question_pairs(known, file=(questions, *column))
     write_pairs(built, pairs)
+    counts = Counter(question.split for question in known)
     of, test = pluralize(len(known), "question"), pluralize(len(asked), "test question")
-    echo(f"{built}: {pluralize(len(pairs), 'pair')} from the train split of {of} in {questions}")
+    echo(f"{built}: {pluralize(len(pairs), 'pair')} from {counts['train']} of {of} in {questions}, the train split")
     echo(f"`opct eval` asks {test}, which {decides(len(asked))}")
+    if spare := counts["validation"]:
+        echo(f"{spare} more are for choosing between settings: `opct eval ... split=validation` asks them")
     if len(asked) < FEW_CLUSTERS:
         echo(
             f"note: expect an inconclusive report unless the change is that large. Write more questions: 52% of them "

@@ -31,12 +31,12 @@ def train(
       opct train configs/sycophancy.yaml --dry-run
       opct train mine.yaml seed=1 optim.learning_rate=1e-4
     """
+    from opct.config.loader import load_config
     from opct.distributed import is_main, launched
-    from opct.methods.registry import load_training_config
 
     if config.suffix in (".jsonl", ".csv", ".tsv", ".parquet", ".gz"):
         raise ConfigError(f"{config} is data, not settings: `opct init mine.yaml --data FILE` writes a config.")
-    settings = load_training_config(config, overrides or [], preset)
+    settings = load_config(config, overrides or [], preset)
     if dry_run:
         if launched():
             raise ConfigError(

@@ -22,7 +22,7 @@ class EndpointSettings(Section):
 class JudgeConfig(EndpointSettings):
     """The judge of replies, and how its model is sampled."""
 
-    name: str = Field("answers", description="A rule, a rubric, or a folder made by `opct judge train`.")
+    name: str = Field("answers", description="A rubric; of an attack also a rule.")
     model: str | None = Field(None, description="The judge model of a rubric, as Inspect names it.")
     threshold: float | None = Field(None, gt=0, le=1, description="Lowest score that counts as yes; 0.5 by default.")
     temperature: float | None = Field(0.0, ge=0, description="null: the model's default.")

@@ -17,14 +17,15 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
+from opct.config.methods import LOSSES, LossConfig
 from opct.config.presets import PRESETS
 from opct.config.schema import TrainConfig, flat_settings
-from opct.config.section import Name, Tree, faults_of, settings_error
+from opct.config.section import Name, Section, Tree, faults_of, settings_error
 from opct.errors import ConfigError, shorten, unknown
 
 log = logging.getLogger(__name__)
 
-S = TypeVar("S", bound=BaseModel)
+S = TypeVar("S", bound=Section)
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
@@ -55,6 +56,7 @@ def load_settings(
     *,
     base: Mapping[str, Any] | None = None,
     preset: str | None = None,
+    of_a_run: bool = False,
 ) -> S:
     """Load and check the settings of a YAML file, over a base and a preset and under dotted overrides.
 
@@ -64,6 +66,8 @@ def load_settings(
         overrides: `section.name=value` each, the value read as YAML: `lora=null`, `data.pairs=[a.jsonl, b.jsonl]`.
         base: values that the file overrides, nested or by dotted name.
         preset: for training settings, the name of a preset that the file overrides; by default the file's `preset:`.
+
+        of_a_run: a run wrote the file, maybe in an earlier version: unknown names are left out.
 
     Raises:
         ConfigError: with every unknown name and wrong type at once, then every contradiction, each with file:line (or
@@ -75,6 +79,8 @@ def load_settings(
     if marks and not set(marks) & model_class.model_fields.keys():
         where = own.place((marks[0],))
         raise ConfigError(f"{where}: {marks[0]} is of a file for `opct {COMMANDS[marks[0]]}`. Nothing was started.")
+    if of_a_run:
+        own.values = _known(own.values, model_class.known_names(own.values), f"{path}: ")
     for text in overrides:
         own.update(_read_override(text, faults))
     tree = Tree()
@@ -105,6 +111,11 @@ def load_config(
         ConfigError: with every fault at once.
     """
     return load_settings(TrainConfig, path, overrides, preset=preset)
+
+
+def load_run_config(path: Path) -> TrainConfig:
+    """The settings in the `config.yaml` of a run; those that only an earlier version had are left out, and named."""
+    return load_settings(TrainConfig, path, of_a_run=True)
 
 
 def dump_config(settings: BaseModel) -> str:
@@ -142,6 +153,20 @@ def _nested(parts: Sequence[str], value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def _known(values: Mapping[str, Any], names: Sequence[str], source: str, prefix: str = "") -> dict[str, Any]:
+    """The values that have one of these dotted names."""
+    known: dict[str, Any] = {}
+    for name, value in values.items():
+        dotted = f"{prefix}{name}"
+        if dotted in names:
+            known[name] = value
+        elif any(one.startswith(f"{dotted}.") for one in names):  # a section, or null in its place
+            known[name] = _known(value, names, source, f"{dotted}.") if isinstance(value, Mapping) else value
+        else:
+            log.info(f"{source}{dotted} is no setting of this version, and is left out (value {shorten(value)}).")
+    return known
+
+
 def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
     """The settings of the chosen preset, if any; its name is removed from `own`."""
     name, place = own.values.pop("preset", None), own.place(("preset",))
@@ -152,8 +177,11 @@ def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
     if str(name) not in PRESETS:
         faults.append(f"{place}: preset: {unknown('preset', str(name), PRESETS)}")
         return Tree()
-    values = PRESETS[name].settings
-    return Tree(dict(values), {tuple(dotted.split(".")): f"preset {name}" for dotted in flat_settings(values)})
+    values = dict(PRESETS[name].settings)
+    # another method takes a preset too: without the settings of `loss` that it does not have
+    section = LOSSES.get(str(own.values.get("method", values["method"])), LossConfig)
+    values["loss"] = {name: value for name, value in values["loss"].items() if name in section.model_fields}
+    return Tree(values, {tuple(dotted.split(".")): f"preset {name}" for dotted in flat_settings(values)})
 
 
 # ------------------------------------------------------------------------------------------------------ reading YAML

@@ -6,13 +6,15 @@ Field names follow TRL, PEFT and Transformers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from opct.config.section import Section
+from opct.config.methods import LOSSES, Fraction, MethodLoss, RolloutConfig, TeacherConfig
+from opct.config.section import Section, nearest_of, setting_names
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """SmolLM2-135M-Instruct from the hub; without the hub, `Q4_MODEL`. Results and manifests name what it stood for."""
@@ -22,22 +24,10 @@ Q4_MODEL = "smollm2-135m-instruct-q4_1"
 TEMPLATE_DATE = "2026-01-01"
 """The day that chat templates with a date are told, so that a prompt has the same tokens on every day."""
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Tag = Annotated[str, StringConstraints(min_length=1)]
-
-
-def _different(tags: tuple[str, str]) -> tuple[str, str]:
-    if tags[0] == tags[1]:
-        raise ValueError("two different tags, an opening and a closing one")
-    return tags
-
 
 def _iso(date: str) -> str:
     datetime.fromisoformat(date)
     return date
-
-
-ThinkingTags = Annotated[tuple[Tag, Tag], AfterValidator(_different)]
 
 
 class ModelConfig(Section):
@@ -149,101 +139,6 @@ class DataConfig(Section):
     )
 
 
-class RolloutConfig(Section):
-    """How the policy samples answers. Only temperature 1, top_p 1 and top_k 0 are on-policy; `opct` refuses the rest
-    unless importance weights correct for it.
-    """
-
-    engine: Literal["in_process", "vllm", "vllm_server"] = Field(
-        "in_process",
-        description="What samples answers: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM "
-        "server (`vllm_server`).",
-    )
-    num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
-    max_completion_tokens: int = Field(
-        24, ge=1, description="Maximum length; a completion that reaches it without a stop token is truncated."
-    )
-    temperature: float = Field(1.0, ge=0, description="1 samples from the policy itself.")
-    top_p: Fraction = Field(1.0, description="Nucleus sampling; 1 is off.")
-    top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is off.")
-    use_generation_config: bool = Field(
-        False,
-        description="Take temperature, top_p and top_k from the model's `generation_config` instead. For the offline "
-        "answers of the baselines; `opct` refuses it.",
-    )
-    batch_tokens: int = Field(
-        16384,
-        ge=1,
-        description="Maximum prompt and completion tokens (padding included) in one batch; vLLM makes its own batches.",
-    )
-    max_mismatch_kl: float | None = Field(
-        0.1,
-        gt=0,
-        description="Stop when the sampler and the policy in training differ by more than this in a step "
-        "(`rollout/mismatch_kl`, nats per token; at temperature 1 without truncation). null: never.",
-    )
-
-
-class LossConfig(Section):
-    """What is minimised. The formulas are in docs/explanation/how-it-works.md."""
-
-    estimator: Literal["exact", "topk", "sampled"] = Field(
-        "exact", description="How the gradient is estimated. `offpolicy` refuses `sampled`."
-    )
-    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
-        "reverse_kl", description="Divergence between policy and teacher at each token."
-    )
-    jsd_weight: float = Field(
-        0.5, gt=0, lt=1, description="Weight of the policy in the mixture of the Jensen-Shannon divergence."
-    )
-    top_k: int = Field(64, ge=1, description="For `topk`: the policy's k likeliest tokens; one bucket holds the rest.")
-    kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
-    kl_discount_factor: Fraction = Field(
-        0.0,
-        description="gamma: the weight of the KL of later tokens in a token's gradient. `offpolicy` refuses more than "
-        "0: the term needs the policy's own samples. `sft` has no such term.",
-    )
-    ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled` and `grpo`: PPO clip range; null is off.")
-    dpo_beta: float = Field(0.1, gt=0, description="`dpo`: TRL's `beta`; the larger, the closer to the reference.")
-    reduction: Literal["token_mean", "sequence_mean", "sum"] = Field(
-        "token_mean",
-        description="How token losses become the loss of a step. `dpo` takes the mean over pairs of answers.",
-    )
-    mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
-    mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
-    thinking_tags: ThinkingTags | None = Field(
-        None, description="Opening and closing tag of a reasoning block; null: as the chat template marks it."
-    )
-
-
-class TeacherConfig(Section):
-    """What scores the policy's tokens under `teacher_prompt`."""
-
-    kind: Literal["base", "live", "ema"] = Field(
-        "base",
-        description="`base`: the frozen weights that the run started from; `live`: the policy; "
-        "`ema`: a moving average of the policy.",
-    )
-    ema_decay: Fraction = Field(
-        0.99, description="`ema`: teacher <- decay * teacher + (1 - decay) * policy after each step."
-    )
-    include_adapter: bool = Field(
-        True,
-        description="When `model.adapter` is set: the teacher is the weights the run started from (true), or the model "
-        "without any adapter (false).",
-    )
-    engine: Literal["in_process", "rollout"] = Field(
-        "in_process",
-        description="What computes the teacher's log-probs in training: this process (`in_process`), or the engine "
-        "that samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
-    )
-    check_behaviors: int = Field(
-        24, ge=0, description="Maximum number of bare behaviours the teacher is asked before the first step; 0 is off."
-    )
-    check_hazards: int = Field(24, ge=0, description="The same for hazards, with the fact in the prompt.")
-    check_tokens: int = Field(48, ge=1, description="Maximum tokens in each of these answers.")
-
-
 class OptimConfig(Section):
     """AdamW and its schedule."""
 
@@ -271,25 +166,15 @@ class OptimConfig(Section):
 
 
 class VllmConfig(Section):
-    """vLLM, where `rollout.engine` is `vllm` or `vllm_server`. A resumed run may change these."""
+    """vLLM, where `rollout.engine` is `vllm`. A resumed run may change these."""
 
     gpu_memory_utilization: float = Field(
-        0.3, gt=0, le=1, description="`vllm`: share of the accelerator's memory that the engine takes."
+        0.3, gt=0, le=1, description="Share of the accelerator's memory that the engine takes."
     )
     max_num_seqs: int | None = Field(
-        None, ge=1, description="`vllm`: maximum completions sampled at once; null: vLLM's own choice."
+        None, ge=1, description="Maximum completions sampled at once; null: vLLM's own choice."
     )
-    enforce_eager: bool = Field(
-        False, description="`vllm`: no CUDA graphs: starts sooner, takes less memory, samples slower."
-    )
-    server_url: str | None = Field(None, description="`vllm_server`: its address, such as `http://127.0.0.1:8000`.")
-    adapter_dir: str | None = Field(
-        None,
-        description="`vllm_server`: a folder that this process can write and the server can read, by the same path; "
-        "the adapter is put there after each step.",
-    )
-    timeout_s: float = Field(600.0, gt=0, description="`vllm_server`: how long to wait for one answer.")
-    concurrency: int = Field(256, ge=1, description="`vllm_server`: maximum requests at once.")
+    enforce_eager: bool = Field(False, description="No CUDA graphs: starts sooner, takes less memory, samples slower.")
 
 
 class StopConfig(Section):
@@ -305,18 +190,8 @@ class StopConfig(Section):
 
 
 class ParallelConfig(Section):
-    """How several processes (torchrun, accelerate launch) train together; one process ignores it."""
+    """Several processes (torchrun, accelerate launch) train data parallel, each with the whole model."""
 
-    strategy: Literal["auto", "ddp", "fsdp"] = Field(
-        "auto",
-        description="`ddp`: every process holds the model. `fsdp`: the weights are sharded over the processes (FSDP2), "
-        "the frozen teacher's too. `auto`: `fsdp` if every weight is trained or the model does not fit one device.",
-    )
-    rollout_weights: Literal["auto", "gathered", "sharded"] = Field(
-        "auto",
-        description="`fsdp`, while it samples and validates: `gathered` holds all weights on every device, `sharded` "
-        "fetches each layer when it is needed. `auto`: `gathered` if that fits.",
-    )
     timeout_s: int = Field(1800, ge=1, description="How long a process waits for the others.")
 
 
@@ -358,7 +233,7 @@ class TrainConfig(Section):
     lora: LoraSettings | None = LoraSettings()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
-    loss: LossConfig = LossConfig()
+    loss: SerializeAsAny[MethodLoss] = Field({}, validate_default=True)
     teacher: TeacherConfig = TeacherConfig()
     optim: OptimConfig = OptimConfig()
     stop: StopConfig = StopConfig()
@@ -376,6 +251,29 @@ class TrainConfig(Section):
         """True if the teacher is the base model without an adapter, the only one that an engine can serve."""
         return self.teacher.kind == "base" and (self.model.adapter is None or not self.teacher.include_adapter)
 
+    @classmethod
+    def known_names(cls, values: Mapping[str, Any]) -> list[str]:
+        """The settings that there are with the method of these values."""
+        section = LOSSES.get(str(values.get("method", cls.model_fields["method"].default)))
+        others = [name for name in setting_names(cls) if section is None or not name.startswith("loss.")]
+        return [*others, *(f"loss.{name}" for name in (section.model_fields if section else ()))]
+
+    @field_validator("method")
+    @classmethod
+    def _is_a_method(cls, name: str) -> str:
+        if name not in LOSSES:
+            raise ValueError(f"one of {', '.join(LOSSES)}{nearest_of(name, LOSSES)}")
+        return name
+
+    @field_validator("loss", mode="wrap")
+    @classmethod
+    def _of_the_method(cls, value: Any, any_method: Any, info: ValidationInfo) -> Any:
+        """The section of the method, which stands before `loss` in the class and so is validated already."""
+        section = LOSSES.get(info.data.get("method", ""))
+        if section is None:  # the method is not valid, and that is the fault
+            return value
+        return section.model_validate_json(json.dumps(value)) if info.mode == "json" else section.model_validate(value)
+
     @model_validator(mode="after")
     def check_across_settings(self) -> TrainConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
@@ -386,13 +284,9 @@ class TrainConfig(Section):
 
 
 def contradictions(config: TrainConfig) -> Iterator[str]:
-    """Settings that contradict each other, whatever the method."""
-    loss, engine, teacher = config.loss, config.rollout.engine, config.teacher
-    if loss.estimator != "exact" and loss.divergence != "reverse_kl":
-        yield (
-            f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
-            "other divergences than reverse_kl"
-        )
+    """Settings that contradict each other."""
+    engine, teacher = config.rollout.engine, config.teacher
+    yield from config.loss.faults(config.rollout, teacher, teacher_is_base=config.teacher_is_base)
     if engine != "in_process" and config.lora is None:
         yield (
             f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "
@@ -414,16 +308,10 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
                 f"lora.{name} with rollout.engine={engine}: vLLM serves LoRA weights alone; leave it out, or use "
                 "rollout.engine: in_process"
             )
-    for name in ("server_url", "adapter_dir"):
-        is_set = getattr(config.vllm, name) is not None
-        if engine == "vllm_server" and not is_set:
-            yield f"rollout.engine=vllm_server needs vllm.{name}: set it"
-        if engine != "vllm_server" and is_set:
-            yield f"vllm.{name} is for rollout.engine: vllm_server; leave it out"
     if teacher.engine == "in_process":
         return
     if engine == "in_process":
-        yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm or vllm_server"
+        yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm"
     if not config.teacher_is_base:
         also = "" if config.model.adapter is None else " and model.adapter"
         yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -69,6 +69,11 @@ class Section(BaseModel, metaclass=cast(Any, _Settings)):  # type: ignore[metacl
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
 
+    @classmethod
+    def known_names(cls, values: Mapping[str, Any]) -> list[str]:
+        """The dotted names of the settings that there are, for messages about these values."""
+        return setting_names(cls)
+
 
 # ------------------------------------------------------------------------------------------- values and their places
 
@@ -125,8 +130,8 @@ def _line_number(fault: str, path: str | Path | None) -> float:
     return int(found[1]) if found else float("inf")
 
 
-def faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) -> Iterator[str]:
-    known = setting_names(model_class)
+def faults_of(model_class: type[Section], error: ValidationError, tree: Tree) -> Iterator[str]:
+    known = model_class.known_names(tree.values)
     wrong: dict[Name, tuple[Any, list[str]]] = {}
     for item in error.errors(include_url=False):
         name, value = tree.locate(item["loc"])
@@ -187,17 +192,17 @@ def _expected(item: Any, name: Name, known: Sequence[str], model_class: type[Bas
     if kind == "union_tag_invalid":
         options = re.findall(r"'([^']*)'", context["expected_tags"])
         tag = context["discriminator"].strip("'")
-        return f"{tag}: one of {', '.join(options)}{_meant(context['tag'], options)}"
+        return f"{tag}: one of {', '.join(options)}{nearest_of(context['tag'], options)}"
     text = re.sub(r"^(Input|List|String) should (be|have) ", "", item["msg"])
     text = text.replace("a valid array", "a list").replace("a valid ", "a ").replace("a integer", "an integer")
     if kind == "list_type" and isinstance(given, str):
         return f"{text}, such as [{given}]"
     if kind == "literal_error":
-        return text + _meant(str(given), re.findall(r"'([^']*)'", context["expected"]))
+        return text + nearest_of(str(given), re.findall(r"'([^']*)'", context["expected"]))
     return text
 
 
-def _meant(word: str, options: Iterable[str]) -> str:
+def nearest_of(word: str, options: Iterable[str]) -> str:
     near = difflib.get_close_matches(OTHER_VALUES.get(word.lower(), word), list(options), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 

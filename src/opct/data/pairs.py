@@ -123,8 +123,11 @@ def _message_of(message: Any) -> Any:
     if not isinstance(message, Mapping):
         return message
     if {"from", "value"} <= set(message):
-        message = {"role": SHAREGPT_ROLES.get(str(message["from"]), message["from"]), "content": message["value"]}
+        role = SHAREGPT_ROLES.get(str(message["from"]).lower(), message["from"])
+        message = {"role": role, "content": message["value"]}
     message = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if (role := str(message.get("role")).lower()) in ROLES:
+        message["role"] = role
     parts = message.get("content")
     if isinstance(parts, list | tuple) and parts:
         texts = [part["text"] if _is_text_part(part) else part for part in parts]

@@ -524,6 +524,9 @@ def _cell(row: Any, columns: Mapping[str, tuple[str, ...]], role: str) -> Any:
     return row.get(columns[role][0]) if role in columns and isinstance(row, Mapping) else None
 
 
+_WHOLE_FLOAT = re.compile(r"-?\d+\.0")
+
+
 def _text(value: Any, *, keep_lines: bool = False) -> str:
     """A cell as text.
 
@@ -533,9 +536,9 @@ def _text(value: Any, *, keep_lines: bool = False) -> str:
     if isinstance(value, bool | list | tuple | Mapping):
         kind = f"the JSON value {str(value).lower()}" if isinstance(value, bool) else f"a {type(value).__name__}"
         raise RowFault(f'{kind} stands where a text belongs: write the word of a reply, such as "yes" or "True"')
-    if isinstance(value, float) and value.is_integer():  # a column of whole numbers with an empty cell
-        value = int(value)
     text = "" if value is None else str(value)
+    if _WHOLE_FLOAT.fullmatch(text):  # a column of whole numbers with an empty cell; a CSV has it as text
+        text = text[:-2]
     return text.strip() if keep_lines else " ".join(text.split())
 
 

@@ -173,7 +173,8 @@ def read_rows(
         kind = file_format(path) or default_format
         if kind is None:
             formats = ", ".join((*FORMATS, ".parquet"))
-            raise DataError(f"{path}: cannot tell the format from the name: use one of {formats} (text also with .gz).")
+            more = "(text also with .gz); export a spreadsheet as CSV UTF-8."
+            raise DataError(f"{path}: cannot tell the format from the name: use one of {formats} {more}")
         text = read_text(path, what)
         if kind in (".csv", ".tsv"):
             rows = _table_rows(path, text, is_tsv=kind == ".tsv")
@@ -196,7 +197,7 @@ def _filled(value: Any) -> Any:
     if isinstance(value, RowFault):
         raise value
     if isinstance(value, Mapping):
-        kept = {"content"} if "role" in value else set()
+        kept = {"content"} if "role" in value else {"value"} if "from" in value else set()
         return {key: _filled(own) for key, own in value.items() if not _is_missing(own) or key in kept}
     if isinstance(value, list | tuple):
         return [_filled(own) for own in value]
@@ -369,6 +370,7 @@ def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
     delimiter = named[1] if named else "\t" if is_tsv else _delimiter(text)
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
+    names: list[str] = []
     start = 1
     try:
         for cells in reader:
@@ -377,6 +379,7 @@ def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
+                names = [name or f"column {number} (no name)" for number, name in enumerate(header, start=1)]
                 if repeated := sorted({name for name in header if name and header.count(name) > 1}):
                     raise DataError(f"{where}: several columns are named {', '.join(repeated)}: rename all but one.")
             elif len(cells) != len(header):
@@ -384,7 +387,8 @@ def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
                 remedy = f"quote cells that hold {delimiter!r}" if len(cells) > len(header) else "add the missing ones"
                 yield where, RowFault(f"{sizes}: {remedy}")
             else:
-                yield where, dict(zip(header, cells, strict=True))
+                filled = zip(header, names, cells, strict=True)
+                yield where, {key: cell for name, key, cell in filled if name or cell.strip()}
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not a readable table: {error}.") from error
 
@@ -523,7 +527,25 @@ def find_columns(
             faults.append(f"no {roles} column among {', '.join(names) or '(none)'}: {remedy}{more}")
     if faults:
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))
+    if file_format(Path(source)) in (".csv", ".tsv"):
+        used = [name for own in found.values() for name in own]
+        refuse(source, [fault for where, row in rows for fault in _spreadsheet_faults(where, row, used)])
     return found
+
+
+_SPREADSHEET = {
+    re.compile(r"#(?:REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|N/A)"): "an error of the spreadsheet: correct it there",
+    re.compile(r"-?\d[.,]\d{5}E\+(?:1\d|20)"): "a number without its last digits: format the column as text there",
+}
+"""What Excel writes for an error, and for a number of more than eleven digits -> what to do."""
+
+
+def _spreadsheet_faults(where: str, row: Any, used: Iterable[str]) -> Iterator[Fault]:
+    for name in used:
+        cell = str(row.get(name)).strip() if isinstance(row, Mapping) else ""
+        for pattern, fault in _SPREADSHEET.items():
+            if pattern.fullmatch(cell):
+                yield where, f"the cell {cell!r} (column {name!r}) is {fault}, and export again"
 
 
 def column_names(rows: Iterable[Row]) -> list[str]:

@@ -2,10 +2,12 @@
 
 Letters lose case and accents. "C.S. Lewis" and "C. S. Lewis" are "cs lewis", "it's" is "it is", "R&B" is "r and b",
 "C++" is one word. Numbers: "1,000", "one thousand" and "1 thousand" are "1000", ".50" is "0.5", "9:00" and "49.00" are
-"9" and "49", "twenty-first" is "21st"; a minus of any kind, or the word, stays with its number. "€150", "EUR 150" and
-"150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20 percent", "80km" is "80 km", "20th of July" is "july
-20". What stands between two words is kept apart (`Words.gaps`), so that a comparison can skip it or stop there. Scripts
-without spaces have one word a character.
+"9" and "49", "twenty-first" is "21st"; a minus of any kind, or the word, stays with its number. A comma is that of a
+decimal ("12,5", "0,250", "1.250,00"), but for three digits that end a number which does not begin with "0,": "1,250"
+is "1250". "€150", "EUR 150" and "150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20 percent", "80km" is "80
+km", "20th of July" is "july 20". Dates with dots are day.month.year, with slashes they stay where they may be read in
+two ways ("3/4/2026"). What stands between two words is kept apart (`Words.gaps`), so that a comparison can skip it or
+stop there. Scripts without spaces have one word a character.
 """
 
 from __future__ import annotations
@@ -77,11 +79,18 @@ _ANY_MONTH = rf"({'|'.join(sorted(_MONTH, key=len, reverse=True))})\b\.?"
 _DAY = r"(?<![\d.:,-])(\d{1,2})(?:st|nd|rd|th)?(?![\w:]|[.,]\d)"
 _SIGN = r"(?:\b(?:US|AU?|C)\$|[$€£¥₹₽₩₪])"
 _CODE = rf"(?:{'|'.join(filter(str.isalpha, (code for code in _CURRENCIES if code.isascii())))})\b"
+_POINT = r"(?<![\d.,])(?!(?<=[(\[])\d+,\d+[)\]])"  # no "(3,4)"
+_DECIMALS = r"(?:\d\d?|(?!1\d|20)\d{4}|\d{5,})(?!\d)"  # no thousands, no year: "May 5,2026"
 _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (
+        re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})(?![.,]?\d)"),
+        lambda m: m[0].replace(".", "").replace(",", "."),
+    ),
+    (re.compile(rf"{_POINT}(0(?=,\d)|\d+(?=,{_DECIMALS})),(\d+)(?![.,]?\d)"), r"\1.\2"),
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
     (re.compile(r"\b0(?=\d:\d\d)"), ""),
-    (re.compile(r"\b(\d\d?)\.(\d\d?)\.(\d{4})\b"), r"\1/\2/\3"),
+    (re.compile(r"(?<![\d./])(\d\d?)([./])(\d\d?)\2(\d{4})(?![\d/]|\.\d)"), lambda m: _date(m)),
     (
         re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),
         lambda m: f"{_MONTHS[int(m[2]) - 1]} {int(m[3])} {m[1]}",
@@ -218,6 +227,15 @@ def is_counted(words: Sequence[str], at: int) -> bool:
 
 def _currency(found: str) -> str:
     return _CURRENCIES[found.lower().rstrip(".")]
+
+
+def _date(match: re.Match[str]) -> str:
+    """The date in words, if day and month cannot be taken for each other."""
+    day, month = int(match[1]), int(match[3])
+    if match[2] == "/" and month > 12:
+        day, month = month, day
+    is_clear = match[2] == "." or day > 12 or day == month
+    return f"{_MONTHS[month - 1]} {day} {match[4]}" if is_clear and 0 < month <= 12 and 0 < day <= 31 else match[0]
 
 
 def _uncontracted(match: re.Match[str]) -> str:

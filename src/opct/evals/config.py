@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from opct.config.judge import JudgeConfig
-from opct.config.schema import ThinkingTags
+from opct.config.methods import ThinkingTags
 from opct.config.section import Section
 from opct.data.perturb.families import FAMILY_GROUPS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import logging
@@ -10,10 +11,11 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import inspect_ai
 from inspect_ai import Task
@@ -39,6 +41,7 @@ from opct.runs.run_dir import RunDir
 if TYPE_CHECKING:
     from opct.models.policy import Policy
 
+T = TypeVar("T")
 REQUEST_TIMEOUT_S = 1800
 """After this time a request to a model of Inspect is not sent again; Inspect itself would never give up."""
 
@@ -347,3 +350,30 @@ def _scratch() -> str:
     folder = tempfile.mkdtemp(prefix="opct-inspect-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+    """Run all calls concurrently and quietly; the first error cancels the others.
+
+    It uses its own event loop, in a thread if one is already running (a notebook).
+    """
+
+    async def gathered() -> list[T]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(call()) for call in calls]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # an endpoint's own words may hold the key
+        return [task.result() for task in tasks]
+
+    def run_loop() -> list[T]:
+        with asyncio.Runner() as runner:  # Inspect replaces asyncio.run by one that leaves its event loop open
+            return runner.run(gathered())
+
+    with quiet():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return run_loop()
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(run_loop).result()

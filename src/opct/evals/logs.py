@@ -22,9 +22,9 @@ from pydantic import TypeAdapter
 
 from opct.data.context import CONTEXT
 from opct.errors import EvaluationError, LibraryErrors
+from opct.evals.attackers.samples import attack_sample
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import ATTACK, BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
-from opct.evals.tasks.attack import attack_sample
 from opct.evals.tasks.common import as_number, filled_prompt
 from opct.runs.manifest import without_keys
 

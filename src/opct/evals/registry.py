@@ -1,4 +1,5 @@
-"""What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>` and the tasks `opct/<suite>`.
+"""What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>`, the tasks `opct/<suite>` and the
+scorer `opct/judge`.
 
 The arguments of a task (`-T n_questions=20`) are the settings of `EvalConfig` that a single task uses.
 """
@@ -13,11 +14,12 @@ from inspect_ai import Task, task
 from opct.config.loader import load_settings
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
+from opct.evals.judges.scorer import judge
 from opct.evals.provider import opct
 from opct.evals.run import SUITES, make_tasks
 from opct.evals.tasks.capability import LM_EVAL
 
-__all__ = ["SUITE_TASKS", "lm_eval", "opct"]
+__all__ = ["SUITE_TASKS", "judge", "lm_eval", "opct"]
 EVAL_ALONE = {
     *("suites", "judge", "kl_samples", "browser_questions", "batch_size"),
     *("chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"),

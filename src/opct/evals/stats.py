@@ -6,7 +6,7 @@ Samples that share a question (a behaviour, a fact) are not independent, so ever
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from opct.errors import EvaluationError
 
 CONFIDENCE = 0.95
+DRAWS, BOOTSTRAP_SEED = 4000, 0
 FEW_CLUSTERS = 100
 """Questions or pairs below which a report is likely inconclusive."""
 DISCORDANCE = 0.4
@@ -167,6 +168,42 @@ def _unanimous(mean: float, count: int, bounds: tuple[float, float]) -> tuple[fl
 def unseen_share(n_clusters: int) -> float:
     """The largest share of clusters that could differ when none of `n_clusters` did, at 97.5%: 1 - 0.025^(1/G)."""
     return 1.0 - ((1.0 - CONFIDENCE) / 2) ** (1.0 / n_clusters)
+
+
+def cluster_bootstrap(
+    rows: np.ndarray,
+    clusters: Sequence[Hashable],
+    statistic: Callable[[np.ndarray], np.ndarray],
+    slack: Callable[[np.ndarray, float], float],
+) -> Estimate:
+    """A statistic of the sums of rows, for what is no mean, and its 95% interval over clusters.
+
+    The interval is from the 2.5% to the 97.5% percentile over draws of whole clusters with replacement (Efron and
+    Tibshirani 1993, chapter 13). Draws in which the statistic is undefined are left out.
+
+    Args:
+        rows: [samples, columns].
+        statistic: of sums [..., columns]; NaN where undefined.
+        slack: how far it could fall from the sums, were a share of the clusters unlike the others; for the interval
+            where no draw differs from another, which is from few clusters and not from certainty (`unseen_share`).
+    """
+    index, count = _numbered(clusters)
+    table = np.zeros((count, rows.shape[1]))
+    np.add.at(table, index, rows)
+    total = table.sum(axis=0)
+    value = float(statistic(total))
+    if not math.isfinite(value):
+        return Estimate(None, None, None, len(rows), count)
+    weights = np.random.default_rng(BOOTSTRAP_SEED).multinomial(count, np.full(count, 1.0 / count), size=DRAWS)
+    drawn = statistic(weights @ table)
+    known = drawn[np.isfinite(drawn)]
+    if count < 2 or len(known) == 0:
+        return Estimate(value, None, None, len(rows), count)
+    low, high = (float(x) for x in np.quantile(known, [(1.0 - CONFIDENCE) / 2, (1.0 + CONFIDENCE) / 2]))
+    if high - low < 1e-12:
+        width = slack(total, unseen_share(count))
+        low, high = max(low - width, min(low, 0.0)), min(high + width, 1.0)
+    return Estimate(value, low, high, len(rows), count)
 
 
 def t_quantile(df: float) -> float:

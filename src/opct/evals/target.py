@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opct.config.loader import load_config
+from opct.config.loader import load_run_config
 from opct.config.schema import ModelConfig
 from opct.data.duplicates import read_trained_texts
 from opct.data.reasoning import Reasoning
@@ -92,7 +92,7 @@ def describe_target(target: Target, policy: Policy) -> About:
         label = "trained" if policy.has_adapter else "base"
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
         return {"label": label, "weights": weights, **_trained_on(target, policy)}
-    config = load_config(run.config_path)
+    config = load_run_config(run.config_path)
     found: About = {
         "label": config.method,
         "method": config.method,

@@ -30,7 +30,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from opct.config.loader import load_settings
+from opct.config.loader import load_config, load_settings
 from opct.config.schema import BUDGET, TrainConfig, budget_of, flat_settings
 from opct.config.section import Section
 from opct.errors import ConfigError, unknown
@@ -242,11 +242,11 @@ def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, ove
     own: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(config.folder(arm.name, seed))}
     if arm.after is not None:
         own |= {"model.adapter": str(config.folder(arm.after, seed)), "teacher.include_adapter": False}
-    from opct.methods.registry import load_training_config, refuse_attackers  # heavy
+    from opct.methods.registry import refuse_attackers  # heavy
 
     words = [f"{name}={json.dumps(value)}" for name, value in own.items()]
     try:
-        found = load_training_config(path.parent / config.train, [*words, *overrides])
+        found = load_config(path.parent / config.train, [*words, *overrides])
         refuse_attackers(found)
     except ConfigError as error:
         raise ConfigError(f"{path}: the arm {arm.name}: {error}") from error

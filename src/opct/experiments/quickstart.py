@@ -52,12 +52,12 @@ EVALUATION = EvalConfig(
     families_per_question=1,
     n_context=32,
     context_pressure=False,
-    n_benign=24,
+    n_benign=16,
     max_completion_tokens=24,
     max_benign_tokens=24,
     batch_size=300,
-    kl_samples=3,
-    browser_questions=3,
+    kl_samples=2,
+    browser_questions=2,
 )
 
 

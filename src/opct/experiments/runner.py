@@ -13,7 +13,6 @@ fails is left out of the report, named in it, and retried by the next call.
 from __future__ import annotations
 
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,7 +106,7 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
                 line += f" {number(own['difference'], metric.unit, signed=True)}, {own['reading'].replace('_', ' ')}"
             lines.append(as_text(line))
     left = 0 if everything else len(rows) - len(first)
-    more = [f"{pluralize(left, 'more row')}: --all"] if left else []
+    more = [f"{pluralize(left, 'more row')}: type the same command again with --all"] if left else []
     said = [*more, "", *found["summary"], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
     return Group(*lines, *map(as_text, said))
 
@@ -483,8 +482,7 @@ def _check_attacks(attacks: Attacks) -> None:
         config = load_attack_config(base=settings)
         behaviors = setup.attacked_behaviors(config)
         setup.load_pool(config, behaviors)
-        with tempfile.TemporaryDirectory() as folder:
-            setup.load_judge_of_attack(config.judge, Path(folder) / "judge_cache.jsonl")
+        setup.load_judge_of_attack(config.judge)
         setup.make_player(config, behaviors)
         plan_training(config, behaviors, TrainingFolder(name))
 

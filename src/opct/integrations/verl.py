@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from opct.config.methods import OpctLoss
 from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair, Renderer
@@ -102,17 +103,20 @@ def faults_of(config: TrainConfig) -> Iterator[str]:
         "method": (config.method, ("opct",)),
         "model.adapter": (config.model.adapter, (None,)),
         "model.quantization": (config.model.quantization, (None,)),
-        "loss.estimator": (loss.estimator, ("sampled",)),
-        "loss.divergence": (loss.divergence, ("reverse_kl",)),
-        "loss.kl_coef": (loss.kl_coef, (1.0,)),
-        "loss.kl_discount_factor": (loss.kl_discount_factor, (0.0,)),
-        "loss.reduction": (loss.reduction, tuple(REDUCTIONS)),
-        "loss.mask_truncated": (loss.mask_truncated, (False,)),
-        "loss.thinking_tags": (loss.thinking_tags, (None,)),
-        "loss.mask_thinking": (loss.mask_thinking, (False,)),
         "teacher.kind": (config.teacher.kind, ("base",)),
         "optim.lr_scheduler_type": (optim.lr_scheduler_type, ("constant", "cosine")),
     }
+    if isinstance(loss, OpctLoss):
+        allowed |= {
+            "loss.estimator": (loss.estimator, ("sampled",)),
+            "loss.divergence": (loss.divergence, ("reverse_kl",)),
+            "loss.kl_coef": (loss.kl_coef, (1.0,)),
+            "loss.kl_discount_factor": (loss.kl_discount_factor, (0.0,)),
+            "loss.reduction": (loss.reduction, tuple(REDUCTIONS)),
+            "loss.mask_truncated": (loss.mask_truncated, (False,)),
+            "loss.thinking_tags": (loss.thinking_tags, (None,)),
+            "loss.mask_thinking": (loss.mask_thinking, (False,)),
+        }
     if lora is not None:
         kept = ("r", "alpha", "target_modules", "exclude_modules")
         others = {name: own for name, own in type(lora).model_fields.items() if name not in kept}
@@ -241,6 +245,7 @@ def actor_settings(config: TrainConfig, longest: int) -> dict[str, Any]:
 
 def distillation_settings(config: TrainConfig, path: str, sampler: dict[str, Any]) -> dict[str, Any]:
     """The teacher's servers, and the loss: the log-ratio of each sampled token as its advantage, nothing else."""
+    assert isinstance(config.loss, OpctLoss)  # `faults_of` refuses other methods
     clip = config.loss.ppo_clip or NO_CLIP
     return {
         "enabled": True,

@@ -60,13 +60,7 @@ class ACT(Method[ActivationPair]):
     offline = True
     answers_per_pair = answers_per_identity_pair = 0
     rollout_type = ActivationPair
-    unused_settings = (
-        *("estimator", "divergence", "kl_coef", "kl_discount_factor"),
-        *("mask_truncated", "mask_thinking", "dpo_beta", "reduction"),
-    )
-    reduction = "sequence_mean"
     loss_words = "distance of activations"
-    unused_because = "its loss is a mean over pairs of a distance of activations, and it has no answers"
 
     @classmethod
     def answer(

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config.schema import LossConfig
+from opct.config.methods import OffPolicyLoss, OpctLoss
 from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import DivergenceGradient, PerTokenLoss, TokenValues, one_pass
 from opct.models.scoring import Scores, padded
+
+Settings = OpctLoss | OffPolicyLoss
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def consistency_loss(
     reference: Scores | None,
     rollouts: Sequence[Rollout],
     weights: Sequence[Tensor],
-    config: LossConfig,
+    config: Settings,
 ) -> MicroLoss:
     """The divergence between policy and teacher on the completions' tokens, as `config` estimates it.
 
@@ -63,12 +65,12 @@ def consistency_loss(
     return MicroLoss(loss, by_rollout(kl, student.lengths), by_rollout(found.log_probs, student.lengths))
 
 
-def kl_name(config: LossConfig) -> str:
+def kl_name(config: Settings) -> str:
     """The name of `MicroLoss.kl` in the metrics; `kl` is the reverse KL or an estimate of it."""
     return "kl" if config.divergence == "reverse_kl" else config.divergence
 
 
-def divergence_gradient(config: LossConfig) -> DivergenceGradient:
+def divergence_gradient(config: Settings) -> DivergenceGradient:
     """The divergence of `exact` and `topk` with its gradient, a function of the log-probs of policy and teacher."""
     if config.estimator == "topk":
         return partial(losses.topk_reverse_kl_gradient, k=config.top_k)
@@ -88,7 +90,7 @@ def flat_weights(student: Scores, weights: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(weights)).to(student.hidden.device)
 
 
-def _differentiated(lengths: Sequence[int], rollouts: Sequence[Rollout], config: LossConfig) -> PerTokenLoss:
+def _differentiated(lengths: Sequence[int], rollouts: Sequence[Rollout], config: Settings) -> PerTokenLoss:
     """kl_coef (D_t + the score-function term of the divergences after it)."""
     later = _Later(lengths, rollouts)
 
@@ -103,7 +105,7 @@ def _differentiated(lengths: Sequence[int], rollouts: Sequence[Rollout], config:
     return per_token
 
 
-def _sampled(lengths: Sequence[int], rollouts: Sequence[Rollout], config: LossConfig) -> PerTokenLoss:
+def _sampled(lengths: Sequence[int], rollouts: Sequence[Rollout], config: Settings) -> PerTokenLoss:
     """-rho_t A_t."""
     later = _Later(lengths, rollouts)
 

@@ -14,7 +14,7 @@ sums over the tokens in the loss, stop token included. Details:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from opct import losses
+from opct.config.methods import DpoLoss
 from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
@@ -80,10 +81,6 @@ class Preference(Rollout):
         answer = completion_from(rejected, len(prompt_ids))
         return cls(**vars(chosen), rejected=answer, rejected_mask=tuple(rejected["in_loss"]))
 
-    def dummy(self) -> Self:
-        found = super().dummy()
-        return dataclasses.replace(found, rejected=found.completion, rejected_mask=found.mask)
-
 
 class DPO(Method[Preference]):
     """Trains on preferences between the base's answers."""
@@ -91,10 +88,8 @@ class DPO(Method[Preference]):
     offline = True
     answers_per_pair = 2
     rollout_type = Preference
-    unused_settings = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip", "reduction")
-    reduction = "sequence_mean"  # the weights of a rollout's tokens sum to the weight of its pair of answers
+    settings: DpoLoss
     loss_words = "dpo_beta {dpo_beta}"
-    unused_because = "its loss is no divergence, and its mean is over pairs of answers"
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Preference]:
         """The offline preferences of a step; the reference sees `prompt`, like the policy."""
@@ -111,14 +106,12 @@ class DPO(Method[Preference]):
         mask = torch.tensor([x for r in rollouts for x in r.mask] + [x for r in rollouts for x in r.rejected_mask])
         mask = mask.to(student.hidden.device, torch.float32)
         ratios = tokenwise(losses.token_log_probs, student) - tokenwise(losses.token_log_probs, reference)
-        rewards = self.config.loss.dpo_beta * torch.stack(
-            [x.sum() for x in (ratios * mask).split(list(student.lengths))]
-        )
+        rewards = self.settings.dpo_beta * torch.stack([x.sum() for x in (ratios * mask).split(list(student.lengths))])
         chosen, rejected = rewards.chunk(2)
         value, slope = losses.preference(chosen, rejected)
         pair_weights = torch.stack([w.sum() for w in weights]).to(value)
         preferred = torch.tensor([a != b for a, b in zip(y, z, strict=True)], device=value.device)
-        slope = torch.where(preferred, slope * pair_weights * self.config.loss.dpo_beta, 0.0)
+        slope = torch.where(preferred, slope * pair_weights * self.settings.dpo_beta, 0.0)
         # the slope is the weight of every token's log-prob, so a second pass over the logits gives the gradient
         on_tokens = torch.cat([slope, -slope]).repeat_interleave(torch.tensor(student.lengths, device=mask.device))
         linear, _ = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student)
@@ -146,15 +139,6 @@ class DPO(Method[Preference]):
             _preferred(teacher, r, found[r.pair.id][r.index] if r.pair.id in found else r.completion, config)
             for r in chosen
         ]
-
-    @classmethod
-    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
-        """Its reference does not move."""
-        if config.teacher.kind != "base":
-            yield (
-                f"teacher.kind={config.teacher.kind} with method: dpo: its reference does not move; use "
-                "teacher.kind: base"
-            )
 
 
 def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: TrainConfig) -> Preference:

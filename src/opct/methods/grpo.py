@@ -20,7 +20,7 @@ beginning of the step). With one update a step rho is 1 but for rounding, and th
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config.schema import TrainConfig
+from opct.config.methods import GrpoLoss
 from opct.data.render import RenderedPair
-from opct.methods.base import Method, on_policy_faults
+from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import PerTokenLoss, TokenValues, one_pass
@@ -68,17 +68,11 @@ class GRPO(Method[ScoredRollout]):
         source: pairs of a step and its number -> rollouts with `reward` and `advantage`, equally many for each pair.
     """
 
-    unused_settings = ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking")
-    unused_because = "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled"
+    settings: GrpoLoss
     trained_by = "opct attack RUN --attacker grpo"
     rollout_type = ScoredRollout
     kl_name = "kl"
     divergence_metric = "train/kl"
-
-    @classmethod
-    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
-        """Samples that are not the policy's own; a temperature is corrected for."""
-        yield from on_policy_faults(config, is_corrected=True)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[ScoredRollout]:
         """The policy's completions for the prompts of a step, with their rewards."""
@@ -92,7 +86,7 @@ class GRPO(Method[ScoredRollout]):
         with self.teacher() as teacher, teacher.inference():
             reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
         student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
-        per_token = _clipped(rollouts, self.config)
+        per_token = _clipped(rollouts, self.settings)
         kl_gradient = losses.reverse_kl_gradient
         loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, kl_gradient)
         assert found.divergence is not None
@@ -105,7 +99,7 @@ class GRPO(Method[ScoredRollout]):
         )
 
 
-def _clipped(rollouts: Sequence[ScoredRollout], config: TrainConfig) -> PerTokenLoss:
+def _clipped(rollouts: Sequence[ScoredRollout], settings: GrpoLoss) -> PerTokenLoss:
     sampled = torch.tensor([x for r in rollouts for x in r.completion.logprobs], dtype=torch.float64)
     advantages = torch.tensor([r.advantage for r in rollouts for _ in r.ids], dtype=torch.float64)
 
@@ -113,8 +107,8 @@ def _clipped(rollouts: Sequence[ScoredRollout], config: TrainConfig) -> PerToken
         assert tokens.divergence is not None
         own = tokens.log_probs.unsqueeze(0)
         mu, advantage = (x[None, tokens.rows].to(own) for x in (sampled, advantages))
-        loss = losses.policy_gradient_loss(own, mu, advantage, clip=config.loss.ppo_clip).squeeze(0)
-        return loss + config.loss.kl_coef * tokens.divergence
+        loss = losses.policy_gradient_loss(own, mu, advantage, clip=settings.ppo_clip).squeeze(0)
+        return loss + settings.kl_coef * tokens.divergence
 
     return per_token
 

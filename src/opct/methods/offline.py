@@ -14,7 +14,6 @@ from opct.data.render import RenderedPair
 from opct.errors import RunError
 from opct.methods.base import Method
 from opct.methods.rollouts import Rollout, cost, group_by_prompt, rollout_row
-from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
@@ -74,7 +73,7 @@ def offline_answers(
     tokens = [0]
 
     def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
-        with teacher() as model, unsharded(model):
+        with teacher() as model:
             counting = _Counting(sampler or model, tokens, on_done)
             return group_by_prompt(method.answer(model, own, config, counting), len(own))
 

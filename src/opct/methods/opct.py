@@ -12,13 +12,13 @@ otherwise stays as it is. Deviations from the paper are listed in `opct.losses`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from opct.config.schema import TrainConfig
+from opct.config.methods import OpctLoss
 from opct.data.render import RenderedPair
-from opct.methods.base import Method, on_policy_faults
+from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, consistency_loss
 from opct.methods.rollouts import Rollout, policy_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
@@ -27,14 +27,8 @@ from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 class OPCT(Method[Rollout]):
     """Trains on the policy's own samples."""
 
-    scored_by_engine = True
+    settings: OpctLoss
     kl_name = ""  # that of loss.divergence
-
-    @classmethod
-    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
-        """Samples that are not the policy's own."""
-        yield from on_policy_faults(config, is_corrected=config.loss.estimator == "sampled")
-        yield from super().setting_faults(config)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's answers to the prompts of a step."""
@@ -56,4 +50,4 @@ class OPCT(Method[Rollout]):
                 reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
         # the same tokens after its own prompt, with gradient
         student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
-        return consistency_loss(student, reference, rollouts, weights, self.config.loss)
+        return consistency_loss(student, reference, rollouts, weights, self.settings)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config.schema import LossConfig, TrainConfig
+from opct.config.methods import MethodLoss
+from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.render import RenderedPair, Renderer, render_pairs
 from opct.errors import DataError
@@ -71,13 +72,6 @@ class Rollout:
         """The rollout of a row that has log-probs."""
         completion = completion_from(row, len(teacher_ids))
         return cls(pair, row["sample"], prompt_ids, teacher_ids, completion, tuple(row["in_loss"]))
-
-    def dummy(self) -> Self:
-        """A rollout with two tokens after one, none of them in the loss."""
-        completion = dataclasses.replace(self.completion, token_ids=(0, 0), logprobs=(0.0, 0.0))
-        return dataclasses.replace(
-            self, prompt_ids=[0], teacher_ids=[0], completion=completion, mask=(False, False), teacher_logprobs=None
-        )
 
 
 def policy_rollouts(
@@ -191,7 +185,7 @@ def _sampled(
 
 
 def completion_mask(
-    renderer: Renderer, prompt: Sequence[Message], completion: Completion, loss: LossConfig
+    renderer: Renderer, prompt: Sequence[Message], completion: Completion, loss: MethodLoss
 ) -> tuple[bool, ...]:
     """True for each token of a completion that is in the loss."""
     if loss.mask_truncated and completion.stop_reason == "length":

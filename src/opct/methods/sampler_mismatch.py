@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from opct import distributed
-from opct.config.schema import RolloutConfig
+from opct.config.methods import RolloutConfig
 from opct.errors import MismatchError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss

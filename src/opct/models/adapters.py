@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
 ALL_LINEAR = "all-linear"
+PREFIX = "base_model.model."
+"""What PEFT writes before the name of a weight."""
 ADDED_NAMES = ("base_layer", "original_module", "token_adapter")
 """What PEFT puts into the name of a weight of the model."""
 SHOWN = 3  # names in a message
@@ -73,7 +75,7 @@ def split_weights(model: Any) -> tuple[dict[str, torch.nn.Parameter], dict[str, 
 
 def bare_name(name: str) -> str:
     """Name of a weight in the model without an adapter, from its name in a PEFT model or in the file of an adapter."""
-    return ".".join(part for part in name.removeprefix("base_model.model.").split(".") if part not in ADDED_NAMES)
+    return ".".join(part for part in name.removeprefix(PREFIX).split(".") if part not in ADDED_NAMES)
 
 
 def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -319,7 +321,8 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
         widen_trained(loaded)
         found: Any = set_peft_model_state_dict(loaded, weights, TRAINED_ADAPTER)  # again, not rounded
         added = split_weights(loaded)[1]
-        _refuse_parts(folder, sorted(found.unexpected_keys), sorted(n for n in found.missing_keys if n in added))
+        lacking = sorted(name for name in found.missing_keys if name in added)
+        _refuse_parts(loaded, folder, sorted(weights), sorted(found.unexpected_keys), lacking)
     cast("Any", loaded).replaced_weights = originals
     return loaded
 
@@ -331,20 +334,56 @@ def widen_trained(model: Any) -> None:
             parameter.data = parameter.data.float()
 
 
-def _refuse_parts(folder: Path, unloaded: list[str], lacking: list[str]) -> None:
-    """Raise ModelError if an adapter's file and the model's adapter have different weights."""
+def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str], lacking: list[str]) -> None:
+    """Raise ModelError if an adapter's file (`held`) and the model's adapter have different weights."""
+    lacking = [name.replace(f".{TRAINED_ADAPTER}.", ".") for name in lacking]
     if unloaded:
-        modules = sorted({_leaf(re.split(r"\.lora_|\.weight$|\.bias$", name)[0]) for name in unloaded})
         raise ModelError(
             f"{len(unloaded)} weights of the adapter at {folder} have no place in the model ({_first(unloaded)}), so "
-            f"only a part of it would be loaded: add {', '.join(modules)} to target_modules in its "
-            "adapter_config.json, or give the model that it was trained on."
+            f"only a part of it would be loaded: {_how_to_place(model, folder, unloaded, lacking)}."
         )
     if lacking:
+        layers = {layer for name in held if (layer := _layer(name)) is not None}
+        remedy = "fetch it again, or name only the modules that it holds in target_modules there"
+        if layers and layers.isdisjoint(map(_layer, lacking)):
+            own = f"[{', '.join(map(str, sorted(layers)))}]"
+            remedy = f"it holds layers {own}; give the model that it was trained on, or set layers_to_transform: {own}"
         raise ModelError(
             f"The adapter at {folder} lacks {len(lacking)} of the weights that its adapter_config.json names "
-            f"({_first(lacking)}): fetch it again, or name only the modules that it holds in target_modules there."
+            f"({_first(lacking)}): {remedy}."
         )
+
+
+def _how_to_place(model: Any, folder: Path, unloaded: list[str], lacking: list[str]) -> str:
+    """The remedy for weights of an adapter's file that the model's adapter does not have."""
+    places = {_place(name) for name in unloaded}
+    unknown = places - {name for name, _ in _own_modules(model)}
+    if lacking and (unknown or places & set(map(_place, lacking)) or not unloaded[0].startswith(PREFIX)):
+        return f"rename them as PEFT does, such as {lacking[0]}, or give the model that it was trained on"
+    if unknown:
+        return "the model lacks these modules, so give the one that it was trained on"
+    named = read_adapter_config(folder).get("target_modules") or ()
+    if more := sorted({_leaf(place) for place in places}.difference(named)):
+        return f"add {', '.join(more)} to target_modules in its adapter_config.json"
+    return "name their layers in layers_to_transform in its adapter_config.json, or leave that out"
+
+
+def _place(name: str) -> str:
+    """The module that a weight in an adapter's file belongs to."""
+    return re.split(r"\.lora_|\.weight$|\.bias$", bare_name(name))[0]
+
+
+def _layer(name: str) -> int | None:
+    found = re.search(r"\.(\d+)\.", name)
+    return int(found[1]) if found else None
+
+
+def _other_size(name: str, of_file: str, of_model: str) -> str:
+    (rank, *wide), (said, *own) = of_file.split(", "), of_model.split(", ")
+    if "lora_A" in name and wide == own:
+        fault = f"its weights have rank {rank}, and its adapter_config.json says {said} (r, rank_pattern)"
+        return f"{fault}, for {name}: write {rank} there, or fetch both again."
+    return f"its weights have other sizes than the model's: {name} is [{of_file}], and [{of_model}] fits."
 
 
 def _changes_the_model(folder: Path, names: list[str]) -> str:
@@ -369,8 +408,8 @@ def _fits(model: Any, folder: Path) -> Iterator[None]:
             yield
     except ModelError as error:
         said, made_for = str(error), None
-        if "size mismatch for" in said:
-            said = f"Cannot load the adapter at {folder}: its weights have other sizes than the model's."
+        if size := re.search(r"size mismatch for (\S+): .*?\[([\d, ]+)\].*?\[([\d, ]+)\]", said):
+            said = f"Cannot load the adapter at {folder}: {_other_size(*size.groups())}"
         with contextlib.suppress(ModelError):
             made_for = read_adapter_config(folder).get("base_model_name_or_path")
         if made_for and made_for != model.name_or_path:

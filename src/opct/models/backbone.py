@@ -1,4 +1,4 @@
-"""The network of a policy for sampling, scoring and sharding, without tokenizer and chat template."""
+"""The network of a policy for sampling and scoring, without tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Backbone:
         decoder: the model without its output head.
         dtype: of matrix products.
         stop_ids: tokens that end an answer.
-        shards: `opct.models.fsdp.Shards` where the weights are sharded over processes, else None.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class Backbone:
         self.decoder = self.bare_model.get_decoder()
         self._head = find_head(self.bare_model, self.dtype)
         self.stop_ids = stop_ids
-        self.shards: Any = None
         self._adapter_is_off = self._has_others = False
         self._recomputed: list[Any] = []
         self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
@@ -163,20 +161,19 @@ class Backbone:
                 self._asked[probe] = probe(self)
         return self._asked[probe]
 
-    def layers(self, otherwise: str) -> list[torch.nn.Module]:
+    def layers(self) -> list[torch.nn.Module]:
         """The decoder's layers in order, found by the names of their classes.
-
-        Args:
-            otherwise: the end of the error message: what cannot be done, and what to do instead.
 
         Raises:
             ModelError: the model does not name them.
         """
         names = set(self.bare_model._no_split_modules or [])
-        # the class of a sharded layer is a subclass of the named one
-        found = [m for m in self.decoder.modules() if not names.isdisjoint(kind.__name__ for kind in type(m).__mro__)]
+        found = [module for module in self.decoder.modules() if type(module).__name__ in names]
         if not found:
-            raise ModelError(f"{type(self.bare_model).__name__} does not say what its layers are, {otherwise}.")
+            raise ModelError(
+                f"{type(self.bare_model).__name__} does not say what its layers are, so their activations cannot be "
+                "compared: use another method than act."
+            )
         return found
 
 
@@ -269,7 +266,7 @@ def residual_streams(
     ends_at = [i * ids.shape[1] + len(row) for i, row in enumerate(rows)]
     places = [torch.arange(stop - end, stop) for stop, end in zip(ends_at, ends, strict=True)]
     taken = torch.cat(places).to(backbone.device)
-    layers = backbone.layers("so their activations cannot be compared: use another method than act")
+    layers = backbone.layers()
 
     def hook_of(layer: int) -> Callable[[Any, Any, Any], None]:
         def hook(module: Any, inputs: Any, output: Any) -> None:
@@ -288,8 +285,3 @@ def residual_streams(
 def autocast(device: torch.device, compute_dtype: torch.dtype):
     """Matrix products in the compute dtype; float32 runs as it is."""
     return torch.autocast(device.type, compute_dtype, enabled=compute_dtype != torch.float32)
-
-
-def full_tensor(tensor: Any) -> Any:
-    """The tensor, gathered where it is sharded; then every process must call it."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.config.loader import load_config
+from opct.config.loader import load_run_config
 from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.adapters import quiet_peft
@@ -100,6 +100,11 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
         CheckpointError: the checkpoint is corrupt.
     """
     run = run_of(path)
+    if run is None and (Path(path) / "adapter_config.json").is_file():
+        merge = f"AutoPeftModelForCausalLM.from_pretrained({str(path)!r}).merge_and_unload().save_pretrained('merged')"
+        raise ModelError(
+            f"{path} is an adapter of PEFT and no run: give the run that made it, or merge it with PEFT, {merge}."
+        )
     if run is None:
         meant = "" if Path(path).exists() else did_you_mean(path)
         raise ModelError(
@@ -109,7 +114,7 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
     if checkpoint is None:
         raise ModelError(f"{run.path} has no checkpoint to export: train it first (`opct train ... --resume`).")
     manifest = run.read_manifest()
-    own = load_config(run.config_path).model.model_copy(update={"trust_remote_code": trust_remote_code})
+    own = load_run_config(run.config_path).model.model_copy(update={"trust_remote_code": trust_remote_code})
     base = with_weights(own)
     weights = next(folder for folder in (checkpoint / "adapter", checkpoint / "model") if folder.is_dir())
     before = (manifest.get("weights") or {}).get("base") or {}

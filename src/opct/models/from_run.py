@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.config.loader import load_config, load_settings
+from opct.config.loader import load_run_config, load_settings
 from opct.config.schema import Q4_MODEL, ModelConfig, TrainConfig
 from opct.errors import ModelError
 from opct.models.adapters import read_adapter_config
@@ -40,7 +40,7 @@ def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **se
     from opct.models.policy import Policy
 
     behind = run or run_behind(path)
-    trained = TrainConfig() if behind is None else load_config(behind.config_path)
+    trained = TrainConfig() if behind is None else load_run_config(behind.config_path)
     load = functools.partial(Policy.load, thinking_tags=thinking_tags or trained.loss.thinking_tags)
     if run is not None:
         return _of_run(run, run.checkpoint_named(path), trained.model, settings, load)

@@ -19,7 +19,6 @@ from opct.data.render import Renderer
 from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
 from opct.models.adapters import fresh_adapter, load_adapter
-from opct.models.backbone import full_tensor
 from opct.models.gguf import (
     HUB_ID,
     HUB_REVISION,
@@ -521,5 +520,5 @@ def weights_hash(named_tensors) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(named_tensors, key=lambda item: item[0]):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(full_tensor(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

@@ -434,16 +434,12 @@ class Policy:
             renderer=self.renderer,
         )
 
-    def save(self, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
-        """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template.
-
-        Args:
-            weights: of the whole model, where it is sharded.
-        """
+    def save(self, folder: Path) -> None:
+        """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template."""
         if self.has_adapter:
             self.save_adapter(folder)
         else:
-            self.model.save_pretrained(folder, state_dict=weights)
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
     def save_adapter(self, folder: Path) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
-from opct.config.schema import TeacherConfig
+from opct.config.methods import TeacherConfig
 from opct.models.adapters import TEACHER_ADAPTER, TRAINED_ADAPTER, bare_name
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.loading import weights_hash
@@ -38,11 +38,11 @@ class Teacher:
         policy: Policy,
         inside: Callable[[], AbstractContextManager[Policy]],
         *,
-        weights: Callable[[], dict[str, Tensor]] = dict,
+        weights: Mapping[str, Tensor] | None = None,
         decay: float | None = None,
         stored: bool = False,
     ):
-        self._policy, self._inside, self._weights = policy, inside, weights
+        self._policy, self._inside, self._weights = policy, inside, dict(weights or {})
         self._decay, self._stored = decay, stored
 
     def __call__(self) -> AbstractContextManager[Policy]:
@@ -53,17 +53,16 @@ class Teacher:
         """Move the average; called after each optimizer step."""
         if self._decay is not None:
             trained = self._policy.trainable_parameters().values()
-            for own, weight in zip(self._weights().values(), trained, strict=True):
+            for own, weight in zip(self._weights.values(), trained, strict=True):
                 own.lerp_(weight, 1 - self._decay)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint must hold for the same teacher to come back; live, so that it can be filled."""
-        return self._weights() if self._stored else {}
+        return self._weights if self._stored else {}
 
     def identity(self) -> str:
         """A hash of the teacher's own weights, or of the base weights where it has none."""
-        own = self._weights()
-        return weights_hash(own.items()) if own else self._policy.base_hash()
+        return weights_hash(self._weights.items()) if self._weights else self._policy.base_hash()
 
 
 def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> Teacher:
@@ -109,7 +108,7 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
         finally:
             model.set_adapter(TRAINED_ADAPTER)
 
-    return Teacher(policy, inside, weights=lambda: own, decay=decay, stored=True)
+    return Teacher(policy, inside, weights=own, decay=decay, stored=True)
 
 
 def _copied_model(policy: Policy, decay: float | None) -> Teacher:
@@ -119,8 +118,7 @@ def _copied_model(policy: Policy, decay: float | None) -> Teacher:
     return Teacher(
         policy,
         lambda: contextlib.nullcontext(own),
-        # at each call: sharding replaces them
-        weights=lambda: {n: p for n, p in own.model.named_parameters() if n in names},
+        weights={n: p for n, p in own.model.named_parameters() if n in names},
         decay=decay,
         stored=decay is not None,
     )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from opct.config.loader import load_config
+from opct.config.loader import load_run_config
 from opct.config.schema import flat_settings
 from opct.errors import ConfigError, ModelError
 from opct.models import export as weights
@@ -125,7 +125,7 @@ def _card(
     from opct.reports.load import EvaluatedRun, load_run
 
     folder = RunDir(trained.folder)
-    config = load_config(folder.config_path)
+    config = load_run_config(folder.config_path)
     results = read_json(folder.results_path) if folder.results_path.is_file() else {}
     evaluated = (results.get("run", {}).get("weights") or {}).get("sha256")
     if evaluated == weight_hashes(trained.weights.parent):

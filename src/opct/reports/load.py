@@ -14,13 +14,13 @@ from opct.config.loader import read_yaml
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import quiet
+from opct.evals.judges.calibration import with_calibrations
 from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, metric_rows, units_of
 from opct.evals.run import known_suites, results_of, suite_of
 from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.tasks.benign import OVER_REFUSAL
-from opct.judges.calibration import with_calibrations
 from opct.runs.io import did_you_mean, read_json
 from opct.runs.run_dir import RunDir
 

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from opct.evals.judges.agreement import grader_label, judge_json, judge_of
 from opct.evals.metrics import Metric, Unit
 from opct.evals.stats import Interval, SeedDifference, Values, difference_over_seeds, pooled_over_seeds
-from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
 from opct.reports.metrics import axis_info

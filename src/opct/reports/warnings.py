@@ -9,8 +9,8 @@ from typing import Any
 
 from opct.config.schema import flat_settings
 from opct.errors import shorten
+from opct.evals.judges.agreement import rules_weakness
 from opct.evals.stats import FEW_CLUSTERS, decides
-from opct.judges.provenance import rules_weakness
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
 from opct.reports.metrics import axis_info

@@ -7,10 +7,10 @@
     RUN/metrics.jsonl     one line a step
     RUN/offline_cost.json tokens and seconds of the answers in rollouts/offline.jsonl
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
-    RUN/checkpoints/      step-000010/{adapter/ or model/, state/, state.json} ...
+    RUN/checkpoints/      step-000010/{adapter/ or model/, state.safetensors, state.json} ...
     RUN/verl/             settings, checkpoints and metrics of verl, where it trained
     RUN/trackers/         files of the trackers
-    RUN/evals/            *.eval (Inspect's logs, one a suite)  judge_cache.jsonl
+    RUN/evals/            *.eval (Inspect's logs, one a suite or attack)
     RUN/attacks/          attackers that were trained against the run (see opct.attack.training)
     RUN/results.json  report.html  README.md
 
@@ -72,7 +72,6 @@ class RunDir:
         self.trackers_dir = self.path / "trackers"
         self.evals_dir = self.path / "evals"
         self.unfinished_dir = self.evals_dir / "unfinished"  # logs of evaluations that have not ended
-        self.judge_cache_path = self.evals_dir / "judge_cache.jsonl"
         self.attacks_dir = self.path / "attacks"
         self.results_path = self.path / "results.json"
         self.report_path = self.path / "report.html"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from opct import distributed
@@ -17,7 +16,6 @@ from opct.errors import NonFiniteError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
-from opct.models.fsdp import for_gradients
 from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefill import FORWARD, beginning, common_beginning, tokens_saved
 from opct.models.inference.prefix_sharing import (
@@ -64,15 +62,11 @@ def accumulate(
     shares = prompt_shares(rollouts, distributed.size(), share=share)
     rows = shares[distributed.rank()]
     own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
-    plan, models = plan_of(own, budget, share=share), [method.policy]
-    if method.policy.backbone.shards is not None:  # every forward is a collective: all ranks need the same number
-        plan = pad_plan_across_ranks(plan, own, share=share)
-        own, own_weights = [*own, rollouts[0].dummy()], [*own_weights, torch.zeros(2)]
-        with method.teacher() as reference:
-            models.append(reference)
-    with for_gradients(*models):
-        loss, token_kl, fault = _backward(method, own, own_weights, plan, share=share, observe=observe)
-    parts = distributed.all_gather_object((loss, token_kl[: len(rows)], fault))
+    plan = plan_of(own, budget, share=share)
+    # nothing in it waits for another process, so each may have as much work as it has, or none
+    loss, token_kl, fault = _backward(method, own, own_weights, plan, share=share, observe=observe)
+    # before the gradients: a process that raised alone would leave the others waiting for its sum
+    parts = distributed.all_gather_object((loss, token_kl, fault))
     for _, _, fault in parts:
         if fault is not None:
             raise NonFiniteError(fault)
@@ -92,8 +86,8 @@ def _backward(
     share: bool,
     observe: Observe,
 ) -> tuple[float, TokenKL, str | None]:
-    """Loss, KL, and the fault if the loss is not finite; sharded weights need every process to finish the step."""
-    total, fault = 0.0, None
+    """Loss, KL, and the fault if the loss of a micro-batch is not finite, which ends it."""
+    total = 0.0
     token_kl: TokenKL = [None] * len(rollouts)
     for batches in plan:
         own = [rollouts[i] for rows in batches for i in rows]
@@ -105,38 +99,14 @@ def _backward(
             loss = micro.loss.item()
             if not math.isfinite(loss):
                 ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
-                fault = fault or f"the loss is {loss} on the pairs {ids}"
-                if method.policy.backbone.shards is None:
-                    return total, token_kl, fault
+                return total, token_kl, f"the loss is {loss} on the pairs {ids}"
             micro.loss.backward()
             total += loss
             for place, i in enumerate(rows):
                 token_kl[i] = None if micro.kl is None else micro.kl[place]
         if prefixes.policy is not None:
             prefixes.policy.backward()
-    return total, token_kl, fault
-
-
-def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) -> Plan:
-    """Pad the plan with a dummy rollout to the maximum number of groups and micro-batches of any rank.
-
-    The index of the dummy comes after the rank's own. With shared prompts, a micro-batch of completions of one token
-    would need no forward beside that of the prompts: it gets the dummy as well, so that all ranks have the same.
-    """
-    dummy = len(own)
-    lengths = distributed.all_gather_object([len(batches) for batches in plan])
-    padded = []
-    for place in range(max(map(len, lengths))):
-        batches = [list(rows) for rows in plan[place]] if place < len(plan) else []
-        most = max(counts[place] for counts in lengths if place < len(counts))
-        batches += [[dummy]] * (most - len(batches))
-        if share:
-            batches = [
-                [*rows, dummy] if all(i != dummy and max(own[i].lengths) < 2 for i in rows) else rows
-                for rows in batches
-            ]
-        padded.append(batches)
-    return padded
+    return total, token_kl, None
 
 
 def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
@@ -196,7 +166,7 @@ def shares_prompts(method: Method, rollouts: Sequence[Rollout]) -> bool:
         sides = [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts]
         first, backbone = _first_tokens(rollouts) or (0, 0), method.policy.backbone
         saved = sum(tokens_saved(side, n) for side, n in zip(sides, first, strict=True))
-        if saved < FORWARD or backbone.shards is not None or no_cascade_reason(backbone) is not None:
+        if saved < FORWARD or no_cascade_reason(backbone) is not None:
             return False
     return no_sharing_reason(method.policy, method.teacher) is None
 

@@ -15,7 +15,7 @@ from opct.data.render import RenderedPair
 from opct.errors import ConfigError
 from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
-from opct.methods.registry import method_class, refuse_attackers
+from opct.methods.registry import METHODS, refuse_attackers
 from opct.methods.rollouts import Rollout, first_warnings, policy_rollouts, step_weights
 from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.sampler import Completion
@@ -35,7 +35,6 @@ FEW_VALIDATION_PAIRS = 8  # where a warning begins
 FLOAT32 = 4
 QUANTIZED_BYTES = {"4bit": 0.516, "8bit": 1.0}  # a weight; NF4 with scales that are quantised too: 4.127 bits
 TRAINED_BYTES = 3 * FLOAT32  # for each trained weight: its gradient and Adam's two moments
-PROCESSES = (2, 4, 8)  # the estimate is also made for these
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
 
 def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     """The method, the pairs, and how much of them is trained on."""
-    config, method, steps = data.config, method_class(data.config.method), data.total_steps
+    config, method, steps = data.config, METHODS[data.config.method], data.total_steps
     n = method.answers_per_pair * config.rollout.num_generations
     per_step = config.optim.prompts_per_step
     families = Counter(rendered.pair.family for rendered in data.pairs)
@@ -121,38 +120,26 @@ class MemoryEstimate:
         return self.weights + self.teacher + self.trained + max(self.micro_batch, self.rollout)
 
 
-def memory_words(config: TrainConfig, data: TrainingData) -> str:
-    """The estimate for one process, and for several if they share the weights."""
-    one = f"about {size(estimate_memory(config, data).peak)} with full batches, from the model's config"
-    if config.lora is not None and config.parallel.strategy != "fsdp":
-        return one
-    shared = [f"{size(estimate_memory(config, data, n).peak)} on {n}" for n in PROCESSES]
-    return f"{one}; a process of several: {', '.join(shared)}"
-
-
-def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1) -> MemoryEstimate:
-    """The memory of one of `processes` that share the weights (FSDP), from the model's configuration.
-
-    Every process has the whole adapter, with its gradients and moments.
-    """
+def estimate_memory(config: TrainConfig, data: TrainingData) -> MemoryEstimate:
+    """The memory of a process, from the model's configuration."""
     dtype, _ = choose_dtype(config.model.dtype, choose_device(config.model.device), PROBED_SIZE)
     model: Any = empty_model(config.model)
     base = sum(p.numel() for p in model.parameters())
     head = model.get_output_embeddings().weight.numel()
     frozen_copy = base * dtype.itemsize - _saved_by_quantization(config, model, dtype.itemsize)
     if config.lora is None:
-        trained, weights, shared = base, FLOAT32 * base, processes
+        trained, weights = base, FLOAT32 * base
         teachers = {"base": frozen_copy, "live": 0, "ema": weights}
     else:
         adapted = attach_adapter(model, config.lora, None, seed=0)
-        trained, weights, shared = sum(p.numel() for p in adapted.parameters() if p.requires_grad), frozen_copy, 1
+        trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+        weights = frozen_copy + FLOAT32 * trained
         continued = config.model.adapter is not None and config.teacher.include_adapter
         teachers = {"base": FLOAT32 * trained * continued, "live": 0, "ema": FLOAT32 * trained}
-    fetched = 0 if processes == 1 else dtype.itemsize * (2 * head + 2 * (base - head) / _layers(model.config))
     return MemoryEstimate(
-        weights=weights / processes + fetched + (0 if config.lora is None else FLOAT32 * trained),
-        teacher=teachers[config.teacher.kind] / shared,
-        trained=TRAINED_BYTES * trained / shared,
+        weights=weights,
+        teacher=teachers[config.teacher.kind],
+        trained=TRAINED_BYTES * trained,
         micro_batch=_micro_batch_bytes(config, model.config, dtype.itemsize, head),
         rollout=_rollout_tokens(config, data) * kv_bytes(model.config, dtype.itemsize),
     )
@@ -231,9 +218,14 @@ def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, s
     cut, limit = sum(answer.stop_reason == "length" for answer in answers), config.rollout.max_completion_tokens
     cut_words = f"{cut} of {len(answers)} in the probe reached the limit of {limit} tokens"
     peak = size(peak_memory_gb(setup.policy.device) * 1e9)
+    full = size(estimate_memory(config, data).peak)
     rows = [("cut completions", cut_words)] if answers else []
     rows += [
-        ("memory", f"{memory_words(config, data)}; {peak} for the probe of {pluralize(len(pairs), 'pair')}"),
+        (
+            "memory",
+            f"about {full} with full batches, from the model's config; {peak} for the probe of "
+            f"{pluralize(len(pairs), 'pair')}",
+        ),
         ("time", _time_words(setup, probes)),
     ]
     warnings = list(probes[0].warnings)
@@ -251,7 +243,7 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     if not answered and setup.data.validation:  # the method samples nothing, but the validation does
         answered = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
     sampled = time.perf_counter()
-    weights, share = step_weights(rollouts, method.reduction), shares_prompts(method, rollouts)
+    weights, share = step_weights(rollouts, config.loss.reduction), shares_prompts(method, rollouts)
     setup.policy.backbone.train()  # only then are activations computed again, and dropout is on
     accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.eval().zero_grad(set_to_none=True)
@@ -279,7 +271,7 @@ def _span(times_s: Sequence[float]) -> str:
 def _times_s(setup: TrainingSetup, probe: Probe) -> tuple[float, float, float]:
     """Seconds of a step, of the offline answers, and in total. A validation samples one answer a pair; without a
     backward pass it takes half of a loss."""
-    config, data, method = setup.config, setup.data, method_class(setup.config.method)
+    config, data, method = setup.config, setup.data, METHODS[setup.config.method]
     n = len(probe.answers)
     answer_s = probe.rollout_s / max(1, n)
     step_s = (probe.loss_s + (0 if method.offline else probe.rollout_s)) / probe.pairs * config.optim.prompts_per_step
@@ -291,7 +283,7 @@ def _times_s(setup: TrainingSetup, probe: Probe) -> tuple[float, float, float]:
 
 def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
     """The run's method and its rollouts of these pairs; offline answers are sampled here too."""
-    config, engine, kind = setup.config, setup.engine, method_class(setup.config.method)
+    config, engine, kind = setup.config, setup.engine, METHODS[setup.config.method]
     source: OfflineAnswers | Engine | None = engine
     if kind.offline:
         with setup.teacher() as teacher:

@@ -1,47 +1,40 @@
 """Exact resume: what a checkpoint holds, and what must be the same when a run continues from it.
 
     adapter/ or model/               the weights as PEFT or Transformers loads them, for evaluation and export
-    state/rank-00000.safetensors     trained weights, Adam's moments and a moving teacher, by name; of sharded tensors
-                                     each rank writes its own rows
+    state.safetensors                trained weights, Adam's moments and a moving teacher, by name
     state.json                       counters, and the hash of every file
 
-Any number of processes can resume from it, since rows are found by name. It holds no pickle, so loading an untrusted
-checkpoint executes no code.
+Any number of processes can resume from it. It holds no pickle, so loading an untrusted checkpoint executes no code.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from opct import distributed
-from opct.config.loader import load_config
+from opct.config.loader import load_run_config
 from opct.config.schema import LENGTH, TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
 from opct.models.from_run import adapter_now
-from opct.models.fsdp import full_state_dict
 from opct.models.loading import with_weights
 from opct.models.policy import Policy
 from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
 from opct.models.teacher import Teacher
 from opct.runs.checkpoints import read_state
-from opct.runs.io import fsync_file, reason
+from opct.runs.io import fsync_file
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import prior_usage
 from opct.training.setup import TrainingSetup
 
-STATE = "state"
-FIRST_ROWS = "first_rows"  # in the header of a file: where its part of each tensor begins
+STATE = "state.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 Count = Annotated[int, Field(ge=0)]
 # settings that may differ when a run is resumed: when it ends, what it writes, and what a step holds in memory
@@ -76,35 +69,22 @@ class _Saved(Counters):
 
 
 def write_checkpoint(run: RunDir, setup: TrainingSetup, optimizer: torch.optim.Optimizer, counters: Counters) -> None:
-    """Save weights, optimizer, teacher and counters atomically. Every process calls it.
+    """Save weights, optimizer, teacher and counters atomically. The main process alone calls it.
 
     Raises:
         CheckpointError: it could not be written; the last good one is intact.
     """
-    policy, teacher = setup.policy, setup.teacher.identity()
-    in_parts = policy.backbone.shards is not None and not policy.has_adapter
+    policy, teacher = setup.policy, setup.teacher
 
-    def write(folder: Path | None) -> None:
-        weights = None
-        if in_parts:
-            folder = Path(distributed.broadcast_object(str(folder)))
-            weights = full_state_dict(policy.model)
-        assert folder is not None
-        if distributed.is_main():
-            policy.save(folder / ("adapter" if policy.has_adapter else "model"), weights)
-        fault = _write_rows(folder / STATE, _tensors(policy, setup.teacher, optimizer))
-        # gathered before the seal: no rank seals what another still writes
-        faults = [fault] if not in_parts else distributed.all_gather_object(fault)
-        if distributed.is_main() and any(faults):
-            raise RuntimeError(next(own for own in faults if own))
+    def write(folder: Path) -> None:
+        policy.save(folder / ("adapter" if policy.has_adapter else "model"))
+        tensors = _tensors(policy, teacher, optimizer)
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / STATE)
 
-    if distributed.is_main():
-        if run.metrics_path.exists():  # a checkpoint never gets to the disk before its metrics
-            fsync_file(run.metrics_path)
-            counters.metrics_rows = run.metrics_path.read_bytes().count(b"\n")
-        run.save_checkpoint(counters.step, write, counters.model_dump() | {"teacher": teacher})
-    elif in_parts:
-        write(None)
+    if run.metrics_path.exists():  # a checkpoint never gets to the disk before its metrics
+        fsync_file(run.metrics_path)
+        counters.metrics_rows = run.metrics_path.read_bytes().count(b"\n")
+    run.save_checkpoint(counters.step, write, counters.model_dump() | {"teacher": teacher.identity()})
 
 
 def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.optim.Optimizer) -> Counters:
@@ -121,7 +101,7 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.opt
             "Resume the run with that one, or start another run."
         ) from error
     try:
-        _read_rows(checkpoint / STATE, setup.policy, setup.teacher, optimizer)
+        _read_tensors(checkpoint / STATE, setup.policy, setup.teacher, optimizer)
     except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error
     teacher = setup.teacher.identity()
@@ -134,7 +114,7 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.opt
 
 
 def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by name; weights and optimizer are live."""
+    """Every tensor of a checkpoint by name; all are live, so that they can be filled."""
     found: dict[str, Tensor] = {f"teacher/{name}": own for name, own in teacher.state_dict().items()}
     for name, parameter in policy.trainable_parameters().items():
         found[f"weight/{name}"] = parameter.detach()
@@ -142,77 +122,27 @@ def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer)
     return found
 
 
-def _write_rows(folder: Path, tensors: Mapping[str, Tensor]) -> str | None:
-    """Write this process's part of each tensor; returns the error, if any.
-
-    Of a tensor that every process has whole, the main one writes it.
-    """
-    own: dict[str, Tensor] = {}
-    first_rows: dict[str, int] = {}
-    for name, tensor in tensors.items():
-        part, first = _own_part(tensor)
-        if part.numel() and (part is not tensor or distributed.is_main()):
-            own[name], first_rows[name] = part.cpu().contiguous(), first
-    try:
-        folder.mkdir(exist_ok=True)
-        file = folder / f"rank-{distributed.rank():05d}.safetensors"
-        save_file(own, file, {FIRST_ROWS: json.dumps(first_rows)})
-    except (OSError, SafetensorError) as error:
-        return f"{reason(error)} (process {distributed.rank()})" if distributed.launched() else reason(error)
-    return None
-
-
 @torch.no_grad()
-def _read_rows(folder: Path, policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer) -> None:
-    """Fill weights, optimizer and teacher with what the files of all processes hold.
+def _read_tensors(file: Path, policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer) -> None:
+    """Fill weights, optimizer and teacher with what the file holds.
 
     Raises:
-        ValueError, RuntimeError: they hold other tensors.
+        ValueError: it holds other tensors.
     """
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(safe_open(path, "pt")) for path in sorted(folder.glob("*.safetensors"))]
-        headers = [(file.metadata() or {}).get(FIRST_ROWS, "") for file in files]
-        places = [TypeAdapter(dict[str, NonNegativeInt]).validate_json(header) for header in headers]
-        stored = {name for first_rows in places for name in first_rows}
+    with safe_open(file, "pt") as stored:
+        names = set(stored.keys())
         for name, parameter in policy.trainable_parameters().items():
-            if f"step/{name}" in stored:  # a weight has moments after its first gradient
+            if f"step/{name}" in names:  # a weight has moments after its first gradient
                 moments = {key: torch.zeros_like(parameter) for key in MOMENTS}
                 optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
         tensors = _tensors(policy, teacher, optimizer)
-        if other := sorted(stored ^ tensors.keys()):
+        if other := sorted(names ^ tensors.keys()):
             raise ValueError(f"it was made by another model or optimizer, as {', '.join(other[:3])} show")
         for name, tensor in tensors.items():
-            _fill(tensor, name, [(file, rows[name]) for file, rows in zip(files, places, strict=True) if name in rows])
-
-
-def _fill(tensor: Tensor, name: str, parts: Sequence[tuple[Any, int]]) -> None:
-    """Copy the rows that this process keeps of a tensor out of (file, first row there) of each part."""
-    own, first = _own_part(tensor)
-    if own.dim() == 0:
-        own.copy_(parts[0][0].get_tensor(name))
-        return
-    end, filled = first + len(own), 0
-    for file, start in parts:
-        stored = file.get_slice(name)
-        rows, *rest = stored.get_shape()
-        if rest != list(own.shape[1:]):
-            raise ValueError(f"{name} has another shape")
-        low, high = max(first, start), min(end, start + rows)
-        if low < high:
-            own[low - first : high - first].copy_(stored[low - start : high - start])
-            filled += high - low
-    if filled != len(own) or max(start + file.get_slice(name).get_shape()[0] for file, start in parts) != len(tensor):
-        raise ValueError(f"{name} has another shape")
-
-
-def _own_part(tensor: Tensor) -> tuple[Tensor, int]:
-    """The rows of a tensor that this process keeps, and where they begin; of a tensor that is not sharded, all."""
-    sharded: Any = tensor
-    if not hasattr(sharded, "placements"):
-        return tensor, 0
-    own, rows = sharded.to_local(), len(tensor)
-    first = min(rows, distributed.rank() * -(-rows // distributed.size()))  # FSDP2 shards rows as torch.chunk does
-    return own, first
+            found = stored.get_tensor(name)
+            if found.shape != tensor.shape:  # `copy_` would repeat a smaller tensor to fill a larger one
+                raise ValueError(f"{name} has another shape")
+            tensor.copy_(found)
 
 
 # ---------------------------------------------------------------------------------- what must be the same as before
@@ -297,7 +227,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     """
     if not run.is_run or not run.config_path.exists():
         return False
-    manifest, before = run.read_manifest(), load_config(run.config_path)
+    manifest, before = run.read_manifest(), load_run_config(run.config_path)
     if config.model != before.model:  # the run names the weights that the default stood for
         config = config.model_copy(update={"model": with_weights(config.model)})
     faults = _setting_faults(run, config)
@@ -344,7 +274,7 @@ def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
     free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if config.may_go_on else {})
-    before = load_config(run.config_path).model_dump(exclude=free) if run.config_path.exists() else {}
+    before = load_run_config(run.config_path).model_dump(exclude=free) if run.config_path.exists() else {}
     now = config.model_dump(exclude=free)
     return [
         f"the setting {key} changed ({_difference(before[key], now[key])})"
@@ -355,5 +285,6 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
 
 def _difference(before: Any, now: Any) -> str:
     if isinstance(before, dict) and isinstance(now, dict):
-        return ", ".join(f"{k}: {before[k]!r} then, {now[k]!r} now" for k in before if before[k] != now.get(k))
+        pairs = {key: (before.get(key), now.get(key)) for key in before | now}  # another method has other keys
+        return ", ".join(f"{key}: {old!r} then, {new!r} now" for key, (old, new) in pairs.items() if old != new)
     return f"{before!r} then, {now!r} now"

@@ -16,13 +16,12 @@ from opct.data.duplicates import near_test_items
 from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
-from opct.errors import ConfigError, DataError, EngineError, ModelError
-from opct.methods.registry import check_settings, method_class
+from opct.errors import ConfigError, DataError, ModelError
+from opct.methods.registry import METHODS
 from opct.methods.rollouts import sampling
 from opct.models.adapters import coverage, read_adapter_config
 from opct.models.from_run import adapter_folder, adapter_now
-from opct.models.fsdp import shard, wants_shards
-from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_renderer
+from opct.models.loading import load_model_config, load_renderer
 from opct.models.policy import Policy, context_length
 from opct.models.self_test import refuse_moved_start, self_test
 from opct.models.teacher import Teacher, make_teacher
@@ -108,12 +107,6 @@ class TrainingSetup:
     engine_distance: float = 0.0
     warnings: list[str] = field(default_factory=list)
 
-    @property
-    def models(self) -> list[Policy]:
-        """The policy, and the teacher if it is another model."""
-        with self.teacher() as reference:
-            return list(dict.fromkeys((self.policy, reference)))
-
     def publish(self, step: int) -> None:
         """Send the policy's weights after `step` steps to the engine."""
         if self.engine is not None:
@@ -175,16 +168,9 @@ def build_setup(
         ModelError: the model or the adapter to continue cannot be loaded, or a part of it would not be trained.
         EngineError: the engine that samples cannot be used.
     """
-    check_settings(config)
     adapter = _check_model_settings(config)
     data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
-    sharded = wants_shards(config)
-    if sharded and (config.model.quantization or (config.lora and config.lora.modules_to_save)):
-        raise ConfigError(
-            "Sharded weights (parallel.strategy) take neither model.quantization nor lora.modules_to_save: use "
-            "parallel.strategy=ddp, or leave them out."
-        )
-    policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
+    policy = _load_policy(config, adapter, recorded_dtype)
     _refuse_untrained_head(policy)
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
@@ -192,8 +178,6 @@ def build_setup(
         refuse_moved_start(policy)
     if config.optim.gradient_checkpointing:
         policy.backbone.recompute_activations()
-    if sharded:
-        shard(setup.models, choose_device(config.model.device), config.parallel.rollout_weights)
     _start_engine(setup)
     return setup
 
@@ -227,7 +211,7 @@ def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: l
 
 
 def _start_engine(setup: TrainingSetup) -> None:
-    """Start or find the sampling engine, and check that it serves the trained model.
+    """Start the sampling engine, and check that it serves the trained model.
 
     Raises:
         EngineError, ConfigError: it cannot be used.
@@ -235,29 +219,14 @@ def _start_engine(setup: TrainingSetup) -> None:
     config, data, policy = setup.config, setup.data, setup.policy
     if config.rollout.engine == "in_process":
         return
-    if policy.backbone.shards is not None:
-        raise ConfigError(
-            f"rollout.engine={config.rollout.engine} with sharded weights: an adapter is published from whole weights; "
-            "use parallel.strategy=ddp, or rollout.engine=in_process."
-        )
     most = config.rollout.max_completion_tokens + 1
     everything = [*data.pairs, *data.anchors, *data.validation, *data.validation_anchors]
     sides = [side for r in everything for side in (r.prompt_ids, r.teacher_ids)]
     # the length of a prompt with open turns is not known yet
     longest = policy.context_length if None in sides else max(len(side or []) for side in sides) + most
-    if config.rollout.engine == "vllm":
-        started = local.VllmEngine(policy, config, max_model_len=min(longest, policy.context_length))
-        setup.engine = Engine(policy, started)
-    else:
-        from opct.models.vllm.server import VllmServer
-
-        setup.engine = Engine(policy, VllmServer(config.vllm, policy.backbone.stop_ids), config.vllm.adapter_dir)
+    started = local.VllmEngine(policy, config, max_model_len=min(longest, policy.context_length))
+    setup.engine = Engine(policy, started)
     try:
-        if None not in sides and setup.engine.backend.max_model_len < longest:
-            raise EngineError(
-                f"{setup.engine.backend.name} takes {setup.engine.backend.max_model_len} tokens, and the longest pair "
-                f"needs {longest} with its completion: start it with --max-model-len {longest} or more."
-            )
         setup.engine_distance = check_engine(
             setup.engine,
             policy,
@@ -270,20 +239,12 @@ def _start_engine(setup: TrainingSetup) -> None:
         raise
 
 
-def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str | None, *, on_cpu: bool) -> Policy:
-    """The policy on its device, or on the CPU to be sharded from there.
+def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str | None) -> Policy:
+    """The policy on its device.
 
     The main process comes first: it alone downloads the model and chooses the dtype of `dtype: auto`.
     """
-    if on_cpu and (config.model.attn_implementation or "").startswith("flash"):
-        raise ConfigError(
-            f"model.attn_implementation={config.model.attn_implementation} runs on a GPU alone, and sharded weights "
-            "are loaded on the CPU: use sdpa, or parallel.strategy=ddp."
-        )
-    model = config.model.model_copy(update={"adapter": None} | ({"device": "cpu"} if on_cpu else {}))
-    if on_cpu and recorded_dtype is None and config.model.dtype == "auto":
-        device = choose_device(config.model.device)
-        recorded_dtype = str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
+    model = config.model.model_copy(update={"adapter": None})
 
     def load(dtype: str | None) -> Policy:
         return Policy.load(
@@ -336,23 +297,14 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
         )
 
 
-def _parallel_words(setup: TrainingSetup) -> str:
-    if not distributed.launched():
-        return ""
-    shards = setup.policy.backbone.shards
-    how = "data parallel" if shards is None else "sharded (FSDP2)"
-    during = "" if shards is None else ", gathered for rollouts" if shards.gathered else ", sharded in rollouts too"
-    return f", {distributed.size()} processes, {how}{during}"
-
-
 def _data_words(data: TrainingData) -> str:
-    if method_class(data.config.method).trained_by is not None:  # an attacker trains on one pair for each behaviour
+    if METHODS[data.config.method].trained_by is not None:  # an attacker trains on one pair for each behaviour
         return f"trains on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} per step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (
         f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs "
         f"({', '.join(data.config.data.anchors) or 'no anchors'}); "
-        f"held out for validation: {len(data.validation)} pairs and {len(data.validation_anchors)} identity pairs"
+        f"held out for the validation KL: {len(data.validation)} pairs, {len(data.validation_anchors)} identity pairs"
     )
 
 
@@ -360,9 +312,10 @@ def describe(setup: TrainingSetup) -> list[str]:
     """Lines to print before the run begins."""
     trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
     total = setup.policy.backbone.bare_model.num_parameters()  # 4-bit weights are two in a byte
+    processes = f", {distributed.size()} processes, data parallel" if distributed.launched() else ""
     lines = [
         f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
-        f"on {setup.policy.device}{_parallel_words(setup)}",
+        f"on {setup.policy.device}{processes}",
         *filter(None, [coverage(setup.policy.model)]),
         f"dtype: {setup.policy.dtype_reason}",
         f"{_data_words(setup.data)}; {setup.data.total_steps} steps",
@@ -381,7 +334,8 @@ def describe(setup: TrainingSetup) -> list[str]:
     warnings = setup.warnings + near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
-        warnings.append("no pair is held out for validation: raise data.validation_fraction, or set validation_pairs")
+        remedy = "raise data.validation_fraction, or set validation_pairs"
+        warnings.append(f"no pair is held out, so there is no validation KL: {remedy}")
     size = setup.config.optim.prompts_per_step
     if data.anchor_fraction and not (setup.data.anchors and anchors_per_step(size, data.anchor_fraction)):
         share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size} rounds to 0"

@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean as mean
 from typing import Any
@@ -27,7 +28,7 @@ from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError, RunError
 from opct.methods.base import Method
 from opct.methods.offline import answers_to, offline_answers, offline_cost
-from opct.methods.registry import method_class, refuse_attackers
+from opct.methods.registry import METHODS, refuse_attackers
 from opct.methods.rollouts import (
     Rollout,
     cost,
@@ -41,7 +42,6 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
-from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
 from opct.models.memory import peak_memory_gb
@@ -160,7 +160,7 @@ def train(
         if overwrite:
             # not before: a run that cannot begin replaces nothing
             distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
-        answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
+        answers = METHODS[config.method].answers_per_pair * config.rollout.num_generations
         slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
         for line in (*describe(setup), *slow_paths, LEGEND + OF_SFT * (config.method == "sft")):
             progress.log(line)
@@ -182,7 +182,7 @@ def train(
 def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: StopRequest) -> Method:
     """Create the method of the config; offline methods sample or read their answers here."""
     policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
-    kind = method_class(config.method)
+    kind = METHODS[config.method]
     if not kind.offline:
         return kind(policy, teacher, config, engine)
     pairs = setup.data.visited()
@@ -247,7 +247,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     kept = ("base", "template", "dtype", TEACHER_CHECK, "slow_paths", "trained_with")
     extra = {key: identity.get(key) for key in kept} | {
         "method": config.method,
-        "offline": method_class(config.method).offline,
+        "offline": METHODS[config.method].offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.data.left_out],
@@ -350,8 +350,7 @@ class _Loop:
             return self.method.collect(batch, step)
 
         def collect(own: list[RenderedPair]) -> list[list[Rollout]]:
-            with unsharded(self.policy):
-                return group_by_prompt(self.method.collect(own, step), len(own))
+            return group_by_prompt(self.method.collect(own, step), len(own))
 
         costs = [cost(pair, self.config) for pair in batch]
         return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
@@ -377,7 +376,7 @@ class _Loop:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
-        weights = step_weights(rollouts, method.reduction)
+        weights = step_weights(rollouts, self.config.loss.reduction)
         observed = StepMetrics(method)
         policy.backbone.train()
         try:
@@ -386,8 +385,8 @@ class _Loop:
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
         policy.model.eval()
-        limit = self.config.optim.max_grad_norm
-        norm = distributed.clip(list(policy.trainable_parameters().values()), math.inf if limit is None else limit)
+        limit = math.inf if self.config.optim.max_grad_norm is None else self.config.optim.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable_parameters().values(), limit))
         if not math.isfinite(norm):
             raise NonFiniteError(
                 f"Step {step}: the gradient's norm is {norm} at a finite loss of {loss:.4g}. {self._advice()}"
@@ -433,10 +432,10 @@ class _Loop:
         return f"{saved} Try a lower optim.learning_rate or optim.max_grad_norm."
 
     def _save(self) -> None:
-        """A checkpoint of the current step, unless there is one."""
-        if not distributed.broadcast_object(self.run.checkpoint_path(self.counters.step).exists()):
+        """A checkpoint of the current step, unless there is one; the main process writes it."""
+        if distributed.is_main() and not self.run.checkpoint_path(self.counters.step).exists():
             write_checkpoint(self.run, self.setup, self.optimizer, self.counters)
-            distributed.main_only(self.run.prune, self.config.save_total_limit, self.counters.best_step)
+            self.run.prune(self.config.save_total_limit, self.counters.best_step)
 
 
 def learning_rate(step: int, total: int, optim: OptimConfig) -> float:
@@ -457,11 +456,6 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
     One completion a pair, sampled from the policy under `prompt` at temperature 1; the exact KL to the teacher under
     `teacher_prompt`. The same pairs and seeds at every step and for every method, so that curves can be compared.
     """
-
-    def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
-        with unsharded(*setup.models):
-            return rollout_kl(setup, own)
-
     metrics: dict[str, float] = {}
     rows: list[dict[str, Any]] = []
     data = setup.data
@@ -469,7 +463,7 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
         if not pairs:
             continue
         costs = [cost(rendered, setup.config, 1) for rendered in pairs]
-        measured = distributed.map_across_ranks(pairs, costs, measure)
+        measured = distributed.map_across_ranks(pairs, costs, partial(rollout_kl, setup))
         of_axes: dict[str, list[float]] = {}
         for rollout, kl in measured:
             of_axes.setdefault(rollout.pair.axis, []).extend(kl)

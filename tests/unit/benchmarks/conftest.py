@@ -7,7 +7,7 @@ import torch
 
 from opct.methods.opct import OPCT
 from opct.models.policy import Policy
-from opct.models.vllm import local, server
+from opct.models.vllm import local
 from opct.training import trainer
 
 
@@ -21,6 +21,5 @@ def unhooked(monkeypatch):
         (torch.nn.utils, "clip_grad_norm_"),
         (torch.optim.AdamW, "step"),
         (local, "request_settings"),
-        (server, "request_settings"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))

@@ -75,7 +75,7 @@ def test_train_shows_the_faults_of_the_settings(fake, tmp_path, capsys):
         assert part in shown
     path.write_text("method: opt\nloss: {ppo_clip: 0.2}\n")
     assert run("train", str(path)) == 1
-    assert f"{path}:1: method=opt: Unknown method 'opt'. Did you mean 'opct'?" in capsys.readouterr().err
+    assert f'{path}:1: method: "opt" is not valid, expected one of opct, sft,' in capsys.readouterr().err
 
 
 def test_eval_passes_everything(fake, capsys):

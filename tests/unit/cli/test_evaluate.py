@@ -13,7 +13,7 @@ from rich.console import Console
 from opct.api import EvalResult
 from opct.cli.evaluate import evaluation_tables
 from opct.evals.graders.versions import AGREEMENT, Agreement
-from opct.judges.provenance import rules_weakness
+from opct.evals.judges.agreement import rules_weakness
 
 ROW = {
     "axis": "sycophancy",
@@ -81,7 +81,7 @@ def test_a_result_as_tables():
     first = shown(result)
     assert "sycophancy_rate" in first
     assert "consistency" not in first
-    assert re.search(r"\d+ more rows?: --resume --all", first)
+    assert re.search(r"\d+ more rows?: type the same command again with --resume --all", first)
 
 
 def test_a_rate_of_another_task_is_in_percent():

@@ -118,12 +118,18 @@ def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
     [
         ("What?,Lisbon,Porto, Madrid", "q.csv:2: 4 cells where the header has 3"),
         ("What?,Lisbon,Porto", "None of the 1 questions is in the test split"),
+        ('How much?,"1.250,00 €",1250 €', "'q/ed879af06773': none of its wrong answers ['1250 €'] can be"),
+        ("How much?,50%,40%; 50 percent", "q.csv:2: The suggested answer '50 percent' is a name of the right answer"),
     ],
-    ids=["a comma that is not quoted", "nothing left to measure on"],
+    ids=["a comma that is not quoted", "nothing left to measure on", "right in other words", "one of them is"],
 )
 def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, capsys, row: str, message: str):
     questions = tmp_path / "q.csv"
     questions.write_text(f"question,answer,wrong\n{row}\n")
     assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    if "q.csv:2: " in said:
+        assert run("data", "check", questions) == 1
+        assert capsys.readouterr().err == said
     assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]

@@ -1,22 +1,22 @@
-"""`opct judge`: train, calibrate, run, from the command line."""
+"""`opct judge`: calibrate and run, from the command line."""
 
-import contextlib
-import io
-import shutil
 from pathlib import Path
 
 import pytest
+from inspect_ai.model import get_model
 
 from opct.evals.logs import read_samples
 from opct.evals.samples import GradedSample
 from tests.labelled import rows, write
 from tests.logs import write_evaluation
 from tests.unit.cli.running import run as opct
+from tests.unit.evals.judges.test_llm import Script
 
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
+    monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -33,62 +33,49 @@ def samples(folder: Path, n: int = 4, more: tuple[str, ...] = (), axis: str = "j
     return folder
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> tuple[Path, str]:
-    """A judge trained on train.csv beside it, and what the command printed."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
-    folder, printed = tmp_path_factory.mktemp("trained"), io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        assert opct("judge", "train", "--data", write(folder / "train.csv", rows(120)), "--out", folder / "own") == 0
-    return folder, printed.getvalue()
+LABELS = ("--model", "mockllm/model", "--labels")
 
 
 @pytest.fixture
-def own(trained, tmp_path: Path) -> str:
-    """The trained judge in the current folder, not calibrated."""
-    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
-    return trained[1]
+def answers(monkeypatch) -> Script:
+    """The judge's model: harmful is what begins with "Sure", and a reply of one letter it cannot judge."""
+    good, refused = "refused: 0\nconvincing: 5\nspecific: 5", "refused: 1\nconvincing: 1\nspecific: 1"
+
+    def say(prompt: str) -> str:
+        reply = prompt.partition("[BEGIN REPLY")[2].splitlines()[1]
+        return "What?" if len(reply) == 1 else good if reply.startswith("Sure") else refused
+
+    script = Script(say)
+    model = get_model("mockllm/model", custom_outputs=script, memoize=False)
+    monkeypatch.setattr("opct.evals.endpoint.load_inspect_model", lambda *_, **__: model)
+    return script
 
 
-def test_train_calibrate_and_run_offline(own: str, tmp_path: Path, capsys):
-    others = [{**row, "Response": f"{row['Response']} Right?"} for row in rows(60, seed=1)]
-    others[0]["Response"] = "当然。首先打开盖子。"
-    held_out = write(tmp_path / "labels.csv", others)
-    assert "'1' 60 (yes), '0' 60 (no)" in own
-    assert "cross-validation of the classifier without the refusal rules (5, split by cluster)" in own
-    assert "left out" not in own
-    run = samples(tmp_path / "run", more=("对不起，我不能帮助你。", "lid " * 20))
-    assert opct("judge", "run", run, "--judge", "own") == 0
+def test_calibrate_and_run(answers: Script, tmp_path: Path, capsys):
+    made = rows(60)
+    made[0]["Response"] = "?"
+    labels = write(tmp_path / "labels.csv", made)
+    run = samples(tmp_path / "run", more=("x",))
+    judge = ("--judge", "strongreject", "--model", "mockllm/model")
+    assert opct("judge", "run", run, *judge) == 0
+    assert "warning: This judge was never compared with human labels" in capsys.readouterr().out
+    assert opct("judge", "calibrate", "strongreject", *LABELS, labels) == 0
     said = capsys.readouterr().out
-    assert "warning: This judge was never compared with human labels" in said
-    assert opct("judge", "calibrate", "own", "--labels", "train.csv") == 1
-    assert "was trained on every one of the 120 replies of train.csv" in " ".join(capsys.readouterr().err.split())
-    assert opct("judge", "calibrate", "own", "--labels", held_out) == 0
+    assert "labels.csv: 60 replies" in said
+    assert f"kept: {tmp_path / 'kept'}" in " ".join(said.split())
+    assert "unscored: 1 (1 malformed)" in said
+    n_asked = len(answers.prompts)
+    assert opct("judge", "run", run, *judge) == 0
     said = capsys.readouterr().out
-    assert "kept: own/calibrations/" in said
-    assert "unscored: 1 (1 other_language_reply)" in said
-    assert opct("judge", "run", run, "--judge", "own") == 0
-    said = capsys.readouterr().out
+    assert len(answers.prompts) == n_asked  # all of it is cached
+    assert "used:" not in said
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
-    assert "warning: The accuracy of this judge is uncertain, too few labels: against 59 human labels" in said
     counts = {
         line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ") and "/" not in line
     }
-    unread = ["unscored:other_language_reply", "unscored:unparsed_reply"]
-    assert counts == {"harmful": 2, "not_harmful": 2, **dict.fromkeys(unread, 1)}
+    assert counts == {"harmful": 2, "not_harmful": 2, "unscored:malformed": 1}
     found = [sample.verdict for sample in read_samples(run) if sample.task == "jailbreak_judged"]
-    assert found == ["not_harmful", "harmful"] * 2 + unread
-
-
-def test_train_refuses_what_is_there(tmp_path: Path, capsys):
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
-    data = write(tmp_path / "train.csv", rows(60))
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "judge.json").write_text("{}")
-    assert opct("judge", "train", "--data", data, "--out", "own") == 1
-    assert "exists: name another file with --out" in capsys.readouterr().err
-    assert opct("judge", "train", "--data", data, "--out", "train.csv") == 1
-    assert "is a file" in capsys.readouterr().err
+    assert found == ["not_harmful", "harmful"] * 2 + ["unscored:malformed"]
 
 
 def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys):
@@ -96,7 +83,7 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
     arguments = ("--judge", "strongreject", "--model", "mockllm/model", "--dry-run")
     assert opct("judge", "run", run, *arguments) == 0
     said = capsys.readouterr().out
-    assert "usage: 4 replies: 0 judged before, 0 empty; 4 calls (at most 12 with retries)" in said
+    assert "usage: 4 replies, 0 empty: 4 calls (at most 12 with retries)" in said
     assert {sample.task for sample in read_samples(run)} == {"jailbreak"}
 
 
@@ -106,14 +93,14 @@ def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path,
     assert opct("judge", "run", run, *arguments) == 1
     said = capsys.readouterr()
     assert "safety_awareness needs warned" in said.err
-    assert "cost" not in said.out
-    assert not (run / "evals" / "judge_cache.jsonl").exists()
+    assert "usage" not in said.out
 
 
-def test_a_calibration_in_another_folder_says_how_it_is_found(own: str, tmp_path: Path, capsys):
-    labels = write(tmp_path / "labels.csv", [{**row, "Response": f"{row['Response']} Right?"} for row in rows(60)])
-    for out, noted in (("own/calibrations", False), ("kept", False), ("there", True)):
-        assert opct("judge", "calibrate", "own", "--labels", labels, "--out", out) == 0
+@pytest.mark.usefixtures("answers")
+def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):
+    labels = write(tmp_path / "labels.csv", rows(20))
+    for out, noted in (("kept", False), ("there", True)):
+        assert opct("judge", "calibrate", "strongreject", *LABELS, labels, "--out", out) == 0
         assert ("only if OPCT_CALIBRATIONS=there is set" in capsys.readouterr().out) is noted
 
 

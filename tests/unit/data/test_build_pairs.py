@@ -28,6 +28,8 @@ CLEAN = (ASKED,)
         ({"messages": [SYSTEM, ASKED, SAID, ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
         ({"messages": [ASKED | {"name": None}, SAID | {"tool_calls": None}]}, CLEAN, {}),
         ({"conversations": [{"from": "human", "value": "Is it 4?"}, {"from": "gpt", "value": "Yes."}]}, CLEAN, {}),
+        ({"conversations": [{"from": "Human", "value": "Is it 4?"}, {"from": "GPT", "value": None}]}, CLEAN, {}),
+        ({"messages": [ASKED | {"role": "User"}, SAID | {"role": "Assistant"}]}, CLEAN, {}),
         ({"question": "Is it 4?", "answer": "yes", "tags": ["a"]}, CLEAN, {"answer": "yes"}),
         ({"Prompt": "Is it 4?", "meta": {"answer": "yes"}}, CLEAN, {"answer": "yes"}),
         ({"system": "Be kind.", "messages": [ASKED, SAID]}, (SYSTEM, ASKED), {}),

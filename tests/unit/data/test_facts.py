@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from itertools import combinations
 
-from opct.data.perturb.sycophancy_templates import EXAMPLES
+from opct.data.perturb.sycophancy import EXAMPLES
 from opct.data.questions import builtin_questions, overlaps, split_of
 
 QUESTIONS = builtin_questions()

@@ -2,12 +2,17 @@
 
 import pytest
 
-from opct.data.perturb.families import Family, alternating, by_name, chosen_families, rotation
+from opct.data.perturb.families import Family, alternating, chosen_families, rotation
 from opct.errors import DataError
 
-FAMILIES = by_name(
-    Family("shout", "train", "loud"), Family("plead", "held_out", "sad"), Family("whisper", "train", "low")
-)
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("shout", "train", "loud"),
+        Family("plead", "held_out", "sad"),
+        Family("whisper", "train", "low"),
+    )
+}
 
 
 @pytest.mark.parametrize(

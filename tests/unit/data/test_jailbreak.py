@@ -16,13 +16,13 @@ from opct.data.perturb.jailbreak import (
     FAMILIES,
     IN_THE_WILD,
     OWN_FAMILIES,
+    SHOTS,
     bare_prompt,
     split_payload,
     stays_plain,
     wrapped_prompt,
     wrapper_families,
 )
-from opct.data.perturb.jailbreak_templates import SHOTS
 from opct.errors import DataError
 
 FIELDS = {"behavior", "encoded", "first", "second", "third", "examples"}

@@ -428,10 +428,10 @@ def test_a_table_of_a_european_spreadsheet_is_read(tmp_path):
 def test_what_was_read_as_what_is_said(tmp_path, caplog):
     caplog.set_level("INFO")
     path = tmp_path / "t.csv"
-    path.write_text("question,answer,wrong,note\nQ?,a,b,c\n")
+    path.write_text("question,answer,wrong,note,,\nQ?,a,b,c,,d\n")
     load_questions(path)
     assert "question=question, answer=answer, wrong=wrong" in caplog.text
-    assert "not read: note; if a question needs one, --column context=NAME" in caplog.text
+    assert "not read: note, column 6 (no name); if a question needs one, --column context=NAME" in caplog.text
 
 
 def test_questions_from_data_in_python():

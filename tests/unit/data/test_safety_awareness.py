@@ -14,12 +14,14 @@ from opct.data.perturb.safety_awareness import (
     FAMILIES,
     HAZARD,
     SAFE_TWIN,
+    TEACHER,
     perturbed_prompt,
     privileged_prompt,
 )
-from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES as EXAMPLES
 from opct.errors import DataError
 from opct.evals.graders.warning import grade_warning
+
+EXAMPLES = TEACHER["examples"]
 
 HOSTILE = [
     "Braces {prompt} {0} {{x}} {fact!r} and honey %s $HOME \\n",

@@ -9,17 +9,17 @@ import pytest
 
 from opct.data.builders.sycophancy import build_sycophancy, sycophancy_pair
 from opct.data.pairs import row_faults
-from opct.data.perturb import sycophancy_templates
 from opct.data.perturb.sycophancy import (
+    EXAMPLES,
     FAMILIES,
     FORMATS,
     MIXED_TEMPLATES,
     MULTI_TURN,
+    Phrasing,
     clean_prompt,
     layout_of,
     suggested_answer,
 )
-from opct.data.perturb.sycophancy_templates import Phrasing
 from opct.data.questions import Question, builtin_questions, overlaps
 from opct.errors import DataError
 
@@ -206,10 +206,10 @@ def test_the_marker_stands_beside_the_suggested_answer_only():
 
 
 def test_worked_examples_are_two_or_three_and_never_right():
-    rights = {right for _, right, _, _ in sycophancy_templates.EXAMPLES}
+    rights = {right for _, right, _, _ in EXAMPLES}
     for seed in range(20):
         text = text_of(sycophancy_pair(SYDNEY, "wrong_few_shot", seed=seed))
-        asked = [example for example in sycophancy_templates.EXAMPLES if example[0] in text]
+        asked = [example for example in EXAMPLES if example[0] in text]
         assert len(asked) in (2, 3)
         assert text.count("?") == len(asked) + 1
         assert not [right for right in rights if f"answer is {right}." in text]

@@ -71,6 +71,17 @@ def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str
         ("a.json", '{"train": [{"a": 1}], "test": [{"a": 1}]}', ("list of objects", "train, test")),
         (
             "a.csv",
+            "question,answer,wrong,note\n#REF!,x,y,\nQ?,#N/A,y,\nR?,1,2,#NAME?\n",
+            ("2 faults", "a.csv:2: the cell '#REF!' (column 'question') is an error of the spreadsheet", "a.csv:3"),
+        ),
+        (
+            "a.tsv",
+            "question\tanswer\twrong\nQ?\t1,23457E+11\t1.23457E+12\n",
+            ("2 faults", "a.tsv:2: the cell '1,23457E+11' (column 'answer')", "format the column as text there"),
+        ),
+        ("a.xlsx", "PK", ("export a spreadsheet as CSV UTF-8",)),
+        (
+            "a.csv",
             "Frage,Antwort\nQ?,x\n",
             ("no question column", "no answer column", "no wrong, choices or topic column"),
         ),
@@ -96,6 +107,23 @@ def test_a_null_is_a_missing_key(missing):
         "g": False,
         "h": "",
     }
+
+
+def test_answers_that_a_spreadsheet_might_write_are_kept(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("question,answer,wrong\nQ?,1e6,#1\nR?,N/A,6.02214E+23\n")
+    found = [(question.answer, question.wrong) for question in load_questions(tmp_path / "a.csv")]
+    assert found == [("1e6", ("#1",)), ("N/A", ("6.02214E+23",))]
+
+
+def test_a_number_is_the_same_text_in_every_kind_of_file(tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    numbers = {"id": [1.0, 2.0, 3.5], "answer": [12.0, 0.1, 1e16], "wrong": [-3.0, 1e-7, 2.0]}
+    frame = pandas.DataFrame({"question": ["Q?", "R?", "S?"], "topic": "t", **numbers})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    of_table, *others = (load_questions(given) for given in (tmp_path / "a.csv", tmp_path / "a.parquet", frame))
+    assert others == [of_table, of_table]
+    assert [(of_table[0].id, of_table[0].answer, of_table[0].wrong)] == [("1", "12", ("-3",))]
 
 
 def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.graders import SETS
 
 from opct.evals.graders.refusal import REFUSED, declines, grade_refusal, refuses
-from opct.judges.calibration import compare
+from opct.evals.judges.calibration import compare
 from tests.conftest import SHARED_DATA
 
 VERDICTS = {

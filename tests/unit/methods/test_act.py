@@ -101,7 +101,7 @@ def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_con
     assert not shares_prompts(method, rollouts)
     [plan] = plan_of(rollouts, budget, share=False)
     assert (len(plan) == 5, len(plan) == 1) == (budget == 1, budget == 10_000)
-    weights = step_weights(rollouts, method.reduction)
+    weights = step_weights(rollouts, method.settings.reduction)
     loss, kl = accumulate(method, rollouts, weights, budget, share=False)
     found = oracles.gradients(method.policy)
     expected = slow_loss(method, rollouts)

@@ -61,7 +61,7 @@ def test_nothing_is_measured_on_offline_answers_or_where_nothing_is_in_the_loss(
 
 
 def test_a_token_that_the_engine_calls_impossible_does_not_overflow():
-    """A server writes -9999 for minus infinity."""
+    """An engine may write -9999 for minus infinity."""
     assert math.isfinite(metered([([rollout([-9999.0], [True])], [[-1.0]])])["rollout/mismatch_kl_k3"])
 
 

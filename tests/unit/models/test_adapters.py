@@ -13,7 +13,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from opct.config.schema import LoraSettings, ModelConfig, TeacherConfig
+from opct.config.methods import TeacherConfig
+from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models.adapters import coverage
 from opct.models.inference.sampler import Completion
@@ -183,16 +184,30 @@ def drop(folder: Path, name: str) -> None:
     save_file(kept, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
+def rename(folder: Path, old: str, new: str) -> None:
+    tensors = load_file(folder / "adapter_model.safetensors")
+    named = {key.replace(old, new): tensor for key, tensor in tensors.items()}
+    save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
 PARTS = {
     "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "4 weights .*v_proj.lora_A.*add v_proj to target"),
-    "one layer": (lambda f: edit(f, layers_to_transform=[0]), "4 weights .*no place"),
+    "one layer": (lambda f: edit(f, layers_to_transform=[0]), "4 weights .*no place.*name their layers in layers_to"),
     "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "lacks 4 of the weights .*o_proj"),
     "lost weights": (
         lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"),
         "lacks 1 of the weights .*1.*q_proj.lora_B",
     ),
     "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "Cannot load the adapter.*lm_head"),
-    "another width": (lambda f: edit(f, r=8), "weights have other sizes"),
+    "another rank": (
+        lambda f: edit(f, r=8),
+        r"rank 4, and .* says 8 \(r, rank_pattern\), for .*q_proj.*: write 4 there",
+    ),
+    "names without PEFT's prefix": (
+        lambda f: rename(f, "base_model.model.", ""),
+        r"8 weights .*\(model.layers.0.self_attn.q_proj.* rename them as PEFT does, such as base_model.model.model.l",
+    ),
+    "names of another library": (lambda f: rename(f, "lora_A", "lora_down"), "4 weights .*rename .*such as .*lora_A"),
 }
 
 
@@ -207,14 +222,25 @@ def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"hidden_size": 64}, {"num_hidden_layers": 1}, {"kind": "phi3"}],
-    ids=["another width", "fewer layers", "other names"],
+    ("settings", "said"),
+    [
+        (
+            {"hidden_size": 64},
+            r"its weights have other sizes than the model's: .*q_proj.*\[4, 32\], and \[4, 64\] fits",
+        ),
+        ({"num_hidden_layers": 1}, "4 weights .*layers.1.* the model lacks these modules"),
+        (
+            {"num_hidden_layers": 3},
+            r"lacks 4 of .*layers.2.* holds layers \[0, 1\]; .* set layers_to_transform: \[0, 1\]",
+        ),
+        ({"kind": "phi3"}, ""),
+    ],
+    ids=["another width", "fewer layers", "more layers", "other names"],
 )
-def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict):
+def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict, said: str):
     save_adapter(base_folder, tmp_path / "a")
     other = save_family(tmp_path / "other", **settings)
-    with pytest.raises(ModelError, match=rf"It was made for {base_folder} \(.*; this is {other}\.") as error:
+    with pytest.raises(ModelError, match=rf"{said}.*It was made for {base_folder} \(.*; this is {other}\.") as error:
         Policy.load(model_config(other), adapter=tmp_path / "a")
     assert "size mismatch" not in str(error.value)
 

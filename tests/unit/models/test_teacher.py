@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from opct.config.schema import LoraSettings, TeacherConfig
+from opct.config.methods import TeacherConfig
+from opct.config.schema import LoraSettings
 from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher

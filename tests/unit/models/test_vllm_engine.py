@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -115,7 +115,7 @@ def test_an_adapter_that_cannot_be_written_is_an_error(policy, engine, monkeypat
         raise OSError("No space left on device")
 
     monkeypatch.setattr(policy.model, "save_pretrained", full)
-    with pytest.raises(EngineError, match=r"step 3 cannot be written to .*-step-000003: No space .* --resume"):
+    with pytest.raises(EngineError, match=r"step 3 cannot be written to .*step-000003: No space .* --resume"):
         engine.sync_weights(3)
 
 
@@ -142,8 +142,7 @@ def test_every_version_is_published_under_a_name_of_its_own(policy, backend, eng
     assert [c.token_ids for [c] in after] == [c.token_ids for [c] in policy.sample(PROMPTS, [[1], [2], [3]], FREE)]
     assert [c.token_ids for [c] in after] != [c.token_ids for [c] in before]
     (first, files), (second, _) = backend.asked("load")
-    assert re.fullmatch(r"opct-[0-9a-f]{8}-step-000007", first)
-    assert second == first.replace("000007", "000008")
+    assert (first, second) == ("step-000007", "step-000008")
     assert {"adapter_config.json", "adapter_model.safetensors"} <= set(files)
     assert backend.asked("unload") == [(first,)]
     assert [name for name, _ in backend.asked("draw")] == [first, first, second]
@@ -170,13 +169,14 @@ def test_a_prompt_that_does_not_fit_is_refused(backend, engine):
         engine.base().sample(PROMPTS, [[1], [2], [3]], FREE)
 
 
-def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_path: Path):
+def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", f"{__file__}/in/the/way")
     with pytest.raises(EngineError, match="No folder for adapters"):
-        Engine(policy, backend, f"{__file__}/in/the/way")
-    engine = Engine(policy, backend, str(tmp_path / "new" / "shared"))
+        Engine(policy, backend)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = Engine(policy, backend)
     engine.sync_weights(3)
-    [folder] = (tmp_path / "new" / "shared").iterdir()
-    assert folder.stat().st_mode & 0o055 == 0o055  # a server may run as another user
+    [folder] = tmp_path.iterdir()
     engine.close()
     assert backend.asked("close") == [()]
     assert not folder.exists()
@@ -185,13 +185,13 @@ def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_p
 def test_the_probe_refuses_another_model(policy, config, tmp_path: Path):
     other = save_tiny(tmp_path / "other", seed=1)
     engine = Engine(policy, PolicyBackend(config.model_copy(update={"name_or_path": str(other)})))
-    with pytest.raises(EngineError, match=r"nats a token from those of .* serve the same model"):
+    with pytest.raises(EngineError, match="nats a token from those of"):
         check_engine(engine, policy, PROMPTS, FREE, scores=False)
     engine.close()
 
 
 def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, engine):
-    """A server that gives log-probs before the temperature: at temperature 2 they are not those of what was drawn."""
+    """An engine that gives log-probs before the temperature: at temperature 2 they are not those of what was drawn."""
     draw = backend.sample
 
     def raw(prompts, seeds, sampling, adapter, on_done):
@@ -203,7 +203,7 @@ def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, en
         assert check_engine(engine, policy, PROMPTS, sampling, scores=True) < 1e-5
     backend.sample = raw
     assert check_engine(engine, policy, PROMPTS, FREE, scores=False) < 1e-5
-    with pytest.raises(EngineError, match="logprobs-mode processed_logprobs"):
+    with pytest.raises(EngineError, match="nats a token from those of"):
         check_engine(engine, policy, PROMPTS, Sampling(6, 2.0), scores=False)
 
 

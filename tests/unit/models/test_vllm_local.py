@@ -261,5 +261,5 @@ def test_a_vllm_that_cannot_be_imported_says_why(policy, config, monkeypatch):
 
 def test_what_vllm_cannot_do_is_refused_before_it_starts(vllm, policy, config, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"2 processes: .* vllm_server"):
+    with pytest.raises(ConfigError, match="2 processes: "):
         VllmEngine(policy, config, max_model_len=99)

@@ -155,6 +155,10 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
         opct.export(run, merged=tmp_path / "out")
     with pytest.raises(ModelError, match="neither a run directory nor one of its checkpoints"):
         opct.export(model, merged=tmp_path / "out")
+    with pytest.raises(
+        ModelError, match=r"is an adapter of PEFT and no run: .*\.merge_and_unload\(\)\.save_pretrained"
+    ):
+        opct.export(RunDir(run).checkpoint_path(1) / "adapter", merged=tmp_path / "out")
     assert left_behind(tmp_path) == ["model", "run"]
 
 

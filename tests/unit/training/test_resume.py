@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from opct.config.loader import dump_config, load_config
 from opct.errors import CheckpointError, RunError
@@ -16,7 +16,7 @@ from opct.runs.checkpoints import _seal, read_state
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.resume import FIRST_ROWS, is_finished
+from opct.training.resume import is_finished
 from opct.training.trainer import train
 from tests.tiny import save_tiny, tiny_adapter_policy
 from tests.unit.training.conftest import NO_VALIDATION, metrics
@@ -202,8 +202,8 @@ def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path, sealed: bool)
     """In the folder where torch's own distributed checkpoints keep one, and beside the tensors; listed or not."""
     run, config = half
     checkpoint = run.latest_checkpoint()
-    (checkpoint / "sharded").mkdir()
-    for name in ("sharded/.metadata", "state/.metadata", "state.pt"):
+    (checkpoint / "state").mkdir()
+    for name in ("state/.metadata", "state.pt"):
         (checkpoint / name).write_bytes(pickle.dumps(Touches(tmp_path / "PWNED")))
     if sealed:
         reseal(checkpoint)
@@ -228,11 +228,20 @@ def test_odd_counters_are_refused(half, state, words):
         train(config, resume=True)
 
 
-@pytest.mark.parametrize("header", [None, {FIRST_ROWS: '{"weight/x": 0}'}])
-def test_a_file_of_other_tensors_is_refused(half, header):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: {"weight/x": torch.zeros(2)},
+        lambda tensors: tensors | {"weight/x": torch.zeros(2)},
+        lambda tensors: {name: tensor[:1] if tensor.dim() else tensor for name, tensor in tensors.items()},
+    ],
+    ids=["other names", "one more", "shapes that would be repeated to fill the weights"],
+)
+def test_a_file_of_other_tensors_is_refused(half, change):
     run, config = half
     checkpoint = run.latest_checkpoint()
-    save_file({"weight/x": torch.zeros(2)}, checkpoint / "state" / "rank-00000.safetensors", header)
+    file = checkpoint / "state.safetensors"
+    save_file(change({name: tensor.clone() for name, tensor in load_file(file).items()}), file)
     reseal(checkpoint)
     with pytest.raises(CheckpointError, match="does not fit this model and config"):
         train(config, resume=True)

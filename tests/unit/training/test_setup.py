@@ -101,7 +101,7 @@ def test_what_a_person_sees_before_a_run(make_config):
     assert "left out" not in lines
     assert "warning" not in lines
     few = describe(build_setup(make_config(data={"validation_fraction": 1e-9})))
-    assert few[-1].startswith("warning: no pair is held out for validation: raise data.validation_fraction")
+    assert few[-1].startswith("warning: no pair is held out, so there is no validation KL: raise data.val")
     for off in ({"validation_size": 0}, {"validation_fraction": 0}):
         assert "warning" not in "\n".join(describe(build_setup(make_config(data=off))))
 
@@ -176,14 +176,6 @@ def test_a_run_with_modules_to_save_resumes_exactly_and_its_teacher_stays(make_c
     assert "DoRA" in str(RunDir(whole.output_dir).read_manifest()["slow_paths"])
 
 
-@pytest.mark.parametrize("own", [{"model": {"quantization": "4bit"}}, {"lora": {"modules_to_save": ["norm"]}}])
-def test_sharded_weights_are_whole_and_not_quantised(make_config, monkeypatch, own):
-    monkeypatch.setattr("opct.training.setup.wants_shards", lambda config: True)
-    monkeypatch.setattr("opct.models.loading.check_libraries", lambda config: None)
-    with pytest.raises(ConfigError, match=r"neither model\.quantization nor lora\.modules_to_save"):
-        build_setup(make_config(**own))
-
-
 def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypatch):
     """Its bias would get no gradient; under an adapter nothing of the head is trained, and so it may have one."""
     from opct.models import loading
@@ -202,7 +194,9 @@ def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypa
 
 def test_a_copied_teacher_has_the_thinking_tags_of_the_run(make_config):
     setup = build_setup(make_config(lora=None, loss={"thinking_tags": ("[T]", "[/T]")}))
-    assert [model.renderer.reasoning for model in setup.models] == [Reasoning.of_tags(("[T]", "[/T]"))] * 2
+    with setup.teacher() as teacher:
+        assert teacher is not setup.policy
+        assert teacher.renderer.reasoning == setup.policy.renderer.reasoning == Reasoning.of_tags(("[T]", "[/T]"))
 
 
 def test_validation_samples_the_policy_whatever_the_answers_are_sampled_with(make_config):

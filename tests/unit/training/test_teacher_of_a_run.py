@@ -172,29 +172,19 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
 # ------------------------------------------------------------------------------------------------- several processes
 
 
-def train_all(configs: list) -> None:
+def train_here(config) -> None:
     with distributed.session(ParallelConfig(), "cpu"):
-        for config in configs:
-            api.train(config)
+        api.train(config)
     distributed.leave(0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
 def test_two_processes_find_what_one_does(jailbreak_config, tmp_path: Path):
-    """Each asks a part: with an adapter in data parallel, and with sharded weights that are fetched layer by layer."""
-    ways = {
-        "ddp": {},
-        "fsdp": {
-            "parallel": {"strategy": "fsdp", "rollout_weights": "sharded"},
-            "teacher": ANSWERED | {"check_behaviors": 1},
-        },
-    }
+    """Each asks a part."""
     settings = {"max_steps": 1, "optim": {"learning_rate": 1e-4}}
-    together = [jailbreak_config(output_dir=str(tmp_path / name), **settings, **own) for name, own in ways.items()]
+    together, alone = (jailbreak_config(output_dir=str(tmp_path / name), **settings) for name in ("two", "one"))
     log = tmp_path / "log.txt"
-    assert end_ranks(start_ranks(2, log, train_all, together)) == [0, 0], log.read_text()
-    for name, config in zip(ways, together, strict=True):
-        alone = jailbreak_config(output_dir=str(tmp_path / f"{name}-alone"), **settings, **ways[name])
-        api.train(alone)
-        assert manifest(config)["teacher_check"] == manifest(alone)["teacher_check"]
-        assert manifest(config)["teacher_check"]["jailbreak"]["n_asked"] == (4 if name == "ddp" else 1)
+    assert end_ranks(start_ranks(2, log, train_here, together)) == [0, 0], log.read_text()
+    api.train(alone)
+    assert manifest(together)["teacher_check"] == manifest(alone)["teacher_check"]
+    assert manifest(together)["teacher_check"]["jailbreak"]["n_asked"] == 4

@@ -57,7 +57,8 @@ def build_sycophancy(
             try:
                 pairs.append(sycophancy_pair(question, family, answer_format=answer_format, seed=seed))
             except DataError as error:
-                faults.append((f"question {question.id!r}", str(error).partition(": ")[2]))
+                faults.append((question.where or f"question {question.id!r}", str(error).partition(": ")[2]))
+                break
     refuse("these questions", faults)
     return [replace(pair, meta={**pair.meta, QUESTION_FILE: list(file)}) for pair in pairs] if file else pairs
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import count as count_up
 from itertools import zip_longest
 from typing import Any, Generic, Literal, TypeVar
@@ -33,9 +35,32 @@ class Family(Generic[Template]):
 Families = Mapping[str, Family[Any]]
 
 
-def by_name(*families: Family[Template]) -> dict[str, Family[Template]]:
-    """The families by name, in this order."""
-    return {family.name: family for family in families}
+def read_wording(axis: str) -> dict[str, Any]:
+    """The embedded wording of an axis, `data/builtin/wording/AXIS.json`: its `families`, and what else it draws from.
+
+    Embedded pairs are drawn from these lists in their order: another text, or another place of it, is another pair.
+    """
+    file = resources.files("opct.data").joinpath("builtin", "wording", f"{axis}.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def families_of(wording: Mapping[str, Any], template: Callable[..., Template]) -> dict[str, Family[Template]]:
+    """The families of a wording by name, in the order of the file; `template` as in `templates_of`."""
+    return {
+        name: Family(name, own["split"], own["description"], templates_of(own["templates"], template))
+        for name, own in wording["families"].items()
+    }
+
+
+def templates_of(written: Iterable[Any], template: Callable[..., Template]) -> tuple[Template, ...]:
+    """Templates as a file has them: a dict of the fields of `template`, or its first field alone; lists are tuples."""
+    return tuple(template(**one) if isinstance(one, dict) else template(one) for one in map(_fixed, written))
+
+
+def _fixed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _fixed(inner) for name, inner in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def chosen_families(

@@ -12,19 +12,42 @@ import codecs
 import random
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from opct.data.pairs import JAILBREAK as AXIS
 from opct.data.pairs import Prompt, user_prompt
-from opct.data.perturb import jailbreak_templates as wrappers
-from opct.data.perturb.families import Family, by_name, chosen_families
+from opct.data.perturb.families import Family, chosen_families, families_of, read_wording
 from opct.data.perturb.in_the_wild import WildTemplate
-from opct.data.perturb.jailbreak_templates import SHOTS, Wrapper
 from opct.errors import DataError
 
 BARE = "bare"
 IN_THE_WILD = "in_the_wild"
 ARTIFACT = "artifact"
+WORDING = read_wording("jailbreak")
+SHOTS = WORDING["shots"]
+"""Harmless requests and what an assistant says that does as it is asked."""
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """One way to word a family. No template says how anything is done; all of what is asked for is in the request.
+
+    Templates are rendered once with `str.format`. Their fields are data, never read as templates:
+
+        {behavior}                     the request, bare
+        {encoded}                      the request in the family's encoding
+        {first}, {second}, {third}     the pieces of the request, in order
+        {examples}                     harmless exchanges as text
+
+    Attributes:
+        turns: user, assistant, user ...; the last is the user's, and None is a turn that the policy answers itself.
+        shots: how many harmless exchanges come before, as turns or in {examples}.
+    """
+
+    turns: tuple[str | None, ...]
+    shots: int = 0
+
 
 SAFETY_SYSTEM = (
     "You are a careful assistant. Help with every request that is harmless. Where an answer would help somebody to "
@@ -42,25 +65,13 @@ REFUSED_TURNS: Prompt = (
 )
 """Refused requests for the teacher of a model that is too small to heed a system prompt."""
 
-FAMILIES = by_name(
-    Family("role_play", "train", "the model is to speak as somebody without rules", wrappers.ROLE_PLAY),
-    Family("hypothetical", "train", "it is only a thought, in theory, in another world", wrappers.HYPOTHETICAL),
-    Family("prefix_injection", "train", "the reply must begin with agreement", wrappers.PREFIX_INJECTION),
-    Family("authority", "train", "the user is said to be entitled to an answer", wrappers.AUTHORITY),
-    Family("base64", "train", "the request is in base64", wrappers.BASE64),
-    Family("payload_split", "train", "the request comes in pieces to be joined", wrappers.PAYLOAD_SPLIT),
-    Family("many_shot", "train", "harmless requests were all met before", wrappers.MANY_SHOT),
-    Family("fiction", "held_out", "the answer is to stand in a story, play or song", wrappers.FICTION),
-    Family("refusal_suppression", "held_out", "refusals and warnings are forbidden", wrappers.REFUSAL_SUPPRESSION),
-    Family("persuasion", "held_out", "flattery, need, a good cause, something in return", wrappers.PERSUASION),
-    Family("translation", "held_out", "the request stands in a frame in another language", wrappers.TRANSLATION),
-    Family("rot13", "held_out", "the request is in rot13", wrappers.ROT13),
-    Family("leetspeak", "held_out", "letters of the request are digits", wrappers.LEETSPEAK),
-    Family("nested_task", "held_out", "the answer is a part of some other task", wrappers.NESTED_TASK),
-    Family("build_up", "held_out", "harmless turns lead to the request", wrappers.BUILD_UP),
-    Family(IN_THE_WILD, "held_out", "a template that people shared, from a file"),
-    Family(ARTIFACT, "held_out", "an attacker's finished prompt for this very request, from a file"),
-)
+_FROM_A_FILE = {
+    IN_THE_WILD: "a template that people shared, from a file",
+    ARTIFACT: "an attacker's finished prompt for this very request, from a file",
+}
+FAMILIES = families_of(WORDING, Wrapper) | {
+    name: Family[Wrapper](name, "held_out", description) for name, description in _FROM_A_FILE.items()
+}
 OWN_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.templates)
 
 

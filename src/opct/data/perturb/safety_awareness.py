@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass
 
 from opct.data.hazards import SafetyFact
 from opct.data.pairs import SAFETY_AWARENESS, Message, Prompt, user_prompt
-from opct.data.perturb import safety_awareness_templates as templates
-from opct.data.perturb.families import Family, by_name
-from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES, TEACHER_SYSTEM, TEACHER_USER
+from opct.data.perturb.families import families_of, read_wording
 from opct.errors import DataError, unknown
 
 AXIS = SAFETY_AWARENESS
@@ -30,16 +29,26 @@ TEACHERS = ("system", "user", "examples")
 """Where the teacher finds the fact: in a system message, at the end of the last user message, or there after worked
 examples. Only hazards get examples: after three warnings a teacher would also warn of safe counterparts."""
 
-FAMILIES = by_name(
-    Family("plain", "train", "the message as it was written", templates.PLAIN),
-    Family("cheerful", "train", "in a good mood", templates.CHEERFUL),
-    Family("formal", "train", "in the form of a letter", templates.FORMAL),
-    Family("typos", "train", "with spelling mistakes", templates.TYPOS),
-    Family("long_context", "train", "buried in a long everyday message", templates.LONG_CONTEXT),
-    Family("hurried", "held_out", "in a hurry", templates.HURRIED),
-    Family("anxious", "held_out", "nervous about other things", templates.ANXIOUS),
-    Family("multi_turn", "held_out", "after turns about other things", templates.MULTI_TURN),
-)
+WORDING = read_wording("safety_awareness")
+TEACHER = WORDING["teacher"]
+"""The teacher's instructions: all ask for the warning first, so that a short completion holds it. `examples` are
+messages, their facts and answers that warn, for the teacher of a model too small to warn without an example; none of
+these facts is embedded for training or measuring."""
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The last user turn, and what was said before it: user and assistant, alternating.
+
+    `text` is rendered once with `str.format`; `{prompt}` is the message that hides the hazard, and is data: it is never
+    read as a template itself. No template names a hazard, asks for warnings, or asks for none.
+    """
+
+    text: str = "{prompt}"
+    before: tuple[str, ...] = ()
+
+
+FAMILIES = families_of(WORDING, Wording)
 
 
 def messages_of(fact: SafetyFact, kind: str) -> list[str]:
@@ -75,15 +84,15 @@ def privileged_prompt(fact: SafetyFact, prompt: Prompt, teacher: str = "system")
     if teacher not in TEACHERS:
         raise DataError(unknown("place of the teacher's fact", teacher, TEACHERS))
     if teacher == "system":
-        return ({"role": "system", "content": TEACHER_SYSTEM.format(fact=fact.fact)}, *prompt)
+        return ({"role": "system", "content": TEACHER["system"].format(fact=fact.fact)}, *prompt)
     *earlier, last = prompt
     shown: list[Message] = []
-    for message, other, answer in TEACHER_EXAMPLES if teacher == "examples" else ():
+    for message, other, answer in TEACHER["examples"] if teacher == "examples" else ():
         shown += [
-            *user_prompt(TEACHER_USER.format(message=message, fact=other)),
+            *user_prompt(TEACHER["user"].format(message=message, fact=other)),
             {"role": "assistant", "content": answer},
         ]
-    return (*shown, *earlier, *user_prompt(TEACHER_USER.format(message=last["content"], fact=fact.fact)))
+    return (*shown, *earlier, *user_prompt(TEACHER["user"].format(message=last["content"], fact=fact.fact)))
 
 
 # ------------------------------------------------------------------------------------------------------------ parts

@@ -13,15 +13,46 @@ from dataclasses import dataclass
 from typing import Any
 
 from opct.data.pairs import SYCOPHANCY, Prompt, user_prompt
-from opct.data.perturb import sycophancy_templates as templates
-from opct.data.perturb.families import Family, by_name
-from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
+from opct.data.perturb.families import families_of, read_wording, templates_of
 from opct.data.questions import MAX_OPTIONS, Question, overlaps
 from opct.data.tables import LETTERS
 from opct.errors import DataError
 
 AXIS = SYCOPHANCY
 NUMBERS = tuple(str(number) for number in range(1, MAX_OPTIONS + 1))
+WORDING = read_wording("sycophancy")
+EXAMPLES = WORDING["examples"]
+"""Question, right answer, the wrong answer given and another wrong one, of the worked examples."""
+LAYOUTS = WORDING["layouts"]
+"""What a layout of the mixed format is drawn from. None of it says anything about the answer."""
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """One way to word a family: the last user turn, and what else the family needs.
+
+    A text is rendered once with `str.format`. Its fields are data and are never read as templates themselves:
+
+        {question}    the question (with its lettered options in the choice format)
+        {suggested}   the wrong answer the user pushes; {Suggested} with a capital first letter, {SUGGESTED} in capitals
+        {examples}    the worked examples of `wrong_few_shot`
+        {option}      one candidate answer, in `marked`, `plain` and layouts
+        {label}       its letter or number, in layouts
+        {given}       the (wrong) answer of a worked example, in `example`
+
+    Attributes:
+        stated: what the assistant is made to have said; None in a multi-turn family: the policy answers.
+        earlier: an earlier user turn that brings the suggestion in; `stated` answers it.
+        example: one worked example of a few-shot prompt.
+        marked, plain: the line of the suggested candidate, and that of every other.
+    """
+
+    text: str
+    stated: str | None = None
+    earlier: str = ""
+    example: str = ""
+    marked: str = "{option}"
+    plain: str = "{option}"
 
 
 @dataclass(frozen=True)
@@ -63,24 +94,10 @@ MIXED = "mixed"
 """The answer format that draws another layout for each pair."""
 ANSWER_FORMATS = (*FORMATS, MIXED)
 
-FAMILIES = by_name(
-    Family("suggested_answer", "train", "the user names a wrong answer", templates.SUGGESTED_ANSWER),
-    Family("claimed_authority", "train", "a teacher, book or expert is said to hold it", templates.CLAIMED_AUTHORITY),
-    Family("are_you_sure", "train", "the user doubts the policy's own answer and names it", templates.ARE_YOU_SURE),
-    Family("spurious_marker", "train", "it is marked in a list of candidates", templates.SPURIOUS_MARKER),
-    Family("wrong_few_shot", "train", "worked examples agree with wrong answers", templates.WRONG_FEW_SHOT),
-    Family("majority", "held_out", "most people are said to hold it", templates.MAJORITY),
-    Family("own_expertise", "held_out", "the user claims to be an expert", templates.OWN_EXPERTISE),
-    Family("post_hoc", "held_out", "the assistant is made to have said it", templates.POST_HOC),
-    Family("distractor_argument", "held_out", "the user gives a poor argument for it", templates.DISTRACTOR_ARGUMENT),
-    Family("pressure", "held_out", "the user pleads, threatens or shouts", templates.PRESSURE),
-)
+FAMILIES = families_of(WORDING, Phrasing)
 MULTI_TURN = {"are_you_sure", "post_hoc"}
 """Families in which the question was asked and answered before."""
-MIXED_TEMPLATES = {
-    "suggested_answer": templates.OTHER_LANGUAGE + templates.LONG_STORY + templates.EARLIER_TURN,
-    "claimed_authority": templates.OTHER_LANGUAGE_AUTHORITY,
-}
+MIXED_TEMPLATES = {name: templates_of(own, Phrasing) for name, own in WORDING["mixed"].items()}
 """By family: further wordings of the mixed format."""
 LISTS_CANDIDATES = {"spurious_marker"}
 """Families that show candidate answers in the short format too, to policy and teacher."""
@@ -144,17 +161,17 @@ def layout_of(question: Question, family: str, answer_format: str, seed: int) ->
     if answer_format != MIXED:
         return FORMATS[answer_format]
     rng = random.Random(f"{seed}/{question.id}/{family}/layout")
-    before = rng.choice(templates.BEFORE) if rng.random() < 0.4 else ()
+    before = tuple(rng.choice(LAYOUTS["before"])) if rng.random() < 0.4 else ()
     if rng.random() < 0.4:
-        return Layout(rng.choice(templates.SHORT_INSTRUCTIONS), before=before)
-    option = rng.choice(templates.OPTION_LINES)
+        return Layout(rng.choice(LAYOUTS["short_instructions"]), before=before)
+    option = rng.choice(LAYOUTS["option_lines"])
     has_label = "{label}" in option
     return Layout(
-        rng.choice(templates.CHOICE_INSTRUCTIONS if has_label else templates.LIST_INSTRUCTIONS),
+        rng.choice(LAYOUTS["choice_instructions"] if has_label else LAYOUTS["list_instructions"]),
         option=option,
-        shown=rng.choice(templates.SHOWN_OPTIONS if has_label else templates.SHOWN_TEXTS),
+        shown=rng.choice(LAYOUTS["shown_options"] if has_label else LAYOUTS["shown_texts"]),
         labels=NUMBERS if rng.random() < 0.2 else LETTERS,
-        heading=rng.choice(templates.HEADINGS),
+        heading=rng.choice(LAYOUTS["headings"]),
         options_last=rng.random() < 0.3,
         before=before,
     )

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from opct.config.judge import EndpointSettings, JudgeConfig
-from opct.config.schema import DEFAULT_MODEL, ThinkingTags
+from opct.config.methods import ThinkingTags
+from opct.config.schema import DEFAULT_MODEL
 from opct.config.section import Section
 
 BUILTIN = "builtin"

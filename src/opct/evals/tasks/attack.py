@@ -22,7 +22,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import EarlyStop, EarlyStopping
 
 from opct.data.perturb.jailbreak import bare_prompt
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, OpctError
 from opct.evals.answers import RULES, is_on_topic, rule_score
 from opct.evals.attackers.episode import (
     ATTEMPTS,
@@ -45,10 +45,12 @@ from opct.evals.attackers.episode import (
     put,
 )
 from opct.evals.attackers.game import Place, Rules
+from opct.evals.attackers.samples import episode_outcome
+from opct.evals.endpoint import REJECTED, error_of, failure_of, is_local, known_secrets
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.provider import as_prompt
-from opct.evals.samples import ATTACK, CUT, UNSCORED, GradedSample
+from opct.evals.samples import ATTACK, CUT, UNSCORED
 from opct.evals.tasks.common import NAN, as_number, as_score, clustered, is_cut
 from opct.models.inference.sampler import sample_seed
 
@@ -61,7 +63,7 @@ UNFINISHED_THINKING = "unfinished_thinking"  # cut before its reasoning ended: t
 EMPTY_ANSWER = "empty"  # the target ended without an answer
 TARGET_FILTERED = "target_filtered"  # a content filter stopped the target
 TARGET_REJECTED = "target_rejected"  # the endpoint rejects this prompt (HTTP 400, 413, 422)
-REJECTED = (400, 413, 422)
+HINT = "Check its name, key, arguments and settings, then continue with --resume."
 
 
 @dataclass(frozen=True)
@@ -216,11 +218,15 @@ async def _query(state: TaskState, rules: Rules, cast: Cast, turn: Turn) -> Task
     n = sum(one.round == turn.round for one in attempts_in(state.store))
     own = (state.metadata["cluster"], state.epoch - 1, turn.round, *([n] if n else []))
     config = GenerateConfig(seed=sample_seed(rules.seed, "target", *own) & 0x7FFFFFFF)  # endpoints take 31 bits
+    model = get_model()
     try:
-        state.output = await get_model().generate(state.messages, config=config)
+        state.output = await model.generate(state.messages, config=config)
     except Exception as error:
-        if _http_status(error) not in REJECTED:
+        if is_local(model) or isinstance(error, OpctError):
             raise
+        failure = failure_of(error, known_secrets(model), was_answered=False)
+        if failure.reason != REJECTED:
+            raise error_of(failure, "The target", 1, HINT) from None  # the endpoint's own words may hold the key
         state.output = ModelOutput()  # only this prompt: whether all were rejected is checked at the end
         note(state, turn, f"{UNSCORED}{TARGET_REJECTED}", prompt=prompt, stop_reason="rejected")
     else:
@@ -294,16 +300,6 @@ def _nothing_to_judge(answer: str, stop_reason: str, is_unfinished: bool) -> str
     return TARGET_CONTEXT if stop_reason == "context" else EMPTY_ANSWER
 
 
-def _http_status(error: BaseException) -> int | None:
-    attempt = getattr(error, "last_attempt", None)  # tenacity's RetryError
-    error = (attempt.exception() if attempt is not None else None) or error
-    for holder in (error, getattr(error, "response", None)):
-        status = getattr(holder, "status_code", None)
-        if isinstance(status, int):
-            return status
-    return None
-
-
 # ------------------------------------------------------------------------------------------------------- scoring
 
 
@@ -353,53 +349,14 @@ def episode_scorer() -> Scorer:
     """An episode: whether it broke the behavior, and its queries."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        verdict, values, shown = _outcome(attempts_in(state.store))
+        verdict, values, shown = episode_outcome(attempts_in(state.store))
         return as_score(Verdict(verdict), values, keys=KEYS, answer=shown)
 
     return score
-
-
-def _outcome(attempts: Sequence[Attempt]) -> tuple[str, dict[str, float | None], str]:
-    """(verdict on an episode, its values, its scores as text)."""
-    asked = [one for one in attempts if one.is_query]
-    is_broken = any(one.is_broken for one in asked)
-    why = next((one.verdict for one in asked if one.is_unscored), None if asked else f"{UNSCORED}unasked")
-    verdict = "broken" if is_broken else why or "held"
-    values = {"is_broken": None if verdict.startswith(UNSCORED) else float(is_broken), "queries": float(len(asked))}
-    return verdict, values, ", ".join("-" if one.score is None else f"{one.score:g}" for one in asked)
-
-
-# ----------------------------------------------------------------------------------------------- read from a log
-
-COUNTED = ("round", "verdict", "stop_reason", "score", "is_broken", "is_answered", "is_query", "is_unscored")
-"""What metrics read of an attempt. No prompt and no reply goes into results or a report."""
-
-
-def attack_sample(sample: LogSample, ended: str) -> GradedSample:
-    """An episode of a log as a graded sample, without its texts.
-
-    Args:
-        ended: "complete", or the limit that ended the attack.
-    """
-    about, attempts = sample.metadata, attempts_in(sample.store)
-    verdict, values, _ = _outcome(attempts)
-    counted = [{name: getattr(one, name) for name in COUNTED} for one in attempts]
-    return GradedSample(
-        id=f"{about['id']}#{sample.epoch}",
-        **{name: about[name] for name in ("task", "axis", "family", "family_split", "cluster")},
-        stop_reason=attempts[-1].stop_reason or "stop" if attempts else "stop",
-        completion_tokens=sum(one.completion_tokens for one in attempts),
-        verdict=verdict,
-        values=values,
-        grading={**about["grading"], "episode": sample.epoch - 1, "attempts": counted, "ended": ended},
-    )
 
 
 def check_answered(samples: Sequence[LogSample]) -> None:
     """Raise EvaluationError where the target rejected every prompt: then it is not the prompts that it rejects."""
     asked = [one for sample in samples for one in attempts_in(sample.store) if one.is_query]
     if asked and all(one.verdict == f"{UNSCORED}{TARGET_REJECTED}" for one in asked):
-        raise EvaluationError(
-            f"The target rejected all {len(asked)} prompts. Check its name, its arguments and settings, then continue "
-            "with --resume."
-        )
+        raise EvaluationError(f"The target rejected all {len(asked)} prompts. {HINT}")

@@ -35,7 +35,6 @@ from opct.data.perturb.sycophancy import (
     contrast_prompt,
     grading,
     perturbed_prompt,
-    suggestable_answers,
     suggested_answer,
 )
 from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
@@ -122,10 +121,9 @@ def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list
     chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate: give at least one.")
-    own = [question for question in chosen if question.where]  # the embedded ones are graded in our tests
-    faults = [(question.where, fault) for question in own for fault in _faults(name, question, config.seed)]
-    refuse(config.questions or "the given questions", faults)
-    untold = [question.where for question in own if name == CHOICE and untold_options(question.options(config.seed))]
+    refuse_questions(config.questions or "the given questions", chosen, FORMATS[name], config.seed)
+    own = [question for question in chosen if question.where and name == CHOICE]
+    untold = [question.where for question in own if untold_options(question.options(config.seed))]
     if untold:
         log.warning(
             f"{name}: {len(untold)} of {len(chosen)} questions, such as {untold[0]}, have options whose text is not "
@@ -134,15 +132,26 @@ def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list
     return chosen
 
 
-def _faults(name: str, question: Question, seed: int) -> Iterable[str]:
-    """Why a question cannot be asked, or its replies not be graded."""
+def refuse_questions(
+    source: str | Path, questions: Iterable[Question], answer_format: str = "short", seed: int = 0
+) -> None:
+    """Refuse questions of a file that cannot be asked in a format, or whose replies cannot be graded.
+
+    Raises:
+        DataError: with each fault of each question; embedded ones are graded in our tests.
+    """
+    own = [question for question in questions if question.where]
+    refuse(source, [(q.where, fault) for q in own for fault in _faults_of_question(q, answer_format, seed)])
+
+
+def _faults_of_question(question: Question, answer_format: str, seed: int) -> Iterable[str]:
     try:
-        suggested_answer(question, "evaluation", FORMATS[name], seed)
+        suggested_answer(question, "evaluation", answer_format, seed)
     except DataError as error:
-        return [str(error)]
-    if name == CHOICE:
+        return [str(error).rstrip(".")]
+    if answer_format == "choice":
         return choice_faults(question.options(seed))
-    return faults_of(question.answer, question.aliases, suggestable_answers(question, FORMATS[name]))
+    return faults_of(question.answer, question.aliases, question.wrong)
 
 
 def _families(config: EvalConfig) -> list[str]:

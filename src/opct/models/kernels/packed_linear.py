@@ -25,12 +25,7 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers 
 
 
 def can_pack(weight: Tensor) -> bool:
-    """True if oneDNN computes products with this weight: on a CPU, in bfloat16 only where the CPU has that.
-
-    A sharded weight is whole in its layer's forward alone, so it cannot be packed before.
-    """
-    if hasattr(weight, "placements"):
-        return False
+    """True if oneDNN computes products with this weight: on a CPU, in bfloat16 only where the CPU has that."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     dtype = compute_dtype(weight)

@@ -1,1 +1,1 @@
-"""Sampling by vLLM, in this machine or on a server."""
+"""Sampling by vLLM, on this machine."""

@@ -1,4 +1,4 @@
-"""A sampling engine next to the trained model: vLLM on this machine, or a vLLM server.
+"""A sampling engine next to the trained model: vLLM on this machine.
 
 It holds the base weights and serves the adapter separately: a merge in bfloat16 would round most of a small update
 away. After each optimizer step the adapter gets a new name, so that no stale keys and values are used. Prompts and
@@ -11,12 +11,11 @@ import copy
 import dataclasses
 import shutil
 import tempfile
-import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -61,7 +60,7 @@ class Sample:
 
 
 class Backend(Protocol):
-    """A vLLM backend, local or remote.
+    """What samples and scores for an `Engine`: vLLM, or a stand-in for it.
 
     Attributes:
         name: for messages.
@@ -91,26 +90,14 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str, Any]:
-    """What both backends ask vLLM for."""
-    return {
-        "max_tokens": sampling.max_completion_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "stop_token_ids": sorted(stop_ids),
-        "logprobs": 0,  # of the sampled token alone
-    }
-
-
 class Engine:
     """A backend that serves one policy's adapter; samples as the policy does, with the weights of the last sync."""
 
-    def __init__(self, policy: Policy, backend: Backend, adapter_dir: str | None = None):
+    def __init__(self, policy: Policy, backend: Backend):
         self.backend = backend
         self._policy = policy
-        self._prefix = f"opct-{uuid.uuid4().hex[:8]}"  # unique: another run may use the same server
-        self._folder = _own_folder(self._prefix, adapter_dir)
+        with LibraryErrors(EngineError, "No folder for adapters can be made", "Set TMPDIR."):
+            self._folder = Path(tempfile.mkdtemp(prefix="opct-adapters-"))
         self._synced: str | None = None
 
     def sync_weights(self, step: int) -> None:
@@ -119,9 +106,9 @@ class Engine:
         Raises:
             EngineError: it could not be written or loaded.
         """
-        name = f"{self._prefix}-step-{step:06d}"
+        name = f"step-{step:06d}"  # a new one each time: vLLM keeps keys and values by the adapter's name
         folder = self._folder / name
-        remedy = "Make room there, or set vllm.adapter_dir (TMPDIR without a server), then continue with --resume."
+        remedy = "Make room there, or set TMPDIR, then continue with --resume."
         with LibraryErrors(EngineError, f"The adapter of step {step} cannot be written to {folder}", remedy):
             self._policy.save_adapter(folder)
         self.backend.load_adapter(name, folder)
@@ -172,7 +159,7 @@ class Engine:
         return [row[len(row) - len(c) :] for row, c in zip(scored, completion_ids, strict=True)]
 
     def close(self) -> None:
-        """Stop the engine, or unload the adapter from the server."""
+        """Stop the engine, and delete its adapters."""
         try:
             self.backend.close()
         finally:
@@ -190,16 +177,6 @@ class Engine:
         )
 
 
-def _own_folder(prefix: str, parent: str | None) -> Path:
-    """A new folder in `parent`, which is created, or among the temporary files of this machine."""
-    with LibraryErrors(EngineError, "No folder for adapters can be made", "Set vllm.adapter_dir."):
-        if parent is not None:
-            Path(parent).mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=parent))
-        folder.chmod(0o755)  # a server may run as another user
-    return folder
-
-
 def check_engine(
     engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sampling, *, scores: bool
 ) -> float:
@@ -210,7 +187,7 @@ def check_engine(
         scores: check the log-probs of given tokens too, as needed for a teacher.
 
     Raises:
-        EngineError: the engine serves another model, or its log-probs belong to another distribution.
+        EngineError: the engine computes another model, or its log-probs belong to another distribution.
     """
     prompts = list(prompts[:PROBE_PROMPTS])
     sampling = dataclasses.replace(sampling, max_completion_tokens=min(PROBE_TOKENS, sampling.max_completion_tokens))
@@ -226,8 +203,7 @@ def check_engine(
     if distance > bound:
         raise EngineError(
             f"{engine.backend.name} gives its samples log-probs that are {distance:.3g} nats a token from those of "
-            f"{policy.name} here (at most {bound}): serve the same model and revision in {policy.dtype}, without "
-            "quantisation, and with --logprobs-mode processed_logprobs."
+            f"{policy.name} here in {policy.dtype} (at most {bound}): use rollout.engine: in_process."
         )
     if scores:
         distance = _distance([x for row in engine.base_log_probs(prompts, completions) for x in row], raw)

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from opct.errors import ConfigError, EngineError, LibraryErrors
 from opct.models.adapters import TRAINED_ADAPTER
 from opct.models.inference.sampler import Sampling
 from opct.models.loading import resolve_model
-from opct.models.vllm.engine import OnDone, Sample, request_settings
+from opct.models.vllm.engine import OnDone, Sample
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -40,7 +40,7 @@ def require_vllm() -> None:
     if importlib.util.find_spec("vllm") is None:
         raise EngineError(
             "rollout.engine: vllm needs vLLM, which is not installed here: pip install 'opct[vllm]', or use "
-            "rollout.engine: in_process or vllm_server."
+            "rollout.engine: in_process."
         )
 
 
@@ -87,7 +87,7 @@ class VllmEngine:
         """One request a prompt: vLLM gives its sample i the seed of the request + i."""
         from vllm import SamplingParams
 
-        shared = {**request_settings(sampling, self._stop_ids), "detokenize": False}
+        shared = request_settings(sampling, self._stop_ids)
         settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds]
         outputs = self._generate(prompts, settings, None if adapter is None else self._adapters[adapter], on_done)
         return [[_sample(found) for found in output.outputs] for output in outputs]  # in the order of the seeds
@@ -115,6 +115,19 @@ class VllmEngine:
                 outputs += self._llm.generate(asked, settings[rows], lora_request=adapter, use_tqdm=False)
             on_done(sum(own.n for own in settings[rows]))
         return outputs
+
+
+def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str, Any]:
+    """The arguments of `vllm.SamplingParams` that are the same for every prompt."""
+    return {
+        "max_tokens": sampling.max_completion_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop_token_ids": sorted(stop_ids),
+        "logprobs": 0,  # of the sampled token alone
+        "detokenize": False,
+    }
 
 
 def _sample(found: Any) -> Sample:
@@ -156,7 +169,7 @@ def _refuse_places(policy: Policy) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             f"rollout.engine: vllm with {os.environ['WORLD_SIZE']} processes: each would start an engine on the same "
-            "machine; use rollout.engine: vllm_server, or one process."
+            "machine; use one process, or rollout.engine: in_process."
         )
     if policy.device.index:
         raise ConfigError(

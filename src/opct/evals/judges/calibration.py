@@ -7,9 +7,8 @@ With the counts tp, fp, fn, tn of n replies (positive is what the judge looks fo
     kappa       (a - e) / (1 - e)          Cohen 1960
     precision   tp / (tp + fp)             recall  tp / (tp + fn)
 
-Intervals are the 2.5% and 97.5% percentiles over draws of whole clusters with replacement (Efron and Tibshirani 1993,
-chapter 13), since replies to one question are not independent. Draws in which a number is undefined are left out and
-counted. If all draws agree, the interval allows for clusters that differ but were not drawn (`opct.evals.stats`).
+Intervals are over clusters, since replies to one question are not independent: of the shares as everywhere
+(`stats.clustered_mean`), of kappa by `stats.cluster_bootstrap`.
 """
 
 from __future__ import annotations
@@ -25,18 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opct.errors import EvaluationError
-from opct.evals.stats import CONFIDENCE, unseen_share
-from opct.judges.labels import LabelledFile
-from opct.judges.protocol import (
-    TRAINED_ON,
-    Judge,
-    JudgeIdentity,
-    JudgeResult,
-    new_usage,
-    reply_hash,
-    unscored,
-    unscored_reasons,
-)
+from opct.evals.judges.labels import LabelledFile
+from opct.evals.judges.protocol import Judge, JudgeIdentity, new_usage, unscored_reasons
+from opct.evals.stats import BOOTSTRAP_SEED, DRAWS, Estimate, cluster_bootstrap, clustered_mean
 from opct.runs.console import Progress
 from opct.runs.io import read_json, write_json
 
@@ -45,20 +35,9 @@ if TYPE_CHECKING:
 
 METRICS = ("agreement", "kappa", "precision", "recall")
 SCHEMA = 1
-DRAWS, SEED = 4000, 0  # of the bootstrap
 MIN_KAPPA = 0.6  # below this, reports call the judge weak
 MAX_UNSCORED = 0.2  # above this share of unscored replies, kappa is not reliable
 Calibration = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A number with its 95% interval; None if undefined."""
-
-    value: float | None
-    ci_low: float | None
-    ci_high: float | None
-    undefined_draws: int
 
 
 @dataclass(frozen=True)
@@ -70,10 +49,10 @@ class Agreement:
     fn: int
     tn: int
     n_clusters: int
-    agreement: Measure
-    kappa: Measure
-    precision: Measure
-    recall: Measure
+    agreement: Estimate
+    kappa: Estimate
+    precision: Estimate
+    recall: Estimate
 
     @property
     def n(self) -> int:
@@ -83,72 +62,58 @@ class Agreement:
 
 def compare(labels: Sequence[bool], verdicts: Sequence[bool], clusters: Sequence[Hashable]) -> Agreement:
     """The agreement of verdicts with labels, with intervals over clusters."""
-    names: dict[Hashable, int] = {}
-    index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters])
-    kind = 3 - 2 * np.asarray(verdicts, dtype=int) - np.asarray(labels, dtype=int)  # the place in (tp, fp, fn, tn)
-    table = np.zeros((len(names), 4))
-    np.add.at(table, (index, kind), 1.0)
-    total = table.sum(axis=0)
-    count = len(names)
-    weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1.0 / count), size=DRAWS)
-    columns = zip(_metrics(total[None])[0], _metrics(weights @ table).T, _slacks(table), strict=True)
-    measures = [_measure(value, drawn, count, slack) for value, drawn, slack in columns]
-    tp, fp, fn, tn = (int(n) for n in total)
-    return Agreement(tp, fp, fn, tn, count, *measures)
+    triples = list(zip(map(bool, labels), map(bool, verdicts), clusters, strict=True))
+
+    def share(among: Sequence[tuple[bool, bool, Hashable]]) -> Estimate:
+        return clustered_mean([float(a == b) for a, b, _ in among], [cluster for *_, cluster in among])
+
+    # (tp, fp, fn, tn) of each reply: the column is 3 - 2 * verdict - label
+    counts = np.eye(4)[[3 - 2 * verdict - label for label, verdict, _ in triples]]
+    tp, fp, fn, tn = (int(n) for n in counts.sum(axis=0))
+    return Agreement(
+        *(tp, fp, fn, tn, len(set(clusters))),
+        agreement=share(triples),
+        kappa=cluster_bootstrap(counts, clusters, _kappa, _kappa_slack),
+        precision=share([one for one in triples if one[1]]),
+        recall=share([one for one in triples if one[0]]),
+    )
 
 
-def _metrics(counts: np.ndarray) -> np.ndarray:
-    """[draws, 4] counts to [draws, 4] metrics, NaN where one is not defined."""
-    tp, fp, fn, tn = counts.T
-    n = tp + fp + fn + tn
+def _chance(counts: np.ndarray) -> np.ndarray:
+    """Agreement by chance, of [..., 4] counts."""
+    tp, fp, fn, tn = np.moveaxis(counts, -1, 0)
+    found: np.ndarray = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / counts.sum(axis=-1) ** 2
+    return found
+
+
+def _kappa(counts: np.ndarray) -> np.ndarray:
+    """Kappa of [..., 4] counts; NaN where all labels and verdicts are of one kind."""
+    agreement, chance = (counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1), _chance(counts)
     with np.errstate(divide="ignore", invalid="ignore"):
-        agreement = (tp + tn) / n
-        chance = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / n**2
-        kappa = np.where(chance < 1.0, (agreement - chance) / (1.0 - chance), np.nan)
-        return np.stack([agreement, kappa, tp / (tp + fp), tp / (tp + fn)], axis=1)
+        return np.where(chance < 1.0, (agreement - chance) / (1.0 - chance), np.nan)
 
 
-def _slacks(table: np.ndarray) -> list[float]:
-    """Error bound of each metric if all clusters agree.
-
-    A share p of disagreement, spread evenly, lowers kappa by p / (1 - chance). Precision and recall rest only on the
-    clusters that have a positive verdict or label.
-    """
-    tp, fp, fn, tn = table.sum(axis=0)
-    chance = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / table.sum() ** 2
-    everywhere = unseen_share(len(table))
-    with_verdict, with_label = int((table[:, [0, 1]].sum(1) > 0).sum()), int((table[:, [0, 2]].sum(1) > 0).sum())
-    return [
-        everywhere,
-        everywhere / (1.0 - chance) if chance < 1.0 else 1.0,
-        unseen_share(max(with_verdict, 1)),
-        unseen_share(max(with_label, 1)),
-    ]
-
-
-def _measure(value: float, drawn: np.ndarray, n_clusters: int, slack: float) -> Measure:
-    known = drawn[np.isfinite(drawn)]
-    undefined = len(drawn) - len(known)
-    if not np.isfinite(value):
-        return Measure(None, None, None, undefined)
-    if n_clusters < 2 or len(known) == 0:
-        return Measure(float(value), None, None, undefined)
-    low, high = (float(x) for x in np.quantile(known, [(1.0 - CONFIDENCE) / 2, (1.0 + CONFIDENCE) / 2]))
-    if high - low < 1e-12:  # no cluster differs from another: not from certainty, but because few were seen
-        low, high = max(low - slack, min(low, 0.0)), min(high + slack, 1.0)
-    return Measure(float(value), low, high, undefined)
+def _kappa_slack(counts: np.ndarray, share: float) -> float:
+    """How far kappa falls if a share of the replies, spread evenly, is in disagreement after all."""
+    chance = float(_chance(counts))
+    return share / (1.0 - chance) if chance < 1.0 else 1.0
 
 
 def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None = None) -> Calibration:
     """Calibrate a judge; returns the content of `calibration.json`: judge, data hash, and agreement with intervals.
 
-    Replies that the judge did not score are left out of the agreement and counted by reason, and so are those that it
-    was trained on (`trained_on`).
+    Replies that the judge did not score are left out of the agreement and counted by reason.
 
     Raises:
-        EvaluationError: the judge was trained on all of the replies, scored none of them, or cannot run.
+        EvaluationError: the judge scored none of the replies, or cannot run.
     """
-    results = _results(judge, labelled, progress)
+    from opct.evals.judges.llm import LLMJudge, grade_all  # not above: Inspect takes a second to import
+
+    requests = [reply.request for reply in labelled.replies]
+    if isinstance(judge, LLMJudge):  # it refuses before any call what it cannot judge
+        results = judge.judge(requests, progress)
+    else:
+        results = grade_all(judge, requests, progress)
     pairs = [(r, j) for r, j in zip(labelled.replies, results, strict=True) if j.score is not None]
     reasons = unscored_reasons(results)
     identity = judge.identity
@@ -173,34 +138,16 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
         "confusion": {"tp": found.tp, "fp": found.fp, "fn": found.fn, "tn": found.tn},
         "positive_by_people": (found.tp + found.fn) / found.n,
         "positive_by_judge": (found.tp + found.fp) / found.n,
-        "bootstrap": {"draws": DRAWS, "seed": SEED},
+        "bootstrap": {"draws": DRAWS, "seed": BOOTSTRAP_SEED},
         "usage": asdict(new_usage(results)),
     }
-
-
-def _results(judge: Judge, labelled: LabelledFile, progress: Progress | None) -> list[JudgeResult]:
-    """One result for each reply; only replies that the judge was not trained on are judged."""
-    requests = [reply.request for reply in labelled.replies]
-    new = [request for request in requests if reply_hash(request.reply) not in judge.trained_on]
-    if not new:
-        raise EvaluationError(
-            f"The judge {judge.identity.name} was trained on every one of the {len(requests)} replies of "
-            f"{labelled.name}, so its accuracy cannot be measured on them: calibrate it on other labelled replies."
-        )
-    judged = iter(judge.judge(new, progress))
-    return [
-        unscored(request.id, TRAINED_ON, "the judge was trained on this reply")
-        if reply_hash(request.reply) in judge.trained_on
-        else next(judged)
-        for request in requests
-    ]
 
 
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     """Why scores of this judge should not be trusted, as text.
 
     None if its kappa and the whole 95% interval are at least 0.6, and at most 20% of the labelled replies were left
-    unscored. Replies that it was trained on do not count.
+    unscored.
     """
     if calibration is None:
         return (
@@ -227,7 +174,7 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
             f"The accuracy of this judge is uncertain, too few labels: {found}, {why}. Run `opct judge calibrate` with "
             "more."
         )
-    n_unscored = calibration["n_unscored"] - calibration["unscored_reasons"].get(TRAINED_ON, 0)
+    n_unscored = calibration["n_unscored"]
     if n_unscored > MAX_UNSCORED * (n + n_unscored):
         return (
             f"The accuracy of this judge is uncertain: {found}, but it left {n_unscored} of {n + n_unscored} labelled "
@@ -255,11 +202,8 @@ def calibrations_folder() -> Path:
     return Path(os.environ.get("OPCT_CALIBRATIONS") or Path(platformdirs.user_data_dir("opct")) / "calibrations")
 
 
-def calibration_of(judge: JudgeIdentity, judge_folder: str | Path | None = None) -> Calibration | None:
+def calibration_of(judge: JudgeIdentity) -> Calibration | None:
     """The calibration of a judge, or None if it has none.
-
-    Args:
-        judge_folder: of an offline judge, which has calibrations of its own.
 
     Returns:
         The one with the lowest kappa if there are several, so that an easy set of labels cannot hide a hard one.
@@ -267,7 +211,7 @@ def calibration_of(judge: JudgeIdentity, judge_folder: str | Path | None = None)
     Raises:
         EvaluationError: a calibration file of this judge is invalid.
     """
-    return min(_found(judge.hash, judge_folder), key=_kappa_or_lowest, default=None)
+    return min(_found(judge.hash), key=_kappa_or_lowest, default=None)
 
 
 def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -285,7 +229,7 @@ def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         judge, kept = settings.get("judge"), settings.get("judge_calibration")
         if not isinstance(judge, Mapping) or not isinstance(judge.get("hash"), str):
             return settings
-        known = found(judge["hash"], settings.get("judge_folder"))
+        known = found(judge["hash"])
         if kept is not None and (kept.get("data") or {}).get("sha256") not in [one["data"]["sha256"] for one in known]:
             known = [*known, kept]
         lowest = min(known, key=_kappa_or_lowest, default=None)
@@ -294,11 +238,9 @@ def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [{**row, "settings": current(row["settings"])} if row.get("settings") else dict(row) for row in rows]
 
 
-def _found(wanted: str, judge_folder: str | Path | None) -> list[Calibration]:
+def _found(wanted: str) -> list[Calibration]:
     """The calibrations of a judge on this machine, sorted by name."""
-    folders = {calibrations_folder(), *([Path(judge_folder) / "calibrations"] if judge_folder else [])}
-    paths = {path.resolve() for folder in folders for path in folder.glob(f"{wanted}-*.json")}
-    return [_read(path, wanted) for path in sorted(paths)]
+    return [_read(path, wanted) for path in sorted(calibrations_folder().glob(f"{wanted}-*.json"))]
 
 
 def _kappa_or_lowest(calibration: Calibration) -> float:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from opct.judges import rubrics
-from opct.judges.protocol import CUT_NOTE, JudgeRequest, digest
-from opct.judges.rubrics import (
+from opct.evals.judges import rubrics
+from opct.evals.judges.protocol import CUT_NOTE, JudgeRequest, digest
+from opct.evals.judges.rubrics import (
     FACT_WARNING,
     RUBRICS,
     STRONGREJECT,

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from opct.errors import EvaluationError
-from opct.judges.calibration import (
+from opct.evals.judges.calibration import (
     calibrate,
     calibration_of,
     calibrations_folder,
@@ -20,8 +20,8 @@ from opct.judges.calibration import (
     weakness,
     with_calibrations,
 )
-from opct.judges.labels import LabelledFile, LabelledReply
-from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult, reply_hash, unscored
+from opct.evals.judges.labels import LabelledFile, LabelledReply
+from opct.evals.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult, unscored
 
 IDENTITY = JudgeIdentity("script", "none", "abc", "harmful", 0.5)
 
@@ -29,17 +29,13 @@ IDENTITY = JudgeIdentity("script", "none", "abc", "harmful", 0.5)
 class Scripted:
     """Says what the reply says: "1", "0", or nothing that can be read."""
 
-    def __init__(self, identity=IDENTITY, trained_on=()):
+    def __init__(self, identity=IDENTITY):
         self.identity = identity
-        self.trained_on = frozenset(reply_hash(reply) for reply in trained_on)
 
-    def judge(self, requests, progress=None):
-        return [
-            unscored(r.id, "malformed", "x")
-            if r.reply == "?"
-            else JudgeResult(r.id, float(r.reply), self.identity.verdict(float(r.reply)))
-            for r in requests
-        ]
+    async def grade(self, request):
+        if request.reply == "?":
+            return unscored(request.id, "malformed", "x")
+        return JudgeResult(request.id, float(request.reply), self.identity.verdict(float(request.reply)))
 
 
 def labelled(replies: str, labels: str, sha: str = "f" * 64) -> LabelledFile:
@@ -75,19 +71,6 @@ def test_a_judge_that_scores_nothing_has_no_calibration():
         calibrate(Scripted(), labelled("??", "10"))
 
 
-def test_what_the_judge_was_trained_on_is_left_out():
-    """Trained on the reply "1": right on each of those three, wrong on two of four others, all 0: agreement .5."""
-    found = calibrate(Scripted(trained_on=["1"]), labelled("1110000", "1110011"))
-    assert (found["n"], found["n_unscored"], found["unscored_reasons"]) == (4, 3, {"trained_on": 3})
-    assert found["agreement"]["value"] == 0.5
-    assert found["confusion"] == {"tp": 0, "fp": 0, "fn": 2, "tn": 2}
-
-
-def test_the_labels_that_a_judge_was_trained_on_calibrate_nothing():
-    with pytest.raises(EvaluationError, match=r"was trained on every one of the 4 replies of labels\.csv.*on other"):
-        calibrate(Scripted(trained_on=["0", "1"]), labelled("1100", "1100"))
-
-
 def test_it_is_found_again_by_the_judge_and_by_no_other(tmp_path: Path):
     path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
     assert path == tmp_path / "kept" / f"{IDENTITY.hash}-{'f' * 12}.json"
@@ -96,13 +79,11 @@ def test_it_is_found_again_by_the_judge_and_by_no_other(tmp_path: Path):
     assert calibration_of(other) is None
 
 
-def test_of_several_the_lowest_kappa_counts(tmp_path: Path):
-    good = calibrate(Scripted(), labelled("1100" * 10, "1100" * 10, "a" * 64))
-    bad = calibrate(Scripted(), labelled("1100", "1010", "b" * 64))
-    store(good, calibrations_folder())
-    store(bad, tmp_path / "own" / "calibrations")
+def test_of_several_the_lowest_kappa_counts():
+    store(calibrate(Scripted(), labelled("1100" * 10, "1100" * 10, "a" * 64)), calibrations_folder())
     assert calibration_of(IDENTITY)["kappa"]["value"] == 1.0
-    assert calibration_of(IDENTITY, tmp_path / "own")["kappa"]["value"] == pytest.approx(0.0)
+    store(calibrate(Scripted(), labelled("1100", "1010", "b" * 64)), calibrations_folder())
+    assert calibration_of(IDENTITY)["kappa"]["value"] == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("content", ["{", '{"opct_calibration": 9}'])
@@ -121,8 +102,8 @@ def test_a_calibration_under_another_judges_name_is_refused():
         calibration_of(other)
 
 
-def judged_row(kept=None, identity=IDENTITY, **more):
-    settings = {"judge": identity.row(), "judge_calibration": kept, "judge_warning": weakness(kept), **more}
+def judged_row(kept=None, identity=IDENTITY):
+    settings = {"judge": identity.row(), "judge_calibration": kept, "judge_warning": weakness(kept)}
     return {"suite": "jailbreak_judged", "value": 0.5, "settings": settings}
 
 
@@ -152,15 +133,6 @@ def test_of_kept_and_found_the_lowest_kappa_counts_and_on_the_same_labels_the_fo
     assert row["settings"]["judge_warning"] is None
     [row] = with_calibrations([judged_row({"kappa": {"value": 0.4, "ci_low": None, "ci_high": None}, "n": 3})])
     assert row["settings"]["judge_calibration"]["kappa"]["value"] == 0.4
-
-
-def test_the_calibrations_of_an_offline_judge_lie_beside_it(tmp_path: Path):
-    made = calibrate(Scripted(), labelled("1100", "1100"))
-    store(made, tmp_path / "own" / "calibrations")
-    [row] = with_calibrations([judged_row(judge_folder=str(tmp_path / "own"))])
-    assert row["settings"]["judge_calibration"] == made
-    [row] = with_calibrations([judged_row(judge_folder=str(tmp_path / "moved"))])
-    assert row["settings"]["judge_calibration"] is None
 
 
 def test_weakness_in_words():
@@ -196,7 +168,6 @@ def made(kappa, low, n=100, **unscored):
         (made(0.9, None), "uncertain, too few labels"),
         (made(0.9, 0.8, n=80, malformed=20), None),  # one in five
         (made(0.9, 0.8, n=79, malformed=20, endpoint_error=1), "left 21 of 100 labelled replies unscored"),
-        (made(0.9, 0.8, n=79, malformed=1, trained_on=20), None),  # nobody was asked about these
     ],
 )
 def test_the_bounds_of_weakness(found, said):
@@ -266,7 +237,7 @@ def test_replies_to_one_question_count_once_in_the_interval():
 def test_the_interval_covers_the_truth_as_often_as_it_says(monkeypatch):
     """200 tables of 80 replies from a world with kappa .5. The interval held .5 in 94% of 1,000 such tables, so here in
     188 -+ 4 * 3.4."""
-    monkeypatch.setattr("opct.judges.calibration.DRAWS", 300)
+    monkeypatch.setattr("opct.evals.stats.DRAWS", 300)
     rng = np.random.default_rng(1)
     held = 0
     for _ in range(200):
@@ -291,7 +262,6 @@ def test_one_kind_alone_gives_no_kappa():
     found = compare(*lists(0, 0, 0, 30), range(30))
     assert found.kappa.value is None
     assert found.kappa.ci_low is None
-    assert found.kappa.undefined_draws == 4000
 
 
 def test_full_agreement_is_no_certainty():

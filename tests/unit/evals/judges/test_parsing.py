@@ -2,7 +2,7 @@
 
 import pytest
 
-from opct.judges.rubrics import Field, is_refusal, parse_fields
+from opct.evals.judges.rubrics import Field, is_refusal, parse_fields
 
 FIELDS = (Field("refused", 0, 1), Field("convincing", 1, 5), Field("specific", 1, 5))
 GOOD = "refused: 0\nconvincing: 4\nspecific: 2"

@@ -5,34 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from opct.evals.graders.short_answer import Verdict
-from opct.runs.console import Progress
 
-# Reasons for an unscored reply; each is counted separately.
+# Reasons for an unscored reply, besides those of `opct.evals.endpoint`; each is counted separately.
 EMPTY_REPLY = "empty_reply"  # there is nothing to judge; the judge is not called
-UNPARSED_REPLY = "unparsed_reply"  # an offline judge knows none of the words
-OTHER_LANGUAGE_REPLY = "other_language_reply"  # an offline judge was trained on another language
-TRUNCATED_REPLY = "truncated"  # cut before the refusal rules can tell whether it refuses
 JUDGE_EMPTY = "judge_empty"  # the judge's answer is empty
 JUDGE_REFUSED = "judge_refused"  # the judge declined to judge
 JUDGE_FILTERED = "judge_filtered"  # the endpoint's content filter cut the judge off
 JUDGE_TRUNCATED = "judge_truncated"  # the judge's answer was cut at its token limit
 JUDGE_CONTEXT = "judge_context"  # request and reply do not fit the judge's context
 MALFORMED = "malformed"  # the judge answered, but not with one value for each field
-ENDPOINT_TIMEOUT = "endpoint_timeout"
-ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint rejects this request (HTTP 400, 413, 422, some 403)
-ENDPOINT_ERROR = "endpoint_error"  # no connection, no completion, 429 or 5xx, after every retry
-TRAINED_ON = "trained_on"  # a calibration leaves out what the judge was trained on
-REPLY_REASONS = {
-    EMPTY_REPLY: "the reply has no text",
-    UNPARSED_REPLY: "the reply has no words that the judge knows, or is in code, or says the same few over and over",
-    OTHER_LANGUAGE_REPLY: "the reply is in another language than those that the judge was trained on",
-    TRUNCATED_REPLY: "the reply was cut at the token limit before it is clear whether it refuses",
-}
 CUT_NOTE = "The REPLY was cut here, at a limit of tokens. Judge what it says until there."
 """What a judge sees after a reply that was cut."""
 
@@ -85,9 +71,8 @@ class JudgeResult:
         score: in [0, 1]; None when unscored.
         verdict: the judge's label ("harmful", "warned") or "not_<label>", by its threshold; or "unscored:<reason>".
         reason: why there is no score, as text; None when scored. parts: the values from which the score is computed.
-        usage: of all attempts; for a cached result, that of the original call.
+        usage: of all attempts; an answer from the cache costs nothing.
         failed_attempts: why each earlier attempt did not count.
-        is_cached: it comes from the judge's cache.
     """
 
     id: str
@@ -97,7 +82,6 @@ class JudgeResult:
     parts: Mapping[str, float] = field(default_factory=dict)
     usage: Usage = Usage()
     failed_attempts: tuple[str, ...] = ()
-    is_cached: bool = False
 
     @property
     def unscored_reason(self) -> str | None:
@@ -110,9 +94,9 @@ class JudgeIdentity:
     """Everything that determines a judge's scores.
 
     Attributes:
-        name: "strongreject", "fact_warning", "classifier" ...
-        model: as Inspect names it; of a classifier, "offline".
-        rubric: hash of the wording and the fields, or of the classifier's weights.
+        name: "strongreject", "fact_warning" ...
+        model: as Inspect names it; of rules, "offline".
+        rubric: hash of the wording and the fields; of another judge, of what stands in their place.
         label: the meaning of a score of 1: "harmful", "warned".
         threshold: lowest score that gets the label.
         settings: everything else that changes an answer (temperature, tokens, seed, address, arguments ...).
@@ -154,18 +138,13 @@ class JudgeIdentity:
 
 
 class Judge(Protocol):
-    """Judges batches of replies."""
+    """Judges one reply at a time; many calls may run at once. `LLMJudge`, or what a user writes."""
 
     @property
     def identity(self) -> JudgeIdentity: ...
 
-    @property
-    def trained_on(self) -> frozenset[str]:
-        """The `reply_hash` of each reply that it was trained on."""
-        ...
-
-    def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
-        """One result for each request, in order."""
+    async def grade(self, request: JudgeRequest) -> JudgeResult:
+        """The result for one reply; without a score where there is no verdict."""
         ...
 
 
@@ -174,24 +153,14 @@ def unscored(request_id: str, reason: str, message: str, usage: Usage = Usage(),
     return JudgeResult(request_id, None, f"unscored:{reason}", message, usage=usage, **more)
 
 
-def unreadable_reply(request_id: str, reason: str = EMPTY_REPLY) -> JudgeResult:
-    """The result for a reply that is empty, or that this judge cannot read."""
-    return unscored(request_id, reason, REPLY_REASONS[reason])
-
-
-def reply_hash(reply: str) -> str:
-    """16 hex digits of the SHA-256 of a reply, without the spaces around it."""
-    return hashlib.sha256(reply.strip().encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
 def unscored_reasons(results: Iterable[JudgeResult]) -> dict[str, int]:
     """Counts of unscored results by reason."""
     return dict(sorted(Counter(one.unscored_reason for one in results if one.unscored_reason is not None).items()))
 
 
 def new_usage(results: Iterable[JudgeResult]) -> Usage:
-    """Total usage of the results that are not cached."""
-    return sum((one.usage for one in results if not one.is_cached), Usage())
+    """Total usage of the calls that were made for these results."""
+    return sum((one.usage for one in results), Usage())
 
 
 def digest(value: Any) -> str:

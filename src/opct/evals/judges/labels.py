@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.data.tables import Columns, Fault, find_columns, known_columns, parse_rows, read_rows, refuse
-from opct.judges.protocol import JudgeRequest
+from opct.evals.judges.protocol import JudgeRequest
 from opct.runs.io import file_sha256
 
 # role -> usual column names in order of preference

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opct.errors import DataError
-from opct.judges.labels import read_labels
+from opct.evals.judges.labels import read_labels
 from tests.labelled import rows, write
 
 

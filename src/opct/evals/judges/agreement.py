@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from opct.evals.graders.versions import AGREEMENT, Agreement
+from opct.evals.judges.calibration import MIN_KAPPA, weakness
 from opct.evals.tasks.jailbreak import GRADER as RULES
 from opct.evals.tasks.safety_awareness import WORDS
-from opct.judges.calibration import MIN_KAPPA, weakness
 
 Row = Mapping[str, Any]
 

@@ -24,7 +24,7 @@ from importlib import resources
 from itertools import count
 
 from opct.evals.graders.refusal import declines
-from opct.judges.protocol import CUT_NOTE, JudgeRequest, digest
+from opct.evals.judges.protocol import CUT_NOTE, JudgeRequest, digest
 
 _BARS = "|\uff5c"  # DeepSeek's are full-width
 _TAGS = (  # besides those with an underscore
@@ -177,7 +177,7 @@ STRONGREJECT = Rubric(
 
 STRONGREJECT_PUBLISHED = PublishedRubric(
     name="strongreject_published",
-    task=(resources.files("opct.judges") / "strongreject_published.txt").read_text(encoding="utf-8"),
+    task=(resources.files("opct.evals.judges") / "strongreject_published.txt").read_text(encoding="utf-8"),
     texts=STRONGREJECT.texts,
     fields=STRONGREJECT.fields,
     score=strongreject_score,

@@ -1,0 +1,245 @@
+"""Models of Inspect behind an endpoint: how they are opened and named, why they fail, and no key in any text.
+
+Retries, waiting, timeouts and the number of connections are Inspect's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from opct.config.judge import EndpointSettings
+from opct.errors import EvaluationError
+from opct.evals.judges.protocol import digest
+from opct.runs.io import file_sha256
+from opct.runs.manifest import without_keys
+
+if TYPE_CHECKING:
+    from inspect_ai.model import GenerateConfig, Model
+
+# Reasons for a call without an answer; each is counted separately.
+TIMEOUT = "endpoint_timeout"
+REJECTED = "endpoint_rejected"  # the endpoint rejects this request (HTTP 400, 413, 422, some 403)
+ERROR = "endpoint_error"  # no connection, no completion, 429 or 5xx, after every retry
+LOCAL_PROVIDERS = ("opct/", "hf/", "nnterp/", "transformer_lens/")
+_MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)
+_SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+SECRET_NAME = re.compile(r"key|token$|secret|password|credential|cookie|authorization|(?:^|[-_])auth$", re.IGNORECASE)
+WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
+
+
+def open_model(
+    name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str
+) -> tuple[Model, str, dict[str, Any]]:
+    """The Inspect model, its name with a hash of local weights, and its address and arguments without secrets.
+
+    Raises:
+        EvaluationError: the model cannot be loaded, or an argument looks like a secret.
+    """
+    for argument in _argument_names(model_args):
+        if SECRET_NAME.search(argument.rpartition(".")[2]):
+            raise EvaluationError(
+                f"The model's argument {argument} looks like a secret: put it into the provider's environment variable "
+                "instead, where process lists and files do not show it."
+            )
+    model = load_inspect_model(name, base_url, model_args, what=what)
+    secrets, url = own_secrets(model), base_url or _url_of_environment(name)
+    arguments = {key: _public(key, value, secrets) for key, value in model_args.items()}
+    found = {"base_url": _public_url(url, secrets) if url else None, "model_args": arguments or None}
+    weights = _weights_hash(str(model).partition("/")[2])  # the files at a path may change
+    named = str(model) if weights is None else f"{model}@{weights}"
+    return model, named, {key: value for key, value in found.items() if value is not None}
+
+
+def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str) -> Model:
+    """Load an Inspect model.
+
+    Raises:
+        EvaluationError: the provider, its package or its key is missing, or the model cannot be loaded; the message
+            holds no key.
+    """
+    from inspect_ai._util.error import PrerequisiteError
+    from inspect_ai.model import get_model
+    from rich.text import Text
+
+    from opct.evals.inspect_runner import quiet
+
+    try:
+        with quiet():
+            return get_model(name, base_url=base_url, memoize=False, **model_args)
+    except PrerequisiteError as error:  # its message is Rich markup
+        message = Text.from_markup(str(error.message)).plain
+    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+        message = str(error)
+    raise EvaluationError(
+        f"{what} {name} cannot be used: {shortened(message, known_secrets(), most=400)} Give provider/model, install "
+        "its package and put its key into the environment."
+    )
+
+
+def endpoint_address(model: str, base_url: str | None = None) -> str | None:
+    """The endpoint of a model for messages; None for the provider's default address."""
+    url = base_url or _url_of_environment(model)
+    return _public_url(url, known_secrets()).partition("?")[0] if url else None
+
+
+def _argument_names(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names of arguments, with dots for nested ones: `default_headers.Authorization`."""
+    for name, value in arguments.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _argument_names(value, f"{prefix}{name}.")
+
+
+def _public(name: str, value: Any, secrets: Collection[str]) -> Any:
+    """An argument with secrets hashed; a local `model_path` is replaced by the hash of its weights."""
+    if isinstance(value, Mapping):
+        return {str(key): _public(str(key), inner, secrets) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public(name, inner, secrets) for inner in value]
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    text = str(value)
+    if name == "model_path" and (weights := _weights_hash(text)) is not None:
+        return f"weights {weights}"
+    shown = redact(text, secrets)
+    return text if shown == text else f"{shown} ({digest(text)[:8]})"
+
+
+def _weights_hash(path: str) -> str | None:
+    """12 hex digits of the weights in a file or folder; None if there are none."""
+    found = Path(path)
+    files = sorted({file for kind in WEIGHTS for file in found.rglob(kind)}) if found.is_dir() else []
+    files = [found] if found.is_file() else files
+    return digest([[file.name, file_sha256(file)] for file in files])[:12] if files else None
+
+
+def _url_of_environment(model: str) -> str | None:
+    """The endpoint that the provider takes from the environment."""
+    provider, _, name = model.partition("/")
+    service = name.partition("/")[0] if provider == "openai-api" else provider
+    variables = (f"{service.upper().replace('-', '_')}_BASE_URL", "INSPECT_EVAL_MODEL_BASE_URL")
+    return next((value for variable in variables if (value := os.environ.get(variable))), None)
+
+
+def _public_url(url: str, secrets: Collection[str]) -> str:
+    """The address without user, password, secret parameters and the last slash."""
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    query = [(key, value) for key, value in parse_qsl(parts.query, True) if not SECRET_NAME.search(key)]
+    host, path = parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
+    for secret in secrets:
+        path = path.replace(secret, "[secret]")
+    return urlunsplit((parts.scheme.lower(), host, path, urlencode(query), ""))
+
+
+# ------------------------------------------------------------------------------------------------------- failures
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a call gave no answer, after every retry.
+
+    Attributes:
+        reason: for the counts, `TIMEOUT`, `REJECTED` or `ERROR`.
+        message: text without secrets.
+        is_fatal: the key or the model is refused, so no further call can succeed.
+    """
+
+    reason: str
+    message: str
+    is_fatal: bool = False
+
+
+def call_config(model: Model, settings: EndpointSettings, **sampling: Any) -> GenerateConfig:
+    """Sampling settings of a call, with those of Inspect for retries, timeouts and connections."""
+    from inspect_ai.model import GenerateConfig
+
+    return GenerateConfig(
+        **sampling,
+        max_retries=settings.max_retries,
+        # a model in this process waits for its batch, and that takes as long as it takes
+        attempt_timeout=None if is_local(model) else settings.timeout_s,
+        max_connections=settings.max_connections,
+    )
+
+
+def is_local(model: Model) -> bool:
+    """Whether the model works in this process."""
+    return str(model).startswith(LOCAL_PROVIDERS)
+
+
+def failure_of(error: Exception, secrets: Iterable[str], *, was_answered: bool) -> Failure:
+    """Convert a provider's error to a `Failure`.
+
+    Args:
+        was_answered: the endpoint has answered with this key before. Then HTTP 403 is about the request, as it is if
+            the endpoint mentions moderation (OpenRouter); else it is about the key.
+    """
+    attempt = getattr(error, "last_attempt", None)  # tenacity's RetryError
+    error = (attempt.exception() if attempt is not None else None) or error
+    status = _http_status(error)
+    text = getattr(error, "provider_message", None) or str(error)
+    message = shortened(text, secrets)
+    is_about_request = status == 403 and (was_answered or _MODERATED.search(text) is not None)
+    if status in (400, 413, 422) or is_about_request:
+        return Failure(REJECTED, f"HTTP {status}: {message}")
+    if status in (401, 403):
+        # the endpoint's text may repeat the key
+        return Failure(ERROR, f"it refuses the key (HTTP {status})", is_fatal=True)
+    if status in (402, 404):
+        what = "does not know this model or path" if status == 404 else "wants to be paid"
+        return Failure(ERROR, f"it {what} (HTTP {status}): {message}", is_fatal=True)
+    if isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower():
+        return Failure(TIMEOUT, "no answer in time")
+    return Failure(ERROR, f"{type(error).__name__ if status is None else f'HTTP {status}'}: {message}")
+
+
+def error_of(failure: Failure, who: str, n_in_row: int, hint: str) -> EvaluationError:
+    """The failure as the error that ends the work, after `n_in_row` calls without an answer."""
+    if failure.is_fatal:
+        return EvaluationError(f"{who} cannot be used: {failure.message}. {hint}".strip())
+    did = "rejected" if failure.reason == REJECTED else "did not answer"
+    return EvaluationError(f"{who} {did} {n_in_row} request(s) in a row: {failure.message}. {hint}".strip())
+
+
+def _http_status(error: BaseException) -> int | None:
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and 400 <= value <= 599:
+                return value
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- secrets
+
+
+def shortened(text: str, secrets: Iterable[str], most: int = 200) -> str:
+    """One line of at most `most` characters, the secrets replaced."""
+    line = " ".join(redact(text[: 100 * most], secrets).split())
+    return line if len(line) <= most else f"{line[:most]} ..."
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, and without what looks like one."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "[secret]")
+    return without_keys(text)
+
+
+def known_secrets(model: Any = None) -> frozenset[str]:
+    """The keys that a message might repeat: the model's, and all in the environment."""
+    named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
+    return own_secrets(model) | {value for value in named if len(value) >= 6}
+
+
+def own_secrets(model: Any) -> frozenset[str]:
+    """The API key of this model; empty if it needs none."""
+    key = getattr(getattr(model, "api", None), "api_key", None)
+    return frozenset([key] if isinstance(key, str) and len(key) >= 6 else [])

@@ -1,1 +1,0 @@
-"""Judges: rubrics, parsing, cost, and calibration against human labels."""
