@@ -66,7 +66,6 @@ def load_settings(
         overrides: `section.name=value` each, the value read as YAML: `lora=null`, `data.pairs=[a.jsonl, b.jsonl]`.
         base: values that the file overrides, nested or by dotted name.
         preset: for training settings, the name of a preset that the file overrides; by default the file's `preset:`.
-
         of_a_run: a run wrote the file, maybe in an earlier version: unknown names are left out.
 
     Raises:

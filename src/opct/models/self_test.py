@@ -1,8 +1,8 @@
 """The self-test where data and model meet; commands run it before they spend time.
 
 `self_test` renders a few exchanges, `refuse_moved_start` compares a fresh adapter with its base, and `reply_warnings`
-looks at the first replies that a command samples anyway. What cannot be right is refused; what may be is a warning,
-which the terminal, the run's manifest and the report show. `opct.evals.graders.self_grading` grades questions on
+looks at the first replies that a command samples anyway. What is surely wrong raises an error; what looks wrong is a
+warning in the terminal, the run's manifest and the report. `opct.evals.graders.self_grading` grades questions on
 themselves.
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 FIRST_REPLIES = 32
-"""Most replies that are looked at."""
+"""Maximum number of replies that are checked."""
 MANY_CUT, ODD_REPLIES = 0.5, 0.05
-"""Shares of the first replies from which cut ones, and above which odd ones, are a warning."""
+"""Shares of the first replies that give a warning: at least this many cut, more than this many odd."""
 
 Named: TypeAlias = "Iterable[tuple[str, Sequence[Message]]]"
 """Prompts, each with its name for messages."""
@@ -135,7 +135,7 @@ def cut_warnings(replies: Sequence[FirstReply], limit: str) -> list[str]:
     """A warning if many of the first replies were cut.
 
     Args:
-        limit: the setting of the most tokens of a reply.
+        limit: the setting for the maximum length of a reply.
     """
     cut = sum(reply.is_cut for reply in replies)
     if not replies or cut < MANY_CUT * len(replies):
