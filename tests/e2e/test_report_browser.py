@@ -1,6 +1,7 @@
 """The report in a real browser, opened from disk: it filters, loads nothing else and runs no text of a model."""
 
 import csv
+import re
 import shutil
 from xml.etree import ElementTree
 
@@ -8,6 +9,9 @@ import pytest
 
 from tests.unit.reports.synthetic import write_run
 from tests.unit.reports.synthetic_axes import write_axes_run
+
+# Waits for what it expects: the page answers an event when the browser gets to it, not when `click` returns.
+expect = pytest.importorskip("playwright.sync_api").expect
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -150,27 +154,27 @@ def rollouts(page):
 def test_the_rollouts_can_be_filtered_and_searched(watch):
     watched = watch()
     page = watched.page
-    assert rollouts(page).count() == 3
+    expect(rollouts(page)).to_have_count(3)
     page.get_by_role("button", name="Show 3 more").click()
-    assert rollouts(page).count() == 6
+    expect(rollouts(page)).to_have_count(6)
 
     page.get_by_label("Family", exact=True).select_option(value="family|sycophancy_short:held_out|majority")
-    assert rollouts(page).count() == 3
-    assert {text.split(" ")[0] for text in page.locator("#rollouts-list h3").all_inner_texts()} == {"majority"}
+    expect(rollouts(page)).to_have_count(3)
+    expect(page.locator("#rollouts-list h3").filter(has_not_text="majority")).to_have_count(0)
 
     page.get_by_label("Verdict change").select_option(value="2|suggested|correct")
     for card in rollouts(page).all():
-        badges = card.locator(".reply .badge").all_inner_texts()
-        assert ("suggested" in badges[0], "correct" in badges[2]) == (True, True)
+        badges = card.locator(".reply .badge")
+        expect(badges.nth(0)).to_contain_text("suggested")
+        expect(badges.nth(2)).to_contain_text("correct")
 
     page.get_by_role("button", name="Reset filters").click()
     page.get_by_label("Search text").fill("country number 6?")
-    matching = rollouts(page).count()
-    assert matching >= 1
-    assert all("country number 6?" in text for text in rollouts(page).all_inner_texts())
+    expect(rollouts(page).filter(has_not_text="country number 6?")).to_have_count(0)
+    expect(rollouts(page).first).to_be_visible()
     page.get_by_label("Search text").fill("no reply holds this")
-    assert rollouts(page).count() == 0
-    assert "No rollout matches" in page.locator("#rollouts-status").inner_text()
+    expect(rollouts(page)).to_have_count(0)
+    expect(page.locator("#rollouts-status")).to_contain_text("No rollout matches")
     assert watched.faults == []
 
 
@@ -178,8 +182,7 @@ def test_a_hostile_reply_is_shown_and_never_run(watch):
     watched = watch()
     page = watched.page
     page.get_by_label("Search text").fill("<script>alert('pwned')</script>")
-    assert rollouts(page).count() >= 1
-    assert "</script><script>alert('pwned')</script><img src=x onerror=alert(1)>" in rollouts(page).first.inner_text()
+    expect(rollouts(page).first).to_contain_text("</script><script>alert('pwned')</script><img src=x onerror=alert(1)>")
     page.wait_for_timeout(200)
     assert page.locator("#rollouts-list script, #rollouts-list img, #rollouts-list b").count() == 0
     assert watched.faults == []
@@ -191,12 +194,11 @@ def test_the_keyboard_reads_the_kl_of_each_token(watch):
     box = page.locator(".tokens").first
     box.focus()
     readout = page.locator(".readout").first
-    assert readout.inner_text().startswith("token 1 of ")
+    expect(readout).to_have_text(re.compile("^token 1 of "))
     page.keyboard.press("ArrowRight")
-    assert readout.inner_text().startswith("token 2 of ")
-    assert " nats" in readout.inner_text()
+    expect(readout).to_have_text(re.compile("^token 2 of .* nats"))
     page.keyboard.press("Home")
-    assert readout.inner_text().startswith("token 1 of ")
+    expect(readout).to_have_text(re.compile("^token 1 of "))
     assert watched.faults == []
 
 
@@ -226,9 +228,9 @@ def test_tables_and_figures_are_there_without_javascript(watch):
     assert page.locator("svg.chart").count() == 8
     assert page.locator("svg.chart").first.bounding_box()["height"] > 100
     page.locator("details.axis > summary").first.click()
-    assert page.locator("table.results").first.is_visible()
-    assert page.locator(".waiting").is_visible()
-    assert not page.locator(".filters").is_visible()
+    expect(page.locator("table.results").first).to_be_visible()
+    expect(page.locator(".waiting")).to_be_visible()
+    expect(page.locator(".filters")).to_be_hidden()
     assert watched.faults == []
 
 
@@ -271,9 +273,9 @@ def test_figures_and_tables_are_saved(chromium, page_file, tmp_path):
 def test_a_link_leads_to_one_example_and_into_a_folded_part(watch):
     page = watch().page
     page.locator("#rollouts-list h3 a").first.click()
-    assert rollouts(page).count() == 1
+    expect(rollouts(page)).to_have_count(1)
     page.locator("nav a", has_text="Sycophancy").click()
-    assert page.locator("table.results").first.is_visible()
+    expect(page.locator("table.results").first).to_be_visible()
 
 
 def test_text_is_readable_in_both_schemes(watch):
@@ -285,8 +287,9 @@ def test_text_is_readable_in_both_schemes(watch):
 def test_print_hides_the_controls(watch):
     watched = watch(width=794)
     watched.page.emulate_media(media="print")
-    assert not watched.page.locator(".filters").is_visible()
-    assert watched.page.locator("svg.chart").first.is_visible()
+    expect(watched.page.locator(".filters")).to_be_hidden()
+    expect(watched.page.locator("svg.chart").first).to_be_visible()
     settings = watched.page.locator("#settings ~ details.card")
     assert settings.count() > 1
-    assert all(card.is_visible() for card in settings.all())
+    for card in settings.all():
+        expect(card).to_be_visible()
