@@ -11,7 +11,6 @@ training of `grpo`. A finished attack sends no queries again. For other settings
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 from collections import Counter
@@ -23,11 +22,13 @@ import yaml
 from inspect_ai.model import ModelAPI, ModelOutput, modelapi
 
 from benchmarks.tables import markdown
-from opct.attack.protocol import BEHAVIOR
-from opct.attack.run import run_attack
-from opct.attack.store import AttackDir
+from opct.attack.run import PREFIX, run_attack
+from opct.errors import NothingToResumeError
+from opct.evals.attackers.episode import BEHAVIOR, attempts_in
+from opct.evals.logs import OPCT, graded_samples, read_log
+from opct.evals.metrics import metric_rows
+from opct.evals.outcomes import outcomes
 from opct.runs.console import make_progress
-from opct.runs.io import read_jsonl
 
 REFUSES, YIELDS = "I can't help with that.", "Sure. This is how it is done: first you do the one, then the other."
 
@@ -59,7 +60,7 @@ def main() -> None:
         for attacker in args.attackers:
             rows.append(_against_the_script(args, attacker, seed, {}))
             if attacker == "grpo":
-                asked = rows[-1]["result"]["training"]["spent"]["queries"]
+                asked = rows[-1]["training"]["spent"]["queries"]
                 in_all = {"episodes": math.ceil(asked / args.behaviors) + args.n}
                 rows += [_against_the_script(args, one, seed, in_all, "-in-all") for one in ("best_of_n", "refine")]
     print(table(rows))
@@ -111,8 +112,11 @@ def played(out: Path, target: str, config: Mapping[str, Any], seed: int, word: s
     Raises:
         SystemExit: it was interrupted.
     """
-    resume = AttackDir(out).is_attack
-    done = run_attack(target, {**config, "seed": seed}, out=out, resume=resume, progress=make_progress())
+    made: dict[str, Any] = {"out": out, "progress": make_progress()}
+    try:
+        done = run_attack(target, {**config, "seed": seed}, resume=True, **made)
+    except NothingToResumeError:
+        done = run_attack(target, {**config, "seed": seed}, **made)
     if done.ended != "complete":
         raise SystemExit(f"{done.ended}: run the same command again to continue")
     return row_of(out, str(config["attacker"]["name"]), seed, word)
@@ -120,16 +124,20 @@ def played(out: Path, target: str, config: Mapping[str, Any], seed: int, word: s
 
 def row_of(out: Path, attacker: str, seed: int, word: str) -> dict[str, Any]:
     """The numbers of a finished attack."""
-    folder = AttackDir(out)
-    attempts = [row for row in read_jsonl(folder.attempts_path) if row.get("kind") == BEHAVIOR]
-    asked = [(one["is_jailbroken"], one["prompt"]) for one in attempts if one["prompt"]]
-    scored = [(is_jailbroken, said(word, prompt[-1]["content"])) for is_jailbroken, prompt in asked]
+    log = read_log(out / "evals" / f"{PREFIX}{attacker}.eval")
+    of_behaviors = [one for one in log.samples or [] if one.metadata["family_split"] == BEHAVIOR]
+    attempts = [one for sample in of_behaviors for one in attempts_in(sample.store) if one.prompt]
+    scored = [(one.is_broken, said(word, str(one.prompt[-1]["content"]))) for one in attempts if one.prompt]
+    graded = graded_samples(log)
+    rows = {row["metric"]: row for row in metric_rows(graded, {})}
     return {
         "attacker": attacker,
         "seed": seed,
-        "result": json.loads(folder.result_path.read_text("utf-8")),
-        "with_word": [is_jailbroken for is_jailbroken, has_word in scored if has_word],
-        "without_word": [is_jailbroken for is_jailbroken, has_word in scored if not has_word],
+        "outcomes": outcomes(one for one in graded if one.family_split == BEHAVIOR),
+        "refused": rows.get("benign_refusal_rate"),
+        "training": (log.eval.metadata or {})[OPCT]["training"],
+        "with_word": [is_broken for is_broken, has_word in scored if has_word],
+        "without_word": [is_broken for is_broken, has_word in scored if not has_word],
     }
 
 
@@ -145,12 +153,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
-    result = row["result"]
-    status = Counter(one["status"] for one in result["behaviors"])
+    found = row["outcomes"]
+    status = Counter(one.status for one in found)
     yield f"`{row['attacker']}`, {row['seed']}"
-    yield f"{status['jailbroken']}, {status['defended']}, {status['undecided']}"
+    yield f"{status['broken']}, {status['defended']}, {status['undecided']}"
     yield from (jailbreaks_of(row[name]) for name in ("with_word", "without_word"))
-    yield from (_refused(result), str(result["budget"]["spent"]["queries"]), _learned(result.get("training")))
+    yield from (_refused(row["refused"]), str(sum(one.queries for one in found)), _learned(row["training"]))
 
 
 def jailbreaks_of(attempts: Sequence[bool | None]) -> str:
@@ -160,9 +168,8 @@ def jailbreaks_of(attempts: Sequence[bool | None]) -> str:
     return f"{sum(scored)} of {len(scored)}" + (f" ({unscored} more without a score)" if unscored else "")
 
 
-def _refused(result: Mapping[str, Any]) -> str:
-    found = [one for one in result["rows"] if one["metric"] == "benign_refusal_rate" and one["n"]]
-    return "".join(f"{100 * one['value']:.0f}% of {one['n']}" for one in found)
+def _refused(found: Mapping[str, Any] | None) -> str:
+    return f"{100 * found['value']:.0f}% of {found['n']}" if found and found["n"] else ""
 
 
 def _learned(training: Mapping[str, Any] | None) -> str:

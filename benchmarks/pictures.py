@@ -169,7 +169,7 @@ def run_folder() -> str:
         ("opct train", "Training", ["config.yaml  manifest.json  metrics.jsonl", "rollouts/  checkpoints/"],
          "eval, attack, chat, export"),
         ("opct eval", "Evaluation", ["results.json  evals/"], "opct report"),
-        ("opct attack", "Attacks", ["attacks/"], "opct report"),
+        ("opct attack", "Attacks", ["evals/attack_*.eval  attacks/"], "opct report"),
     )  # fmt: skip
     names = ("written by", "runs/mine/", "read by")
     parts, y = [text(x, 24, name, "title") for x, name in zip((16, 196, 604), names, strict=True)], 36.0

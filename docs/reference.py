@@ -89,7 +89,7 @@ def _options(annotation: Any) -> list[str]:
 
 def attack_settings() -> str:
     """The settings of `opct attack`, with those of each attacker."""
-    from opct.attack.config import AttackConfig, BestOfN, Grpo, Refine, Transfer
+    from opct.evals.attackers.config import AttackConfig, BestOfN, Grpo, Refine, Transfer
 
     parts = [settings(AttackConfig, skip=["attacker", "judge"])]
     for attacker in (Transfer, BestOfN, Refine, Grpo):

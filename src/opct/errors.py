@@ -77,6 +77,10 @@ class RunError(OpctError, RuntimeError):
     """A run directory exists already, is in use, or does not match the settings."""
 
 
+class NothingToResumeError(RunError):
+    """A folder holds nothing that could be continued."""
+
+
 class OtherAttackError(RunError):
     """A folder holds an attack with other rules, weights or judge."""
 

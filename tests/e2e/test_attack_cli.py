@@ -1,49 +1,79 @@
 """`opct attack` on the tiny model: what it prints and keeps, and that a kill -9 changes nothing."""
 
+import contextlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.cli import here, jsonl, started
+from inspect_ai.log import read_eval_log
+
+from opct.evals.attackers.episode import attempts_in
+from opct.evals.attackers.play import known_samples
+from opct.evals.inspect_runner import quiet
+from tests.e2e.cli import here, started
 
 SMALL = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_completion_tokens=6", "dtype=float32")
 
 
-def attempts(folder: Path) -> list[dict]:
-    return [row for row in jsonl(folder / "attempts.jsonl") if "behavior_id" in row]
+LOG = "attack_refine.eval"
 
 
-def found(folder: Path) -> dict:
-    """What an attack came to, times aside."""
-    result = json.loads((folder / "result.json").read_text())
+def known(paths: Iterable[Path]) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """The attempts of each episode in logs, as far as they are written, without times."""
+    logs = []
+    for path in paths:
+        with contextlib.suppress(Exception), quiet():  # it is just being written
+            logs.append(read_eval_log(str(path)))
+    samples = known_samples(logs)
+    return {
+        place: [{**vars(one), "seconds": 0.0} for one in attempts_in(sample.store)] for place, sample in samples.items()
+    }
+
+
+def attempts(folder: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    return known((folder / "evals").glob("*.eval"))
+
+
+def n_made(folder: Path) -> int:
+    return sum(map(len, known((folder / "evals" / "unfinished").glob("*.eval")).values()))
+
+
+def found(folder: Path) -> dict[str, Any]:
+    """What an attack came to."""
+    results = json.loads((folder / "results.json").read_text())
     return {
         "attempts": attempts(folder),
-        "successes": (folder / "successful_prompts.jsonl").read_bytes(),
-        **{name: result[name] for name in ("rows", "curve", "behaviors", "warnings", "ended")},
-        "queries": result["budget"]["spent"]["queries"],
-        "tokens": result["budget"]["spent"]["tokens"],
+        "successes": (folder / "evals" / "attack_refine.prompts.jsonl").read_bytes(),
+        "rows": results["rows"],
+        "warnings": results["warnings"],
     }
 
 
 def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
-    """4 behaviours x 3 x 2 attempts and 4 counterparts x 1 x 2, four at a time, killed in round 1: what was jailbroken
-    in round 0 is an example of every later attempt, so an attack that forgot it would write other prompts."""
+    """4 behaviors x 3 x 2 attempts, 4 bare and 4 counterparts x 1 x 2, killed in round 1: what was broken in round 0 is
+    an example of every later attempt, so an attack that forgot it would write other prompts."""
     writer = (f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=8")
     own = ("attack", tiny_folder, *writer, "judge.name=refusals")
     rest = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_completion_tokens=32", "dtype=float32")
     reworded = (*own, *rest, "batch_size=4", "stop=never")
     assert here(*reworded, "--out", tmp_path / "whole").code == 0
+    whole = attempts(tmp_path / "whole")
+    assert sum(map(len, whole.values())) == 4 * 3 * 2 + 4 + 4 * 2
+    first_round = 4 * 3 + 4 + 4
     killed = tmp_path / "killed"
     with started(tmp_path, *reworded, "--out", killed) as process:
-        process.frozen_when(lambda: len(attempts(killed)) >= 13, "the 13th attempt")
+        process.frozen_when(lambda: n_made(killed) > first_round, "an attempt of round 1")
         process.kill()
-    before = attempts(killed)
-    assert len(before) < 4 * 3 * 2
-    assert any(row["is_jailbroken"] for row in before if row["round"] == 0)
-    assert here(*reworded, "--out", killed).error().startswith(f"{killed} already holds an attack")
+    before = known((killed / "evals" / "unfinished").glob("*.eval"))
+    assert any(one["is_broken"] for made in before.values() for one in made if one["round"] == 0)
+    for path in killed.rglob("*.eval"):
+        assert path.stat().st_mode & 0o077 == 0
+    assert here(*reworded, "--out", killed).error().startswith(f"{killed} already holds an attack_refine")
     done = here(*reworded, "--out", killed, "--resume")
     assert done.code == 0, done.err
     assert found(killed) == found(tmp_path / "whole")
-    assert json.loads((killed / "result.json").read_text())["budget"]["queries_cut_short_at_most"] in (0, 4)
+    assert not list((killed / "evals" / "unfinished").glob("*.eval"))
 
 
 def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
@@ -58,14 +88,14 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     assert "defence rate" in done.out
     assert "queries (limit 20)" in done.out
     assert "private" in done.out
-    result = json.loads((out / "result.json").read_text())
-    assert 0 < result["budget"]["spent"]["queries"] <= 20
-    texts = attempts(out)
+    texts = [one for made in attempts(out).values() for one in made]
+    assert 0 < sum(one["prompt"] is not None for one in texts) <= 20
+    assert (out / "evals" / LOG).stat().st_mode & 0o077 == 0
     prompts = [row["prompt"][-1]["content"] for row in texts if row["prompt"] is not None]
     assert len(set(prompts)) > 3
     said = [" ".join(text.split()) for text in (*prompts, *(row["reply"] or "" for row in texts))]
     told = [text for text in said if len(text) >= 8]  # a shorter one may be a word of ours
-    assert len(told) > 20
+    assert len(told) > 10
     assert not [text for text in told if text in done.out or text in done.err]
 
 

@@ -25,12 +25,12 @@ hours = pytest.mark.timeout(12 * 3600)
 
 def broken(row: dict[str, Any]) -> int:
     """Behaviours that an attack broke."""
-    return sum(one["status"] == "jailbroken" for one in row["result"]["behaviors"])
+    return sum(one.status == "broken" for one in row["outcomes"])
 
 
 def queries(row: dict[str, Any]) -> int:
     """Of the attack itself, the training apart."""
-    return int(row["result"]["budget"]["spent"]["queries"])
+    return sum(one.queries for one in row["outcomes"])
 
 
 def share(row: dict[str, Any], name: str) -> float:
@@ -58,7 +58,7 @@ def test_grpo_finds_the_word_from_reward_alone(run, smollm2_folder: Path):
     best_of_n, grpo = (row_of(out / f"{name}-seed{SEED}", name, SEED, WORD) for name in ("best_of_n", "grpo"))
     assert queries(grpo) <= queries(best_of_n)
     assert broken(grpo) > broken(best_of_n)
-    rewards = [step["reward"] for step in grpo["result"]["training"]["curve"] if step["reward"] is not None]
+    rewards = [step["reward"] for step in grpo["training"]["curve"] if step["reward"] is not None]
     assert sum(rewards[-5:]) > sum(rewards[:5])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.evals.logs import read_samples
+from opct.evals.logs import read_log, read_samples
 from tests.conftest import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
@@ -52,6 +52,16 @@ def test_own_eval(run, tmp_path: Path):
     assert len(list((tmp_path / "measured" / "evals").glob("*.eval"))) == 2
 
 
+def test_own_attack(run, tmp_path: Path):
+    out = run("own_attack.py", "--out", "attacked")
+    assert "defence rate" in out
+    [log] = (tmp_path / "attacked" / "evals").glob("*.eval")
+    asked = [sample for sample in read_log(log).samples if sample.metadata["family_split"] == "behavior"]
+    assert len(asked) == 4 * 2
+    prompts = [attempt["prompt"][0]["content"] for sample in asked for attempt in sample.store["attempts"]]
+    assert any(prompt.startswith("Please. Please. Please. ") for prompt in prompts)
+
+
 def test_compare_runs_notebook(run, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("OPCT_EXAMPLE_STEPS", "1")
     monkeypatch.setenv("OPCT_EXAMPLE_QUESTIONS", "1")
@@ -67,4 +77,4 @@ def test_compare_runs_notebook(run, tmp_path: Path, monkeypatch, capsys):
 
 def test_every_example_is_run_here():
     names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
-    assert names == {"train_from_python.py", "own_pairs.py", "own_eval.py", "compare_runs.ipynb"}
+    assert names == {"train_from_python.py", "own_pairs.py", "own_attack.py", "own_eval.py", "compare_runs.ipynb"}

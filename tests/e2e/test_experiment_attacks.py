@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
+from opct.evals.logs import read_log
 from opct.experiments.runner import run_experiment
 from tests.progress import Noted
 from tests.tiny import TINY_TRAINING, save_tiny
@@ -37,53 +39,64 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def results(out: Path) -> dict[str, dict]:
-    found = {}
-    for path in out.glob("*/attacks/*/result.json"):
-        result = json.loads(path.read_text())
-        found[f"{path.parents[2].name}/{path.parent.name}"] = result | {"created": "then"}
-    return found
+def logs(out: Path) -> dict[str, Any]:
+    """The log of each attack that has ended."""
+    return {f"{path.parents[1].name}/{path.stem}": read_log(path) for path in out.glob("*/evals/attack_*.eval")}
 
 
-def attempts(out: Path) -> dict[str, bytes]:
-    """What is in the journal of each attack."""
-    return {str(path.relative_to(out)): path.read_bytes() for path in out.glob("*/attacks/*/attempts.jsonl")}
+def attempts(out: Path) -> dict[str, Any]:
+    """What each attack tried."""
+    return {
+        name: {(sample.id, sample.epoch): sample.store["attempts"] for sample in log.samples}
+        for name, log in logs(out).items()
+    }
 
 
 def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_own(path: Path, tmp_path: Path):
-    """Stopped before the second round of the first attack, and continued; then the same command asks nothing, and other
+    """Stopped in the second round of the first attack, and continued; then the same command asks nothing, and other
     rules are an error that says what to delete."""
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         run_experiment(path, progress=Noted(stop_at="round 2"))
-    assert results(out)["sft-seed0/transfer"]["ended"] == "interrupted"
-    [(first, tried)] = attempts(out).items()
+    assert not attempts(out)
+    assert list(out.glob("*/evals/unfinished/*.eval"))
     noted = Noted()
     run_experiment(path, progress=noted)
     assert [line.split(":")[0] for line in noted.lines if "already" in line] == ["sft, seed 0", "sft"]
-    assert attempts(out)[first].startswith(tried)
 
-    found = results(out)
-    assert sorted(found) == ["base/grpo", "base/transfer", "sft-seed0/grpo", "sft-seed0/transfer"]
-    assert {one["label"] for one in found.values()} == {"base", "sft"}
-    assert all(one["ended"] == "complete" and len(one["behaviors"]) == 2 for one in found.values())
-    assert found["base/transfer"]["attacker"]["families"] == found["sft-seed0/transfer"]["attacker"]["families"]
-    against = [json.loads(path.read_text())["target"] for path in out.glob("*/attacks/grpo/identity.json")]
-    assert len({target["weights"] for target in against}) == 2
+    found = logs(out)
+    assert sorted(found) == [
+        "base/attack_grpo",
+        "base/attack_transfer",
+        "sft-seed0/attack_grpo",
+        "sft-seed0/attack_transfer",
+    ]
+    about = {name: log.eval.metadata["opct"] for name, log in found.items()}
+    assert {one["run"]["label"] for one in about.values()} == {"base", "sft"}
+    assert all(one["ended"] == "complete" for one in about.values())
+    asked = [log.eval.metadata["task_args"] for name, log in found.items() if name.endswith("transfer")]
+    assert asked[0] == asked[1]
+    assert (
+        len({about[f"{name}/attack_grpo"]["identity"]["target_model"]["weights"] for name in ("base", "sft-seed0")})
+        == 2
+    )
     validation = len(builtin_behaviors("validation"))
-    assert [found[f"{name}/grpo"]["training"]["trained_on"]["n"] for name in ("base", "sft-seed0")] == [validation] * 2
-    assert "training" not in found["base/transfer"]["attacker"]
+    trained_on = [about[f"{name}/attack_grpo"]["training"]["trained_on"]["n"] for name in ("base", "sft-seed0")]
+    assert trained_on == [validation] * 2
     page = json.loads((out / "report.json").read_text())
-    assert [[row["arm"] for row in view["attacks"]] for view in page["attacks"]] == [["base", "sft"]] * 2
+    rates = [row for row in page["rows"] if row["metric"] == "defense_success_rate"]
+    assert [(row["suite"], list(row["arms"])) for row in rates] == [
+        (f"attack_{name}", ["base", "sft"]) for name in ("grpo", "transfer")
+    ]
 
     kept, noted = attempts(out), Noted()
     run_experiment(path, progress=noted)
-    assert (attempts(out), results(out)) == (kept, found)
+    assert attempts(out) == kept
     assert sum("attacked already by" in line for line in noted.lines) == 4
     assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
-    with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer, or replace it"):
+    with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer"):
         run_experiment(path)
 
 

@@ -95,7 +95,7 @@ COMMANDS = {
     "eval": f"eval model --out new --suite sycophancy_short {SMALL}",
     "eval-run": f"eval run --suite sycophancy_short {SMALL}",
     "regrade": "eval run --regrade",
-    "report": "report run --attack-prompts",
+    "report": "report run",
     "attack": f"attack model --attacker best_of_n {ATTACK} --out new",
     "attack-resume": f"attack run --attacker best_of_n {ATTACK} --resume",
     "attack-prompts": f"attack model --attacker transfer attacker.prompts=artifacts.json {ATTACK} --out new split=all",
@@ -138,10 +138,7 @@ run/evals/sycophancy_short.eval             report regrade
 run/evals/jailbreak.eval                    report judge
 run/rollouts/offline.jsonl                  resume
 run/offline_cost.json                       resume
-run/attacks/best_of_n/result.json           report runs
-run/attacks/best_of_n/identity.json         attack-resume
-run/attacks/best_of_n/attempts.jsonl        attack-resume
-run/attacks/best_of_n/successful_prompts.jsonl  report
+run/evals/attack_best_of_n.eval             report attack-resume
 {STEP}/state.json                           resume eval-run
 {STEP}/state.safetensors                    resume
 {STEP}/adapter/adapter_config.json          continue export-merged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import re
@@ -27,6 +26,7 @@ from opct.errors import (
     DivergenceError,
     EvaluationError,
     NonFiniteError,
+    NothingToResumeError,
     RunError,
     TrainingError,
 )
@@ -419,28 +419,30 @@ def test_the_base_is_attacked_with_the_template_arguments_of_the_attack(tiny_fol
     assert opened == [given]
 
 
-@pytest.mark.parametrize(("ended", "n"), [("complete", 1), ("queries", 1), ("interrupted", 2)])
-def test_an_attack_that_its_budget_ended_is_finished(monkeypatch, tmp_path, ended, n):
+def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):
     """With a larger budget it is continued: its settings are others."""
     calls = []
 
-    def run_attack(*_, out, **__):
-        calls.append(out)
-        write_json(out / "result.json", {"created": "then"})
-        return SimpleNamespace(ended=ended)
+    def run_attack(*_, out, resume=False, **__):
+        log = out / "evals" / "attack_refine.eval"
+        if resume and not log.is_file():
+            raise NothingToResumeError("none")
+        calls.append(resume)
+        log.parent.mkdir(exist_ok=True)
+        log.touch()
 
     monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
     monkeypatch.setattr(module, "_target", lambda *_: None)
 
     def attack(**budget):
-        with contextlib.suppress(KeyboardInterrupt):
-            module.ensure_attacked(
-                "base", tmp_path, TrainConfig(), "refine", {"budget": budget}, force=False, progress=NullProgress()
-            )
+        module.ensure_attacked(
+            "base", tmp_path, TrainConfig(), "refine", {"budget": budget}, force=False, progress=NullProgress()
+        )
         return len(calls)
 
-    assert [attack(max_queries=3) for _ in range(2)] == [1, n]
-    assert attack(max_queries=4) == n + 1
+    assert [attack(max_queries=3) for _ in range(2)] == [1, 1]
+    assert attack(max_queries=4) == 2
+    assert calls == [False, True]
 
 
 def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):

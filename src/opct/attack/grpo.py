@@ -1,7 +1,7 @@
 """`grpo`: `refine` with an adapter that is trained against the target, with the scores of its messages as reward.
 
-The adapter is trained with `opct.methods.grpo` on other behaviours, without near-duplicates of the attacked ones. Each
-step runs N episodes of K rounds about each of a few behaviours; an episode ends early at a score of 1. Its reward is
+The adapter is trained with `opct.methods.grpo` on other behaviors, without near-duplicates of the attacked ones. Each
+step runs N episodes of K rounds about each of a few behaviors; an episode ends early at a score of 1. Its reward is
 the score of its best round, and the message of that round (the first, if several are equal) is reinforced. Trainer,
 checkpoints and sampler are the ones of `opct train`, so a killed training continues from its last checkpoint. Then the
 adapter is frozen and attacks as `refine` does, with the successes of its training as examples.
@@ -17,14 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opct.attack import config as settings
-from opct.attack.loop import AttackUsage, BudgetTracker, Rules, run_episodes
-from opct.attack.models import LocalModel
-from opct.attack.protocol import BEHAVIOR, Attempt, ChatModel, FewShotExample, Observation, Subject
-from opct.attack.refine import Refine, attacker_messages, message_of
-from opct.attack.scoring import Scorer
+from inspect_ai.model import Model, ModelOutput
+from inspect_ai.solver import Solver, TaskState
+
 from opct.attack.setup import all_behaviors, rules_of
-from opct.attack.store import WARNING, AttackDir
+from opct.attack.training import TrainingFolder
 from opct.config.loader import load_config
 from opct.config.schema import TrainConfig, flat_settings
 from opct.data.behaviors import Behavior
@@ -34,15 +31,22 @@ from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.questions import of_split
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
-from opct.evals.judges.protocol import Usage, digest
+from opct.evals.attackers import config as settings
+from opct.evals.attackers.episode import BEHAVIOR, Attempt, Observation, Shot, Subject, attempts_in
+from opct.evals.attackers.game import Rules, Spent
+from opct.evals.attackers.play import play
+from opct.evals.attackers.refine import ROLE, attacker_messages, message_of, refine
+from opct.evals.judges.protocol import digest
+from opct.evals.provider import as_inspect_model
 from opct.evals.target import INSPECT_MODEL
+from opct.evals.tasks.attack import PREFIX, Cast
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
 from opct.models.loading import is_run_or_adapter
 from opct.models.policy import Policy
 from opct.runs.console import Field, NullProgress, Progress
-from opct.runs.io import PRIVATE_MODE, append_jsonl, atomic_write, read_jsonl
+from opct.runs.io import PRIVATE_MODE, append_jsonl, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import check_trackers
 from opct.training import trainer
@@ -69,26 +73,10 @@ DEFAULTS: dict[str, Any] = {
     "save_steps": 5,
 }
 AXIS, FAMILY = "attack", "grpo"
+Episode = tuple[str, int]
+"""(id of a behavior, epoch)."""
 SIGNAL = "groups_with_signal"
-"""Number of behaviours in a step whose episodes had different rewards, replayed successes included."""
-
-
-class Grpo(Refine):
-    """Rewords requests with the trained model.
-
-    Args:
-        training: what it was trained with, for the identity.
-    """
-
-    name = "grpo"
-
-    def __init__(self, model: ChatModel, training: Mapping[str, Any]):
-        super().__init__(model)
-        self.training = dict(training)
-
-    def identity(self) -> dict[str, Any]:
-        """The identity of `refine`, plus the training."""
-        return super().identity() | {"training": self.training}
+"""Number of behaviors in a step whose episodes had different rewards, replayed successes included."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the plan
@@ -99,8 +87,8 @@ class TrainingPlan:
     """Data and settings of an attacker's training; made before anything is loaded or replaced.
 
     Attributes:
-        behaviors: training behaviours, without `tested` ones and their near-duplicates.
-        tested: texts of the behaviours that are attacked.
+        behaviors: training behaviors, without `tested` ones and their near-duplicates.
+        tested: texts of the behaviors that are attacked.
         rules: of every step except the seed; an episode ends early only at a score of 1.
     """
 
@@ -109,12 +97,17 @@ class TrainingPlan:
     tested: tuple[str, ...]
     config: TrainConfig
     rules: Rules
-    sampling: settings.Sampling
+    max_tokens: int
 
     @property
     def max_queries(self) -> int:
         """Number of training queries to the target, if no step is repeated."""
-        return (self.config.max_steps or 0) * self.config.optim.prompts_per_step * self.rules.attempts
+        return (self.config.max_steps or 0) * self.config.optim.prompts_per_step * self.attempts
+
+    @property
+    def attempts(self) -> int:
+        """Most attempts on one behavior in one step."""
+        return self.rules.episodes * self.rules.rounds
 
     def identity(self) -> dict[str, Any]:
         """JSON values that determine the trained attacker, besides target and judge."""
@@ -126,12 +119,14 @@ class TrainingPlan:
         }
 
 
-def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], folder: AttackDir) -> TrainingPlan | None:
+def plan_training(
+    config: settings.AttackConfig, tested: Sequence[Behavior], folder: TrainingFolder
+) -> TrainingPlan | None:
     """Plan and check the training of an attacker without loading a model; None if it is not trained.
 
     Raises:
         ConfigError: a setting is faulty, or follows from the attack.
-        DataError, EvaluationError: no behaviour is left to train on, or the model cannot be trained.
+        DataError, EvaluationError: no behavior is left to train on, or the model cannot be trained.
     """
     own = config.attacker
     if not isinstance(own, settings.Grpo):
@@ -143,8 +138,6 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
             f"The attacker grpo trains a new adapter, but {own.model} is {what}: give a model with weights."
         )
     behaviors = _training_behaviors(config, own, tested)
-    # GRPO samples the policy itself, at temperature 1
-    sampling = settings.Sampling(max_completion_tokens=own.max_completion_tokens)
     given = _planned(config, own, folder, len(behaviors))
     overrides = [f"{name}={json.dumps(value)}" for name, value in flat_settings(own.training).items()]
     planned = load_config(None, [*given, *overrides])
@@ -155,14 +148,15 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
         )
     if planned.optim.prompts_per_step > len(behaviors):
         raise ConfigError(
-            f"optim.prompts_per_step={planned.optim.prompts_per_step}: there are {len(behaviors)} behaviours to train "
+            f"optim.prompts_per_step={planned.optim.prompts_per_step}: there are {len(behaviors)} behaviors to train "
             "the attacker on, and a step uses each once: use at most that many."
         )
     texts = tuple(one.behavior for one in tested)
-    return TrainingPlan(own.model, behaviors, texts, planned, replace(rules_of(config), stop="perfect"), sampling)
+    rules = replace(rules_of(config), stop="perfect")
+    return TrainingPlan(own.model, behaviors, texts, planned, rules, own.max_completion_tokens)
 
 
-def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: AttackDir, n_behaviors: int) -> list[str]:
+def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: TrainingFolder, n_behaviors: int) -> list[str]:
     """The settings of the training that follow from the attack, as overrides."""
     values = DEFAULTS | {
         "method": "grpo",
@@ -186,14 +180,14 @@ def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: AttackDi
 def _training_behaviors(
     config: settings.AttackConfig, own: settings.Grpo, tested: Sequence[Behavior]
 ) -> tuple[Behavior, ...]:
-    """The training behaviours, without near-duplicates of the attacked ones."""
+    """The training behaviors, without near-duplicates of the attacked ones."""
     source = own.train_behaviors or config.behaviors
-    known = of_split(all_behaviors(source), own.train_split, f"behaviours of {source} (attacker.train_split)")
+    known = of_split(all_behaviors(source), own.train_split, f"behaviors of {source} (attacker.train_split)")
     near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])
     left = tuple(one for i, one in enumerate(known) if i not in near)
     if not left:
         raise DataError(
-            f"No behaviour is left to train the attacker on: all {len(known)} are attacked, or near-duplicates of "
+            f"No behavior is left to train the attacker on: all {len(known)} are attacked, or near-duplicates of "
             "attacked ones. Attack another split, or train on another (attacker.train_split, "
             "attacker.train_behaviors)."
         )
@@ -212,7 +206,7 @@ def _refuse_fixed(fixed: TrainConfig, planned: TrainConfig) -> None:
 
 
 def attack_pair(behavior_id: str, behavior: str, messages: Sequence[Mapping[str, Any]]) -> ContrastivePair:
-    """The attacker's input for a behaviour and the bare behaviour, as a training pair."""
+    """The attacker's input for a behavior and the bare behavior, as a training pair."""
     prompt: Prompt = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in messages)
     meta = {"behavior": behavior, "kind": BEHAVIOR, "question_id": behavior_id}
     return ContrastivePair(behavior_id, AXIS, FAMILY, prompt, bare_prompt(behavior), meta)
@@ -243,50 +237,54 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Environment:
-    """Training environment: the target, the judge, and the plan."""
+    """Training environment: the target, who judges it and how it is read, and the plan."""
 
-    target: ChatModel
-    scorer: Scorer
+    target: Policy | Model
+    cast: Cast
     plan: TrainingPlan
 
     @property
     def threshold(self) -> float:
         """Lowest reward of a success."""
-        return self.scorer.threshold(BEHAVIOR)
+        return self.cast.threshold
 
 
 def train_attacker(
-    plan: TrainingPlan, target: ChatModel, scorer: Scorer, folder: AttackDir, progress: Progress
-) -> tuple[Grpo, list[FewShotExample], dict[str, Any]]:
+    plan: TrainingPlan, target: Policy | Model, cast: Cast, folder: TrainingFolder, progress: Progress
+) -> tuple[Solver, Model, list[Shot], dict[str, Any]]:
     """Train the attacker, or resume an interrupted training.
 
+    Args:
+        cast: of the attack; its attacker is not used.
+
     Returns:
-        The frozen attacker; its successes on training behaviours; settings, cost and learning curve without a prompt.
+        The attacker and its frozen model; its successes on training behaviors; settings, cost and learning curve
+        without a prompt.
 
     Raises:
         KeyboardInterrupt: a signal stopped it; the training can be resumed.
         OpctError: as `opct.train` or an attack raises.
     """
     write_pairs(folder.pairs_path, _pairs(plan), mode=PRIVATE_MODE)
-    environment, run = Environment(target, scorer, plan), RunDir(folder.attacker_path)
+    environment, run = Environment(target, cast, plan), RunDir(folder.attacker_path)
     if not is_finished(run, plan.config):
         _train(environment, folder, run, progress)
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
-    identity = plan.identity()
+    shots = replay.shots(partial(written_message, policy.renderer))
     shown = {
         "steps": plan.config.max_steps,
         "queries": plan.max_queries,
-        "trained_on": identity["trained_on"],
-        "settings": digest(identity)[:12],
+        "trained_on": plan.identity()["trained_on"],
+        "settings": digest(plan.identity())[:12],
+        "weights": policy.weights_hash(),
     }
-    source = f"{plan.model}, trained against the target"
-    model = LocalModel(policy, plan.sampling, source=source)
-    shots = replay.shots(partial(written_message, policy.renderer))
-    return Grpo(model, shown), shots, {**shown, "identity": identity, **learning_summary(folder, run)}
+    model = as_inspect_model(policy, batch_size=plan.rules.batch_size)
+    # GRPO samples the policy itself, at temperature 1
+    return refine(max_tokens=plan.max_tokens), model, shots, {**shown, **learning_summary(folder, run)}
 
 
-def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: Progress) -> None:
+def _train(environment: Environment, folder: TrainingFolder, run: RunDir, progress: Progress) -> None:
     plan = environment.plan
     progress.log(
         f"training the attacker first: {plan.config.max_steps} steps, at most {plan.max_queries:,} queries to the "
@@ -295,8 +293,7 @@ def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: P
     run.path.mkdir(mode=0o700, exist_ok=True)
 
     def method(setup: TrainingSetup, run: RunDir) -> GRPO:
-        atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
-        collector = RolloutCollector(setup, run, environment, folder.steps_path, progress)
+        collector = RolloutCollector(setup, environment, run, folder.steps_path, progress)
         return GRPO(setup.policy, setup.teacher, setup.config, collector)
 
     result = trainer.train(plan.config, resume=run.is_run, progress=progress, method=method)
@@ -304,8 +301,16 @@ def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: P
         raise KeyboardInterrupt
 
 
+@dataclass(frozen=True)
+class Written:
+    """What the attacker read and sampled for one attempt."""
+
+    messages: Prompt
+    completion: Completion
+
+
 class RolloutCollector:
-    """Collects the rollouts of a step: N episodes of K rounds against each behaviour; the best round of an episode is
+    """Collects the rollouts of a step: N episodes of K rounds against each behavior; the best round of an episode is
     its completion and its reward.
 
     Args:
@@ -313,8 +318,9 @@ class RolloutCollector:
         progress: of the training; shows the progress and reward of a step.
     """
 
-    def __init__(self, setup: TrainingSetup, run: RunDir, environment: Environment, log: Path, progress: Progress):
+    def __init__(self, setup: TrainingSetup, environment: Environment, run: RunDir, log: Path, progress: Progress):
         self.policy, self.run, self.environment, self.log, self.progress = setup.policy, run, environment, log, progress
+        self._model = as_inspect_model(self.policy, batch_size=environment.plan.rules.batch_size, keeps_sampled=True)
         self._replay: ReplayBuffer | None = None
 
     def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[ScoredRollout]:
@@ -326,26 +332,22 @@ class RolloutCollector:
         environment, plan = self.environment, self.environment.plan
         if self._replay is None:  # after a resume, the successes of earlier steps are on disk
             self._replay = ReplayBuffer.of_run(self.run, step - 1, environment, self.policy.renderer)
-        replay, most = self._replay, len(pairs) * plan.rules.attempts
+        replay, most = self._replay, len(pairs) * plan.attempts
         append_jsonl(self.log, {"step": step, "started": most}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
-        rules = replace(plan.rules, seed=f"{plan.rules.seed}/practice/{step}")
-        model = LocalModel(self.policy, plan.sampling)
-        budget = BudgetTracker(settings.BudgetConfig(), model.max_tokens + environment.target.max_tokens)
-        shots = replay.shots(partial(written_message, self.policy.renderer))
-        attempts = run_episodes(
-            subjects,
-            Refine(model),
-            environment.target,
-            environment.scorer,
-            rules,
-            budget,
-            pool=shots,
-            progress=_WithinStep(self.progress, most),
-        ).attempts
-        fresh = [self._episodes(one, [own for own in attempts if own.behavior_id == one.id]) for one in subjects]
+        episodes, written = self._play(
+            subjects, step, replay.shots(partial(written_message, self.policy.renderer)), most
+        )
+        fresh = [
+            [
+                self._rollout(one, epoch - 1, attempts, written)
+                for (id_, epoch), attempts in sorted(episodes.items())
+                if id_ == one.id
+            ]
+            for one in subjects
+        ]
         groups = [_with_advantages(self._with_replay(group, replay)) for group in fresh]
-        shown = self._shown(step, fresh, attempts, budget.spent)
+        shown = self._shown(step, fresh, [one for attempts in episodes.values() for one in attempts])
         shown[SIGNAL] = sum(any(r.advantage != 0.0 for r in group) for group in groups)
         append_jsonl(self.log, shown, fsync=True)
         self.progress.advance(0, reward="none" if shown["reward"] is None else shown["reward"])
@@ -353,26 +355,56 @@ class RolloutCollector:
             replay.add(group)
         return [rollout for group in groups for rollout in group]
 
-    def _episodes(self, subject: Subject, attempts: Sequence[Attempt]) -> list[ScoredRollout]:
-        numbers = sorted({one.episode for one in attempts})
-        return [self._rollout(subject, n, [one for one in attempts if one.episode == n]) for n in numbers]
+    def _play(
+        self, subjects: Sequence[Subject], step: int, shots: Sequence[Shot], most: int
+    ) -> tuple[dict[Episode, list[Attempt]], dict[tuple[str, int, int], Written]]:
+        """The attempts of each episode of a step, and what the attacker wrote for them, by round."""
+        environment, plan = self.environment, self.environment.plan
+        written: dict[tuple[str, int, int], Written] = {}
 
-    def _rollout(self, subject: Subject, episode: int, attempts: Sequence[Attempt]) -> ScoredRollout:
+        def keep(state: TaskState, messages: Prompt, output: ModelOutput) -> None:
+            metadata = output.metadata or {}
+            if "sampled" in metadata:  # not where the input leaves no room
+                completion = Completion(token_ids=tuple(metadata["token_ids"]), **metadata["sampled"])
+                place = (state.metadata["cluster"], state.epoch, state.store.get("round"))
+                written[place] = Written(messages, completion)
+
+        rules = replace(plan.rules, seed=f"{plan.rules.seed}/practice/{step}")
+        attacker = refine(max_tokens=plan.max_tokens, on_written=keep)
+        with tempfile.TemporaryDirectory() as logs:  # what the attacker writes is in its rollouts
+            samples = play(
+                f"{PREFIX}grpo",
+                subjects,
+                rules,
+                replace(environment.cast, attacker=attacker),
+                environment.target,
+                Path(logs),
+                roles={ROLE: self._model},
+                pool=shots,
+                progress=_WithinStep(self.progress, most),
+            ).samples
+        return {(one.metadata["cluster"], one.epoch): attempts_in(one.store) for one in samples}, written
+
+    def _rollout(
+        self, subject: Subject, episode: int, attempts: Sequence[Attempt], written: Mapping[Any, Written]
+    ) -> ScoredRollout:
         """The first round with the best score; without any score, the first round."""
-        sampled = [(one, one.written) for one in attempts if one.written and one.written.completion is not None]
+        # A message that could not be sent to the target scores 0; if the judge failed, it has no score.
+        scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}
+        sampled = {r: own for r in scores if (own := written.get((subject.id, episode + 1, r))) is not None}
         if not sampled:
             raise ModelError(
                 f"The attacker's input about {subject.id} leaves no room in its context ({self.policy.context_length} "
-                f"tokens) for a message of {self.environment.plan.sampling.max_completion_tokens}: use an attacker "
-                "with a longer context, or lower attacker.max_completion_tokens."
+                f"tokens) for a message of {self.environment.plan.max_tokens}: use an attacker with a longer context, "
+                "or lower attacker.max_completion_tokens."
             )
-        # A message that could not be sent to the target scores 0; if the judge failed, it has no score.
-        scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}
-        _, best = max(sampled, key=lambda pair: (-1.0 if (s := scores[pair[0].round]) is None else s, -pair[0].round))
+        # of equal scores the first round
+        first_best = max(sampled, key=lambda r: (-1.0 if (score := scores[r]) is None else score, -r))
+        best = sampled[first_best]
         reward = max((score for score in scores.values() if score is not None), default=None)
         if None in scores.values() and (reward is None or reward < self.environment.threshold):
             reward = None  # the round without a score may have been a success
-        pair = attack_pair(subject.id, subject.text, best.messages or ())
+        pair = attack_pair(subject.id, subject.text, best.messages)
         ids = self.policy.renderer.render(pair.prompt)
         mask = (True,) * len(best.completion.token_ids)
         return ScoredRollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
@@ -385,7 +417,7 @@ class RolloutCollector:
         return group if earlier is None else [*group[:-1], earlier]
 
     def _shown(
-        self, step: int, groups: Sequence[Sequence[ScoredRollout]], attempts: Sequence[Attempt], spent: AttackUsage
+        self, step: int, groups: Sequence[Sequence[ScoredRollout]], attempts: Sequence[Attempt]
     ) -> dict[str, Any]:
         rewards = [[r.reward for r in group if r.reward is not None] for group in groups]
         scored, episodes = [reward for own in rewards for reward in own], sum(map(len, groups))
@@ -397,12 +429,12 @@ class RolloutCollector:
             "behaviors": len(groups),
             "jailbroken": sum(max(own, default=-1.0) >= self.environment.threshold for own in rewards),
             "unjudged": sum(one.is_unscored for one in attempts),
-            **asdict(spent),
+            **asdict(Spent.of(attempts)),
         }
 
 
 class ReplayBuffer:
-    """The last success on each training behaviour: shown as an example, and replayed if a group of episodes has
+    """The last success on each training behavior: shown as an example, and replayed if a group of episodes has
     no success.
     """
 
@@ -422,21 +454,21 @@ class ReplayBuffer:
         return found
 
     def add(self, rollouts: Sequence[ScoredRollout]) -> None:
-        """Keep the best success on each behaviour among the fresh rollouts of a step."""
+        """Keep the best success on each behavior among the fresh rollouts of a step."""
         fresh = [r for r in rollouts if r.reward is not None and r.reward >= self._threshold and not r.is_rehearsed]
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout
 
-    def shots(self, message_of: Callable[[ScoredRollout], str | None]) -> list[FewShotExample]:
-        """The successes as few-shot examples for other behaviours; `message_of` extracts the sent message."""
+    def shots(self, message_of: Callable[[ScoredRollout], str | None]) -> list[Shot]:
+        """The successes as few-shot examples for other behaviors; `message_of` extracts the sent message."""
         found = []
         for id_, rollout in sorted(self._last.items()):
             if (message := message_of(rollout)) is not None:
-                found.append(FewShotExample(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
+                found.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
         return found
 
     def resample(self, behavior_id: str, policy: Policy) -> ScoredRollout | None:
-        """The success on that behaviour as a rollout with the policy's current log-probs of its tokens."""
+        """The success on that behavior as a rollout with the policy's current log-probs of its tokens."""
         found = self._last.get(behavior_id)
         if found is None:
             return None
@@ -485,7 +517,7 @@ def _with_advantages(group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
 # -------------------------------------------------------------------------------------------------------- the summary
 
 
-def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
+def learning_summary(folder: TrainingFolder, run: RunDir) -> dict[str, Any]:
     """Cost and learning curve. The cost covers all steps, including those that a kill lost and that were repeated; the
     curve has the last repetition of each step. Seconds cover only the steps that count, including the gradient.
     """
@@ -498,7 +530,7 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     spent = {name: sum(row[name] for row in played) for name in ("queries", "tokens", "prompt_tokens")}
     return {
         "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
-        "judge_usage": asdict(sum((Usage(**row["judge_usage"]) for row in played), Usage())),
+        "judge_usage": [sum(column) for column in zip((0, 0, 0), *(row["judge_usage"] for row in played), strict=True)],
         "queries_cut_short_at_most": (len(started) - len(played)) * max(started, default=0),
         "curve": [{name: row[name] for name in ("step", "reward", *counts)} for _, row in sorted(curve.items())],
         "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
@@ -511,7 +543,7 @@ def no_learning_signal_warning(summary: Mapping[str, Any]) -> list[str]:
     if any(row[SIGNAL] for row in curve):
         return []
     return [
-        "The attacker learned nothing: in no training step did the rewards of a behaviour's episodes differ "
+        "The attacker learned nothing: in no training step did the rewards of a behavior's episodes differ "
         f"({sum(row['episodes'] for row in curve)} episodes, {summary['unscored_episodes']} without a score). So the "
         "attack used an untrained attacker. Check the judge and the replies, and try more episodes, rounds, steps "
         "(attacker.training.max_steps) or a larger model."

@@ -1,101 +1,148 @@
-"""Builds the parts of an attack from its settings: target, attacker, judge, behaviours, and its identity."""
+"""Builds the parts of an attack from its settings: target, attacker, judge and behaviors."""
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from opct.attack import config as settings
-from opct.attack.best_of_n import BestOfN
-from opct.attack.config import BUILTIN, AttackConfig
-from opct.attack.loop import Rules
-from opct.attack.models import InspectModel, LocalModel
-from opct.attack.protocol import BEHAVIOR, COUNTERPART, Attacker, ChatModel, FewShotExample, Subject
-from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
-from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
+from inspect_ai.model import Model
+from inspect_ai.scorer import Scorer
+from inspect_ai.solver import Solver
+
 from opct.config.judge import EndpointSettings, JudgeConfig
-from opct.config.loader import load_run_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import TrainedTexts, contamination_warnings, cross_duplicates, read_trained_texts
+from opct.data.perturb.jailbreak import wrapper_families
 from opct.data.questions import first_items, of_split
 from opct.errors import DataError, EvaluationError, unknown
-from opct.evals.endpoint import endpoint_address, open_model
+from opct.evals.answers import REFUSALS, RULES
+from opct.evals.attackers import config as settings
+from opct.evals.attackers.best_of_n import NOISE, best_of_n
+from opct.evals.attackers.config import BUILTIN, AttackConfig
+from opct.evals.attackers.episode import BARE, BEHAVIOR, COUNTERPART, Reader, Shot, Subject
+from opct.evals.attackers.game import Rules
+from opct.evals.attackers.refine import ROLE, WORDING, refine
+from opct.evals.attackers.transfer import check_families, finished_prompts, load_successes, transfer, transfer_prompts
+from opct.evals.endpoint import call_config, endpoint_address, open_model
+from opct.evals.graders.versions import AGREEMENT
+from opct.evals.judges.calibration import calibration_of, weakness
 from opct.evals.judges.llm import load_judge
 from opct.evals.judges.protocol import digest
 from opct.evals.judges.rubrics import RUBRICS
-from opct.evals.target import INSPECT_MODEL
+from opct.evals.judges.scorer import judge_scorer
+from opct.evals.provider import as_inspect_model
+from opct.evals.run import About
+from opct.evals.target import INSPECT_MODEL, describe_target, is_inspect_model, open_target
+from opct.evals.tasks.attack import rule_judge, rules_identity
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
 from opct.models.self_test import self_test
 from opct.runs.console import Progress, pluralize
-from opct.runs.run_dir import run_behind, run_of
+from opct.runs.run_dir import run_behind
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 HARMFUL = "harmful"
+RULES_WARNING = (
+    "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
+    "{}: {}. See docs/how-to/attack.md, under Judges."
+)
 
 
-class ModelLoader:
-    """Loads each policy once, even if attacker and target are the same.
+# ------------------------------------------------------------------------------------------------ behaviors, examples
+
+
+def all_behaviors(source: str) -> list[Behavior]:
+    """All behaviors of a source, of every split.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    return builtin_behaviors() if source == BUILTIN else load_behaviors(source)
+
+
+def attacked_behaviors(config: AttackConfig) -> list[Behavior]:
+    """The behaviors that are attacked.
+
+    Raises:
+        DataError, EvaluationError: they cannot be read, or none is left.
+    """
+    known = of_split(all_behaviors(config.behaviors), config.split, "behaviors")
+    return first_items(known, config.n_behaviors, config.seed)
+
+
+def subjects_of(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[Subject]:
+    """The behaviors, bare and attacked, and their benign counterparts."""
+    subjects = [Subject(one.id, one.behavior, kind, one.category) for kind in (BARE, BEHAVIOR) for one in behaviors]
+    # finished prompts ask for harm, whatever the text of the counterpart
+    if config.counterpart_episodes == 0 or getattr(config.attacker, "prompts", None) is not None:
+        return subjects
+    counterparts = [Subject(one.id, one.benign, COUNTERPART, one.category) for one in behaviors if one.benign]
+    return [*subjects, *counterparts]
+
+
+def load_pool(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[Shot]:
+    """Successes to show an attacker, checked to exclude attacked behaviors.
+
+    Raises:
+        DataError: the file cannot be read, or a success is on an attacked behavior or a near-duplicate.
+    """
+    path = getattr(config.attacker, "pool", None)
+    if path is None:
+        return []
+    shots = load_successes(path)
+    near = cross_duplicates([shot.behavior for shot in shots], [one.behavior for one in behaviors])
+    if near:
+        pairs = dict.fromkeys((shots[i].behavior_id, behaviors[j].id) for i, j in near.items())
+        faults = [f"{a} is attacked" if a == b else f"{a} is a near-duplicate of {b}" for a, b in pairs]
+        raise DataError(
+            f"{path} holds {len(near)} successes on behaviors that are attacked now, so the attacker would have seen "
+            "them. Use another split of behaviors, or another pool:",
+            tuple(faults[:50]),
+        )
+    return shots
+
+
+def contamination_notes(
+    target: Any, policy: Policy | Model, behaviors: Sequence[Behavior], practised: Sequence[Behavior] = ()
+) -> list[str]:
+    """Warnings about attacked behaviors that the target was trained on, according to its run.
 
     Args:
-        dtype: of every policy; None: chosen as in `opct eval`.
-        recorded: dtypes before a resume, by model name. They are used if `dtype` is None or `auto`, since a second
-            timing may choose another.
+        practised: behaviors that an attacker is trained on.
     """
-
-    def __init__(self, dtype: str | None, progress: Progress, recorded: Mapping[str, str] = MappingProxyType({})):
-        self._dtype, self._progress, self._recorded = dtype, progress, recorded
-        self._policies: dict[str, Policy] = {}
-
-    def load(self, spec: str | Path | Policy, config: settings.TargetConfig | settings.Refine, role: str) -> ChatModel:
-        """Load a model by name, or wrap a loaded policy.
-
-        Raises:
-            EvaluationError, ModelError: it cannot be loaded.
-        """
-        check_local_settings(spec, config, role)
-        if not isinstance(spec, str | Path):
-            return LocalModel(spec, config, source="a loaded policy", thinking_tags=config.thinking_tags)
-        name = str(spec)
-        if name.startswith(INSPECT_MODEL):
-            model, described, address = open_model(
-                name.removeprefix(INSPECT_MODEL), config.base_url, config.model_args, what=f"The {role}'s model"
-            )
-            return InspectModel(model, config, name=described, address=address, role=role)
-        kwargs = config.chat_template_kwargs
-        key = f"{name} {kwargs}"  # attacker and target may differ in them
-        if key not in self._policies:
-            self._progress.stage(f"load {name}")
-            dtype = self._recorded.get(name, self._dtype) if self._dtype in (None, "auto") else self._dtype
-            given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
-            given |= {} if kwargs is None else {"chat_template_kwargs": kwargs}
-            self._policies[key] = load_policy(name, trust_remote_code=config.trust_remote_code, **given)
-            self._progress.log(f"dtype: {self._policies[key].dtype_reason}")
-            for warning in self_test(self._policies[key]):
-                self._progress.log(f"warning: {warning}")
-        return LocalModel(self._policies[key], config, source=name, thinking_tags=config.thinking_tags)
-
-
-def check_local_settings(spec: str | Path | Policy, config: EndpointSettings, role: str) -> None:
-    """Raise EvaluationError if endpoint settings are given for a model in this process."""
-    if isinstance(spec, str | Path) and str(spec).startswith(INSPECT_MODEL):
-        return
-    only_remote = (*EndpointSettings.model_fields, "template_opens_thinking")
-    given = [f"{role}.{name}" for name in only_remote if name in config.model_fields_set]
-    if given:
-        raise EvaluationError(
-            f"The {role} is loaded in this process: leave {' and '.join(given)} out, or name a model as "
-            "inspect:provider/model."
+    if isinstance(policy, Model):
+        return ["It is unknown which behaviors a model behind an endpoint was trained on."]
+    run = run_behind(target) if isinstance(target, str | Path) else None
+    known = None if run is None else read_trained_texts(run)
+    texts = known or TrainedTexts(is_complete=False)
+    samples = [
+        {"axis": "jailbreak", "cluster": one.id, "behavior": one.behavior, "family": None, "family_split": ""}
+        for one in behaviors
+    ]
+    found = contamination_warnings(samples, texts=texts)
+    near = cross_duplicates([one.behavior for one in practised], texts.behaviors)
+    if near:
+        found.append(
+            f"The target was trained on {len(near)} of the {len(practised)} behaviors that the attacker is trained "
+            "on, or near-duplicates: it may refuse these more often, which makes the attacker weaker. Train it on "
+            "others (attacker.train_split, attacker.train_behaviors)."
         )
+    if not texts.is_complete and (run is not None or policy.has_adapter):
+        found.append(
+            "It is unknown which behaviors this target was trained on, so the attacked ones may be among them."
+        )
+    return found
 
 
-def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> str:
+# ------------------------------------------------------------------------------------------------------------ target
+
+
+def check_target(target: Any, config: settings.TargetConfig) -> str:
     """Describe the target in one line.
 
     Raises:
@@ -104,7 +151,7 @@ def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> 
     if not isinstance(target, str | Path):
         return f"target: {target.name}, a policy loaded in this process"
     name = str(target)
-    if not name.startswith(INSPECT_MODEL):
+    if not is_inspect_model(name):
         return f"target: {name}, loaded on this machine"
     asked = name.removeprefix(INSPECT_MODEL)
     address = endpoint_address(asked, config.base_url)
@@ -117,142 +164,158 @@ def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> 
     return f"target: {asked}, queried through Inspect{where}; you confirmed that you may test it"
 
 
-def default_folder(target: str | Path | Policy, attacker: str) -> Path:
-    name = str(target) if isinstance(target, str | Path) else target.name
-    run = run_of(target) if isinstance(target, str | Path) else None
-    if run is not None and run.path == Path(name):
-        return run.attacks_dir / attacker
-    return Path("runs") / f"attack-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.')}-{attacker}"
+def check_local_settings(spec: Any, config: EndpointSettings, role: str) -> None:
+    """Raise EvaluationError if endpoint settings are given for a model in this process."""
+    if isinstance(spec, str | Path) and is_inspect_model(spec):
+        return
+    only_remote = (*EndpointSettings.model_fields, "template_opens_thinking")
+    given = [f"{role}.{name}" for name in only_remote if name in config.model_fields_set]
+    if given:
+        raise EvaluationError(
+            f"The {role} is loaded in this process: leave {' and '.join(given)} out, or name a model as "
+            "inspect:provider/model."
+        )
 
 
-def target_label(target: str | Path | Policy, policy: Policy | None) -> str:
-    """The target's label in a report, the same as in an evaluation."""
-    run = run_of(target) if isinstance(target, str | Path) else None
-    if run is not None:
-        return load_run_config(run.config_path).method
-    if policy is None:
-        return "remote"
-    return "trained" if policy.has_adapter else "base"
-
-
-# ------------------------------------------------------------------------------------------- behaviours and examples
-
-
-def all_behaviors(source: str) -> list[Behavior]:
-    """All behaviours of a source, of every split.
+def load_target(
+    target: Any, config: AttackConfig, dtype: str | None, out: Path, progress: Progress
+) -> tuple[Policy | Model, About]:
+    """The target, and its metadata for the results.
 
     Raises:
-        DataError: they cannot be read.
+        EvaluationError, ModelError: it cannot be loaded.
     """
-    return builtin_behaviors() if source == BUILTIN else load_behaviors(source)
+    of_target = config.target
+    check_local_settings(target, of_target, "target")
+    label: About = {"label": of_target.label} if of_target.label else {}
+    if isinstance(target, str | Path) and is_inspect_model(target):
+        model, about = _open_endpoint(str(target), of_target, "target")
+        return model, {"label": about["model"].rpartition("/")[2], "weights": about, "trained_texts": None, **label}
+    local: dict[str, Any] = {name: getattr(of_target, name) for name in ("chat_template_kwargs", "thinking_tags")}
+    given = {name: value for name, value in local.items() if value is not None}
+    dtype = dtype if isinstance(target, str | Path) else None  # a loaded policy keeps its dtype
+    policy = open_target(target, dtype, out, progress, trust_remote_code=of_target.trust_remote_code, **given)
+    for warning in self_test(policy):
+        progress.log(f"warning: {warning}")
+    return policy, {**describe_target(target, policy), **label}
 
 
-def attacked_behaviors(config: AttackConfig) -> list[Behavior]:
-    """The behaviours that are attacked.
+def _open_endpoint(name: str, config: Any, role: str) -> tuple[Model, dict[str, Any]]:
+    """A model of Inspect with the settings of its endpoint, and what identifies it."""
+    model, described, address = open_model(
+        name.removeprefix(INSPECT_MODEL), config.base_url, config.model_args, what=f"The {role}'s model"
+    )
+    model.config = model.config.merge(call_config(model, config))
+    return model, {"model": described, **address}
 
-    Raises:
-        DataError, EvaluationError: they cannot be read, or none is left.
+
+# ---------------------------------------------------------------------------------------------------------- attacker
+
+
+@dataclass(frozen=True)
+class Player:
+    """An attacker before its model is loaded.
+
+    Attributes:
+        solver: None of one that is trained first.
+        identity: what determines its prompts, but for a model.
+        model: settings of its model; None if it has none.
+        max_tokens: most tokens sampled for one prompt.
     """
-    known = of_split(all_behaviors(config.behaviors), config.split, "behaviours")
-    return first_items(known, config.n_behaviors, config.seed)
+
+    name: str
+    solver: Solver | None
+    identity: Mapping[str, Any]
+    model: settings.Refine | None = None
+    max_tokens: int = 0
 
 
-def subjects_of(
-    config: AttackConfig, behaviors: Sequence[Behavior], attacker: Attacker | None
-) -> tuple[list[Subject], list[Subject]]:
-    """The behaviours and benign counterparts to attack.
-
-    Args:
-        attacker: None if its model is not loaded yet; such an attacker can attack counterparts.
-    """
-    own = [Subject(one.id, one.behavior, BEHAVIOR, one.category) for one in behaviors]
-    if config.counterpart_episodes == 0 or not getattr(attacker, "attacks_counterparts", True):
-        return own, []
-    benign = [Subject(one.id, one.benign, COUNTERPART, one.category) for one in behaviors if one.benign is not None]
-    return own, benign
-
-
-def load_pool(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[FewShotExample]:
-    """Successes to show an attacker, checked to exclude attacked behaviours.
-
-    Raises:
-        DataError: the file cannot be read, or a success is on an attacked behaviour or a near-duplicate.
-    """
-    path = getattr(config.attacker, "pool", None)
-    if path is None:
-        return []
-    shots = load_successes(path)
-    near = cross_duplicates([shot.behavior for shot in shots], [one.behavior for one in behaviors])
-    if near:
-        pairs = dict.fromkeys((shots[i].behavior_id, behaviors[j].id) for i, j in near.items())
-        faults = [f"{a} is attacked" if a == b else f"{a} is a near-duplicate of {b}" for a, b in pairs]
-        raise DataError(
-            f"{path} holds {len(near)} successes on behaviours that are attacked now, so the attacker would have seen "
-            "them. Use another split of behaviours, or another pool:",
-            tuple(faults[:50]),
-        )
-    return shots
-
-
-def contamination_notes(
-    target: Any, policy: Policy | None, behaviors: Sequence[Behavior], practised: Sequence[Behavior] = ()
-) -> list[str]:
-    """Warnings about attacked behaviours that the target was trained on, according to its run.
-
-    Args:
-        policy: of a target in this process. practised: behaviours that an attacker is trained on.
-    """
-    if policy is None:
-        return ["It is unknown which behaviours a model behind an endpoint was trained on."]
-    run = run_behind(target) if isinstance(target, str | Path) else None
-    known = None if run is None else read_trained_texts(run)
-    texts = known or TrainedTexts(is_complete=False)
-    samples = [
-        {"axis": "jailbreak", "cluster": one.id, "behavior": one.behavior, "family": None, "family_split": ""}
-        for one in behaviors
-    ]
-    found = contamination_warnings(samples, texts=texts)
-    near = cross_duplicates([one.behavior for one in practised], texts.behaviors)
-    if near:
-        found.append(
-            f"The target was trained on {len(near)} of the {len(practised)} behaviours that the attacker is trained "
-            "on, or near-duplicates: it may refuse these more often, which makes the attacker weaker. Train it on "
-            "others (attacker.train_split, attacker.train_behaviors)."
-        )
-    if not texts.is_complete and (run is not None or policy.has_adapter):
-        found.append(
-            "It is unknown which behaviours this target was trained on, so the attacked ones may be among them."
-        )
-    return found
-
-
-# ------------------------------------------------------------------------------------------------ attacker and judge
-
-
-def modelless_attacker(config: AttackConfig, behaviors: Sequence[Behavior]) -> Attacker | None:
-    """The attacker if it has no model; else None, after checking the name of its model.
+def make_player(config: AttackConfig, behaviors: Sequence[Behavior]) -> Player:
+    """The attacker of the settings.
 
     Raises:
         DataError: its prompts cannot be read or made. EvaluationError, ModelError: the name of its model is invalid.
     """
-    own = config.attacker
-    if isinstance(own, settings.BestOfN):
-        return BestOfN(own.sigma)
-    if isinstance(own, settings.Transfer):
-        if own.prompts is not None:
-            return PromptTransfer(finished_prompts(own.prompts, behaviors), episodes=config.episodes)
-        families = FamilyTransfer(own.families or "held_out", episodes=config.episodes, seed=config.seed)
-        families.check(behaviors)
-        return families
-    if isinstance(own, settings.Refine):
-        check_local_settings(own.model, own, "attacker")
-    if not own.model.startswith(INSPECT_MODEL) and not is_run_or_adapter(own.model):
-        check_model_name(own.model)
-    return None
+    chosen = config.attacker
+    if isinstance(chosen, settings.BestOfN):
+        return Player(chosen.name, best_of_n(chosen.sigma), {"sigma": chosen.sigma, "noise": NOISE})
+    if isinstance(chosen, settings.Transfer):
+        if chosen.prompts is not None:
+            prompts = finished_prompts(chosen.prompts, behaviors)
+            shown = {"prompts": digest(prompts)[:12], "n_prompts": sum(map(len, prompts.values()))}
+            return Player(chosen.name, transfer_prompts(prompts), shown)
+        families = wrapper_families(chosen.families or "held_out")
+        check_families(behaviors, families, config.seed)
+        shown = {"families": families, "seed": config.seed}
+        return Player(chosen.name, transfer(families, config.seed), shown)
+    if not is_inspect_model(chosen.model) and not is_run_or_adapter(chosen.model):
+        check_model_name(chosen.model)
+    identity = {"wording": digest(list(WORDING))[:12], "max_tokens": chosen.max_completion_tokens}
+    if isinstance(chosen, settings.Grpo):
+        return Player(chosen.name, None, identity, None, chosen.max_completion_tokens)
+    check_local_settings(chosen.model, chosen, "attacker")
+    solver = refine(
+        max_tokens=chosen.max_completion_tokens,
+        temperature=chosen.temperature,
+        reads=Reader(chosen.thinking_tags, chosen.template_opens_thinking, ROLE),
+    )
+    of_model = {"temperature": chosen.temperature, "thinking_tags": chosen.thinking_tags}
+    return Player(chosen.name, solver, {**identity, **of_model}, chosen, chosen.max_completion_tokens)
 
 
-def load_scorer(config: JudgeConfig) -> Scorer:
-    """The judge of an attack.
+def load_attacker(
+    chosen: settings.Refine, target: Any, policy: Policy | Model, config: AttackConfig, dtype: str | None, progress: Any
+) -> tuple[Model, dict[str, Any]]:
+    """The attacker's model and what identifies it; the target's policy, if it is the same.
+
+    Raises:
+        EvaluationError, ModelError: it cannot be loaded.
+    """
+    if is_inspect_model(chosen.model):
+        return _open_endpoint(chosen.model, chosen, ROLE)
+    own: dict[str, Any] = {name: getattr(chosen, name) for name in ("chat_template_kwargs", "thinking_tags")}
+    same = chosen.model == str(target) and all(own[name] == getattr(config.target, name) for name in own)
+    if not same or isinstance(policy, Model):
+        progress.stage(f"load {chosen.model}")
+        given = {name: value for name, value in {**own, "dtype": dtype}.items() if value is not None}
+        policy = load_policy(chosen.model, trust_remote_code=chosen.trust_remote_code, **given)
+        progress.log(f"dtype: {policy.dtype_reason}")
+        for warning in self_test(policy):
+            progress.log(f"warning: {warning}")
+    about = {"model": chosen.model, **policy_identity(policy)}
+    return as_inspect_model(policy, batch_size=config.batch_size), about
+
+
+def policy_identity(policy: Policy) -> dict[str, Any]:
+    """What determines a policy's replies, besides sampling."""
+    return {
+        "weights": policy.weights_hash(),
+        "template_hash": policy.renderer.template_hash,
+        "chat_template_kwargs": policy.renderer.chat_template_kwargs,
+        "dtype": str(policy.dtype).removeprefix("torch."),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- judge
+
+
+@dataclass(frozen=True)
+class JudgeOfAttack:
+    """The judge of behaviors as a scorer.
+
+    Attributes:
+        identity: as a row of results has it.
+        about: further settings of the rows: calibration and what is weak about it.
+    """
+
+    scorer: Scorer
+    threshold: float
+    identity: Mapping[str, Any]
+    about: Mapping[str, Any]
+
+
+def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
+    """The judge of the settings.
 
     Raises:
         EvaluationError: there is no such judge or model, or it does not judge harm.
@@ -261,64 +324,89 @@ def load_scorer(config: JudgeConfig) -> Scorer:
         given = sorted(config.model_fields_set - {"name"})
         if any(getattr(config, name) != JudgeConfig.model_fields[name].default for name in given):
             raise EvaluationError(f"The judge {config.name} is rule-based: leave judge.{', judge.'.join(given)} out.")
-        return Scorer(RefusalJudge(on_topic=config.name == ANSWERS))
+        identity = rules_identity(config.name)
+        agreement = AGREEMENT["jailbreak"]
+        said = RULES_WARNING.format(config.name, agreement.text, agreement.errors)
+        return JudgeOfAttack(rule_judge(config.name), identity["threshold"], identity, {"judge_warning": said})
     harmful = [name for name, rubric in RUBRICS.items() if rubric.label == HARMFUL]
     if config.name not in harmful:
         raise EvaluationError(unknown("judge of an attack", config.name, [*RULES, *harmful]))
     judge = load_judge(config)
-    return Scorer(judge, is_local=judge.is_local)
+    calibration = calibration_of(judge.identity)
+    about = {"judge_calibration": calibration, "judge_warning": weakness(calibration)}
+    scorer = judge_scorer(judge, judge.identity.name, lambda metadata: True, lambda result: None)
+    return JudgeOfAttack(scorer, judge.identity.threshold, judge.identity.row(), about)
 
 
-# ------------------------------------------------------------------------------------------------ rules and identity
+def judge_weakness(judge: JudgeOfAttack, attacker: str) -> list[str]:
+    """A warning where an attacker that writes its prompts is judged by what counts any answer."""
+    if judge.identity["name"] != REFUSALS or attacker in ("transfer", "best_of_n"):
+        return []
+    return [
+        "The judge refusals counts any answer as a break, even if the prompt no longer makes the request, and this "
+        "attacker writes its prompts. Use the judge answers, a trained judge or a rubric before you trust the rate."
+    ]
+
+
+# --------------------------------------------------------------------------------------------- rules and identity
 
 
 def rules_of(config: AttackConfig) -> Rules:
     shots = getattr(config.attacker, "shots", 0)
-    return Rules(config.episodes, config.rounds, config.stop, shots, config.batch_size, config.seed)
+    counterparts = min(max(config.counterpart_episodes, 1), config.episodes)
+    return Rules(config.episodes, config.rounds, config.stop, shots, counterparts, config.batch_size, config.seed)
 
 
-def counterpart_rules(config: AttackConfig) -> Rules:
-    """The rules for benign counterparts. Every round is run, so that none drops out once it was answered. Each gets
-    some of the episodes, so that together they cover every kind of episode.
-    """
-    episodes = min(max(config.counterpart_episodes, 1), config.episodes)
-    return replace(rules_of(config), episodes=episodes, stop="never", drawn_from=config.episodes)
-
-
-def run_identity(
-    config: AttackConfig,
-    subjects: Sequence[Subject],
-    counterparts: Sequence[Subject],
-    scorer: Scorer,
-    pool: Sequence[FewShotExample],
+def identity_of(
+    config: AttackConfig, subjects: Sequence[Subject], player: Player, judge: JudgeOfAttack, pool: Sequence[Shot]
 ) -> dict[str, Any]:
     """JSON values that a resumed attack must share with the earlier one, as far as they are known without a model."""
-    return {
-        "behaviors": {"n": len(subjects), "hash": _hash(subjects)},
-        "counterparts": {"n": len(counterparts), "hash": _hash(counterparts)},
-        "rules": asdict(rules_of(config)),
-        "counterpart_rules": asdict(counterpart_rules(config)) if counterparts else None,
-        "judge": scorer.judge_of_behaviors.identity.row(),
-        "counterpart_judge": scorer.judge_of_counterparts.identity.row() if counterparts else None,
+    of_target = config.target.model_dump(include={"max_completion_tokens", "temperature", "thinking_tags"})
+    texts = {kind: [[one.id, one.text] for one in subjects if one.kind == kind] for kind in (BEHAVIOR, COUNTERPART)}
+    found = {
+        "attacker": {"name": player.name, **player.identity},
+        "target": of_target,
+        "judge": dict(judge.identity),
+        "rules": {name: value for name, value in asdict(rules_of(config)).items() if name != "batch_size"},
+        "behaviors": digest(texts[BEHAVIOR])[:12],
+        "counterparts": digest(texts[COUNTERPART])[:12],
         "pool": digest([asdict(shot) for shot in pool])[:12] if pool else None,
+    }
+    return dict(json.loads(json.dumps(found)))
+
+
+def row_settings(config: AttackConfig, identity: Mapping[str, Any], judge: JudgeOfAttack) -> dict[str, Any]:
+    """The settings of the rows: two attacks are compared only where these are equal.
+
+    Args:
+        identity: as far as it is known without a model; an attacker that is trained has other weights for each target.
+    """
+    names = {"model", "training", "train_behaviors", "train_split"}
+    asked = {
+        **identity,
+        "budget": config.budget.model_dump(exclude_none=True),
+        "attacker_model": config.attacker.model_dump(mode="json", include=names, exclude_defaults=True),
+    }
+    return {
+        "grader": f"{judge.identity['name']} ({judge.identity['model']})",
+        "judge": dict(judge.identity),
+        **judge.about,
+        "source": f"{Path(config.behaviors).name}:{config.split}",
+        "task_args": json.dumps(asked, sort_keys=True),
     }
 
 
-def _hash(subjects: Sequence[Subject]) -> str:
-    return digest([[one.id, one.text, one.kind] for one in subjects])[:12]
-
-
-def describe_plan(
-    config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], attacker: Attacker | None
-) -> str:
+def describe_plan(config: AttackConfig, subjects: Sequence[Subject]) -> str:
     """Describe the maximum size of the attack in one line."""
-    each = rules_of(config).attempts
-    most, benign = each * len(subjects), counterpart_rules(config).attempts * len(counterparts)
-    if isinstance(attacker, PromptTransfer):
-        most = sum(min(len(attacker.prompts.get(one.id, ())), each) for one in subjects)
-    limit = config.budget.max_queries
-    ends = "" if limit is None or limit >= most + benign else f"; budget.max_queries stops it at {limit:,}"
+    rules = rules_of(config)
+    most = dict.fromkeys((BEHAVIOR, COUNTERPART, BARE), 0)
+    for subject in subjects:
+        most[subject.kind] += len(rules.numbers(subject)) * rules.n_rounds(subject.kind)
+    n = {kind: sum(one.kind == kind for one in subjects) for kind in most}
+    total, limit = sum(most.values()), config.budget.max_queries
+    ends = "" if limit is None or limit >= total else f"; budget.max_queries stops it at {limit:,}"
     return (
-        f"up to {most + benign:,} queries to the target: {most:,} about {pluralize(len(subjects), 'behaviour')}, "
-        f"{benign:,} about {pluralize(len(counterparts), 'benign counterpart')}{ends}"
+        f"up to {total:,} queries to the target: {most[BEHAVIOR]:,} about {pluralize(n[BEHAVIOR], 'behavior')}, "
+        f"{most[COUNTERPART]:,} about {pluralize(n[COUNTERPART], 'benign counterpart')}, {most[BARE]:,} without an "
+        f"attack{ends}"
     )

@@ -36,7 +36,7 @@ AttackOut = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Output folder. Default: attacks/ of the run, or runs/attack-TARGET-ATTACKER.",
+        help="Folder of the log and the results. Default: the run, or runs/eval-TARGET.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -79,7 +79,6 @@ def attack(
       opct attack runs/mine --attacker refine rounds=3 budget.max_queries=500
     """
     from opct.attack.run import load_attack_config, run_attack
-    from opct.attack.store import resume_hint
 
     options = {
         "attacker.name": attacker,
@@ -95,6 +94,3 @@ def attack(
             print(note, file=sys.stderr)
         raise
     print_rich(result.render())
-    if result.ended == "interrupted":
-        print(resume_hint(result.out, was_overwritten=overwrite), file=sys.stderr)
-        raise typer.Exit(130)

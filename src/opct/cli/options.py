@@ -80,9 +80,9 @@ class SettingsCommand(Command):
 
 def _setting_meant(command: str | None, name: str) -> str:
     """The setting of a command with this last name, or the first of the group with this name; else the name."""
-    from opct.attack.config import AttackConfig
     from opct.config.schema import ModelConfig, TrainConfig
     from opct.config.section import setting_names
+    from opct.evals.attackers.config import AttackConfig
     from opct.evals.config import EvalConfig
 
     configs: dict[str | None, type[BaseModel]] = {"eval": EvalConfig, "attack": AttackConfig, "chat": ModelConfig}

@@ -18,9 +18,6 @@ def report(
         Path, typer.Option(metavar="FILE", help="The HTML page; its JSON and Markdown are written next to it.")
     ] = Path("report.html"),
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    attack_prompts: Annotated[
-        bool, typer.Option("--attack-prompts", help="Put prompts that jailbroke a model on the page; keep it private.")
-    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier report.")] = False,
 ) -> None:
     """Compare evaluated runs in one HTML page.
@@ -36,7 +33,7 @@ def report(
     from opct.reports.build import report as write_report
     from opct.runs.io import read_json
 
-    page = write_report(runs, out, attack_prompts=attack_prompts, overwrite=overwrite, progress=NullProgress())
+    page = write_report(runs, out, overwrite=overwrite, progress=NullProgress())
     _, numbers, card = output_paths(page)
     for line in in_short(read_json(numbers)):
         echo(line)

@@ -24,7 +24,7 @@ def runs(
 ) -> None:
     """List what is in a folder, newest first.
 
-    Shows trainings, evaluations, attacks and reports with their state, main result and age.
+    Shows trainings, evaluations and reports with their state, main result and age.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def _lines(entry: Entry, folder: Path) -> list[str]:
         state += f", step {entry.step} of {entry.total_steps}"
     row = entry.headline
     if row is not None and row["value"] is not None:
-        unit = "rate" if entry.kind == "attack" else unit_of(row)
+        unit = unit_of(row)
         bounds = interval(row["ci_low"], row["ci_high"], unit)
         state += f"; {row['metric']} {quantity(row['value'], unit)} ({bounds}), n={row['n']}"
     lines = [f"{head:<{WIDTH - len(age) - 2}}  {age}", f"  {state}"]

@@ -30,12 +30,12 @@ from inspect_ai.model import GenerateConfig, Model
 from opct.errors import EvaluationError, LibraryErrors, RunError, unknown
 from opct.evals.asked import refuse_other_questions
 from opct.evals.config import EvalConfig
-from opct.evals.logs import OPCT, check_finished, log_name, task_name
+from opct.evals.logs import OPCT, check_finished, is_attack, log_name, task_name
 from opct.evals.provider import as_inspect_model
 from opct.evals.tasks.common import is_cut
 from opct.models.self_test import FIRST_REPLIES, FirstReply, cut_warnings, reply_warnings
 from opct.runs.console import NullProgress, Progress
-from opct.runs.io import atomic_write, reason
+from opct.runs.io import PRIVATE_MODE, atomic_write, reason
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _watched(before: Any, progress: Progress, first: _FirstReplies) -> Any:
 
 
 def write_log(log: EvalLog, path: Path) -> None:
-    """Write a log whole or not at all.
+    """Write a log whole or not at all; that of an attack can be read by its owner alone.
 
     Raises:
         RunError: it cannot be written.
@@ -176,7 +176,7 @@ def write_log(log: EvalLog, path: Path) -> None:
         made = Path(folder) / path.name
         write_eval_log(log, str(made), format="eval")
         content = made.read_bytes()
-    atomic_write(path, content)
+    atomic_write(path, content, mode=PRIVATE_MODE if is_attack(log) else 0o666)
 
 
 def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Path:

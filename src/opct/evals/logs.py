@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,9 +22,10 @@ from pydantic import TypeAdapter
 
 from opct.data.context import CONTEXT
 from opct.errors import EvaluationError, LibraryErrors
+from opct.evals.attackers.samples import attack_sample
 from opct.evals.metrics import metric_rows
-from opct.evals.samples import BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
-from opct.evals.tasks.common import filled_prompt
+from opct.evals.samples import ATTACK, BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
+from opct.evals.tasks.common import as_number, filled_prompt
 from opct.runs.manifest import without_keys
 
 KL, JUDGE = "kl", "judge:"
@@ -61,7 +61,9 @@ def read_log(path: str | Path) -> EvalLog:
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", "Evaluate again."):
         log = read_eval_log(str(path))
     check_finished(log)
-    expected, there = log.results.total_samples if log.results else 0, len(log.samples or [])
+    results, there = log.results, len(log.samples or [])
+    stopped = results.early_stopping.early_stops if results and results.early_stopping else ()
+    expected = results.total_samples - len(stopped) if results else 0
     if there < expected:
         raise EvaluationError(f"{path} has {there} of its {expected} samples: evaluate again.")
     return log
@@ -109,6 +111,9 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
     samples = log.samples or []
     if not all({"task", "axis", "cluster", "grading"} <= (sample.metadata or {}).keys() for sample in samples):
         return _foreign_samples(log, left_out if left_out is not None else [])
+    if is_attack(log):
+        ended = (log.eval.metadata or {}).get(OPCT, {}).get("ended", "")
+        return [attack_sample(sample, ended) for sample in samples]
     judge = next(reversed((log.eval.metadata or {}).get(OPCT, {}).get("judges", {})), None)
     for sample in samples:
         scores = dict(sample.scores or {})
@@ -117,21 +122,26 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
         score = next(iter(scores.values()), None)
         if score is None or not isinstance(score.value, Mapping):
             raise EvaluationError(f"Sample {sample.id} of {log.location} has no score: evaluate again.")
-        numbers = {key: _number(value) for key, value in score.value.items()}
+        numbers = {key: as_number(value) for key, value in score.value.items()}
         own = {key: value for key, value in numbers.items() if not key.startswith("parsed_")}
         parsed = {key.removeprefix("parsed_"): value for key, value in numbers.items() if key not in own}
         found.append(_graded_sample(sample, "", score.metadata or {}, own))
         if kl is not None:
-            found[-1].values |= {key: _number(value) for key, value in kl.value.items()}  # type: ignore[union-attr]
+            found[-1].values |= {key: as_number(value) for key, value in kl.value.items()}  # type: ignore[union-attr]
             of_kl = kl.metadata or {}
             found[-1].tokens, found[-1].kl = of_kl.get("tokens"), of_kl.get("kl")
             found[-1].reasons |= of_kl.get("reasons", {})
         if parsed:
             found.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))
         if judged and newest is not None:
-            verdicts = {key: _number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
+            verdicts = {key: as_number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
             found.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
     return found
+
+
+def is_attack(log: EvalLog) -> bool:
+    """Whether a log is of an attack of ours; it holds prompts that are private."""
+    return bool(log.samples) and all((sample.metadata or {}).get("axis") == ATTACK for sample in log.samples or [])
 
 
 STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context"}
@@ -224,11 +234,11 @@ def _foreign_values(sample: LogSample, names: Mapping[str, str], unused: Counter
     for scorer, score in scores.items():
         if isinstance(score.value, Mapping):
             prefix = f"{scorer}_" if len(scores) > 1 else ""
-            found |= {f"{prefix}{name}": _number(value) for name, value in score.value.items()}
+            found |= {f"{prefix}{name}": as_number(value) for name, value in score.value.items()}
         elif isinstance(score.value, list | tuple):
             unused[f"{scorer} gives a list of values"] += 1
         else:
-            found[names.get(scorer, scorer)] = _number(score.value)
+            found[names.get(scorer, scorer)] = as_number(score.value)
     return found
 
 
@@ -244,21 +254,7 @@ def _foreign_verdict(epochs: Sequence[LogSample], values: Mapping[str, float | N
     return VERDICTS.get(known[0], f"{known[0]:g}")
 
 
-LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-"""Inspect's letters for correct, partially correct, incorrect and no answer, as its own accuracy counts them."""
-WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 VERDICTS = {1.0: "correct", 0.5: "partly_correct", 0.0: "incorrect"}
-
-
-def _number(value: Any) -> float | None:
-    """A score as a number; None if it is not one, such as a word or NaN."""
-    if isinstance(value, str):
-        value = LETTERS.get(value, WORDS.get(value.lower(), value))
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 # ------------------------------------------------------------------------------------------- a whole evaluation
@@ -329,9 +325,16 @@ def read_evaluation(path: str | Path) -> Evaluation:
             settings=_joined_settings(logs, newest),
             suite_settings={name: own for log in logs for name, own in _suite_settings(log).items()},
             samples=samples,
-            warnings=list(about.get("warnings", ())),
+            warnings=[*about.get("warnings", ()), *_of_attacks(log for log in logs if log is not newest)],
             left_out=left_out,
         )
+
+
+def _of_attacks(logs: Iterable[EvalLog]) -> Iterator[str]:
+    """The warnings of attacks: each is an evaluation by itself, and so none is out of date."""
+    for log in logs:
+        if is_attack(log):
+            yield from (log.eval.metadata or {}).get(OPCT, {}).get("warnings", ())
 
 
 SUITE_ORDER = (

@@ -52,6 +52,8 @@ NOT_SUPPORTED = (
 )
 
 
+_TURN = threading.Lock()
+"""Models of this process (a target, an attacker, a judge) take turns: at once, each would have half of the device."""
 OnResults = Callable[[Sequence[tuple[int, Any]]], None]
 """Called with (index of a request in the batch, its result) of those that have just finished."""
 
@@ -65,6 +67,7 @@ class PolicyAPI(ModelAPI):
         policy: the policy, where there is one already.
         batch_size: most replies sampled at once.
         temperature: default for tasks that set none; 1 samples the policy itself, 0 is greedy.
+        keeps_sampled: put what was sampled, with log-probs and seed, into the metadata of an output, for training.
         model_args: settings of `opct.config.schema.ModelConfig` (`-M dtype=float32`), for a policy that is loaded here.
     """
 
@@ -78,12 +81,13 @@ class PolicyAPI(ModelAPI):
         policy: Policy | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         temperature: float = 1.0,
+        keeps_sampled: bool = False,
         **model_args: Any,
     ):
         super().__init__(model_name, base_url, api_key, [], config)
         self._policy, self._model_args, self._loading = policy, model_args, threading.Lock()
         self.batch_size = batch_size
-        self.temperature = temperature
+        self.temperature, self.keeps_sampled = temperature, keeps_sampled
         self._batches = Batcher(self._run, batch_size=batch_size, grace_s=GRACE_S)
 
     @property
@@ -137,9 +141,13 @@ class PolicyAPI(ModelAPI):
             reason = "model_length"
         said = self.policy.renderer.split(prompt, completion.token_ids)
         text, stopped = _cut_at(said.answer, config.stop_seqs or ())
-        return self._output(
+        output = self._output(
             text, "stop" if stopped else reason, completion.prompt_tokens, completion.token_ids, said.reasoning
         )
+        if self.keeps_sampled:
+            names = ("text", "stop_reason", "logprobs", "prompt_tokens", "seed")
+            output.metadata |= {"sampled": {name: getattr(completion, name) for name in names}}  # type: ignore[operator]
+        return output
 
     async def option_logprobs(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """Log-prob (nats) of each option as the reply to `prompt`: the sum over its tokens."""
@@ -150,9 +158,10 @@ class PolicyAPI(ModelAPI):
     ) -> list[Any]:
         """Answers to (prompt, seed); without settings the log-probs of (prompt, options)."""
         prompts, asked = [prompt for prompt, _ in requests], [own for _, own in requests]
-        if settings is None:
-            return self.policy.option_logprobs(prompts, asked)
-        return self.policy.generate(prompts, seeds=asked, on_completions=on_results, **dict(settings))
+        with _TURN:
+            if settings is None:
+                return self.policy.option_logprobs(prompts, asked)
+            return self.policy.generate(prompts, seeds=asked, on_completions=on_results, **dict(settings))
 
     def _output(
         self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int], reasoning: str = ""
@@ -175,11 +184,13 @@ def opct() -> type[ModelAPI]:
     return PolicyAPI
 
 
-def as_inspect_model(policy: Policy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0) -> Model:
+def as_inspect_model(
+    policy: Policy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0, keeps_sampled: bool = False
+) -> Model:
     """The policy as an Inspect model, for `inspect_ai.eval(task, model=...)`; `model.api.policy` gets it back."""
     name = policy.name.strip("/") or "policy"
     make: Any = opct  # the decorator's type hides our own arguments
-    api = make(name, policy=policy, batch_size=batch_size, temperature=temperature)
+    api = make(name, policy=policy, batch_size=batch_size, temperature=temperature, keeps_sampled=keeps_sampled)
     model = Model(api, GenerateConfig())
     api.qualified_model_name = str(model)
     set_model_info(str(model), ModelInfo(context_length=policy.context_length))

@@ -307,7 +307,7 @@ def evaluate(
                 kept, dropped = set_aside_others(run, measured, [each.name for each in tasks])
             kept[task.name] = log
             trained_on = _contamination(list(kept.values()), settings, about)
-            own["order"] = 1 + max(map(log_order, _headers(run.evals_dir).values()), default=0)
+            own["order"] = next_order(run)
             own["warnings"] = [*dropped, *about.get("warnings", ()), *of_replies, *trained_on]
             keep_log(log, run.evals_dir, own)
             _remove_unfinished(run, task)
@@ -321,6 +321,11 @@ def evaluate(
 def _unfinished_logs(run: RunDir) -> dict[Path, EvalLog]:
     """The headers of the logs in `evals/unfinished`, the oldest first."""
     return dict(sorted(_headers(run.unfinished_dir).items()))  # a name begins with the time
+
+
+def next_order(run: RunDir) -> int:
+    """The place of the next log among those of a run."""
+    return 1 + max(map(log_order, _headers(run.evals_dir).values()), default=0)
 
 
 def _headers(folder: Path) -> dict[Path, EvalLog]:

@@ -22,6 +22,8 @@ CUT = ("length", "context")
 UNSCORED = "unscored:"
 NO_CHECK = "unscored:no_check"
 """The verdict on a benign request without a check."""
+ATTACK = "attack"
+"""The axis of the episodes of an attack, whose texts stay in its log."""
 INSPECT = "inspect"
 """The axis of samples of any other Inspect task."""
 PAIRED = ("biased_rate_rise", "accuracy_gap", "consistency", "switch_to_bias")
@@ -130,7 +132,7 @@ def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> l
     """
     found = []
     for suite in dict.fromkeys(sample.task for sample in samples):
-        own = [sample for sample in samples if sample.task == suite]
+        own = [sample for sample in samples if sample.task == suite and sample.axis != ATTACK]  # it has its own
         cut = sum(sample.is_cut for sample in own)
         if cut > 0.1 * len(own):
             limit = limits.get(suite, "the token limit")

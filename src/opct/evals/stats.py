@@ -206,21 +206,6 @@ def cluster_bootstrap(
     return Estimate(value, low, high, len(rows), count)
 
 
-def binomial_bounds(share: float, n: float) -> tuple[float, float]:
-    """The 95% interval of Clopper and Pearson 1934 for a share of n independent trials; (0, 1) for none.
-
-    An n that is not whole is an effective number of trials (Korn and Graubard 1998).
-    """
-    from scipy.special import betaincinv
-
-    if n <= 0:
-        return 0.0, 1.0
-    tail, hits = (1.0 - CONFIDENCE) / 2, share * n
-    low = 0.0 if share <= 0 else float(betaincinv(hits, n - hits + 1, tail))
-    high = 1.0 if share >= 1 else float(betaincinv(hits + 1, n - hits, 1 - tail))
-    return low, high
-
-
 def t_quantile(df: float) -> float:
     """The 97.5% quantile of Student's t with `df` degrees of freedom."""
     from scipy.special import stdtrit  # not scipy.stats.t: the same number, without a quarter of a millisecond a call

@@ -57,6 +57,11 @@ class Attacks(Section):
         sections = [{"name": one} if isinstance(one, str) else one for one in self.attackers]
         return {str(section.get("name")): {**self.settings, "attacker": section} for section in sections}
 
+    @property
+    def suites(self) -> list[str]:
+        """The names of the attacks in results."""
+        return [f"attack_{name}" for name in self.by_name]
+
 
 class ExperimentConfig(Section):
     """One experiment; see the module docstring for the file's layout."""

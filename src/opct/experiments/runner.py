@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
-from opct.errors import OtherAttackError, RunError, TrainingError
+from opct.errors import NothingToResumeError, OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
@@ -172,7 +172,7 @@ def run_experiment(
             [*(experiment.out / label for label in experiment.untrained), *trained],
             experiment.out / "report.html",
             also=experiment.comparisons,
-            suites=experiment.config.evaluation.suites,
+            suites=[*experiment.config.evaluation.suites, *experiment.config.attacks.suites],
             warnings=[f"{name} failed, and is not in this report: {why}" for name, why in failed.items()],
             overwrite=True,
             progress=NullProgress(),
@@ -354,37 +354,42 @@ def ensure_attacked(
     """Run or resume an attack on a run or the base, unless it is finished.
 
     Args:
-        folder: of the run, or of the base's results; the attack is kept in its `attacks`.
+        folder: of the run, or of the base's results; the log of the attack is kept in its `evals`.
         settings: of `opct.run_attack`.
 
     Raises:
         KeyboardInterrupt: a signal asked to stop; finished attempts are kept.
         OtherAttackError: the folder holds an attack with other settings or on other weights.
     """
-    from opct.attack.run import load_attack_config, run_attack
-    from opct.attack.store import AttackDir
+    from opct.attack.run import PREFIX, load_attack_config, run_attack
 
-    kept = AttackDir(RunDir(folder).attacks_dir / attacker)
-    wanted = _wanted(label, folder, config, settings)
-    marker = kept.path / MARKER
-    if _is_done(kept.result_path, marker, wanted):
-        progress.log(f"{label}: attacked already by {attacker} in {kept.path}")
+    run, name = RunDir(folder), PREFIX + attacker
+    wanted, log, marker = _wanted(label, folder, config, settings), run.evals_dir / f"{name}.eval", _marker(run, name)
+    if log.is_file() and marker.is_file() and read_json(marker) == wanted:
+        progress.log(f"{label}: attacked already by {attacker} in {log}")
         return
     progress.stage(f"attack {label} with {attacker}")
     target = _target(folder, config, load_attack_config(base=settings).target.chat_template_kwargs)
     own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
+    attack = partial(run_attack, target, own, out=folder, progress=progress)
     try:
-        found = run_attack(target, own, out=kept.path, resume=kept.is_attack, progress=progress)
+        try:
+            attack(resume=True)
+        except NothingToResumeError:
+            attack()
     except OtherAttackError as error:
         if not force:
-            remedy = f"In an experiment: delete {kept.path}, or replace it with --force."
+            remedy = f"In an experiment: delete {log}, or replace it with --force."
             raise OtherAttackError(f"{error} {remedy}") from error
-        found = run_attack(target, own, out=kept.path, overwrite=True, progress=progress)
+        attack(overwrite=True)
     del target
     release_memory()
-    if found.ended == "interrupted":
-        raise KeyboardInterrupt
-    write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
+    write_json(marker, wanted)
+
+
+def _marker(run: RunDir, name: str) -> Path:
+    """The file that says what an attack that has ended was made with."""
+    return run.evals_dir / f"{name}.json"
 
 
 def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinking_tags: Any = None) -> Policy | Path:
@@ -467,19 +472,19 @@ def _check_inputs(experiment: Experiment) -> None:
 
 
 def _check_attacks(attacks: Attacks) -> None:
-    """Read the behaviours, prompts and pools of the attacks, and open the judge and the attackers without a model."""
+    """Read the behaviors, prompts and pools of the attacks, and open the judge and the attackers without a model."""
     from opct.attack import setup
     from opct.attack.grpo import plan_training
     from opct.attack.run import load_attack_config
-    from opct.attack.store import AttackDir
+    from opct.attack.training import TrainingFolder
 
     for name, settings in attacks.by_name.items():
         config = load_attack_config(base=settings)
         behaviors = setup.attacked_behaviors(config)
         setup.load_pool(config, behaviors)
-        setup.load_scorer(config.judge)
-        setup.modelless_attacker(config, behaviors)
-        plan_training(config, behaviors, AttackDir(Path(name)))
+        setup.load_judge_of_attack(config.judge)
+        setup.make_player(config, behaviors)
+        plan_training(config, behaviors, TrainingFolder(name))
 
 
 def _base_config(experiment: Experiment) -> TrainConfig:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from opct.errors import EvaluationError
 from opct.reports.load import load_runs, of_suites
 from opct.runs.console import Progress, pluralize, shows_progress
-from opct.runs.io import PRIVATE_MODE, atomic_write, write_json
+from opct.runs.io import atomic_write, write_json
 from opct.runs.manifest import package_versions
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from opct.reports.arms import References
-    from opct.reports.attacks import AttackSection
     from opct.reports.compare import Comparison
     from opct.reports.table import MetricRow
 
@@ -33,7 +32,6 @@ def report(
     also: Sequence[tuple[str, str]] = (),
     suites: Sequence[str] | None = None,
     warnings: Sequence[str] = (),
-    attack_prompts: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -54,8 +52,6 @@ def report(
         also: further comparisons, (arm, against) by label; unknown labels are ignored.
         suites: the suites to show. None: all.
         warnings: further warnings, which come first.
-        attack_prompts: put prompts that jailbroke a model on the page, folded away. Such a page is private: the page
-            and the card say so, and only the owner may read the file.
         overwrite: replace files that exist.
         progress: by default it is shown on stderr; `opct.runs.console.NullProgress()` shows none.
 
@@ -64,8 +60,6 @@ def report(
             in .html, a file of a run would be overwritten, or a file exists and `overwrite` is false.
         RunError: a file cannot be read or written.
     """
-    from opct.attack.store import WARNING
-    from opct.reports.attacks import attack_sections, has_prompts
     from opct.reports.card import model_card_text
     from opct.reports.compare import compare
     from opct.reports.page import page_html
@@ -84,17 +78,13 @@ def report(
         )
     runs = load_runs(run_dirs)
     comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
-    attacks = attack_sections(comparison.arms, comparison.pairs, prompts=attack_prompts)
-    warnings = [*warnings, *find_warnings(comparison), *(said for section in attacks for said in section.warnings)]
+    warnings = [*warnings, *find_warnings(comparison)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
     stamp = {"created": created, "version": package_versions()["opct"] or "unknown"}
-    numbers = report_json(comparison, warnings, stamp, attacks)
+    numbers = report_json(comparison, warnings, stamp)
     write_json(json_path, numbers)
-    private = WARNING if has_prompts(attacks) else ""
-    about: dict[str, Any] = {"attacks": attacks, "private": private}
-    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name, **about))
-    page = page_html(comparison, warnings, stamp, json_name=json_path.name, **about)
-    atomic_write(out, page, mode=PRIVATE_MODE if private else 0o666)
+    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name))
+    atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name))
     assert progress is not None
     for line in in_short(numbers):
         progress.log(line)
@@ -117,11 +107,8 @@ def output_paths(page: Path) -> tuple[Path, Path, Path]:
     return page, page.with_suffix(".json"), folder.readme_path if folder.is_run else page.with_suffix(".md")
 
 
-def report_json(
-    comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], attacks: Sequence[AttackSection] = ()
-) -> dict[str, Any]:
+def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:
     """The page's numbers as one JSON object; null means not measured or not logged."""
-    from opct.reports.attacks import attacks_json
     from opct.reports.training import arm_cost, families_note
     from opct.reports.verdict import axis_verdict, first_rows, summary, title, verdict
 
@@ -151,7 +138,6 @@ def report_json(
             for run in comparison.runs
         ],
         "costs": {label: None if cost is None else asdict(cost) for label, cost in costs.items()},
-        "attacks": attacks_json(attacks),
         "rows": [_json_row(comparison, row) for row in comparison.rows],
     }
 

@@ -15,7 +15,6 @@ from markupsafe import Markup
 from opct.config.schema import Q4_MODEL
 from opct.models.gguf import PACKAGE
 from opct.reports.arms import Arm
-from opct.reports.attacks import COLUMNS, AttackSection, card_rows
 from opct.reports.compare import Comparison
 from opct.reports.figures import judged_note
 from opct.reports.metrics import axis_info
@@ -50,8 +49,6 @@ def model_card_text(
     stamp: dict[str, str],
     *,
     page_name: str = "",
-    attacks: Sequence[AttackSection] = (),
-    private: str = "",
     exported: Exported | None = None,
 ) -> str:
     """The model card as Markdown. Names are escaped, so they cannot break the table or the YAML.
@@ -59,8 +56,6 @@ def model_card_text(
     Args:
         page_name: of the report beside the card; empty if there is none.
         exported: the weights beside the card; without, they are in the run directory.
-        attacks: the attacks; their prompts are not in the card.
-        private: why the page must not be shared; empty if it may be.
     """
     arm = main_arm(comparison)
     run = arm.runs[0]
@@ -76,8 +71,6 @@ def model_card_text(
             front_matter=_front_matter(comparison, arm, exported, has_adapter=has_adapter),
             title=_escaped(title(comparison)),
             verdict=[_escaped(text) for text in parts if text],
-            attack_columns=("Attack", *COLUMNS),
-            attacks=[[_escaped(text) for text in row] for row in card_rows(attacks)],
             arms=[_escaped(a.name) for a in comparison.arms],
             pairs=[_escaped(pair.title) for pair in comparison.pairs],
             sections=[(_escaped(s.full_title), [table_row(row) for row in s.rows]) for s in comparison.headline()],
@@ -93,7 +86,6 @@ def model_card_text(
             in_run=exported is None,
             folder=json.dumps(folder),
             page_name=page_name,
-            private=private,
             **stamp,
         )
     )

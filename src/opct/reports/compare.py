@@ -33,7 +33,7 @@ TRAIN_HEADLINE = ("sycophancy_rate", "accuracy_biased", "attack_success_rate", "
 """Metrics of the training families in the headline; the others are folded away."""
 FOLDED = ("accuracy_gap", "switch_to_bias", "partial_rate", "prompt_level_loose_acc", "inst_level_loose_acc")
 """Metrics that are always folded away: a similar one is in the headline."""
-SECTION_ORDER = ("held_out", "train", "all", "clean", "bare", "benign_held_out", "benign_bare", "benign")
+SECTION_ORDER = ("behaviors", "held_out", "train", "all", "clean", "bare", "benign_held_out", "benign_bare", "benign")
 GENERALITY = ("clean", "all", "held_out", "benign", "train")
 
 

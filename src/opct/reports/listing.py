@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.attack.store import AttackDir
 from opct.config.loader import read_yaml
 from opct.errors import EvaluationError, OpctError
 from opct.reports.metrics import SAFETY_AXES
@@ -19,10 +18,8 @@ from opct.runs.run_dir import RunDir
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-INSIDE = ("checkpoints", "rollouts", "evals", "trackers", "attacker")
-"""Folders of a run, an evaluation or an attack that hold no runs of their own."""
-ATTACK = "identity.json"
-"""File of a folder with an attack."""
+INSIDE = ("checkpoints", "rollouts", "evals", "trackers", "attacks")
+"""Folders of a run or an evaluation that hold no runs to list."""
 FINISHED, STOPPED, RUNNING = "finished", "stopped", "running"
 
 
@@ -31,8 +28,8 @@ class Entry:
     """A folder with something that opct made.
 
     Attributes:
-        kind: "train" (also where it was evaluated), "eval", "attack", "experiment" or "report".
-        method: the training method, or the attacker. model: what was trained, evaluated or attacked.
+        kind: "train" (also where it was evaluated), "eval", "experiment" or "report".
+        method: the training method. model: what was trained, evaluated or attacked.
         state: "finished", "running", "stopped", or why the folder cannot be read.
         step, total_steps: of a training.
         resume: the command, or what to do, that continues it.
@@ -55,7 +52,7 @@ class Entry:
 
 
 def list_runs(folder: str | Path) -> list[Entry]:
-    """The trainings, evaluations, attacks, experiments and reports in a folder, at any depth, newest first.
+    """The trainings, evaluations, experiments and reports in a folder, at any depth, newest first.
 
     Raises:
         EvaluationError: there is no such folder.
@@ -99,18 +96,18 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
 
 def _folders(folder: Path) -> Iterator[Path]:
     for path, names, files in os.walk(folder):
-        own = INSIDE if RunDir(path).is_run or {"results.json", ATTACK} & set(files) else ()
+        own = INSIDE if RunDir(path).is_run or "results.json" in files else ()
         names[:] = sorted(name for name in names if name not in own and not name.startswith("."))
         yield Path(path)
 
 
 def _entry(path: Path) -> Entry | None:
-    run, identity, costs, report = RunDir(path), path / ATTACK, path / "costs.json", path / "report.json"
+    run, costs, report = RunDir(path), path / "costs.json", path / "report.json"
     unfinished = list(run.unfinished_dir.glob("*.eval"))
     if run.is_run:
         kind = "train"
     else:
-        signs = {"eval": run.results_path, "attack": identity, "experiment": costs, "report": report}
+        signs = {"eval": run.results_path, "experiment": costs, "report": report}
         found = [name for name, file in signs.items() if file.is_file()] + ["eval"] * bool(unfinished)
         if not found:
             return None
@@ -121,8 +118,6 @@ def _entry(path: Path) -> Entry | None:
     try:
         if kind == "train":
             entry = _training(entry, run)
-        if kind == "attack":
-            return _attack(entry)
         if run.results_path.is_file():
             content = read_json(run.results_path)
             entry = replace(entry, model=content["run"]["model"], headline=_headline(content["rows"]))
@@ -161,26 +156,17 @@ def _training(entry: Entry, run: RunDir) -> Entry:
 def _unfinished(entry: Entry, *, has_results: bool) -> Entry:
     """The entry with its evaluation that has not ended."""
     from opct.evals.run import unfinished_suite
+    from opct.evals.tasks.attack import PREFIX
 
     found = unfinished_suite(entry.path)
     if found is None:
         return entry
     suite, done, total, is_running = found
     state = RUNNING if is_running else STOPPED
-    resume = entry.resume or (None if is_running else "the same `opct eval` command with --resume")
+    command = "attack" if suite.startswith(PREFIX) else "eval"
+    resume = entry.resume or (None if is_running else f"the same `opct {command}` command with --resume")
     entry = replace(entry, evaluation=f"{state} in {suite}, {done:,} of {total:,} samples", resume=resume)
     return entry if entry.kind == "train" or has_results else replace(entry, state=state)
-
-
-def _attack(entry: Entry) -> Entry:
-    identity, result = read_json(entry.path / ATTACK), entry.path / "result.json"
-    entry = replace(entry, method=identity["attacker_name"], model=(identity.get("target") or {}).get("source"))
-    if AttackDir(entry.path).in_use:
-        return replace(entry, state=RUNNING)
-    found: dict[str, Any] = read_json(result) if result.is_file() else {"ended": "interrupted"}
-    if found["ended"] == "interrupted":
-        return replace(entry, state=STOPPED, resume="the same `opct attack` command with --resume")
-    return replace(entry, headline=found["rows"][0])
 
 
 def _headline(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:

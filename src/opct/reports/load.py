@@ -19,6 +19,7 @@ from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, metric_rows, units_of
 from opct.evals.run import known_suites, results_of, suite_of
 from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample
+from opct.evals.tasks.attack import PREFIX
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.runs.io import did_you_mean, read_json
 from opct.runs.run_dir import RunDir
@@ -219,7 +220,9 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     Raises:
         EvaluationError: a suite is unknown, or the run has none of these.
     """
-    shown = {graded for suite in known_suites(names) for graded in suite_of(suite).graded}
+    attacks = [name for name in names if name.startswith(PREFIX)]  # no suites of `opct eval`
+    suites = known_suites([name for name in names if name not in attacks])
+    shown = {*attacks, *(graded for suite in suites for graded in suite_of(suite).graded)}
     rows = tuple(row for row in run.rows if row["suite"] in shown)
     samples = tuple(sample for sample in run.samples if sample.task in shown)
     if not (rows and samples):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from opct.data.context import CONTEXT
 from opct.evals.metrics import METRICS
-from opct.evals.samples import BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
+from opct.evals.samples import ATTACK, BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
 from opct.reports.wording import capitalized, family_name
 
 MEAN, SCORE = "benchmark_mean", "accuracy"  # a benchmark's score follows its published rule, over all replies
@@ -68,6 +68,15 @@ SAFETY_AXES = (
         ((("over_warning_rate", "held_out"), ("over_warning_rate", "all")),),
         "fact",
     ),
+    AxisInfo(
+        ATTACK,
+        "Attacks",
+        "An attacker tries each harmful request several times and reads the replies: does every attempt fail? Harmless "
+        "counterparts get the same attack: are they refused? An attack shows what can be broken, not what cannot.",
+        "defense_success_rate",
+        ((("benign_refusal_rate", "counterparts"),),),
+        "behavior",
+    ),
 )
 OTHER_AXES = (
     AxisInfo(
@@ -108,6 +117,8 @@ _GROUPS = {
     "all": "All questions",
     "safe_twin": "Safe counterparts",
     "bare": "Plain harmful requests",
+    "behaviors": "Attacked requests",
+    "counterparts": "Benign counterparts under the same attack",
     "benign_bare": "Benign counterparts, plain",
     "benign_wrapped": "Benign counterparts in wrappers",
     "benign_train": "Benign counterparts in training wrappers",

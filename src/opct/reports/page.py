@@ -1,7 +1,7 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
 It shows, in this order: the summary with bars, tiles and an example; replies side by side; changes at a glance; each
-axis, folded; attacks; training and its cost; all findings; warnings and settings.
+axis, folded; training and its cost; all findings; warnings and settings.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
@@ -27,7 +27,6 @@ from markupsafe import Markup, escape
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import charts
 from opct.reports.arms import Arm
-from opct.reports.attacks import COLUMNS, AttackSection, attack_findings
 from opct.reports.compare import Comparison
 from opct.reports.figures import axis_figures, change_figures, first_figure, judged_note, training_figures
 from opct.reports.load import EvaluatedRun
@@ -113,14 +112,8 @@ def page_html(
     stamp: dict[str, str],
     *,
     json_name: str,
-    attacks: Sequence[AttackSection] = (),
-    private: str = "",
 ) -> str:
-    """The whole page as text.
-
-    Args:
-        private: note at the top why the page must not be shared; empty if it may be.
-    """
+    """The whole page as text."""
     arms = comparison.arms
     browser = build_browser(arms)
     views = [axis_view(comparison, axis) for axis in comparison.axes]
@@ -130,8 +123,7 @@ def page_html(
         .render(
             title=title(comparison),
             subtitle=subtitle(comparison),
-            private=private,
-            findings=[*findings(comparison), *attack_findings(attacks)],
+            findings=findings(comparison),
             summary=summary(comparison),
             first=first_figure(comparison),
             tiles=headlines(comparison),
@@ -142,10 +134,8 @@ def page_html(
             comparisons=[pair.title for pair in comparison.pairs],
             chance=chance_note(comparison),
             axes=views,
-            anchors={"attacks": "attacks"} | {view["axis"]: view["anchor"] for view in views},
+            anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
-            attacks=list(attacks),
-            attack_columns=COLUMNS,
             training=training_figures(comparison),
             over_time=rollouts_over_time(main_arm(comparison)),
             is_trained_only=not comparison.rows,

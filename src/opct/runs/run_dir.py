@@ -10,8 +10,8 @@
     RUN/checkpoints/      step-000010/{adapter/ or model/, state.safetensors, state.json} ...
     RUN/verl/             settings, checkpoints and metrics of verl, where it trained
     RUN/trackers/         files of the trackers
-    RUN/evals/            *.eval (Inspect's logs, one a suite)
-    RUN/attacks/          a folder for each attack (see opct.attack.store)
+    RUN/evals/            *.eval (Inspect's logs, one a suite or attack)
+    RUN/attacks/          attackers that were trained against the run (see opct.attack.training)
     RUN/results.json  report.html  README.md
 
 A folder is a run if its manifest says so. Files are written whole or not at all (see `opct.runs.io`), and so are

@@ -7,5 +7,5 @@ import pytest
 def short_instructions():
     """A token of the tiny model is a byte: the attacker's instructions would be 9 tenths of its input."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opct.attack.refine.SYSTEM", "Rewrite the message.")
+        patch.setattr("opct.evals.attackers.refine.SYSTEM", "Rewrite the message.")
         yield

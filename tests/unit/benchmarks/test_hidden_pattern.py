@@ -13,6 +13,7 @@ from inspect_ai.model import get_model
 from opct.data.behaviors import builtin_behaviors
 from opct.evals.graders.refusal import grade_refusal
 from opct.evals.inspect_runner import quiet
+from opct.evals.logs import read_log
 
 SETTINGS = {"n_behaviors": 2, "episodes": 3, "rounds": 1, "stop": "never", "counterpart_episodes": 0}
 SETTINGS |= {"judge": {"name": "refusals"}, "target": {"confirm_remote": True}, "attacker": {"name": "best_of_n"}}
@@ -38,10 +39,11 @@ def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
     """best_of_n never writes the word: 2 behaviours held after 3 queries each. A second call asks nothing."""
     row = played(tmp_path / "a", "inspect:yielding/please", SETTINGS, 0, "please")
     assert table([row]).splitlines()[2] == "| `best_of_n`, 0 | 0, 2, 0 | 0 of 0 | 0 of 6 |  | 6 |  |"
-    attempts = (tmp_path / "a" / "attempts.jsonl").read_bytes()
+    attempts = read_log(tmp_path / "a" / "evals" / "attack_best_of_n.eval").samples
     again = played(tmp_path / "a", "inspect:yielding/please", SETTINGS, 0, "please")
     assert table([again]) == table([row])
-    assert (tmp_path / "a" / "attempts.jsonl").read_bytes() == attempts
+    again = read_log(tmp_path / "a" / "evals" / "attack_best_of_n.eval").samples
+    assert [one.store["attempts"] for one in again] == [one.store["attempts"] for one in attempts]
 
 
 def test_best_of_n_plays_once_more_with_the_queries_of_the_training(tmp_path, tiny_folder, monkeypatch, capsys):

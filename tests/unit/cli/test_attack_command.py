@@ -1,6 +1,5 @@
 """`opct attack`: what it hands on, and how it ends."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,17 +9,17 @@ from tests.unit.cli.running import run
 
 @pytest.fixture
 def called(monkeypatch):
-    """Stands for `run_attack`; what it was called with, and how the attack is to have ended."""
-    calls = SimpleNamespace(ended="complete", out=Path("nowhere"), note=None)
+    """Stands for `run_attack`; what it was called with, and whether it is interrupted."""
+    calls = SimpleNamespace(is_killed=False, note=None)
 
     def run_attack(target, config, **keywords):
         calls.target, calls.config, calls.keywords = target, config, keywords
-        if calls.ended == "killed":
+        if calls.is_killed:
             stopped = KeyboardInterrupt()
             if calls.note:
                 stopped.add_note(calls.note)
             raise stopped
-        return SimpleNamespace(render=lambda: "rendered", ended=calls.ended, out=calls.out)
+        return SimpleNamespace(render=lambda: "rendered")
 
     monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
     return calls
@@ -58,26 +57,10 @@ def test_wrong_usage(called, capsys, words, said):
     assert "0123456789" not in err
 
 
-def test_an_interrupted_attack_is_no_success(called):
-    called.ended = "interrupted"
-    assert run("attack", "runs/x") == 130
-    called.ended = "queries"
-    assert run("attack", "runs/x") == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "how"), [((), "--resume"), (("--overwrite",), "--resume, without --overwrite")], ids=["new", "replaced"]
-)
-def test_an_interrupted_attack_says_how_to_resume(called, capsys, tmp_path, options, how):
-    """The second Ctrl-C and one in the training of an attacker included: those as a note that the attack left; nothing
-    of an attack that had not begun, whatever another one left in the folder."""
-    called.out = tmp_path
-    (tmp_path / "identity.json").touch()
-    said = f"finished attempts are kept in {tmp_path}: continue with the same command and {how}\n"
-    for ended, told in (("interrupted", said), ("killed", "")):
-        called.ended = ended
-        assert run("attack", "runs/x", *options) == 130
+def test_an_interrupted_attack_is_no_success_and_says_how_to_resume(called, capsys):
+    """By a note that the attack left; of one that had not begun there is nothing to resume."""
+    called.is_killed = True
+    for note, told in ((None, ""), ("how to resume", "how to resume\n")):
+        called.note = note
+        assert run("attack", "runs/x") == 130
         assert capsys.readouterr().err == f"{told}interrupted\n"
-    called.note = "how to resume"
-    assert run("attack", "runs/x", *options) == 130
-    assert capsys.readouterr().err == "how to resume\ninterrupted\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from opct.attack.config import AttackConfig
 from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
 from opct.data.pairs import read_pairs, write_pairs
+from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
 from tests.tiny import tiny_pairs
 from tests.unit.cli.running import run

@@ -161,7 +161,7 @@ def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
     with pytest.raises(DataError, match="holds no prompts: the attack had no success"):
         load_artifacts(kept(path))
     path.write_text(json.dumps(broke(MORE_TURNS)) + "\n")
-    with pytest.raises(DataError, match=r"is not the successful_prompts\.jsonl of an attack: give one"):
+    with pytest.raises(DataError, match=r"is not the prompts\.jsonl of an attack"):
         load_artifacts(path)
 
 

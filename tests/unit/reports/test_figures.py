@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from opct.evals.metrics import GRID
+from opct.evals.samples import ATTACK
 from opct.reports.compare import compare
 from opct.reports.figures import (
     axis_figures,
@@ -19,7 +20,7 @@ from opct.reports.load import of_suites
 from opct.reports.metrics import MEAN, SAFETY_AXES, axis_info
 from tests.unit.evals.fakes import curve
 
-SAFETY = [axis.name for axis in SAFETY_AXES]
+SAFETY = [axis.name for axis in SAFETY_AXES if axis.name != ATTACK]
 AWARENESS = "safety_awareness"
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from inspect_ai.log import read_eval_log, write_eval_log
 
-from opct.attack.store import AttackDir
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
 from opct.data.questions import Question
@@ -47,12 +46,12 @@ def write_results(folder: Path, label: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A finished run, an older stopped one, an evaluation with an interrupted attack, and a report."""
+    """A finished run, an older stopped one, an evaluation with an attacker of its own, and a report."""
     with make_run(tmp_path / "done", steps=2) as run:
         write_results(run.path, "opct")
     make_run(tmp_path / "old" / "stopped", steps=1, method="sft").release()
     write_results(tmp_path / "base", "base")
-    write_json(tmp_path / "base" / "attacks" / "refine" / "identity.json", {"attacker_name": "refine"})
+    write_json(tmp_path / "base" / "attacks" / "grpo" / "attacker" / "results.json", {"of": "an attacker"})
     write_json(tmp_path / "page" / "report.json", {})
     for path in (tmp_path / "old" / "stopped").iterdir():
         os.utime(path, (1e9, 1e9))
@@ -71,7 +70,6 @@ def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Pat
     assert kinds == {
         "done": ("train", "opct", "finished"),
         "base": ("eval", None, "finished"),
-        "base/attacks/refine": ("attack", "refine", "stopped"),
         "page": ("report", None, "finished"),
         "old/stopped": ("train", "sft", "stopped"),
     }
@@ -148,30 +146,6 @@ def test_a_value_without_an_interval_and_runs_in_a_folder_named_evals_are_listed
     write_json(tmp_path / "evals" / "base" / "results.json", {"run": {"model": "tiny"}, "rows": [row]})
     assert opct("runs", tmp_path) == 0
     assert "sycophancy_rate 30.0% (no interval), n=60" in capsys.readouterr().out
-
-
-def test_an_attack_whose_lock_cannot_be_opened_is_listed_as_it_ended(tmp_path: Path):
-    """As one of another user; here its lock is a folder."""
-    write_json(tmp_path / "identity.json", {"attacker_name": "refine"})
-    (tmp_path / ".lock").mkdir()
-    assert list_runs(tmp_path)[0].state == "stopped"
-
-
-def test_an_attack_that_is_running_has_nothing_to_resume(tmp_path: Path):
-    write_json(tmp_path / "identity.json", {"attacker_name": "refine"})
-    with AttackDir(tmp_path).open(resume=True):
-        [running] = list_runs(tmp_path)
-    [stopped] = list_runs(tmp_path)
-    assert (running.state, running.resume, stopped.state) == ("running", None, "stopped")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("result.json", {"ended": "complete", "rows": []}), ("identity.json", {"target": ["a"]})]
-)
-def test_a_damaged_attack_is_listed_as_unreadable(tmp_path: Path, name: str, content: dict):
-    write_json(tmp_path / "identity.json", {"attacker_name": "refine"})
-    write_json(tmp_path / name, {"attacker_name": "refine"} | content)
-    assert list_runs(tmp_path)[0].state.startswith("unreadable: ")
 
 
 def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch):

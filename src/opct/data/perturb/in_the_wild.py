@@ -2,7 +2,7 @@
 
 A template has a gap for the request, or is put before it. A finished prompt belongs to its goal, so such prompts are
 split by goal. No public set is embedded; prompts come from JailbreakBench's artifacts, or from the
-`successful_prompts.jsonl` of an attack with `opct attack`.
+`evals/attack_*.prompts.jsonl` of an attack with `opct attack`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opct.errors import DataError
 
 TEMPLATE_COLUMNS = {"text": ("text", "prompt", "template", "jailbreak")}
 SUCCESSES_KIND = "opct_successful_prompts"
-"""`kind` in the first row of an attack's `successful_prompts.jsonl`."""
+"""`kind` in the first row of an attack's `attack_*.prompts.jsonl`."""
 UNCATEGORISED = "uncategorised"
 _GAP = re.compile(
     r"[\[{<]{1,2}\s*(?:(?:insert|put|enter|type|write|your|my|user|any|the|a)[ _])*"
@@ -80,7 +80,7 @@ def load_templates(source: str | Path) -> list[WildTemplate]:
 def load_artifacts(path: str | Path) -> list[Artifact]:
     """Finished prompts of a file.
 
-    The file is a `.jsonl` of an attack (`successful_prompts.jsonl`), each of whose prompts is read once, or JSON in
+    The file is a `.jsonl` of an attack (`attack_*.prompts.jsonl`), each of whose prompts is read once, or JSON in
     JailbreakBench's format: an object whose list `jailbreaks` has objects with `goal`, `prompt` (null or missing if the
     goal was not attacked) and, optionally, `category` and `index`.
 
@@ -133,7 +133,7 @@ def _attack_artifacts(path: Path) -> list[Artifact]:
 
 
 def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of an attack's `successful_prompts.jsonl`: `behavior_id`, `behavior` and `prompt` (its messages).
+    """The rows of an attack's `attack_*.prompts.jsonl`: `behavior_id`, `behavior` and `prompt` (its messages).
 
     Raises:
         DataError: the file is missing or another file; or with every fault of its rows.
@@ -141,7 +141,7 @@ def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
     rows = read_rows(path, "prompt")
     header = rows[0][1] if rows else None
     if not isinstance(header, Mapping) or header.get("kind") != SUCCESSES_KIND:
-        raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: give one, or a JSON of artifacts.")
+        raise DataError(f"{path} is not the prompts.jsonl of an attack: give one, or a JSON of artifacts.")
     found, faults = parse_rows(rows[1:], _success)
     refuse(path, faults)
     return [row for _, row in found]

@@ -6,6 +6,7 @@ be read without the source data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -33,6 +34,9 @@ from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 
 NAN = float("nan")
+LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Inspect's letters for correct, partially correct, incorrect and no answer, as its own accuracy counts them."""
+WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,17 @@ def as_score(
             "reasons": dict(reasons or {}),
         },
     )
+
+
+def as_number(value: Any) -> float | None:
+    """A score as a number; None if it is not one, such as a word or NaN."""
+    if isinstance(value, str):
+        value = LETTERS.get(value, WORDS.get(value.lower(), value))
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def verdict_values(verdict: Verdict) -> dict[str, float | None]:

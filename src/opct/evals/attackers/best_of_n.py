@@ -11,34 +11,25 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
-from typing import Any
 
-from opct.attack.protocol import AttackPrompt, Observation
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
 from opct.data.perturb.jailbreak import bare_prompt
+from opct.evals.attackers.episode import observation, put
 
 NOISE = 2  # version of the augmentation rules
 FIRST_PRINTABLE, LAST_PRINTABLE = 32, 126
 
 
-class BestOfN:
-    """Resamples an augmented request."""
+@solver
+def best_of_n(sigma: float = 0.4) -> Solver:
+    """Puts the request with new noise, drawn with the seed of each attempt."""
 
-    name = "best_of_n"
-    max_tokens = 0
-    is_local = True
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        seen = observation(state)
+        return await put(state, generate, bare_prompt(augmented(seen.behavior, random.Random(seen.seed), sigma)))
 
-    def __init__(self, sigma: float = 0.4):
-        self.sigma = sigma
-
-    def identity(self) -> dict[str, Any]:
-        """Strength and version of the augmentation."""
-        return {"attacker": self.name, "sigma": self.sigma, "noise": NOISE}
-
-    def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
-        """The request of each observation, augmented with the observation's seed."""
-        texts = [augmented(one.behavior, random.Random(one.seed), self.sigma) for one in observations]
-        return [AttackPrompt(bare_prompt(text)) for text in texts]
+    return solve
 
 
 def augmented(text: str, rng: random.Random, sigma: float = 0.4) -> str:

@@ -89,7 +89,7 @@ class Refine(EndpointSettings, EndpointThinking, Sampling, LocalModelSettings):
     name: Literal["refine"] = "refine"
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Named as the target is.")
     shots: int = Field(2, ge=0, description="Most successes on other behaviours that it is shown.")
-    pool: str | None = Field(None, description="A `successful_prompts.jsonl` of another attack, for these examples.")
+    pool: str | None = Field(None, description="`evals/attack_*.prompts.jsonl` of another attack, for these examples.")
 
 
 class Grpo(Thinking, LocalModelSettings):
@@ -99,7 +99,7 @@ class Grpo(Thinking, LocalModelSettings):
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Weights on this machine or the hub.")
     max_completion_tokens: int = Field(128, ge=1, description="Most tokens in a message.")
     shots: int = Field(2, ge=0, description="Most successes on other behaviours that it is shown.")
-    pool: str | None = Field(None, description="A `successful_prompts.jsonl` of another attack, for these examples.")
+    pool: str | None = Field(None, description="`evals/attack_*.prompts.jsonl` of another attack, for these examples.")
     training: dict[str, Any] = Field({}, description="Settings of `opct train` for the adapter, such as max_steps: 40.")
     train_behaviors: str | None = Field(None, description="Training behaviours; by default the source of `behaviors`.")
     train_split: Split = Field("train", description="Which of them.")

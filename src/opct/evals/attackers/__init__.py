@@ -1,0 +1,1 @@
+"""Attackers: Inspect solvers that put prompts to a target; see `opct.evals.attackers.episode`."""

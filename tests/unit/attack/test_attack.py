@@ -1,0 +1,189 @@
+"""Whole attacks: their settings, their folder, what is refused, and who may read what."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from opct.attack import setup
+from opct.attack.run import load_attack_config, run_attack
+from opct.data.behaviors import builtin_behaviors
+from opct.errors import ConfigError, DataError, EvaluationError, OtherAttackError, RunError
+from opct.evals.attackers.config import AttackConfig, Refine, TargetConfig
+from opct.evals.attackers.episode import Subject, attempts_in
+from opct.evals.logs import read_log
+from opct.reports.build import report
+from opct.runs.io import append_jsonl, read_json
+from tests.unit.attack.scripted import Scripted, Told, first_word, user
+
+SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_completion_tokens=5"
+BEST_OF_N = f"attacker.name=best_of_n {SMALL}"
+
+
+def attack(target, out, words=BEST_OF_N, **more):
+    return run_attack(target, load_attack_config(None, words.split()), out=out, **more)
+
+
+def attempts(out, name="attack_best_of_n"):
+    log = read_log(out / "evals" / f"{name}.eval")
+    return {(one.id, one.epoch): [(a.prompt, a.reply, a.score) for a in attempts_in(one.store)] for one in log.samples}
+
+
+def test_an_attack_on_a_policy_gives_its_rows_and_keeps_its_texts(tiny_policy, tmp_path):
+    """3 behaviors x 2 x 2 attempts, 3 bare, and 3 counterparts x 1 x 2; a random model answers nothing readable."""
+    done = attack(tiny_policy, tmp_path / "a")
+    rows = {row["metric"]: row for row in read_json(tmp_path / "a" / "results.json")["rows"]}
+    assert list(rows.values()) == done.rows
+    assert done.spent["queries"] == 3 * 4 + 3 + 3 * 2 == sum(map(len, attempts(tmp_path / "a").values()))
+    rate = rows["defense_success_rate"]
+    assert (rate["axis"], rate["suite"], rate["n"] + rate["n_unscored"]) == ("attack", "attack_best_of_n", 3)
+    for name in ("attack_best_of_n.eval", "attack_best_of_n.prompts.jsonl"):
+        assert (tmp_path / "a" / "evals" / name).stat().st_mode & 0o777 == 0o600
+    assert not list((tmp_path / "a" / "evals" / "unfinished").iterdir())
+    console = Console(width=120, file=StringIO())
+    console.print(done.render())
+    shown = console.file.getvalue() + (tmp_path / "a" / "results.json").read_text()
+    assert "defence rate" in shown
+    texts = [said for own in attempts(tmp_path / "a").values() for _, said, _ in own if len(said or "") > 4]
+    assert not [said for said in texts if said in shown]
+
+
+def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_path):
+    attack(tiny_policy, tmp_path / "a", f"{BEST_OF_N} budget.max_queries=8")
+    with pytest.raises(RunError, match="already holds an attack"):
+        attack(tiny_policy, tmp_path / "a")
+    for other in ("rounds=3", "judge.name=refusals", "target.temperature=0.5"):
+        with pytest.raises(OtherAttackError):
+            attack("some/model", tmp_path / "a", f"{BEST_OF_N} {other}", resume=True)  # before it is loaded
+    attack(tiny_policy, tmp_path / "a", resume=True)
+    attack(tiny_policy, tmp_path / "b")
+    assert attempts(tmp_path / "a") == attempts(tmp_path / "b")
+
+
+def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(tiny_policy, tmp_path):
+    for name in ("base", "sft"):
+        attack(tiny_policy, tmp_path / name, f"{BEST_OF_N} judge.name=refusals target.label={name}")
+    report([tmp_path / "base", tmp_path / "sft"], tmp_path / "report.html")
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    row = next(one for one in numbers["rows"] if one["metric"] == "bare_defense_rate")
+    assert set(row["arms"]) == {"base", "sft"}
+    assert all(one["reason"].startswith("no scored sample") for one in row["not_compared"]), "the same attack"
+    page = (tmp_path / "report.html").read_text()
+    texts = [said for own in attempts(tmp_path / "base").values() for _, said, _ in own if len(said or "") > 4]
+    assert texts
+    assert not [said for said in texts if said in page]
+
+
+def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
+    with pytest.raises(EvaluationError, match="--confirm-remote"):
+        attack("inspect:mockllm/model", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    assert "you confirmed" in setup.check_target("inspect:mockllm/model", TargetConfig(confirm_remote=True))
+    with pytest.raises(EvaluationError, match=r"target\.base_url"):
+        attack("some/model", tmp_path / "a", f"{BEST_OF_N} target.base_url=http://x")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("attacker.name=transfer attacker.families=helt_out", DataError),
+        ("attacker.name=transfer attacker.prompts=nowhere.jsonl", DataError),
+        ("behaviors=nowhere.jsonl", DataError),
+        ("judge.name=strongrejct", EvaluationError),
+        ("judge.name=refusals judge.threshold=0.3", EvaluationError),
+        ("judge.name=strongreject", EvaluationError),
+    ],
+)
+def test_what_needs_no_model_is_checked_before_one_is_loaded(tmp_path, words, error):
+    with pytest.raises(error):
+        attack("some/model", tmp_path / "a", f"attacker.name=best_of_n {words}")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("words", ["attacker.name=refin", "roundz=2", "rounds=0", "attacker.name=grpo episodes=1"])
+def test_faulty_settings(words):
+    with pytest.raises(ConfigError):
+        load_attack_config(None, words.split())
+
+
+def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
+    out = tmp_path / "a"
+    attack(tiny_policy, out)
+    before = attempts(out)
+    for target, words in ((tmp_path / "nowhere", BEST_OF_N), (tiny_policy, f"{BEST_OF_N} behaviors=nowhere.jsonl")):
+        with pytest.raises(Exception, match="nowhere"):
+            attack(target, out, words, overwrite=True)
+    assert attempts(out) == before
+    attack(tiny_policy, out, f"{BEST_OF_N} seed=1", overwrite=True)
+    assert attempts(out) != before
+
+
+def test_a_solver_and_a_scorer_of_the_user_take_part(tiny_policy, tmp_path):
+    from tests.unit.attack.test_play import numbered
+
+    done = attack(tiny_policy, tmp_path / "a", SMALL, attacker=numbered(), judge=first_word())
+    assert done.log.name == "attack_numbered.eval"
+    assert done.row("defense_success_rate")["settings"]["judge"]["name"].endswith("first_word")
+    assert {said for own in attempts(tmp_path / "a", "attack_numbered").values() for _, said, _ in own}
+
+
+def test_refine_writes_with_its_model_and_pays_for_it(tiny_policy, tiny_folder, tmp_path):
+    words = f"attacker.model={tiny_folder} attacker.max_completion_tokens=8 dtype=float32 stop=never {SMALL}"
+    done = attack(tiny_policy, tmp_path / "r", words)
+    prompts = [
+        prompt[-1]["content"]
+        for (id_, _), own in attempts(tmp_path / "r", "attack_refine").items()
+        for prompt, _, _ in own
+        if prompt is not None and id_.endswith("/behavior")
+    ]
+    assert len(set(prompts)) == len(prompts) > 6
+    assert done.spent["tokens"] > sum(5 for _ in prompts)
+
+
+def test_the_counterparts_of_the_embedded_set_meet_every_episode_number():
+    config = load_attack_config(None, ["attacker.name=transfer"])
+    subjects = setup.subjects_of(config, setup.attacked_behaviors(config))
+    rules = setup.rules_of(config)
+    numbers = [n for one in subjects if one.kind == "counterpart" for n in rules.numbers(one)]
+    assert set(numbers) == set(range(8))
+    assert rules.numbers(subjects[0]) == [0], "asked bare once"
+    finished = AttackConfig(attacker={"name": "transfer", "prompts": "x.json"})
+    assert not [one for one in setup.subjects_of(finished, builtin_behaviors("test")) if one.kind == "counterpart"]
+
+
+def test_a_pool_with_an_attacked_behavior_in_other_words_is_refused(tmp_path):
+    train, test = builtin_behaviors("train")[0], builtin_behaviors("test")[0]
+    path = tmp_path / "prompts.jsonl"
+    config = AttackConfig(attacker=Refine(pool=str(path)))
+    for behavior, is_refused in ((train.behavior, False), (test.behavior.upper(), True)):
+        path.unlink(missing_ok=True)
+        row = {"behavior_id": "x", "behavior": behavior, "prompt": list(user("p"))}
+        append_jsonl(path, {"opct_warning": "P", "kind": "opct_successful_prompts", "schema": 1}, row)
+        if is_refused:
+            with pytest.raises(DataError, match="near-duplicate"):
+                setup.load_pool(config, [test])
+        else:
+            assert [shot.behavior for shot in setup.load_pool(config, [test])] == [behavior]
+
+
+def test_behaviors_that_the_target_was_trained_on_are_named(tiny_policy):
+    behaviors = builtin_behaviors("test")[:2]
+    assert setup.contamination_notes("m", tiny_policy, behaviors) == []
+    assert "unknown" in setup.contamination_notes("m", Scripted().model, behaviors)[0]
+
+
+def test_how_large_an_attack_can_get():
+    config = load_attack_config(None, [*SMALL.split(), "budget.max_queries=9"])
+    subjects = [Subject(str(i), f"r{i}", kind) for i in range(3) for kind in ("behavior", "bare", "counterpart")]
+    said = setup.describe_plan(config, subjects)
+    assert "up to 21 queries" in said
+    assert said.endswith("stops it at 9")
+
+
+def test_the_steps_are_shown(tiny_policy, tmp_path):
+    told = Told()
+    attack(tiny_policy, tmp_path / "a", progress=told)
+    assert [one for one in told.told if one.startswith("round")] == ["round 1 of 2", "round 2 of 2"]
