@@ -5,6 +5,7 @@ Retries, waiting, timeouts and the number of connections are Inspect's.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -72,7 +73,7 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
 
     try:
         with quiet():
-            return get_model(name, base_url=base_url, memoize=False, **model_args)
+            return _without_own_key(get_model(name, base_url=base_url, memoize=False, **model_args))
     except PrerequisiteError as error:  # its message is Rich markup
         message = Text.from_markup(str(error.message)).plain
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
@@ -81,6 +82,31 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
         f"{what} {name} cannot be used: {shortened(message, known_secrets(), most=400)} Give provider/model, install "
         "its package and put its key into the environment."
     )
+
+
+def _without_own_key(model: Model) -> Model:
+    """The model, without its key in any output: a server may echo it, and outputs are stored in logs."""
+    from inspect_ai.model import ModelOutput
+
+    # as they stand in JSON, where quotes and backslashes are escaped
+    keys = [json.dumps(key)[1:-1] for key in own_secrets(model)]
+    generate = model.api.generate
+
+    def cleaned(output: Any) -> Any:
+        if not isinstance(output, ModelOutput):
+            return output
+        text = output.model_dump_json()
+        for key in keys:
+            text = text.replace(key, "[secret]")
+        return ModelOutput.model_validate_json(text)
+
+    async def without_key(*args: Any, **options: Any) -> Any:
+        answer = await generate(*args, **options)
+        return (cleaned(answer[0]), *answer[1:]) if isinstance(answer, tuple) else cleaned(answer)
+
+    if keys:
+        model.api.generate = without_key  # type: ignore[method-assign]
+    return model
 
 
 def endpoint_address(model: str, base_url: str | None = None) -> str | None:

@@ -78,6 +78,7 @@ def check_finished(log: EvalLog) -> None:
     if log.status != "success":
         said = f"it is marked as {log.status!r}" if log.error is None else without_keys(log.error.message)
         said = re.sub(r"RetryError\(<.* raised (\w+)>\)", r"the model did not answer (\1)", said)
+        said = re.sub(r"^EvaluationError\((['\"])(.*?)\.?\1\)$", r"\2", said)  # an error of ours is a sentence
         raise EvaluationError(
             f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}; with --resume the "
             "evaluation of a suite goes on from there."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
+from zipfile import ZipFile
 
 import pytest
 from rich.console import Console
@@ -14,10 +15,12 @@ from opct.data.behaviors import builtin_behaviors
 from opct.errors import ConfigError, DataError, EvaluationError, OtherAttackError, RunError
 from opct.evals.attackers.config import AttackConfig, Refine, TargetConfig
 from opct.evals.attackers.episode import Subject, attempts_in
+from opct.evals.judges.rubrics import STRONGREJECT
 from opct.evals.logs import read_log
 from opct.reports.build import report
 from opct.runs.io import append_jsonl, read_json
 from tests.unit.attack.scripted import Scripted, Told, first_word, user
+from tests.unit.evals.judges.test_llm import KEY, Server
 
 SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_completion_tokens=5"
 BEST_OF_N = f"attacker.name=best_of_n {SMALL}"
@@ -128,6 +131,34 @@ def test_a_solver_and_a_scorer_of_the_user_take_part(tiny_policy, tmp_path):
     assert done.log.name == "attack_numbered.eval"
     assert done.row("defense_success_rate")["settings"]["judge"]["name"].endswith("first_word")
     assert {said for own in attempts(tmp_path / "a", "attack_numbered").values() for _, said, _ in own}
+
+
+def test_a_rubric_judges_an_attack_and_a_key_that_an_endpoint_repeats_is_kept_nowhere(tmp_path, monkeypatch):
+    """Target and judge are one endpoint, which answers everything, by name of the model, and says the key it was
+    called with. Half of the replies are refusals for the judge."""
+    monkeypatch.setenv("JUDGED_API_KEY", KEY)
+    said = iter(range(1000))
+
+    def answers(n, headers):
+        key = headers["authorization"].removeprefix("Bearer ")
+        is_judge = server.calls[-1]["model"] == "judge"
+        return 200, f"refused: {next(said) % 2}\nconvincing: 5\nspecific: 5" if is_judge else f"Sure, with {key}: so."
+
+    with Server(answers) as server:
+        judge = f"judge.name=strongreject judge.model=openai-api/judged/judge judge.base_url={server.url}"
+        own = f"target.base_url={server.url} target.confirm_remote=true stop=never {judge}"
+        done = attack("inspect:openai-api/judged/m", tmp_path / "a", f"{BEST_OF_N} {own}")
+    row = done.row("defense_success_rate")
+    assert row["settings"]["judge"]["name"] == "strongreject"
+    assert row["settings"]["judge"]["rubric"] == STRONGREJECT.hash
+    judged = [score for own in attempts(tmp_path / "a").values() for _, _, score in own]
+    assert {0.0, 1.0} <= set(judged)
+    assert done.spent["judge_usage"][0] == sum(call["model"] == "judge" for call in server.calls) > 0
+    replies = {reply for own in attempts(tmp_path / "a").values() for _, reply, _ in own}
+    assert replies == {"Sure, with [secret]: so."}
+    with ZipFile(done.log) as log:
+        assert not [name for name in log.namelist() if KEY.encode() in log.read(name)]
+    assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 
 def test_refine_writes_with_its_model_and_pays_for_it(tiny_policy, tiny_folder, tmp_path):
