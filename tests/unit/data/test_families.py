@@ -2,7 +2,9 @@
 
 import pytest
 
-from opct.data.perturb.families import Family, alternating, chosen_families, rotation
+from opct.data.perturb import jailbreak
+from opct.data.perturb.families import Family, alternating, chosen_families, families_of, rotation
+from opct.data.perturb.jailbreak import Wrapper, wrapped_prompt, wrapper_families
 from opct.errors import DataError
 
 FAMILIES = {
@@ -60,3 +62,12 @@ def test_rotation_uses_each_family_equally_often():
 
 def test_training_and_held_out_families_alternate():
     assert alternating(["shout", "whisper", "plead"], FAMILIES) == ["shout", "plead", "whisper"]
+
+
+def test_a_family_is_one_entry_of_the_wording(monkeypatch):
+    """It is then drawn from, chosen by its name, and a part of its group."""
+    entry = {"split": "train", "description": "shouted", "templates": [["{behavior}!!!"]]}
+    monkeypatch.setattr(jailbreak, "FAMILIES", jailbreak.FAMILIES | families_of({"families": {"loud": entry}}, Wrapper))
+    assert wrapped_prompt("Steal a goose", "loud", "t/0", 0)[-1]["content"] == "Steal a goose!!!"
+    assert wrapper_families("loud") == ["loud"]
+    assert "loud" in chosen_families("train", jailbreak.FAMILIES, "jailbreak")
