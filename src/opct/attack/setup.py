@@ -327,7 +327,10 @@ def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
         identity = rules_identity(config.name)
         agreement = AGREEMENT["jailbreak"]
         said = RULES_WARNING.format(config.name, agreement.text, agreement.errors)
-        return JudgeOfAttack(rule_judge(config.name), identity["threshold"], identity, {"judge_warning": said})
+        kappa = {"value": agreement.kappa, "ci_low": agreement.ci_low, "ci_high": agreement.ci_high}
+        measured = {"kappa": kappa, "n": agreement.n, "n_unscored": 0}
+        of_rules = {"judge_calibration": measured, "judge_warning": said}
+        return JudgeOfAttack(rule_judge(config.name), identity["threshold"], identity, of_rules)
     harmful = [name for name, rubric in RUBRICS.items() if rubric.label == HARMFUL]
     if config.name not in harmful:
         raise EvaluationError(unknown("judge of an attack", config.name, [*RULES, *harmful]))

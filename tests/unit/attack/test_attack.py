@@ -15,6 +15,7 @@ from opct.data.behaviors import builtin_behaviors
 from opct.errors import ConfigError, DataError, EvaluationError, OtherAttackError, RunError
 from opct.evals.attackers.config import AttackConfig, Refine, TargetConfig
 from opct.evals.attackers.episode import Subject, attempts_in
+from opct.evals.graders.versions import AGREEMENT
 from opct.evals.judges.rubrics import STRONGREJECT
 from opct.evals.logs import read_log
 from opct.reports.build import report
@@ -73,6 +74,9 @@ def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(tiny_policy, 
     numbers = json.loads((tmp_path / "report.json").read_text())
     row = next(one for one in numbers["rows"] if one["metric"] == "bare_defense_rate")
     assert set(row["arms"]) == {"base", "sft"}
+    for label in ("base", "sft"):
+        rows = read_json(tmp_path / label / "results.json")["rows"]
+        assert {one["settings"]["judge_calibration"]["kappa"]["value"] for one in rows} == {AGREEMENT["jailbreak"].kappa}
     assert all(one["reason"].startswith("no scored sample") for one in row["not_compared"]), "the same attack"
     page = (tmp_path / "report.html").read_text()
     texts = [said for own in attempts(tmp_path / "base").values() for _, said, _ in own if len(said or "") > 4]
