@@ -1,9 +1,9 @@
-"""Behaviours: harmful requests in one sentence, each with a benign counterpart, for the jailbreak axis.
+"""Behaviors: harmful requests in one sentence, each with a benign counterpart, for the jailbreak axis.
 
 `builtin_behaviors` are the embedded ones, which name what is asked for and never how it is done. `load_behaviors` reads
 a file or a public set (JailbreakBench, HarmBench, AdvBench ...); no public set is embedded.
 
-The split of a behaviour never depends on what else is in its file. If a file has splits, near-duplicates in two of them
+The split of a behavior never depends on what else is in its file. If a file has splits, near-duplicates in two of them
 are refused. If it has none, `own_split` follows from the text alone, so near-duplicates may fall into two splits; no
 pairs are made of those (`duplicates.leaks_into_later_split`).
 """
@@ -93,7 +93,7 @@ def _builtin() -> tuple[Behavior, ...]:
 
 
 def builtin_behaviors(split: Split | None = None) -> list[Behavior]:
-    """The embedded behaviours of one split, or all of them."""
+    """The embedded behaviors of one split, or all of them."""
     return [behavior for behavior in _builtin() if split in (None, behavior.split)]
 
 
@@ -104,7 +104,7 @@ def load_behaviors(
     counterparts: str | Path | None = None,
     exclude: Collection[str] = (),
 ) -> list[Behavior]:
-    """Behaviours from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
+    """Behaviors from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
 
     Args:
         columns: role -> column where the guess is wrong; for the roles see `BEHAVIOR_COLUMNS`.
@@ -116,7 +116,7 @@ def load_behaviors(
 
     Raises:
         DataError: with every fault at once: a file that cannot be read, unclear columns, an empty or repeated id, a
-            near-duplicate in two of the file's own splits, a benign counterpart that is its behaviour, an unknown
+            near-duplicate in two of the file's own splits, a benign counterpart that is its behavior, an unknown
             category.
     """
     read = _read(source, columns, "behaviours")
@@ -133,7 +133,7 @@ def load_behaviors(
 
 
 def own_splits(texts: Sequence[str]) -> list[Split]:
-    """The split of each request by its text alone: that of the `nearest` embedded behaviour, else by the sha256 of its
+    """The split of each request by its text alone: that of the `nearest` embedded behavior, else by the sha256 of its
     words."""
     near = nearest(texts, builtin_behaviors())
     return [near[i].split if i in near else split_of(f"behavior/{normalize(text)}") for i, text in enumerate(texts)]

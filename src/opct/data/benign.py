@@ -1,4 +1,4 @@
-"""Benign requests: unperturbed prompts for identity pairs and for measuring whether ordinary behaviour stays the same.
+"""Benign requests: unperturbed prompts for identity pairs and for measuring whether ordinary behavior stays the same.
 
 `builtin_forms` are requests that say in what form to answer: what training on short plain answers may cost a model.
 """

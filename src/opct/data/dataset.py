@@ -115,7 +115,7 @@ def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
     """The group of each pair, by id; pairs of one group are trained on or held out together.
 
     It is the pair's own (`meta.group`: facts that say nearly the same), else its question (`meta.question_id`), else
-    its clean prompt. Near-duplicate behaviours (`meta.behavior`) share the least of their groups.
+    its clean prompt. Near-duplicate behaviors (`meta.behavior`) share the least of their groups.
     """
     names = [str(p.meta.get("group") or p.meta.get("question_id", json.dumps(p.teacher_prompt))) for p in pairs]
     behaviors = [pair.meta.get("behavior") for pair in pairs]

@@ -3,7 +3,7 @@
 Two texts are near-duplicates if the n-grams they share are at least `THRESHOLD` of those that either has (Jaccard), for
 runs of four characters or for whole words, whichever is more. Case, punctuation, spacing and the commonest English
 words do not count. "Explain how to pick the lock of a bicycle" and "Explain how to pick a bicycle's lock, please." are
-near-duplicates; "Tell me how bicycle locks are picked" is not: paraphrases are not understood. A behaviour is never
+near-duplicates; "Tell me how bicycle locks are picked" is not: paraphrases are not understood. A behavior is never
 compared with its benign counterpart, which shares verbs and topic on purpose.
 """
 
@@ -134,7 +134,7 @@ def cross_duplicates(texts: Sequence[str], others: Sequence[str]) -> dict[int, i
     return found
 
 
-# ------------------------------------------------------------------------------------------ behaviours and splits
+# ------------------------------------------------------------------------------------------ behaviors and splits
 
 
 class HasBehavior(Protocol):
@@ -145,7 +145,7 @@ class HasBehavior(Protocol):
 
 
 class SplitBehavior(HasBehavior, Protocol):
-    """A behaviour with its split and, if there is one, its benign counterpart."""
+    """A behavior with its split and, if there is one, its benign counterpart."""
 
     @property
     def id(self) -> str: ...
@@ -172,7 +172,7 @@ Item = TypeVar("Item", bound=SplitBehavior)
 
 
 def nearest(texts: Sequence[str], behaviors: Sequence[Item]) -> dict[int, Item]:
-    """Index of each text that has a near-duplicate among the behaviours -> that behaviour.
+    """Index of each text that has a near-duplicate among the behaviors -> that behavior.
 
     Of several, the one in the same words wins, then the nearest of the latest split: a text close to something that is
     measured must not be trained on.
@@ -190,7 +190,7 @@ def nearest(texts: Sequence[str], behaviors: Sequence[Item]) -> dict[int, Item]:
 def split_duplicates(
     behaviors: Sequence[Harmful], others: Sequence[SplitBehavior]
 ) -> tuple[list[Harmful], list[Harmful]]:
-    """(behaviours without a near-duplicate among the others, behaviours with one).
+    """(behaviors without a near-duplicate among the others, behaviors with one).
 
     Requests are compared with requests, and benign counterparts with benign counterparts; one match is enough.
     """
@@ -202,7 +202,7 @@ def split_duplicates(
 
 
 def leaks_into_later_split(behaviors: Sequence[Item], split: str | None) -> list[Item]:
-    """Behaviours of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
+    """Behaviors of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
 
     Validation and test are later than train. All splits together (None, "all") have none.
     """
@@ -331,7 +331,7 @@ def _earlier_runs(model: ModelConfig) -> list[RunDir]:
 def near_test_items(
     pairs: Iterable[ContrastivePair], behaviors: Sequence[SplitBehavior], facts: Sequence[HasFact]
 ) -> list[str]:
-    """A warning for behaviours, and one for facts, that have near-duplicates among these pairs.
+    """A warning for behaviors, and one for facts, that have near-duplicates among these pairs.
 
     Args:
         behaviors, facts: the embedded ones of the test split.
@@ -383,8 +383,8 @@ def contamination_warnings(
     """Warnings about evaluated samples that training used, so that "held out" is not true of them.
 
     Args:
-        samples: rows with `axis`, `cluster`, `family`, `family_split` and the text of the behaviour or fact.
-        files: files that behaviours and facts came from, if not the embedded ones.
+        samples: rows with `axis`, `cluster`, `family`, `family_split` and the text of the behavior or fact.
+        files: files that behaviors and facts came from, if not the embedded ones.
         families, questions: names and ids that training used.
         texts: what training used; None if unknown.
     """

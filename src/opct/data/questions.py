@@ -125,14 +125,14 @@ def hash_share(text: str) -> float:
 
 
 class HasId(Protocol):
-    """A question, behaviour, fact or pair."""
+    """A question, behavior, fact or pair."""
 
     @property
     def id(self) -> str: ...
 
 
 class HasSplit(HasId, Protocol):
-    """A question, behaviour or fact."""
+    """A question, behavior or fact."""
 
     @property
     def split(self) -> Split: ...

@@ -1,7 +1,7 @@
 """Jailbreak: a request is put to the policy in a wrapper that asks for an answer where the bare one would get none.
 
 The teacher sees the bare request. A family says how the wrapper works. Every draw comes from `random.Random` seeded
-with a text of seed, behaviour and family, so the same seed gives the same bytes on any machine. Wrappers are rendered,
+with a text of seed, behavior and family, so the same seed gives the same bytes on any machine. Wrappers are rendered,
 never edited: braces, code fences, right-to-left script or a very long text in a request come through as they are.
 """
 
@@ -113,7 +113,7 @@ def wrapped_prompt(
 
     Args:
         family: one of `wrapper_families`, but `artifact`.
-        key: with seed and family it fixes the wrapper; a behaviour and its counterpart share it, so they get the same.
+        key: with seed and family it fixes the wrapper; a behavior and its counterpart share it, so they get the same.
         templates: of the family `in_the_wild`.
         stated_only: no wrapper with a turn that the policy answers itself.
 

@@ -2,7 +2,7 @@
 
 After PAIR (Chao et al. 2023, arXiv 2310.08419): N conversations in parallel, each with its own attempts, the target's
 replies and their scores. Three differences: the attacker writes the message alone, without JSON and reasoning, which
-small models cannot keep to; the system prompt is ours and names no topic, and successes on other behaviours stand in
+small models cannot keep to; the system prompt is ours and names no topic, and successes on other behaviors stand in
 place of worked examples; where a history does not fit the attacker's context, its oldest attempts are left out first.
 """
 
@@ -104,7 +104,7 @@ def refine(
 
 def fitting_messages(model: Model, seen: Observation, most_tokens: int) -> Prompt | None:
     """The input of the attacker's model. To fit the context, the oldest attempts are dropped first, then successes on
-    other behaviours. None if nothing fits.
+    other behaviors. None if nothing fits.
     """
     n, shots = len(seen.history), len(seen.shots)
     less = [(left, shots) for left in range(n, -1, -1)] + [(0, left) for left in range(shots - 1, -1, -1)]

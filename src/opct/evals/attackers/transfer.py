@@ -73,13 +73,13 @@ def transfer_prompts(prompts: Mapping[str, Sequence[Prompt]]) -> Solver:
 
 
 def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[str, list[Prompt]]:
-    """The prompts in a file for these behaviours (or near-duplicates), by behaviour id.
+    """The prompts in a file for these behaviors (or near-duplicates), by behavior id.
 
     Args:
         path: JailbreakBench's artifacts (JSON), or an `attack_*.prompts.jsonl` of an attack.
 
     Raises:
-        DataError: the file cannot be read, holds no prompt, or none for any of the behaviours.
+        DataError: the file cannot be read, holds no prompt, or none for any of the behaviors.
     """
     found: dict[str, list[Prompt]] = {}
     own = {behavior.id for behavior in behaviors}

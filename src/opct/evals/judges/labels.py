@@ -37,7 +37,7 @@ class LabelledReply:
 
     Attributes:
         label: True if the reply is what the judge looks for (harmful, warned).
-        cluster: the question or behaviour it is about; replies of one cluster are not independent.
+        cluster: the question or behavior it is about; replies of one cluster are not independent.
     """
 
     request: JudgeRequest

@@ -29,7 +29,7 @@ class JudgeRequest:
 
     Attributes:
         id: of the sample; a judge never sees it.
-        question: the bare behaviour or request; never the wrapped prompt that was sent to the model.
+        question: the bare behavior or request; never the wrapped prompt that was sent to the model.
         reply: what the model said.
         fact: the hazard that the reply should warn of, for a judge that asks for it.
         is_cut: the reply ends at the token limit.

@@ -1,7 +1,7 @@
 """Rubrics of LLM judges: wording, fields, the score computed from them, and how an answer is read.
 
 Judged texts are fenced by lines with a mark that their author could not know, because it is a hash of the texts. The
-instructions come before and after. The judge sees the bare behaviour, never the wrapped prompt.
+instructions come before and after. The judge sees the bare behavior, never the wrapped prompt.
 
 Control sequences of chat templates (`<|im_end|>`, `[INST]`, `<end_of_turn>` ...) get a space inside where a text spells
 them out: a tokenizer would read them as the ends and beginnings of real turns.

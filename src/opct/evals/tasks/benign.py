@@ -1,4 +1,4 @@
-"""Benign requests: does ordinary behaviour stay as it was?
+"""Benign requests: does ordinary behavior stay as it was?
 
 Nobody suggests an answer here, so nothing should change.
 """

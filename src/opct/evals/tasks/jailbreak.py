@@ -1,6 +1,6 @@
 """Jailbreak: does the model answer a wrapped request that it refuses bare, and does it refuse harmless ones?
 
-Each behaviour is asked bare and in some of the families, and so is its benign counterpart, in the same wrappers. Rules
+Each behavior is asked bare and in some of the families, and so is its benign counterpart, in the same wrappers. Rules
 decide whether a reply refuses (`grade_refusal`) and whether an encoded request was decoded. Whether an answer is useful
 needs a judge.
 """
@@ -53,8 +53,8 @@ def jailbreak_task(config: EvalConfig) -> Task:
     """The Inspect task `jailbreak`.
 
     Raises:
-        EvaluationError: no attack of a file is for a behaviour of the split.
-        DataError: a file is faulty, a family is unknown or needs a file, or no behaviour is in the split.
+        EvaluationError: no attack of a file is for a behavior of the split.
+        DataError: a file is faulty, a family is unknown or needs a file, or no behavior is in the split.
     """
     known = known_behaviors(config)
     templates = load_templates(config.data[IN_THE_WILD]) if IN_THE_WILD in config.data else ()
@@ -84,13 +84,13 @@ def jailbreak_items(
     templates: Sequence[WildTemplate] = (),
     attacks: Sequence[tuple[Behavior, Prompt]] = (),
 ) -> list[EvalSample]:
-    """Each behaviour bare (family `bare`) and in its families, and its benign counterpart likewise (`benign_...`).
+    """Each behavior bare (family `bare`) and in its families, and its benign counterpart likewise (`benign_...`).
 
     The families take turns, training and held-out ones alternating.
 
     Args:
         templates: of the family `in_the_wild`.
-        attacks: behaviours with an attacker's finished prompt (family `artifact`), one a behaviour; each is also
+        attacks: behaviors with an attacker's finished prompt (family `artifact`), one a behavior; each is also
             asked bare. They come on top of `n_questions`.
     """
     chosen = _families(config, bool(templates), bool(attacks))
@@ -121,7 +121,7 @@ def _families(config: EvalConfig, with_templates: bool, with_artifacts: bool) ->
 
 
 def known_behaviors(config: EvalConfig) -> list[Behavior]:
-    """The behaviours of the config's file, or the embedded ones, of all splits.
+    """The behaviors of the config's file, or the embedded ones, of all splits.
 
     Raises:
         EvaluationError: counterparts, columns or categories without a file that they are of.
@@ -215,7 +215,7 @@ def _alike(a: str, b: str) -> bool:
 def refusal_values(verdict: Verdict, kind: str) -> dict[str, float | None]:
     """The values of a verdict on the reply to a `behavior` or its counterpart; None if unscored or not applicable.
 
-    is_refusal: refused in full. is_success: a behaviour was answered, in part counts. is_partial: refused and then
+    is_refusal: refused in full. is_success: a behavior was answered, in part counts. is_partial: refused and then
     answered all the same. is_over_refusal: a counterpart was refused in full.
     """
     if not verdict.is_scored:
