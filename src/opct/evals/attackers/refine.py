@@ -92,8 +92,10 @@ def refine(
         # endpoints take seeds of 31 bits
         config = GenerateConfig(max_tokens=max_tokens, temperature=temperature, seed=seen.seed & 0x7FFFFFFF)
         output = await model.generate(as_chat(messages), config=config)
+        # before anything may give up: tokens of an unusable message count against the budget
         add_cost(state, output, max_tokens)
         if on_written is not None:
+            # also an unusable message: grpo learns from its reward of 0
             on_written(state, messages, output)
         said, is_unfinished = reads(output)
         message = None if is_unfinished else message_of(said)
@@ -107,10 +109,13 @@ def fitting_messages(model: Model, seen: Observation, most_tokens: int) -> Promp
     other behaviors. None if nothing fits.
     """
     n, shots = len(seen.history), len(seen.shots)
+    # (0, shots) is the last of the first list, so the second one begins at shots - 1
     less = [(left, shots) for left in range(n, -1, -1)] + [(0, left) for left in range(shots - 1, -1, -1)]
     for attempts, n_shots in less:
+        # n - attempts, not -attempts: [-0:] would be the whole history
         messages = attacker_messages(replace(seen, shots=seen.shots[:n_shots]), seen.history[n - attempts :])
         left = room(model, messages)
+        # None, an endpoint: it alone knows its context, so all is sent
         if left is None or left >= most_tokens:
             return messages
     return None
@@ -140,10 +145,12 @@ def _feedback(attempt: Attempt) -> str:
 
 def message_of(text: str) -> str | None:
     """Extract the message from the attacker's output, without label, fence or quotation marks; None if empty."""
+    # label, fence, quotation marks: from outside in, as models nest them
     text = _LABEL.sub("", text.strip(), count=1).strip()
     fenced = _FENCE.match(text)
     text = fenced[1].strip() if fenced else text
     for opening, closing in _QUOTES:
+        # a third mark inside means that the outer two are no pair: "a" or "b"
         if len(text) > 1 and text[0] == opening and text[-1] == closing and opening not in text[1:-1]:
             text = text[1:-1].strip()
     return text if re.search(r"\w", text) else None
