@@ -146,7 +146,7 @@ class _Game:
                     if size == 0:
                         return self.budget.exhausted(self.board.spent())
                     self.run(round_, dict(islice(waiting.items(), size)))
-                    # looked up again, not the rest of the first list: the board decides from the attempts in the new log
+                    # looked up again, not the rest of the first list: the board decides by the attempts in the new log
                     waiting = self.board.waiting(kinds, round_)
         return COMPLETE
 
