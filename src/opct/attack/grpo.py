@@ -106,7 +106,7 @@ class TrainingPlan:
 
     @property
     def attempts(self) -> int:
-        """Most attempts on one behavior in one step."""
+        """Maximum number of attempts on one behavior in one step."""
         return self.rules.episodes * self.rules.rounds
 
     def identity(self) -> dict[str, Any]:

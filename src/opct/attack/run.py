@@ -204,7 +204,7 @@ def _about(log: EvalLog) -> dict[str, Any]:
 
 
 class AttackLog:
-    """The logs of one attack in a folder: the kept one, and those of its rounds until it ends."""
+    """The logs of one attack in a folder: the one in `evals/`, and those of its rounds until it ends."""
 
     def __init__(self, run: RunDir, name: str, training: TrainingFolder):
         self.run, self.name, self.training = run, name, training

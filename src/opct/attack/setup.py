@@ -222,7 +222,7 @@ class Player:
         solver: None of one that is trained first.
         identity: what determines its prompts, but for a model.
         model: settings of its model; None if it has none.
-        max_tokens: most tokens sampled for one prompt.
+        max_tokens: maximum number of tokens sampled for one prompt.
     """
 
     name: str

@@ -45,7 +45,7 @@ class TrainingFolder:
             shutil.rmtree(self.path)
 
     def clear_unless_played(self) -> None:
-        """Remove a training that asked the target nothing, so that it can simply be started again."""
+        """Remove a training that put no prompt to the target, so that it can simply be started again."""
         # a step is noted before its first query, so an empty file means that no query was spent
         if self.path.is_dir() and not read_jsonl(self.steps_path):
             self.clear()

@@ -102,12 +102,12 @@ class Attempt:
 
     @property
     def is_query(self) -> bool:
-        """Whether the target was asked."""
+        """Whether a prompt was put to the target."""
         return self.prompt is not None
 
     @property
     def is_unscored(self) -> bool:
-        """Whether the target was asked and there is no score."""
+        """Whether a prompt was put to the target and there is no score."""
         return self.is_query and self.score is None
 
 

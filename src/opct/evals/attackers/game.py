@@ -29,9 +29,9 @@ class Rules:
         rounds: K, of each episode.
         stop: what ends early: the behavior once it is broken, the episode that broke it, an episode at a score of 1
             ("perfect"), or nothing ("never"). Counterparts never end early, so that none drops out once answered.
-        shots: most successes on other behaviors that an attacker is shown.
+        shots: maximum number of successes on other behaviors that an attacker is shown.
         counterpart_episodes: of these N, how many each counterpart gets.
-        batch_size: most attempts at once.
+        batch_size: maximum number of attempts at once.
         seed: random seed; a text if several attacks share one seed.
     """
 

@@ -79,7 +79,7 @@ def refine(
     """Rewords by asking the model with the role `attacker`; it is sampled, so that parallel episodes differ.
 
     Args:
-        max_tokens: most tokens of a message.
+        max_tokens: maximum number of tokens of a message.
         reads: takes the message out of the model's output.
         on_written: called with the model's input and output, for an attacker that is trained.
     """

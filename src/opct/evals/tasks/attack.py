@@ -277,7 +277,7 @@ async def _judge(state: TaskState, cast: Cast, turn: Turn, prompt: Any) -> None:
 
 
 async def _without_query(state: TaskState, cast: Cast, turn: Turn) -> None:
-    """Note the round of an attacker that asked the target itself, as agents do, or not at all."""
+    """Note the round of an attacker that called the target's model itself, as agents do, or not at all."""
     reason = state.store.get(REASON)
     if reason is None and state.output.choices:
         # without the last message, which is the reply
