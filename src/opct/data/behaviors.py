@@ -171,11 +171,13 @@ def _behavior_row(row: Mapping[str, Any], columns: Mapping[str, str]) -> Behavio
     if "context" in cell:
         behavior = f"{cell['context'].strip()}\n\n{behavior}"
     return BehaviorRow(
+        # with the context in it: the same request about two contexts is two behaviors
         id=cell.get("id") or f"b/{hashlib.sha256(behavior.encode()).hexdigest()[:12]}",
         category=cell.get("category", "uncategorised"),
         behavior=behavior,
         benign=cell.get("benign"),
         split=cell.get("split"),
+        # not the made id: it is of the text, which differs from the counterpart's
         key=cell.get("key") or cell.get("id"),
         has_made_id="id" not in cell,
     )
@@ -218,6 +220,7 @@ def _with_splits(raw: Sequence[BehaviorRow], source: str) -> list[Behavior]:
     repeated: list[str] = []
     for row, split in zip(raw, splits, strict=True):
         behavior = Behavior(row.id, row.category, row.behavior, row.benign, cast("Split", split), by_hash=not named)
+        # `is not`: a row that repeats all fields is equal, and still a repeat
         if kept.setdefault(" ".join(row.behavior.split()).casefold(), behavior) is not behavior:
             repeated.append(row.where)
     warn_of_repeats(source, repeated, "behaviours")

@@ -236,7 +236,7 @@ class TrainedTexts:
     """The normalized texts that weights were trained on, each once, sorted.
 
     Attributes:
-        is_complete: False if training started from weights whose own training data is unknown.
+        is_complete: False if training started from weights whose training data is unknown.
     """
 
     behaviors: tuple[str, ...] = ()

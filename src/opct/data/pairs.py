@@ -63,7 +63,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "observation")
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 BUILTIN = "builtin:"
 SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
-"""The axes with pairs and evaluations of our own."""
+"""The axes with embedded pairs and with suites of `opct eval`."""
 CUSTOM = "custom"
 EVALUATION_ONLY = "is_evaluation_only"
 """Key in `meta` of pairs from a set that its authors do not want trained on."""

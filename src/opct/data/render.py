@@ -364,7 +364,7 @@ def render_pairs(
     """Render every pair; pairs that do not fit are returned separately, never cut.
 
     Args:
-        max_completion_tokens: room kept for the completion, and for each turn that the policy answers first.
+        max_completion_tokens: room left for the completion, and for each turn that the policy answers first.
         context_length: the model's limit, in tokens.
 
     Raises:

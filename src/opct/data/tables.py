@@ -122,7 +122,7 @@ def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
         return
     kinds: dict[str, list[Fault]] = {}
     for where, fault in faults:
-        # names, numbers and what was found out: what is left says the kind, else 1000 rows would be 1000 lines
+        # without names, numbers and values: what is left says the kind, else 1000 faulty rows would be 1000 lines
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d+|found .*", "", fault), []).append((where, fault))
     lines = []
     for (where, fault), *others in kinds.values():

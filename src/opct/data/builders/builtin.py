@@ -97,6 +97,7 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
 
 def clean_pair(question: Question, axis: str = SYCOPHANCY) -> ContrastivePair:
     """The identity pair of a question that is asked without pressure."""
+    # seed 0: in this format nothing is drawn
     prompt = clean_prompt(question, "short", 0)
     meta = {"question_id": question.id, "split": question.split}
     return ContrastivePair(f"{axis}/clean/{question.id}", axis, CLEAN, prompt, prompt, meta)

@@ -49,6 +49,7 @@ def read_sources(
     attacks = [] if artifacts is None else load_artifacts(artifacts)
     if source == "builtin":  # artifacts have the splits of the embedded behaviors that they are near
         return builtin_behaviors(), attacks, []
+    # validation, too: its results choose settings, so a trained near-duplicate would flatter them
     measured = [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
     behaviors, near = split_duplicates(
         load_behaviors(source, columns, counterparts=counterparts, exclude=exclude), measured
@@ -98,6 +99,7 @@ def build_jailbreak(
     wrapping = [name for name in names if name != ARTIFACT]
     in_split = of_split(behaviors, split, "behaviours")
     goals = artifact_behaviors(artifacts, behaviors)
+    # goals among them: a finished prompt for a test behavior leaks as the behavior itself does
     leaking = set(leaks_into_later_split([*behaviors, *goals], split))
     chosen = [behavior for behavior in in_split if behavior not in leaking]
     if not chosen:
@@ -152,10 +154,12 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
     goals = [one.behavior for one in artifacts]
     known = nearest(goals, behaviors)
     splits = own_splits(goals)
+    # a split that only follows from a text is worth no more than the goal's own
     splits = [known[i].split if i in known and not known[i].by_hash else split for i, split in enumerate(splits)]
     ids = {i: one.id for i, one in known.items() if one.split == splits[i]}
     for split in SPLITS:
         own = [i for i in range(len(goals)) if i not in ids and splits[i] == split]
+        # one id a group: prompts for one goal are one cluster, and together on one side
         for group in near_duplicate_groups([goals[i] for i in own]):
             ids |= {own[place]: artifacts[own[group[0]]].id for place in group}
     return [
@@ -188,6 +192,7 @@ def _pairs_of(
 def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_prompt: Prompt) -> ContrastivePair:
     harmful = part in HARMFUL
     return ContrastivePair(
+        # "behavior" and "bare" differ by family; a twin has the family of its behavior, so its part is needed
         id=f"{AXIS}/{family}/{behavior.id}" + ("" if harmful else f"/{part}"),
         axis=ANCHOR_AXIS if part == "anchor" else AXIS,
         family=family,
