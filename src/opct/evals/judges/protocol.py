@@ -165,5 +165,6 @@ def new_usage(results: Iterable[JudgeResult]) -> Usage:
 
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value, in hex; the order of keys does not matter."""
+    # NaN is refused: it is not equal to itself, so no identity may rest on it
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
