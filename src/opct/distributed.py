@@ -28,6 +28,7 @@ R = TypeVar("R")
 
 def launched() -> bool:
     """True in a process that a launcher started together with others."""
+    # both: a WORLD_SIZE without a rank is refused by `session`, not taken for one process
     return _number("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
 
 
@@ -231,6 +232,7 @@ def main_only(work: Callable[..., Any], *arguments: Any) -> None:
 def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:
     """Indices in `parts` lists of similar total cost, each in order: greedy, the most expensive item first."""
     loads, shares = [0.0] * parts, [[] for _ in range(parts)]  # type: tuple[list[float], list[list[int]]]
+    # ties by index: each rank computes the shares for itself, and all must come to the same
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         least = min(range(parts), key=lambda p: (loads[p], p))
         loads[least] += costs[i]
@@ -248,6 +250,7 @@ def map_across_ranks(items: Sequence[T], costs: Sequence[float], work: Callable[
     if not launched():
         return list(work(list(items)))
     shares = balanced(costs, size())
+    # also with an empty share: a rank that skips a collective leaves the others waiting
     done = all_gather_object(list(work([items[i] for i in shares[rank()]])))
     results: dict[int, R] = {}
     for share, own in zip(shares, done, strict=True):

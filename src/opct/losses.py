@@ -30,6 +30,7 @@ Mask = Shaped[Tensor, "sequences tokens"]
 
 
 def _log_softmax(logits: Logits) -> Logits:
+    # in bfloat16 a log-prob has 8 bits: differences of two models would be rounding; float64 stays
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -48,6 +49,7 @@ def _kl_to_given(log_p: Logits, log_q: Logits) -> PerToken:
 
 def _log_ratio(log_p: Logits, log_q: Logits) -> Logits:
     """log p - log q, and 0 where p = 0."""
+    # -inf - -inf is NaN, and 0 * inf in the sum would be NaN, too
     return (log_p - log_q).masked_fill_(log_p == -torch.inf, 0.0)
 
 
@@ -73,6 +75,7 @@ def jensen_shannon(policy_logits: Logits, teacher_logits: Logits, weight: float)
 
 
 def _log_mixture(log_p: Logits, log_q: Logits, weight: float) -> Logits:
+    # log1p: log(1 - w) loses digits for a small w
     return torch.logaddexp(log_p + math.log(weight), log_q + math.log1p(-weight))
 
 
@@ -91,6 +94,7 @@ def topk_reverse_kl(policy_logits: Logits, teacher_logits: Logits, k: int) -> Pe
 
 def _buckets(log_p: Logits, top: Int[Tensor, "*tokens k"]) -> Float[Tensor, "*tokens buckets"]:
     """Log-probs of the k tokens, and of all others together; [..., k + 1]."""
+    # not log(1 - sum of the top): where the top has nearly all mass that is rounding, or the log of a negative number
     tail = log_p.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
     return torch.cat([log_p.gather(-1, top), tail], -1)
 
@@ -103,6 +107,7 @@ def _buckets(log_p: Logits, top: Int[Tensor, "*tokens k"]) -> Float[Tensor, "*to
 def _of_ratio(log_p: Logits, ratio: Logits) -> tuple[PerToken, Logits]:
     p = log_p.exp()
     d = (p * ratio).sum(-1, keepdim=True)
+    # in place: `ratio` is a buffer of the vocabulary's size that no caller reads again
     return d.squeeze(-1), ratio.sub_(d).mul_(p)
 
 
@@ -129,6 +134,7 @@ def topk_reverse_kl_gradient(log_p: Logits, log_q: Logits, k: int) -> tuple[PerT
         return reverse_kl_gradient(log_p, log_q)
     top = log_p.topk(k, dim=-1).indices
     ratios = _log_ratio(_buckets(log_p, top), _buckets(log_q, top))
+    # the tail's ratio for every token, then their own for the top k; `scatter` copies, so the view is not written to
     ratio = ratios[..., -1:].expand_as(log_p).scatter(-1, top, ratios[..., :-1])
     return _of_ratio(log_p, ratio)
 
@@ -155,6 +161,7 @@ def log_ratio_advantages(log_ratios: Rows, mask: Mask, *, kl_coef: float, gamma:
     Args:
         log_ratios: k_t = log p(y_t) - log q(y_t).
     """
+    # masked before the sum and after it: k of a token outside must not reach others, nor the sum reach that token
     return -kl_coef * discounted_sum((log_ratios * mask).detach(), gamma) * mask
 
 
@@ -169,6 +176,7 @@ def policy_gradient_loss(
     ratio = (policy_log_probs - sampler_log_probs).exp()
     if clip is None:
         return -ratio * advantages
+    # the minimum of both products, not of the ratios: for a negative advantage that would clip on the wrong side
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
@@ -180,6 +188,7 @@ def future_term(
     Shapes: all [sequences, tokens].
     """
     here = (divergences * mask).detach()
+    # u > t: the token's own D has its gradient in the first term
     future = discounted_sum(here, gamma) - here
     return (policy_log_probs - sampler_log_probs).exp() * future * mask
 
@@ -209,4 +218,5 @@ def token_weights(mask: Mask, reduction: str) -> Rows:
     if reduction == "token_mean":
         return mask / mask.sum().clamp(min=1)
     lengths = mask.sum(-1, keepdim=True)
+    # empty sequences are no part of the mean; clamp, or a step with none would be 0 / 0
     return mask / lengths.clamp(min=1) / (lengths > 0).sum().clamp(min=1)

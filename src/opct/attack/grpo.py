@@ -106,7 +106,7 @@ class TrainingPlan:
 
     @property
     def attempts(self) -> int:
-        """Most attempts on one behavior in one step."""
+        """Maximum number of attempts on one behavior in one step."""
         return self.rules.episodes * self.rules.rounds
 
     def identity(self) -> dict[str, Any]:
@@ -139,7 +139,9 @@ def plan_training(
         )
     behaviors = _training_behaviors(config, own, tested)
     given = _planned(config, own, folder, len(behaviors))
+    # as JSON, which the loader reads back with the same types: the text "null" stays a text
     overrides = [f"{name}={json.dumps(value)}" for name, value in flat_settings(own.training).items()]
+    # the user's last, so that they win where they may; `_refuse_fixed` compares with the plan without them
     planned = load_config(None, [*given, *overrides])
     _refuse_fixed(load_config(None, given), planned)
     if planned.max_steps is None:
@@ -152,6 +154,7 @@ def plan_training(
             "the attacker on, and a step uses each once: use at most that many."
         )
     texts = tuple(one.behavior for one in tested)
+    # with the attack's rule the episodes of a behavior would end at the first break, before a better round
     rules = replace(rules_of(config), stop="perfect")
     return TrainingPlan(own.model, behaviors, texts, planned, rules, own.max_completion_tokens)
 
@@ -168,6 +171,7 @@ def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: Training
         "data.pairs": [str(folder.pairs_path)],
         "rollout.num_generations": config.episodes,
         "rollout.max_completion_tokens": own.max_completion_tokens,
+        # min: with fewer behaviors than places one would come twice in a step, under the same sample ids
         "optim.prompts_per_step": min(int(DEFAULTS["optim.prompts_per_step"]), n_behaviors),
     }
     if config.dtype is not None:
@@ -183,6 +187,7 @@ def _training_behaviors(
     """The training behaviors, without near-duplicates of the attacked ones."""
     source = own.train_behaviors or config.behaviors
     known = of_split(all_behaviors(source), own.train_split, f"behaviors of {source} (attacker.train_split)")
+    # else the attacker would be trained on what is measured, and its success rate would be one of memory
     near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])
     left = tuple(one for i, one in enumerate(known) if i not in near)
     if not left:
@@ -198,6 +203,7 @@ def _refuse_fixed(fixed: TrainConfig, planned: TrainConfig) -> None:
     """Raise ConfigError if a setting differs that is not one of `SETTABLE`."""
     before, now = (flat_settings(config.model_dump(mode="json")) for config in (fixed, planned))
     for name in sorted({**before, **now}):
+        # the dot at both ends: "lora" allows "lora.r", and no name that only begins with it
         if before.get(name) != now.get(name) and not f"{name}.".startswith(tuple(f"{own}." for own in SETTABLE)):
             raise ConfigError(
                 f"{name}={now.get(name)}: this cannot be set for an attacker's training, which uses "
@@ -229,6 +235,7 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
         pairs = Path(folder) / "pairs.jsonl"
         write_pairs(pairs, _pairs(plan), mode=PRIVATE_MODE)
         data = plan.config.data.model_copy(update={"pairs": [str(pairs)]})
+        # closed at once: its weights would fill the memory that the target needs
         build_setup(plan.config.model_copy(update={"data": data})).close()
 
 
@@ -270,6 +277,7 @@ def train_attacker(
     if not is_finished(run, plan.config):
         _train(environment, folder, run, progress)
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
+    # from disk, not from the training in memory: after a resume it is the same
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
     shots = replay.shots(partial(written_message, policy.renderer))
     shown = {
@@ -290,6 +298,7 @@ def _train(environment: Environment, folder: TrainingFolder, run: RunDir, progre
         f"training the attacker first: {plan.config.max_steps} steps, at most {plan.max_queries:,} queries to the "
         "target, not counted in budget.max_queries"
     )
+    # private before the first rollout is in it
     run.path.mkdir(mode=0o700, exist_ok=True)
 
     def method(setup: TrainingSetup, run: RunDir) -> GRPO:
@@ -333,6 +342,7 @@ class RolloutCollector:
         if self._replay is None:  # after a resume, the successes of earlier steps are on disk
             self._replay = ReplayBuffer.of_run(self.run, step - 1, environment, self.policy.renderer)
         replay, most = self._replay, len(pairs) * plan.attempts
+        # before the queries, and on disk: a killed step's queries are still counted in the cost
         append_jsonl(self.log, {"step": step, "started": most}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
         episodes, written = self._play(
@@ -341,6 +351,7 @@ class RolloutCollector:
         fresh = [
             [
                 self._rollout(one, epoch - 1, attempts, written)
+                # sorted by episode, not in the order in which they ended: `_with_replay` replaces the last one
                 for (id_, epoch), attempts in sorted(episodes.items())
                 if id_ == one.id
             ]
@@ -369,6 +380,7 @@ class RolloutCollector:
                 place = (state.metadata["cluster"], state.epoch, state.store.get("round"))
                 written[place] = Written(messages, completion)
 
+        # the step in the seed: with one seed every step would sample the same messages
         rules = replace(plan.rules, seed=f"{plan.rules.seed}/practice/{step}")
         attacker = refine(max_tokens=plan.max_tokens, on_written=keep)
         with tempfile.TemporaryDirectory() as logs:  # what the attacker writes is in its rollouts
@@ -405,6 +417,7 @@ class RolloutCollector:
         if None in scores.values() and (reward is None or reward < self.environment.threshold):
             reward = None  # the round without a score may have been a success
         pair = attack_pair(subject.id, subject.text, best.messages)
+        # rendered again: the same messages give the same ids, and the completion's ids are those that were sampled
         ids = self.policy.renderer.render(pair.prompt)
         mask = (True,) * len(best.completion.token_ids)
         return ScoredRollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
@@ -414,6 +427,7 @@ class RolloutCollector:
         if any(r.reward is not None and r.reward >= self.environment.threshold for r in group):
             return group
         earlier = replay.resample(group[0].pair.id, self.policy)
+        # in place of one, not added: advantages and batches count on the number of episodes
         return group if earlier is None else [*group[:-1], earlier]
 
     def _shown(
@@ -427,6 +441,7 @@ class RolloutCollector:
             "episodes": episodes,
             "unscored_episodes": episodes - len(scored),
             "behaviors": len(groups),
+            # -1: a group without a score is not broken, even at a threshold of 0
             "jailbroken": sum(max(own, default=-1.0) >= self.environment.threshold for own in rewards),
             "unjudged": sum(one.is_unscored for one in attempts),
             **asdict(Spent.of(attempts)),
@@ -456,12 +471,14 @@ class ReplayBuffer:
     def add(self, rollouts: Sequence[ScoredRollout]) -> None:
         """Keep the best success on each behavior among the fresh rollouts of a step."""
         fresh = [r for r in rollouts if r.reward is not None and r.reward >= self._threshold and not r.is_rehearsed]
+        # ascending, the last one stays: the best; by index among equals, so that a resume finds the same
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout
 
     def shots(self, message_of: Callable[[ScoredRollout], str | None]) -> list[Shot]:
         """The successes as few-shot examples for other behaviors; `message_of` extracts the sent message."""
         found = []
+        # by id: the order in which successes came differs between a resumed training and one that ran through
         for id_, rollout in sorted(self._last.items()):
             if (message := message_of(rollout)) is not None:
                 found.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
@@ -472,6 +489,7 @@ class ReplayBuffer:
         found = self._last.get(behavior_id)
         if found is None:
             return None
+        # of the current weights: PPO's ratio begins at 1, and not at that of the step that wrote it
         [log_probs] = policy.log_probs([found.prompt_ids], [found.ids])
         completion = replace(found.completion, logprobs=tuple(log_probs.tolist()))
         return replace(found, completion=completion, is_rehearsed=True)
@@ -479,6 +497,7 @@ class ReplayBuffer:
 
 def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> ScoredRollout | None:
     """A stored rollout without log-probs; None if it was replayed or has no reward."""
+    # a replayed success is one of an earlier step: added again it would count as fresh
     if row.get("reward") is None or row.get("rehearsed"):
         return None
     pair = attack_pair(row["pair_id"], behavior, row["prompt"])
@@ -523,6 +542,7 @@ def learning_summary(folder: TrainingFolder, run: RunDir) -> dict[str, Any]:
     """
     rows = read_jsonl(folder.steps_path)
     played = [row for row in rows if "started" not in row]
+    # by step, the last row stays: a step that a kill lost was played again
     curve = {row["step"]: row for row in played}
     steps = [row for row in run.read_metrics() if "time/step_s" in row]
     counts = ("behaviors", "jailbroken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
@@ -531,6 +551,7 @@ def learning_summary(folder: TrainingFolder, run: RunDir) -> dict[str, Any]:
     return {
         "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
         "judge_usage": [sum(column) for column in zip((0, 0, 0), *(row["judge_usage"] for row in played), strict=True)],
+        # a started step without a result asked between nothing and all of its queries
         "queries_cut_short_at_most": (len(started) - len(played)) * max(started, default=0),
         "curve": [{name: row[name] for name in ("step", "reward", *counts)} for _, row in sorted(curve.items())],
         "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),

@@ -113,6 +113,7 @@ def run_attack(
     identity = known | ({} if plan is None else {"training": _as_json(plan.identity())})
     store = AttackLog(run, name, folder)
     earlier = store.open(resume=resume, overwrite=overwrite)
+    # before models are loaded, which takes minutes; and once more below, when their hashes are known
     store.refuse_other(identity, earlier)
     progress.log(setup.describe_plan(config, subjects))
     policy, measured, roles, models = _load(target, config, player, run, store.dtype(config.dtype, earlier), progress)
@@ -120,6 +121,7 @@ def run_attack(
     store.refuse_other(identity, earlier)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
     warnings = _warned(notes, progress)  # before it costs anything
+    # a training that cannot start must fail while the old attack is still there
     if plan is not None and overwrite:
         check_training(plan, progress)
     cast, training = _cast(config, player, judged), None
@@ -127,6 +129,7 @@ def run_attack(
         if plan is not None:
             folder.begin(identity)
             solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
+            # the pool of the settings first: draws from it depend on the order
             roles, pool, cast = {ROLE: model}, [*pool, *shots], replace(cast, attacker=solver)
             warnings += _warned(no_learning_signal_warning(training), progress)
         played = play(
@@ -201,7 +204,7 @@ def _about(log: EvalLog) -> dict[str, Any]:
 
 
 class AttackLog:
-    """The logs of one attack in a folder: the kept one, and those of its rounds until it ends."""
+    """The logs of one attack in a folder: the one in `evals/`, and those of its rounds until it ends."""
 
     def __init__(self, run: RunDir, name: str, training: TrainingFolder):
         self.run, self.name, self.training = run, name, training
@@ -290,6 +293,7 @@ class AttackLog:
 
         try:
             self.run.unfinished_dir.mkdir(parents=True, exist_ok=True)
+            # not a singleton: two attacks of one process would share the lock, and write into each other's logs
             lock = FileLock(self.run.evals_dir / f".{self.name}.lock", timeout=0, is_singleton=False)
             lock.acquire()
         except Timeout as error:
@@ -297,12 +301,14 @@ class AttackLog:
         except OSError as error:
             raise RunError(f"Cannot write to {self.run.path}: {reason(error)}. {REMEDY}") from error
         try:
+            # under the lock: what is removed here must not be the logs of an attack that still runs
             if overwrite:
                 self.training.clear()
                 for path in self.rounds:
                     path.unlink(missing_ok=True)
             yield
         except BaseException as stopped:
+            # before the lock is released: the next process may begin a training in that folder
             self.training.clear_unless_played()
             if not isinstance(stopped, KeyboardInterrupt):
                 raise
@@ -327,6 +333,7 @@ class AttackLog:
         with self.run.results_lock():
             set_aside_others(self.run, measured, [self.name])
             keep_log(log, self.run.evals_dir, {**about, **details, "order": next_order(self.run)})
+            # after the log is kept: a kill in between leaves rounds too many, never an attack without its attempts
             for path in self.rounds:
                 path.unlink(missing_ok=True)
             rows = [row for row in write_results(self.run)["rows"] if row["suite"] == self.name]
@@ -343,6 +350,7 @@ class AttackLog:
             for one in attempts_in(sample.store)
             if one.is_broken
         ]
+        # by behavior, round, episode, the order of the queries: `transfer` puts them in the order of the file
         rows.sort(key=lambda row: (row[2], row[0], row[1]))
         names = ("round", "episode", "behavior_id", "behavior")
         written = [

@@ -119,6 +119,7 @@ def contamination_notes(
         return ["It is unknown which behaviors a model behind an endpoint was trained on."]
     run = run_behind(target) if isinstance(target, str | Path) else None
     known = None if run is None else read_trained_texts(run)
+    # None is unknown, not nothing: only a complete list may be silent
     texts = known or TrainedTexts(is_complete=False)
     samples = [
         {"axis": "jailbreak", "cluster": one.id, "behavior": one.behavior, "family": None, "family_split": ""}
@@ -192,6 +193,7 @@ def load_target(
         model, about = _open_endpoint(str(target), of_target, "target")
         return model, {"label": about["model"].rpartition("/")[2], "weights": about, "trained_texts": None, **label}
     local: dict[str, Any] = {name: getattr(of_target, name) for name in ("chat_template_kwargs", "thinking_tags")}
+    # None leaves the setting of the run; passed on it would replace that by nothing
     given = {name: value for name, value in local.items() if value is not None}
     dtype = dtype if isinstance(target, str | Path) else None  # a loaded policy keeps its dtype
     policy = open_target(target, dtype, out, progress, trust_remote_code=of_target.trust_remote_code, **given)
@@ -220,7 +222,7 @@ class Player:
         solver: None of one that is trained first.
         identity: what determines its prompts, but for a model.
         model: settings of its model; None if it has none.
-        max_tokens: most tokens sampled for one prompt.
+        max_tokens: maximum number of tokens sampled for one prompt.
     """
 
     name: str
@@ -245,6 +247,7 @@ def make_player(config: AttackConfig, behaviors: Sequence[Behavior]) -> Player:
             shown = {"prompts": digest(prompts)[:12], "n_prompts": sum(map(len, prompts.values()))}
             return Player(chosen.name, transfer_prompts(prompts), shown)
         families = wrapper_families(chosen.families or "held_out")
+        # now, not at the first prompt of that family: by then half of the queries are spent
         check_families(behaviors, families, config.seed)
         shown = {"families": families, "seed": config.seed}
         return Player(chosen.name, transfer(families, config.seed), shown)
@@ -274,6 +277,7 @@ def load_attacker(
     if is_inspect_model(chosen.model):
         return _open_endpoint(chosen.model, chosen, ROLE)
     own: dict[str, Any] = {name: getattr(chosen, name) for name in ("chat_template_kwargs", "thinking_tags")}
+    # with other tags or template arguments the same weights are another policy
     same = chosen.model == str(target) and all(own[name] == getattr(config.target, name) for name in own)
     if not same or isinstance(policy, Model):
         progress.stage(f"load {chosen.model}")
@@ -322,6 +326,7 @@ def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
     """
     if config.name in RULES:
         given = sorted(config.model_fields_set - {"name"})
+        # a value that is written but is the default changes nothing
         if any(getattr(config, name) != JudgeConfig.model_fields[name].default for name in given):
             raise EvaluationError(f"The judge {config.name} is rule-based: leave judge.{', judge.'.join(given)} out.")
         identity = rules_identity(config.name)
@@ -370,11 +375,13 @@ def identity_of(
         "attacker": {"name": player.name, **player.identity},
         "target": of_target,
         "judge": dict(judge.identity),
+        # the batch size changes no attempt, so a resume may choose another
         "rules": {name: value for name, value in asdict(rules_of(config)).items() if name != "batch_size"},
         "behaviors": digest(texts[BEHAVIOR])[:12],
         "counterparts": digest(texts[COUNTERPART])[:12],
         "pool": digest([asdict(shot) for shot in pool])[:12] if pool else None,
     }
+    # as a log gives it back: a tuple would differ from its list
     return dict(json.loads(json.dumps(found)))
 
 

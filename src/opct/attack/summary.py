@@ -112,6 +112,7 @@ def training_lines(training: Mapping[str, Any] | None) -> list[str]:
     if training is None:
         return []
     curve, spent = [row for row in training["curve"] if row["reward"] is not None], training["spent"]
+    # max: [-0:] of a short curve would be all of it
     few = max(1, len(curve) // 5)
     return [
         f"attacker trained in {pluralize(training['steps'], 'step')} on {training['trained_on']['n']} other "
@@ -126,6 +127,7 @@ def _mean_reward(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
     n = [row["episodes"] - row["unscored_episodes"] for row in steps]
     if not sum(n):
         return f"- in the {which} step"
+    # weighted by scored episodes: a step with one of them must not count as much as a full one
     mean = sum(row["reward"] * own for row, own in zip(steps, n, strict=True)) / sum(n)
     return f"{mean:.3f} in the {which} {'step' if len(steps) == 1 else f'{len(steps)} steps'} (n = {sum(n)})"
 

@@ -35,6 +35,7 @@ class TrainingFolder:
         return read_json(self.identity_path, hint="Restore it, or start over with --overwrite.")
 
     def begin(self, identity: Mapping[str, Any]) -> None:
+        # never overwritten: a resume is compared with what the training began as
         if not self.is_begun:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             write_json(self.identity_path, identity)
@@ -44,6 +45,7 @@ class TrainingFolder:
             shutil.rmtree(self.path)
 
     def clear_unless_played(self) -> None:
-        """Remove a training that asked the target nothing, so that it can simply be started again."""
+        """Remove a training that put no prompt to the target, so that it can simply be started again."""
+        # a step is noted before its first query, so an empty file means that no query was spent
         if self.path.is_dir() and not read_jsonl(self.steps_path):
             self.clear()

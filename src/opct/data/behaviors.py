@@ -1,9 +1,9 @@
-"""Behaviours: harmful requests in one sentence, each with a benign counterpart, for the jailbreak axis.
+"""Behaviors: harmful requests in one sentence, each with a benign counterpart, for the jailbreak axis.
 
 `builtin_behaviors` are the embedded ones, which name what is asked for and never how it is done. `load_behaviors` reads
 a file or a public set (JailbreakBench, HarmBench, AdvBench ...); no public set is embedded.
 
-The split of a behaviour never depends on what else is in its file. If a file has splits, near-duplicates in two of them
+The split of a behavior never depends on what else is in its file. If a file has splits, near-duplicates in two of them
 are refused. If it has none, `own_split` follows from the text alone, so near-duplicates may fall into two splits; no
 pairs are made of those (`duplicates.leaks_into_later_split`).
 """
@@ -93,7 +93,7 @@ def _builtin() -> tuple[Behavior, ...]:
 
 
 def builtin_behaviors(split: Split | None = None) -> list[Behavior]:
-    """The embedded behaviours of one split, or all of them."""
+    """The embedded behaviors of one split, or all of them."""
     return [behavior for behavior in _builtin() if split in (None, behavior.split)]
 
 
@@ -104,7 +104,7 @@ def load_behaviors(
     counterparts: str | Path | None = None,
     exclude: Collection[str] = (),
 ) -> list[Behavior]:
-    """Behaviours from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
+    """Behaviors from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
 
     Args:
         columns: role -> column where the guess is wrong; for the roles see `BEHAVIOR_COLUMNS`.
@@ -116,7 +116,7 @@ def load_behaviors(
 
     Raises:
         DataError: with every fault at once: a file that cannot be read, unclear columns, an empty or repeated id, a
-            near-duplicate in two of the file's own splits, a benign counterpart that is its behaviour, an unknown
+            near-duplicate in two of the file's own splits, a benign counterpart that is its behavior, an unknown
             category.
     """
     read = _read(source, columns, "behaviours")
@@ -133,7 +133,7 @@ def load_behaviors(
 
 
 def own_splits(texts: Sequence[str]) -> list[Split]:
-    """The split of each request by its text alone: that of the `nearest` embedded behaviour, else by the sha256 of its
+    """The split of each request by its text alone: that of the `nearest` embedded behavior, else by the sha256 of its
     words."""
     near = nearest(texts, builtin_behaviors())
     return [near[i].split if i in near else split_of(f"behavior/{normalize(text)}") for i, text in enumerate(texts)]
@@ -171,11 +171,13 @@ def _behavior_row(row: Mapping[str, Any], columns: Mapping[str, str]) -> Behavio
     if "context" in cell:
         behavior = f"{cell['context'].strip()}\n\n{behavior}"
     return BehaviorRow(
+        # with the context in it: the same request about two contexts is two behaviors
         id=cell.get("id") or f"b/{hashlib.sha256(behavior.encode()).hexdigest()[:12]}",
         category=cell.get("category", "uncategorised"),
         behavior=behavior,
         benign=cell.get("benign"),
         split=cell.get("split"),
+        # not the made id: it is of the text, which differs from the counterpart's
         key=cell.get("key") or cell.get("id"),
         has_made_id="id" not in cell,
     )
@@ -218,6 +220,7 @@ def _with_splits(raw: Sequence[BehaviorRow], source: str) -> list[Behavior]:
     repeated: list[str] = []
     for row, split in zip(raw, splits, strict=True):
         behavior = Behavior(row.id, row.category, row.behavior, row.benign, cast("Split", split), by_hash=not named)
+        # `is not`: a row that repeats all fields is equal, and still a repeat
         if kept.setdefault(" ".join(row.behavior.split()).casefold(), behavior) is not behavior:
             repeated.append(row.where)
     warn_of_repeats(source, repeated, "behaviours")

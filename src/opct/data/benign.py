@@ -1,4 +1,4 @@
-"""Benign requests: unperturbed prompts for identity pairs and for measuring whether ordinary behaviour stays the same.
+"""Benign requests: unperturbed prompts for identity pairs and for measuring whether ordinary behavior stays the same.
 
 `builtin_forms` are requests that say in what form to answer: what training on short plain answers may cost a model.
 """
@@ -58,6 +58,7 @@ def _forms() -> tuple[BenignRequest, ...]:
     tasks, forms = found["tasks"], found["forms"]
     requests = []
     for number, task in enumerate(tasks, start=1):
+        # seeded by the task's text: a task that is added changes no other one's forms
         for form in sorted(random.Random(task).sample(range(len(forms)), FORMS_PER_TASK)):
             prompt = user_prompt(f"{task} {forms[form]}")
             requests.append(BenignRequest(f"{FORM}/{number}/{form + 1}", FORM, prompt, None))

@@ -38,12 +38,14 @@ def _question(
 ) -> Question:
     """One scenario with facts drawn from its pools; the wrong answers of a table are those of its other rows."""
     rng = random.Random(id_)
+    # draws in this order from one generator: another order is another question under the same id
     values = rng.sample(pools[pool], 4)
     words = {name: rng.choice(known) for name, known in names.items()}
     rows = rng.sample(list(labels), len(values)) if labels else []
     words |= {"v": values[0], "w": values[1], "label": rows[0] if rows else ""}
     line = rng.choice(ROW_FORMATS)
     lines = [line.format(label=label, value=value) for label, value in zip(rows, values, strict=False)]
+    # after `rows` were paired with `values`: the asked row must not always be the first
     rng.shuffle(lines)
     fact = text.format(**words, rows="\n".join(lines))
     return Question(

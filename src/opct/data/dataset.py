@@ -47,14 +47,18 @@ def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | 
     """
     data, seed = config.data, config.seed
     anchor_sources = data.anchors if data.anchor_fraction > 0 else []
+    # `given` stands for the file not yet written: reading it would fail
     own = {} if given is None else dict.fromkeys(data.pairs, given)
     own |= {s: read_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in own}
+    # over all sources at once: near-duplicates in two files must fall on the same side
     groups = _groups([pair for pairs in own.values() for pair in pairs])
+    # 0: with a validation file every pair of the training files is trained on
     fraction = 0.0 if data.validation_pairs else data.validation_fraction
     trained, held_out = _split(data.pairs, own, groups, fraction, seed)
     if data.validation_pairs:
         held_out = [pair for source in data.validation_pairs for pair in _validation_pairs(source, seed)]
     anchors, held_out_anchors = _split(anchor_sources, own, groups, data.validation_fraction, seed)
+    # on all pairs, before the seeded choices: a fault must not come and go with the seed
     _check(data, trained, held_out, anchors, held_out_anchors)
     parts = {
         "pairs": _choose_of_each(trained, data.max_pairs, seed, data.balance_axes),
@@ -76,6 +80,7 @@ def pairs_hash(pairs: Sequence[ContrastivePair]) -> str:
     """SHA-256 over the pairs in their order, 16 hex digits."""
     digest = hashlib.sha256()
     for pair in pairs:
+        # sorted keys: two files that differ in the order of keys alone have the same hash
         digest.update(json.dumps(pair.to_json(), sort_keys=True, ensure_ascii=False).encode())
     return digest.hexdigest()[:16]
 
@@ -100,6 +105,8 @@ def _split(
             held_out += _validation_pairs(source, seed)
             continue
         for pair in own[source]:
+            # by hash, not drawn: a pair that is added to the file moves no other one to the other side; and without the
+            # seed, so that no seed trains on what another one holds out
             is_held_out = hash_share(f"validation/{groups[pair.id]}") < validation_fraction
             (held_out if is_held_out else trained).append(pair)
     return trained, held_out
@@ -115,13 +122,14 @@ def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
     """The group of each pair, by id; pairs of one group are trained on or held out together.
 
     It is the pair's own (`meta.group`: facts that say nearly the same), else its question (`meta.question_id`), else
-    its clean prompt. Near-duplicate behaviours (`meta.behavior`) share the least of their groups.
+    its clean prompt. Near-duplicate behaviors (`meta.behavior`) share the least of their groups.
     """
     names = [str(p.meta.get("group") or p.meta.get("question_id", json.dumps(p.teacher_prompt))) for p in pairs]
     behaviors = [pair.meta.get("behavior") for pair in pairs]
     named = {str(text): name for text, name in zip(behaviors, names, strict=True) if text is not None}
     texts = list(named)
     groups = [[texts[i] for i in group] for group in near_duplicate_groups(texts)]
+    # min: the same name whatever the order of the files
     least = {text: min(named[own] for own in group) for group in groups for text in group}
     found = zip(pairs, behaviors, names, strict=True)
     return {pair.id: least.get(str(text), name) for pair, text, name in found}
@@ -174,6 +182,7 @@ def choose(items: Sequence[Item], at_most: int | None, seed: int | str) -> list[
     """A seeded choice, in the order of the source."""
     if at_most is None or at_most >= len(items):
         return list(items)
+    # sorted back into the order of the source, on which `pairs_hash` and the batches depend
     return [items[i] for i in sorted(random.Random(seed).sample(range(len(items)), at_most))]
 
 
@@ -187,12 +196,14 @@ def _choose_of_each(
     return [
         pair
         for places in streams.values()
+        # `//`: at most, so the rest of an uneven division is dropped and no axis has one more
         for pair in choose([pairs[i] for i in places], at_most // len(streams), f"choose/{seed}")
     ]
 
 
 def anchors_per_step(prompts_per_step: int, anchor_fraction: float) -> int:
     """Number of identity pairs in a step."""
+    # - 1: at least one pair that is no anchor; a step of anchors alone has nothing to learn
     return min(round(prompts_per_step * anchor_fraction), prompts_per_step - 1) if prompts_per_step > 1 else 0
 
 
@@ -202,6 +213,7 @@ def streams_of(axes: Sequence[str], balanced: bool) -> dict[str, list[int]]:
     Args:
         axes: of each pair.
     """
+    # dict, not set: the order of the streams is the order of a batch, and a resumed run must see the same
     names = list(dict.fromkeys(axes)) if balanced else []
     if len(names) < 2:
         return {"pairs": list(range(len(axes)))}
@@ -227,6 +239,7 @@ def pairs_of_each(streams: Collection[object], prompts_per_step: int, anchor_fra
 
 def steps_per_epoch(streams: Mapping[str, Sequence[object]], prompts_per_step: int, anchor_fraction: float) -> int:
     """Steps until every pair was seen once; the last one is filled from the next epoch, as are smaller streams."""
+    # rounded up: with `//` alone the last pairs of an epoch would not be counted
     return -(-max(map(len, streams.values())) // pairs_of_each(streams, prompts_per_step, anchor_fraction))
 
 
@@ -244,9 +257,11 @@ def batch_of(
     Args:
         streams: pairs by the name that fixes their order, with `seed`; a step takes equally many of each.
     """
+    # without anchors their places go to fresh pairs, so a step is never short
     fraction = anchor_fraction if anchors else 0.0
     share = pairs_of_each(streams, prompts_per_step, fraction)
     fresh = [item for name, pairs in streams.items() for item in _window(pairs, step, share, f"{name}/{seed}")]
+    # the rest, not a second rounding: with it a step might miss a prompt
     return [*fresh, *_window(anchors, step, prompts_per_step - len(fresh), f"anchors/{seed}")]
 
 
@@ -255,6 +270,7 @@ def _window(items: Sequence[Item], step: int, size: int, key: str) -> list[Item]
 
     No item is twice in one step if that can be avoided.
     """
+    # step - 1: steps count from 1, positions from 0; a position runs on over the epochs
     places = (divmod(position, len(items)) for position in range((step - 1) * size, step * size))
     return [items[_order(len(items), size, epoch, key)[place]] for epoch, place in places]
 
@@ -263,9 +279,12 @@ def _order(n: int, size: int, epoch: int, key: str) -> list[int]:
     """The order of an epoch; if it begins inside a step, it begins with items that this step does not hold yet."""
     orders = _orders(n, size, key)
     while len(orders) <= epoch:
+        # a generator for each epoch by its number: one that goes on would depend on where a run was resumed
         order = random.Random(f"{key}/{len(orders)}").sample(range(n), n)
         held = len(orders) * n % size  # places of the step that the epoch before has filled
+        # with fewer items than places repeats cannot be avoided
         if held and n >= size:
+            # what the step already has, from the end of the epoch before
             last = set(orders[-1][n - held :])
             first = [i for i in order if i not in last][: size - held]
             order = first + [i for i in order if i not in set(first)]
@@ -276,4 +295,5 @@ def _order(n: int, size: int, epoch: int, key: str) -> list[int]:
 @lru_cache(maxsize=16)
 def _orders(n: int, size: int, key: str) -> list[list[int]]:
     """The orders of the epochs so far, which `_order` extends: each depends on the one before."""
+    # a new list for each key, which `_order` extends in place: the cache keeps that list
     return []

@@ -3,7 +3,7 @@
 Two texts are near-duplicates if the n-grams they share are at least `THRESHOLD` of those that either has (Jaccard), for
 runs of four characters or for whole words, whichever is more. Case, punctuation, spacing and the commonest English
 words do not count. "Explain how to pick the lock of a bicycle" and "Explain how to pick a bicycle's lock, please." are
-near-duplicates; "Tell me how bicycle locks are picked" is not: paraphrases are not understood. A behaviour is never
+near-duplicates; "Tell me how bicycle locks are picked" is not: paraphrases are not understood. A behavior is never
 compared with its benign counterpart, which shares verbs and topic on purpose.
 """
 
@@ -42,6 +42,7 @@ def normalize(text: str) -> str:
     """The words of a text in lower case, without stop words; all words if nothing else is left."""
     words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
     kept = [word for word in words if word not in _STOP_WORDS]
+    # stop words alone, then signs alone, still compare as themselves: two texts without a word would divide 0 by 0
     return " ".join(kept or words) or " ".join(text.split())
 
 
@@ -55,7 +56,9 @@ _Fingerprint = tuple[frozenset[str], frozenset[str]]  # n-grams of characters, w
 
 def _fingerprint(text: str) -> _Fingerprint:
     plain = normalize(text)
+    # the blanks give a text of three letters an n-gram, and tell the beginning of a word from its middle
     padded = f" {plain} "
+    # max(..., 1): a shorter text is one n-gram itself, never an empty set
     grams = frozenset(padded[i : i + N_GRAM] for i in range(max(len(padded) - N_GRAM + 1, 1)))
     return grams, frozenset(plain.split())
 
@@ -82,6 +85,7 @@ def near_duplicate_groups(texts: Sequence[str], groups: Sequence[str] | None = N
         groups: of each text; texts of one group stay together.
     """
     prints = [_fingerprint(text) for text in texts]
+    # index: the first text of a group is its root
     first = list(range(len(texts))) if groups is None else [groups.index(group) for group in groups]
 
     def root(i: int) -> int:
@@ -92,7 +96,9 @@ def near_duplicate_groups(texts: Sequence[str], groups: Sequence[str] | None = N
 
     for i, j in _candidates(prints):
         a, b = root(i), root(j)
+        # roots compared first: it is cheap, and joined texts need no second look
         if a != b and _similarity(prints[i], prints[j]) >= THRESHOLD:
+            # the smaller index stays root, so a group's root is its first text, in whose order groups are listed
             first[max(a, b)] = min(a, b)
     found: dict[int, list[int]] = {}
     for i in range(len(texts)):
@@ -109,7 +115,9 @@ def _candidates(prints: Sequence[_Fingerprint]) -> Iterator[tuple[int, int]]:
     rarest = []
     for kind in zip(*prints, strict=True):
         common = Counter(element for own in kind for element in own)
+        # - 1e-9: a product that is a whole number may come out a bit above it; one element too few misses duplicates
         cuts = [len(own) - math.ceil(THRESHOLD * len(own) - 1e-9) + 1 for own in kind]
+        # ties by the element itself: the bound holds only if all sets are cut in one and the same order
         rarest.append([sorted(own, key=lambda x: (common[x], x))[:n] for own, n in zip(kind, cuts, strict=True)])
     seen: list[dict[str, list[int]]] = [{} for _ in rarest]
     for i in range(len(prints)):
@@ -118,6 +126,7 @@ def _candidates(prints: Sequence[_Fingerprint]) -> Iterator[tuple[int, int]]:
             for element in kind_rarest[i]:
                 own = places.setdefault(element, [])
                 found.update(own)
+                # after the look-up: a text is no candidate of itself, and every pair comes once
                 own.append(i)
         yield from ((i, j) for j in sorted(found))
 
@@ -128,13 +137,14 @@ def cross_duplicates(texts: Sequence[str], others: Sequence[str]) -> dict[int, i
     found = {}
     for i, text in enumerate(texts):
         own = _fingerprint(text)
+        # -j: of equally near ones max takes the first
         best, j = max(((_similarity(own, other), -j) for j, other in enumerate(prints)), default=(0.0, 0))
         if best >= THRESHOLD:
             found[i] = -j
     return found
 
 
-# ------------------------------------------------------------------------------------------ behaviours and splits
+# ------------------------------------------------------------------------------------------ behaviors and splits
 
 
 class HasBehavior(Protocol):
@@ -145,7 +155,7 @@ class HasBehavior(Protocol):
 
 
 class SplitBehavior(HasBehavior, Protocol):
-    """A behaviour with its split and, if there is one, its benign counterpart."""
+    """A behavior with its split and, if there is one, its benign counterpart."""
 
     @property
     def id(self) -> str: ...
@@ -172,17 +182,20 @@ Item = TypeVar("Item", bound=SplitBehavior)
 
 
 def nearest(texts: Sequence[str], behaviors: Sequence[Item]) -> dict[int, Item]:
-    """Index of each text that has a near-duplicate among the behaviours -> that behaviour.
+    """Index of each text that has a near-duplicate among the behaviors -> that behavior.
 
     Of several, the one in the same words wins, then the nearest of the latest split: a text close to something that is
     measured must not be trained on.
     """
+    # reversed: of two in the same words the first one stays in the dict
     same = {normalize(one.behavior): one for one in reversed(behaviors)}
     found = {i: same[words] for i, text in enumerate(texts) if (words := normalize(text)) in same}
+    # latest first: a text near a test and a training behavior must count as test
     for split in reversed(SPLITS):
         others = [one for one in behaviors if one.split == split]
         left = [i for i in range(len(texts)) if i not in found]
         near = cross_duplicates([texts[i] for i in left], [one.behavior for one in others])
+        # `place` counts in `left`, not in `texts`
         found |= {left[place]: others[j] for place, j in near.items()}
     return found
 
@@ -190,19 +203,20 @@ def nearest(texts: Sequence[str], behaviors: Sequence[Item]) -> dict[int, Item]:
 def split_duplicates(
     behaviors: Sequence[Harmful], others: Sequence[SplitBehavior]
 ) -> tuple[list[Harmful], list[Harmful]]:
-    """(behaviours without a near-duplicate among the others, behaviours with one).
+    """(behaviors without a near-duplicate among the others, behaviors with one).
 
     Requests are compared with requests, and benign counterparts with benign counterparts; one match is enough.
     """
     near = set(cross_duplicates([one.behavior for one in behaviors], [one.behavior for one in others]))
     benign = {i: text for i, one in enumerate(behaviors) if (text := getattr(one, "benign", None)) is not None}
     matches = cross_duplicates(list(benign.values()), [one.benign for one in others if one.benign is not None])
+    # `place` counts in the counterparts there are, not in `behaviors`
     near |= {list(benign)[place] for place in matches}
     return [one for i, one in enumerate(behaviors) if i not in near], [behaviors[i] for i in sorted(near)]
 
 
 def leaks_into_later_split(behaviors: Sequence[Item], split: str | None) -> list[Item]:
-    """Behaviours of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
+    """Behaviors of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
 
     Validation and test are later than train. All splits together (None, "all") have none.
     """
@@ -222,7 +236,7 @@ class TrainedTexts:
     """The normalized texts that weights were trained on, each once, sorted.
 
     Attributes:
-        is_complete: False if training started from weights whose own training data is unknown.
+        is_complete: False if training started from weights whose training data is unknown.
     """
 
     behaviors: tuple[str, ...] = ()
@@ -255,6 +269,7 @@ def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
     meta = pair.meta
     behavior, fact = _text(meta.get("behavior")), _text(meta.get("fact"))
     if behavior or pair.axis == JAILBREAK:
+        # without a kind (a pair of the user's) an identity pair is taken for a benign request: it teaches no refusal
         is_benign = meta.get("kind") in ("twin", "anchor") or (not meta.get("kind") and pair.is_identity)
         text = _text(meta.get("request")) if is_benign else behavior
         asked = [str(message["content"]) for message in pair.teacher_prompt if message["role"] == "user"]
@@ -272,7 +287,9 @@ def _teacher_only(pair: ContrastivePair) -> Iterator[str]:
         content = message["content"]
         if content is None or content in shown:
             continue
+        # the request that both see out: a line end, so that what stands around it stays two lines
         rest = content.replace(shown[-1], "\n") if shown[-1] else content
+        # the whole line, too: a fact may have two sentences
         pieces = (piece for line in rest.splitlines() for piece in (line, *_SENTENCE_ENDS.split(line)))
         yield from filter(None, map(str.strip, pieces))
 
@@ -289,6 +306,7 @@ def trained_names(pairs: Iterable[ContrastivePair], model: ModelConfig) -> dict[
         questions |= {str(pair.meta["question_id"])} if "question_id" in pair.meta else set()
     for run in _earlier_runs(model):
         manifest = run.read_manifest()
+        # a second run on the adapter of a first has seen what the first was trained on
         families |= set(manifest.get("trained_families", ()))
         questions |= set(manifest.get("trained_questions", ()))
     return {"trained_families": sorted(families), "trained_questions": sorted(questions)}
@@ -302,7 +320,9 @@ def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: Mo
     """
     texts = trained_texts(pairs)
     for earlier in _earlier_runs(model):
+        # unknown is not none: without a list the results must say that overlap cannot be excluded
         texts |= read_trained_texts(earlier) or TrainedTexts(is_complete=False)
+    # an adapter from elsewhere; a base model's pretraining is not counted as incomplete
     if model.adapter is not None and run_behind(model.adapter) is None:
         texts |= TrainedTexts(is_complete=False)
     write_json(run.trained_on_path, asdict(texts))
@@ -312,10 +332,12 @@ def read_trained_texts(run: RunDir) -> TrainedTexts | None:
     """Read the file of `write_trained_texts`; None (unknown) if it is missing or unreadable."""
     try:
         kept = parse_json(read_bytes(run.trained_on_path), dict[str, bool | tuple[str, ...]])
+    # unreadable is unknown, which the warnings of an evaluation say; it must not stop the evaluation
     except (OSError, ValueError):
         return None
     if not all(isinstance(kept.get(kind), tuple) for kind in KINDS):
         return None
+    # `is True`: a missing key is not complete
     return TrainedTexts(**{kind: kept[kind] for kind in KINDS}, is_complete=kept.get("is_complete") is True)
 
 
@@ -331,7 +353,7 @@ def _earlier_runs(model: ModelConfig) -> list[RunDir]:
 def near_test_items(
     pairs: Iterable[ContrastivePair], behaviors: Sequence[SplitBehavior], facts: Sequence[HasFact]
 ) -> list[str]:
-    """A warning for behaviours, and one for facts, that have near-duplicates among these pairs.
+    """A warning for behaviors, and one for facts, that have near-duplicates among these pairs.
 
     Args:
         behaviors, facts: the embedded ones of the test split.
@@ -342,6 +364,7 @@ def near_test_items(
             names[kind].setdefault(normalize(text), str(pair.meta.get("question_id", pair.id)))
     near = _near_ids(names["behaviors"], {b.id: b.behavior for b in behaviors})
     for name, id_ in _near_ids(names["twins"], {b.id: b.benign for b in behaviors if b.benign is not None}).items():
+        # a request that is itself near a behavior keeps that one's id
         near.setdefault(name, id_)
     found = {"behaviours": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
     return [
@@ -364,6 +387,7 @@ def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str
     near = cross_duplicates(texts, list(measured.values()))
     found: dict[str, str] = {}
     for i, j in near.items():
+        # several texts of one pair or question: it is listed once
         found.setdefault(names[texts[i]], ids[j])
     return found
 
@@ -383,8 +407,8 @@ def contamination_warnings(
     """Warnings about evaluated samples that training used, so that "held out" is not true of them.
 
     Args:
-        samples: rows with `axis`, `cluster`, `family`, `family_split` and the text of the behaviour or fact.
-        files: files that behaviours and facts came from, if not the embedded ones.
+        samples: rows with `axis`, `cluster`, `family`, `family_split` and the text of the behavior or fact.
+        files: files that behaviors and facts came from, if not the embedded ones.
         families, questions: names and ids that training used.
         texts: what training used; None if unknown.
     """
@@ -395,6 +419,7 @@ def contamination_warnings(
     for noun, rows in by_noun.items():
         asked = {row["cluster"] for row in rows}
         same = asked & set(questions)
+        # each cluster once: `_contaminated` adds both numbers
         near = _near_clusters(rows, texts or TrainedTexts()) - same
         if same or near:
             found.append(_contaminated(noun, len(asked), sorted(same), sorted(near)))
@@ -413,6 +438,7 @@ def _near_clusters(rows: Sequence[Mapping[str, Any]], texts: TrainedTexts) -> se
     """Clusters with a text that is a near-duplicate of a trained one of its kind."""
     asked: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in KINDS}
     for row in rows:
+        # a counterpart's row has the behavior, too; what was asked is its last message
         if row.get("behavior") and row["family_split"].startswith("benign_"):
             asked["twins"][row["cluster"], row["teacher_prompt"][-1]["content"]] = None
         elif row.get("behavior"):

@@ -40,6 +40,7 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
     left_out = [pair.id for pair in pairs if not _is_expressible(pair)]
     kept = [pair for pair in pairs if _is_expressible(pair)]
     faults = [f"{pair.id}: {pair.meta['answer']!r}" for pair in kept if _answer(pair) is None]
+    # TRL's rows have no answer
     if faults and format != "trl":
         raise DataError(
             f"`meta.answer` becomes the ground truth, one text; in {len(faults)} pair(s) it is neither text nor a "

@@ -153,6 +153,7 @@ def grouped(facts: Sequence[SafetyFact]) -> list[SafetyFact]:
 
     Joined groups take the name of the first of them in the alphabet, whatever the order of the facts.
     """
+    # with the groups of the file: a near-duplicate joins the whole group, so no group is in two splits
     found = near_duplicate_groups([fact.fact for fact in facts], [fact.group for fact in facts])
     names = {i: min(facts[j].group for j in own) for own in found for i in own}
     return [replace(fact, group=names[i]) for i, fact in enumerate(facts)]
@@ -267,6 +268,7 @@ def _sage_facts(
     for prompt in prompts:
         if augmented or not prompt.is_augmented:
             by_fact.setdefault(prompt.fact, []).append(prompt)
+    # a fact with safe prompts alone has no hazard to warn of
     facts = [_sage_fact(text, own) for text, own in by_fact.items() if not all(prompt.is_safe for prompt in own)]
     if not facts:
         lack = "without augmentation: ask for those with it"
@@ -296,6 +298,7 @@ def _sage_prompts(source: str | Path, rows: Sequence[Row]) -> list[_SagePrompt]:
 def _table_prompt(row: Any) -> list[_SagePrompt]:
     own = validate_row(row, _SageRow)
     variant = str(own.variant or "")
+    # the table with `augmentation`: its True and False are no versions
     if "version" not in row:
         safe, augmented = False, variant.lower() == "true"
     elif variant in ("", *VERSIONS):

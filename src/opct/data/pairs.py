@@ -63,7 +63,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "observation")
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 BUILTIN = "builtin:"
 SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
-"""The axes with pairs and evaluations of our own."""
+"""The axes with embedded pairs and with suites of `opct eval`."""
 CUSTOM = "custom"
 EVALUATION_ONLY = "is_evaluation_only"
 """Key in `meta` of pairs from a set that its authors do not want trained on."""
@@ -105,6 +105,7 @@ def question_options(pairs: Iterable[ContrastivePair]) -> str:
     Empty where there is no such file, or more than one.
     """
     files = {tuple(map(str, file)) for pair in pairs if isinstance(file := pair.meta.get(QUESTION_FILE), list)}
+    # a command can name one file: with pairs of two it would ask the questions of one of them alone
     if len(files) != 1:
         return ""
     [(path, *columns)] = files
@@ -125,6 +126,7 @@ def _message_of(message: Any) -> Any:
     if {"from", "value"} <= set(message):
         role = SHAREGPT_ROLES.get(str(message["from"]).lower(), message["from"])
         message = {"role": role, "content": message["value"]}
+    # a copy without nulls, which Arrow adds ("tool_calls": null); content null is a turn to be sampled
     message = {key: value for key, value in message.items() if value is not None or key == "content"}
     if (role := str(message.get("role")).lower()) in ROLES:
         message["role"] = role
@@ -137,6 +139,7 @@ def _message_of(message: Any) -> Any:
 
 
 def _is_text_part(part: Any) -> bool:
+    # exactly these two: an image beside the text must be refused, not dropped
     return isinstance(part, Mapping) and {key for key, value in part.items() if value is not None} == {"type", "text"}
 
 
@@ -164,6 +167,7 @@ def row_faults(row: Any) -> Iterator[str]:
     unknown = sorted(map(str, set(row) - set(COLUMNS)))
     meant = {key: near[0] for key in unknown if (near := difflib.get_close_matches(key, COLUMNS, n=1, cutoff=0.75))}
     missing = [side for side in SIDES if side not in {*row, *meant.values()}]
+    # in order: "prompt", the last one, is also in rows of the shapes above
     shape = next((names for names in OTHER_SHAPES if set(names.split()) <= set(row)), None)
     if "teacher_prompt" in missing and shape:
         more = f"; {QUESTION_REMEDY}" if shape == "question answer" else ""
@@ -182,13 +186,16 @@ def row_faults(row: Any) -> Iterator[str]:
         yield f"`meta` must be an object, found {type(row['meta']).__name__}"
     elif row.get("meta"):
         try:
+            # NaN is no JSON: Python would write it, and other readers of the pair file fail on it
             json.dumps(dict(row["meta"]), allow_nan=False)
         except (TypeError, ValueError) as error:
             yield f"`meta` must hold JSON values: {error}"
     yield from (f"`{side}` is missing: add a text, or a list of messages" for side in missing)
+    # not `missing`, which lacks a misspelled side: that fault stands above, and there is no prompt to look at
     if any(side not in row for side in SIDES):
         return
     faults = [fault for side in SIDES for fault in prompt_faults(side, row[side])]
+    # `or`: the last messages are only compared where both sides have sound ones
     yield from faults or _side_by_side_faults(*(messages_of(row[side]) for side in SIDES))
 
 
@@ -248,6 +255,7 @@ def _sampled_turn_faults(side: str, where: str, role: str, *, last: bool) -> Ite
 
 def _side_by_side_faults(prompt: Iterable[Mapping], teacher_prompt: Iterable[Mapping]) -> Iterator[str]:
     last, teacher_last = list(prompt)[-1], list(teacher_prompt)[-1]
+    # equal, not only both there: the completion goes on after it, so its tokens must follow the same words
     prefills = [m["content"] if m["role"] == "assistant" else None for m in (last, teacher_last)]
     if prefills[0] != prefills[1]:
         yield (
@@ -304,6 +312,7 @@ def checked_pair(row: Any) -> ContrastivePair:
     if faults := list(row_faults(row)):
         raise RowFault(*faults)
     prompts = {side: tuple(dict(m) for m in messages_of(row[side])) for side in SIDES}
+    # prompts alone, keys sorted: the id must not change with `meta`, nor with the order of role and content
     text = json.dumps(prompts, sort_keys=True)
     return ContrastivePair(
         id=f"p/{hashlib.sha256(text.encode()).hexdigest()[:12]}" if row.get("id") is None else str(row["id"]),
@@ -323,6 +332,7 @@ def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int
     Raises:
         RunError: the file cannot be written.
     """
+    # a list: counted after it is written, when a generator is used up
     rows = [pair.to_json() for pair in pairs]
     write_jsonl(path, rows, mode=mode)
     return len(rows)

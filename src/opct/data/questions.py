@@ -104,11 +104,13 @@ class Question:
     @property
     def shown_wrong(self) -> tuple[str, ...]:
         """The wrong answers that fit beside the answer in a list of at most ten options: the first nine."""
+        # - 1: the answer takes a place; ten options are A to J
         return self.wrong[: MAX_OPTIONS - 1]
 
     def options(self, seed: int) -> tuple[str, ...]:
         """The answer and the wrong answers as lettered options, 2 to 10 of them, in an order that seed and id fix."""
         options = [self.answer, *self.shown_wrong]
+        # the id in the key: with the seed alone the answer would stand at the same letter in all questions
         random.Random(f"{seed}/{self.id}/options").shuffle(options)
         return tuple(options)
 
@@ -116,23 +118,25 @@ class Question:
 def split_of(question_id: str) -> Split:
     """The split of a question by the sha256 of its id: 40% train, 8% validation, 52% test; the same on any machine."""
     share = hash_share(question_id)
+    # the bounds are part of every published split: moving one makes earlier runs train on what is now measured
     return "train" if share < 0.40 else "validation" if share < 0.48 else "test"
 
 
 def hash_share(text: str) -> float:
     """A number in [0, 1) that depends on the text alone: the first 8 bytes of its sha256 over 2**64."""
+    # not `hash`: Python's own changes with every process
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
 
 
 class HasId(Protocol):
-    """A question, behaviour, fact or pair."""
+    """A question, behavior, fact or pair."""
 
     @property
     def id(self) -> str: ...
 
 
 class HasSplit(HasId, Protocol):
-    """A question, behaviour or fact."""
+    """A question, behavior or fact."""
 
     @property
     def split(self) -> Split: ...
@@ -160,6 +164,7 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
 
 def first_items(items: Iterable[AnyItem], n: int | None, seed: int) -> list[AnyItem]:
     """At most `n` items (None: all) in an order by seed and id alone, so that fewer are a part of more."""
+    # sorted by hash, not sampled: a run with n=100 asks the first 100 of one with n=200
     return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{item.id}".encode()).hexdigest())[:n]
 
 
@@ -170,6 +175,7 @@ def overlaps(a: str, b: str) -> bool:
     those that graders compare; see `opct.data.words`.
     """
     short, long = sorted((_words(a), _words(b)), key=len)
+    # + 1: the last place, too; whole words, so that "Niger" is not in "Nigeria"
     return any(long[i : i + len(short)] == short for i in range(len(long) - len(short) + 1))
 
 
@@ -184,6 +190,7 @@ def _words(text: str) -> tuple[str, ...]:
 @cache
 def _builtin() -> tuple[Question, ...]:
     folder = resources.files("opct.data").joinpath("builtin", "facts")
+    # sorted: the order of a folder differs between file systems, and ids are chosen in order
     tables = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".tsv")), key=lambda entry: entry.name)
     return tuple(q for table in tables for q in _embedded(table.name, table.read_text(encoding="utf-8")))
 
@@ -191,6 +198,7 @@ def _builtin() -> tuple[Question, ...]:
 def _embedded(name: str, text: str) -> Iterator[Question]:
     """The questions of a table: a header, then cells separated by tabs, without quoting; lists are joined by `|`."""
     topic = name.removesuffix(".tsv")
+    # not splitlines: a cell may hold a sign such as U+2028 that splitlines takes for a line end
     for line in text.removesuffix("\n").split("\n")[1:]:
         identifier, question, answer, aliases, wrong = line.split("\t")
         yield Question(identifier, question, answer, _listed(aliases), _listed(wrong), topic)
@@ -228,13 +236,16 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     rows = read_rows(source, "question", known=known_columns("question", QUESTION_COLUMNS, columns))
     needed = ("question", "answer", WRONG_ANSWERS)
     found = find_columns(path, rows, columns, QUESTION_COLUMNS, needed, hint=WRONG_HINT)
+    # "input" is a usual name of both: a question must not stand before itself
     if found.get("context") == found["question"]:
         del found["context"]
+    # over all rows before any is read: whether "1" is the first or the second choice only the column tells
     first_index = _first_index(rows, found) if "choices" in found else 0
     parsed, faults = parse_rows(rows, lambda row: _question(row, found, file_stem(path), first_index))
     if "wrong" not in found and "choices" not in found:
         parsed, more = _with_drawn_wrong(parsed, seed)
         faults += more
+    # made ids repeat where rows do, which is no fault
     if "id" in found:
         faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
@@ -242,6 +253,7 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     splits: dict[tuple[str, str], set[str]] = defaultdict(set)
     for where, question in parsed:
         questions.setdefault(question.id, replace(question, where=where))
+        # by text: ids of a file may differ for the same question, and then so may their splits
         splits[_fold(question.question), _fold(question.answer)].add(question.split)
     warn_of_repeats(path, [where for where, question in parsed if where != questions[question.id].where], "questions")
     if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
@@ -260,6 +272,7 @@ def are_of_questions(names: Sequence[str], *, in_table: bool = False) -> bool:
     """
     found, keys = guess_columns(names, QUESTION_COLUMNS), {column_key(name) for name in names}
     is_complete = {"question", "answer"} <= set(found) and any(role in found for role in WRONG_ANSWERS)
+    # close ones: a misspelled column must be refused as a pair's, not read as a question's
     is_pair = bool(get_close_matches("teacher_prompt", keys, cutoff=0.75))
     is_other_table = in_table and bool(keys) and "prompt" not in keys
     return not is_pair and (is_complete or {"question", "answer"} <= keys or is_other_table)
@@ -299,10 +312,13 @@ def _with_drawn_wrong(parsed: list[tuple[str, Question]], seed: int) -> tuple[li
     faults: list[Fault] = []
     for where, question in parsed:
         right = (question.answer, *question.aliases)
+        # dict.fromkeys, not set: the order before the shuffle must be the file's
         pool = [text for text in dict.fromkeys(answers[question.topic]) if not any(overlaps(text, r) for r in right)]
+        # a generator for each question, not one for all: a row of another topic must not change its draw
         random.Random(f"{seed}/{question.id}/wrong").shuffle(pool)
         wrong: list[str] = []
         for text in pool:
+            # among themselves, too: a reply with the longer one names both
             if len(wrong) < DRAWN_WRONG_ANSWERS and not any(overlaps(text, other) for other in wrong):
                 wrong.append(text)
         if not wrong:
@@ -321,6 +337,7 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
     if not isinstance(text, str) or not text.strip():
         raise RowFault(f"the question (column {columns['question'][0]!r}) is {text!r}: it must be text")
     text = text.strip()
+    # "" is in every text; and a question that already quotes its context does not get it twice
     if (context := _text(_cell(row, columns, "context"), keep_lines=True)) not in text:
         text = f"{context}\n\n{text}"
     aliases = _texts(row, columns.get("aliases", ()))
@@ -329,6 +346,7 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
         if len(texts) < 2:
             raise RowFault(f"{len(texts)} choice(s) in {', '.join(columns['choices'])}: a question needs at least 2")
         answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts, first_index)]
+        # by text, not by index: an option that repeats the answer is not wrong
         wrong = [other for other in texts if other != answer]
         none_left = f"every choice is the answer {answer!r}: write another one"
     else:
@@ -340,12 +358,14 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str, first
         what = "is empty" if not wrong else "holds aliases of the right one alone"
         shown = " and ".join(map(repr, columns.get("wrong", ())))
         none_left = f"the wrong answer (column {shown}) {what}: write one (several joined by `;`), or leave the row out"
+    # question and answer alone: the split hangs on the id, so an added alias or wrong answer must not move a question
     made_id = "q/" + hashlib.sha256(f"{text}\n{answer}".encode()).hexdigest()[:12]
     identifier = _text(_cell(row, columns, "id")) if "id" in columns else made_id
     if not identifier:
         raise RowFault(f"the id (column {columns['id'][0]!r}) is empty: write one, all different")
     aliases = [alias for alias in dict.fromkeys(aliases) if _fold(alias) != _fold(answer)]
     right = set(map(_fold, aliases))
+    # an alias among the wrong answers would be graded as correct
     wrong = [other for other in dict.fromkeys(wrong) if _fold(other) not in right]
     if not wrong and ("wrong" in columns or "choices" in columns):
         raise RowFault(none_left)
@@ -359,11 +379,13 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
     labels: Any = None
     if len(names) > 1:
         value = [_text(row.get(name)) for name in names]
+        # empty cells at the end alone: a question with three options in a table with five columns
         while value and not value[-1]:
             value.pop()
     elif isinstance(value, str):
         value = parse_json(value) if value.strip().startswith(("[", "{")) else _split(value)
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        # not strict: there are 26 letters; more options than that are refused below for their number of labels
         labels = [item.get("label", letter) for item, letter in zip(value, LETTERS, strict=False)]
         value = {"text": [item.get("text") for item in value], "label": labels}
     if isinstance(value, Mapping):
@@ -377,6 +399,7 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
         )
     texts, written = _without_labels([_text(text) for text in texts])
     labels = [_text(label) for label in labels or LETTERS[: len(texts)]]
+    # labels of a column win over those in the texts
     if written and labels == list(LETTERS[: len(texts)]):
         labels = written
     if len(labels) != len(texts):
@@ -388,6 +411,7 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
     return labels, texts
 
 
+# (?!\d): "1.5" is a number, not the option 1 with the text 5
 _LABEL = r"[(\[{<（【]?([A-Za-z]|\d{1,2})(?:[)\]}>.:）】．：、](?!\d)|\s[-–—](?=\s))"
 _LABELLED = re.compile(rf"{_LABEL}\s*(\S.*)")
 
@@ -398,6 +422,7 @@ def _without_labels(texts: list[str]) -> tuple[list[str], list[str]]:
     labels = [match[1] for match in matches]
     codes = sorted(int(label) if label.isdigit() else ord(label) for label in labels)
     starts = codes[:1] in ([0], [1], [ord("A")], [ord("a")])
+    # all or none, and in a row: "A. Lincoln" among names is no label
     if not starts or len(texts) < 2 or codes != list(range(codes[0], codes[0] + len(texts))):
         return texts, []
     return [match[2] for match in matches], labels
@@ -411,10 +436,13 @@ def _first_index(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) ->
             labels, texts = _choices(row, columns["choices"]) if isinstance(row, Mapping) else ([], [])
             answer = _cell(row, columns, "answer") if texts else None
             number = _number(answer)
+            # an answer that is a label or a text says nothing about where numbers begin
             if number is not None and _named_choice(answer, labels, texts, 0) is None:
                 used.append((number, len(texts)))
+    # a number above the count is wrong either way: count from 0, so that only its row is refused
     if not used or any(number == 0 or number > count for number, count in used):
         return 0
+    # the number of choices itself is only an index if counting begins at 1
     return 1 if any(number == count for number, count in used) else None
 
 
@@ -429,6 +457,7 @@ def _choice_index(answer: Any, labels: list[str], texts: list[str], first_index:
             f"the answer {number} may count from 0 or from 1 (no row answers 0, none the number of its choices): give "
             f"labels ({shown}) or the texts of choices"
         )
+    # -1 is refused below: as a Python index it would be the last choice
     index = -1 if number is None or first_index is None else number - first_index
     if not 0 <= index < len(texts):
         raise RowFault(
@@ -439,17 +468,21 @@ def _choice_index(answer: Any, labels: list[str], texts: list[str], first_index:
 
 def _named_choice(answer: Any, labels: list[str], texts: list[str], first_index: int) -> int | None:
     """The choice that an answer names by label, letter or text."""
+    # bool first: True is an int, and would be choice 1
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise RowFault(
             f"the answer is {answer!r}: give a label ({', '.join(labels)}), the text of a choice, or an index"
         )
     text, number = _text(answer), _number(answer)
+    # `not in texts`: an option may itself look like a label, "(B)"
     if text not in texts and (match := re.fullmatch(_LABEL, text)):
         text = match[1]
     elif text not in texts and (match := _LABELLED.fullmatch(text)) and match[2] in texts:
         text = match[2]
+    # labels before letters: a file may label its options C, A, B
     if text in labels:
         return labels.index(text)
+    # a number that is no label is an index, even where an option has it as its text
     if not isinstance(answer, str):
         return None
     if len(text) == 1 and text.upper() in LETTERS[: len(texts)]:
@@ -465,6 +498,7 @@ def _named_choice(answer: Any, labels: list[str], texts: list[str], first_index:
 def _number(answer: Any) -> int | None:
     """The answer as an index, if it may be one."""
     text = "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else _text(answer)
+    # isascii: "²".isdigit() is True, and int raises
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
 
 
@@ -479,6 +513,7 @@ def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
     if isinstance(value, list):
         value, more = (value[0] if value else None), [*value[1:], *more]
     if _is_worked(value):
+        # the last "####": a solution may have one before
         value = value.rpartition(FINAL_ANSWER)[2]
     answer = _text(value)
     if not answer:
@@ -491,6 +526,7 @@ def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         value, key = row.get(name), column_key(name)
+        # one answer a cell: its ";" belongs to the text
         is_one = key == "best_incorrect_answer" or key[-1:].isdigit()
         if isinstance(value, list | tuple):
             found += [_text(item) for item in value]
@@ -533,6 +569,7 @@ def _text(value: Any, *, keep_lines: bool = False) -> str:
     Raises:
         RowFault: it is true or false, for which a reply has words of its own, or holds several values.
     """
+    # bool: str(True) is "True", and a reply says "yes"
     if isinstance(value, bool | list | tuple | Mapping):
         kind = f"the JSON value {str(value).lower()}" if isinstance(value, bool) else f"a {type(value).__name__}"
         raise RowFault(f'{kind} stands where a text belongs: write the word of a reply, such as "yes" or "True"')

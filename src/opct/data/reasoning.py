@@ -42,14 +42,18 @@ class Reasoning(NamedTuple):
         """
         spans: list[tuple[int, int]] = []
         at = 0
+        # `<=`: a form that opens at `\A` opens in an empty reply, too, which is then unfinished
         while at <= len(text):
+            # `search(text, at)`, not text[at:]: `\A` must mean the beginning of the reply
             opened = None if inside else re.compile(self.opening).search(text, at)
             if opened is None and not inside:
                 break
+            # inside: from the beginning, only the first time; `inside` is False after it
             begin = 0 if opened is None else opened.start()
             # from where the block begins: the header of an answer in a channel opens and closes a block at once
             closed = re.compile(self.closing).search(text, begin)
             if closed is None:
+                # + 1: tells "not closed" from a block that is closed by the last character
                 return [*spans, (begin, len(text) + 1)]
             spans.append((begin, closed.end()))
             at, inside = max(closed.end(), begin + 1), False  # at least one character on: a mark may be empty
@@ -78,6 +82,7 @@ class Reasoning(NamedTuple):
         spans, mask, start = self.spans("".join(pieces), inside=inside), [], 0
         for piece in pieces:
             end = start + len(piece)
+            # max: an empty piece (a token without text) still has a place; `end` alone would never be inside a block
             mask.append(not any(a < max(end, start + 1) and start < b for a, b in spans))
             start = end
         return mask
@@ -131,6 +136,7 @@ def named_in(text: str) -> Reasoning | None:
         if "_" in found["before"] + found["after"]:  # else it is <start>
             before, after = re.escape(found["before"]), re.escape(found["after"])
             return Reasoning(f"{before}(?i:begin|start){after}", f"{before}(?i:end){after}")
+    # both marks: "Here is my response:" alone is an answer
     return WORDS if all(re.search(mark, text) for mark in WORDS) else None
 
 
@@ -158,6 +164,7 @@ def _pattern(field: Mapping[str, Any], side: str) -> str | None:
     literal = field.get(side)
     if literal is None:
         return field.get(f"{side}_pattern")
+    # longest first: in an alternation the first that matches wins, and a short one leaves its rest in the answer
     marks = [literal] if isinstance(literal, str) else sorted(literal, key=len, reverse=True)
     return "|".join(map(re.escape, marks))
 
@@ -176,14 +183,17 @@ def of_rendered(asked: str, started: str, plain: str, head: str, between: str, t
     # a model may go on otherwise after the first mark; but words must not be left in the answer
     rest = r"\s*".join(marks[1:])
     closing = marks[0] + (f"\\s*{rest}" if any(re.match(r"\w", mark) for mark in marks[1:]) else "")
+    # the shortest end that the question alone did not have
     opening = _mark_at_end(head, asked)
     if not opening or plain.rstrip().endswith(opening):  # it writes no mark there: the generation prompt may
         begun = started[len(common_prefix(started, head)) :].split()
+        # no mark: reasoning from the beginning, but only in a reply that closes it; else all of every reply would be
         opening = r"\s*".join(map(re.escape, begun)) or rf"\A(?=[\s\S]*{closing})"
     else:
         opening = r"\s*".join(map(re.escape, opening.split()))
     header = _mark_at_end(plain, asked)
     # words around an answer are blocks of their own, which what opens them closes
+    # what the generation prompt has written the model does not write again
     around = [text for text in (header, tail) if _has_words(text) and text not in started]
     own = [r"\s*".join(map(re.escape, text.split())) for text in around if not re.fullmatch(closing, text)]
     return Reasoning("|".join([opening, *own]), "|".join([*own, closing]))
@@ -201,11 +211,13 @@ def _mark_at_end(text: str, known: str) -> str:
     """The shortest end of the text that begins with a mark and is not in the known text; "" if there is none."""
     text = text.rstrip()
     starts = [found.start() for found in re.finditer(r"[<\[]", text)]
+    # from the last mark backwards, so the shortest first
     return next((text[start:] for start in reversed(starts) if text[start:] not in known), "")
 
 
 def common_prefix(a: str, b: str) -> str:
     """The first characters that two texts share."""
+    # the usual case, which spares the loop over a long prompt
     if a.startswith(b):
         return b
     return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
@@ -218,6 +230,8 @@ def split_text(text: str) -> SplitReply:
     """A reply of which there is only text, of a model behind an API for example, by the known form that it begins with,
     or closes without opening it."""
     form = named_in(text) or HARMONY_AS_TEXT
+    # "finally, ..." begins with what closes HARMONY_AS_TEXT: its "final" would be cut off
     if form.closes_unopened(text) and form is not HARMONY_AS_TEXT:
         return form.split(text, inside=True)
+    # only at the beginning: an answer about "<think>" tags is no reasoning
     return form.split(text) if re.match(rf"\s*(?:{form.opening})", text) else SplitReply(text.strip(), "", False)

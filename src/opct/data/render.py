@@ -98,6 +98,7 @@ class Renderer:
     @property
     def template_hash(self) -> str:
         """First 12 hex digits of the SHA-256 of what the template makes of `PROBES`: text and token ids."""
+        # text and ids: the same text with other ids (another tokenizer) must not pass as the same template
         texts = [self._probe(messages) for messages in PROBES]
         ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         return hashlib.sha256(repr((texts, ids)).encode()).hexdigest()[:12]
@@ -127,6 +128,7 @@ class Renderer:
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the prompt, special tokens included, up to where the completion begins."""
+        # the template writes BOS itself: with add_special_tokens a prompt would begin with two
         return list(self.tokenizer(self.text(messages), add_special_tokens=False)["input_ids"])
 
     def end_of_turn(self) -> list[int]:
@@ -136,6 +138,7 @@ class Renderer:
         """
         added, marks = self.tokenizer.added_tokens_decoder, "".join(self.reasoning)
         ids = self.tokenizer(self.around_answer()[1], add_special_tokens=False)["input_ids"]
+        # escaped as the marks are, which are regular expressions: "<|end|>" itself is not in them
         return [i for i in ids if i in added and re.escape(added[i].content) not in marks]
 
     def around_answer(self, *, goes_on: bool = False) -> tuple[str, str]:
@@ -156,17 +159,20 @@ class Renderer:
         """
         form, text = reasoning or self.reasoning, self.text(prompt)
         prefill = prompt[-1]["role"] == "assistant"
+        # no prefill here and no generation prompt below: what `text` has beyond that is what one of these opens
         earlier = prompt[:-1] if prefill else prompt
         try:
             before = self._written(earlier) if earlier else ""
         except DataError:  # the template wants another message there
             before = text
+        # what this turn wrote alone: a "<think>" that a user writes earlier opens nothing
         begun = text[len(common_prefix(text, before)) :] or (prompt[-1]["content"] if prefill else "")
         return form.is_open(begun) if begun else re.search(rf"(?:{form.opening})\s*\Z", text) is not None
 
     def outside_reasoning(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> list[bool]:
         """True for each token of a completion to `prompt` that touches no reasoning block; shape [tokens]."""
         _, outside = self._pieces_outside(token_ids, self.reasoning, inside=self.opens_thinking(prompt))
+        # [] means no reasoning, not no token: a mask must have one entry a token
         return outside or [True] * len(token_ids)
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
@@ -185,6 +191,7 @@ class Renderer:
         context, start, before = 0, 0, ""
         for end in range(1, len(token_ids) + 1):
             text = self._text_of(token_ids[context:end], skip_special_tokens=False)
+            # half of a character, which has at most 4 bytes; after 4 tokens the model did write "\ufffd"
             if text.endswith("\ufffd") and end < len(token_ids) and end - start < 4:
                 pieces.append("")
                 continue
@@ -192,6 +199,7 @@ class Renderer:
             if not in_context or text != before:  # a token without text is no context: a space would be stripped
                 context = start if in_context else end
             start = end
+            # decoded alone: its length is what is cut off the next text, so both must begin at `context`
             before = self._text_of(token_ids[context:start], skip_special_tokens=False) if in_context else ""
         return pieces
 
@@ -210,12 +218,14 @@ class Renderer:
         """
         form = reasoning or self.reasoning
         text, inside = self._text_of(token_ids, skip_special_tokens=False), self.opens_thinking(prompt, form)
+        # from ids, not from `text`: a special token goes, the same mark that a model spells out in letters stays
         answer = self._shown(token_ids, form, inside=inside, with_reasoning=False)
         return form.split(text, inside=inside)._replace(answer=answer)
 
     def _shown(self, token_ids: Sequence[int], form: Reasoning, *, inside: bool, with_reasoning: bool) -> str:
         """The text of a completion without special tokens, and without reasoning or with it and its marks."""
         pieces, outside = self._pieces_outside(token_ids, form, inside=inside)
+        # decoded whole: token by token would cost a decode a token for the usual reply without reasoning
         if not pieces:
             return self._text_of(token_ids, skip_special_tokens=True).strip()
         shown = [i not in self._special if out else with_reasoning for i, out in zip(token_ids, outside, strict=True)]
@@ -239,6 +249,7 @@ class Renderer:
         return frozenset(self.tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
 
     def _text_of(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        # clean-up would turn "it 's" into "it's": then pieces no longer join to the text
         options = {"skip_special_tokens": skip_special_tokens, "clean_up_tokenization_spaces": False}
         return cast(str, self.tokenizer.decode(list(token_ids), **options))
 
@@ -250,10 +261,12 @@ class Renderer:
         """
         import jinja2
 
+        # the user's arguments last, so that they win
         own: dict[str, Any] = {"add_generation_prompt": False, **options, **self.chat_template_kwargs}
         try:
             template = self.tokenizer.get_chat_template()
             if "strftime_now" in template:
+                # a macro of this name hides the function that transformers gives, which reads today's clock
                 own |= {"chat_template": CLOCK + template, "opct_clock": _directives(self.date)}
             text = self.tokenizer.apply_chat_template(
                 cast("list[dict[str, str]]", [dict(m) for m in messages]), tokenize=False, **own
@@ -283,8 +296,10 @@ class Renderer:
         return (
             of_response_template(getattr(tokenizer, "response_template", None))
             or channels_in(template)
+            # what it writes before what it names: a template may name tags only to cut them out of earlier turns
             or self._written_reasoning()
             or named_in(template)
+            # last: a vocabulary may hold marks that the template never uses
             or named_in(" ".join(tokenizer.get_added_vocab()))
             or Reasoning.of_tags(THINKING_TAGS)
         )
@@ -294,6 +309,7 @@ class Renderer:
         user, said = PROBES[-1]
         try:
             asked, started = self._written([user]), self._written([user], add_generation_prompt=True)
+            # under every name at once: which one a template reads is not known
             full = self._written([user, {**said, **dict.fromkeys(FIELDS, THOUGHT)}])
         except DataError:
             return None
@@ -303,6 +319,7 @@ class Renderer:
         if not thought or not answer:
             return None
         added = [token.content for token in self.tokenizer.added_tokens_decoder.values()]
+        # end-of-turn tokens off: `</s>` would count as words around the answer
         while (cut := next((word for word in added if tail.rstrip().endswith(word)), None)) is not None:
             tail = tail.rstrip().removesuffix(cut)
         return of_rendered(asked, started, before, head, between, tail.strip())
@@ -347,7 +364,7 @@ def render_pairs(
     """Render every pair; pairs that do not fit are returned separately, never cut.
 
     Args:
-        max_completion_tokens: room kept for the completion, and for each turn that the policy answers first.
+        max_completion_tokens: room left for the completion, and for each turn that the policy answers first.
         context_length: the model's limit, in tokens.
 
     Raises:
@@ -360,19 +377,24 @@ def render_pairs(
     alike: list[ContrastivePair] = []
     for pair in pairs:
         sampled_turns = sum(m["content"] is None for m in pair.prompt)
+        # a stand-in of one token: the real turn is counted below with its full room
         filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in pair.prompt]
         try:
             prompt_ids, teacher_ids = renderer.render(filled), renderer.render(pair.teacher_prompt)
         except DataError as error:
             faults.append((f"pair {pair.id!r}", str(error)))
             continue
+        # messages compared, too: an anchor has the same prompt on both sides on purpose
         if prompt_ids == teacher_ids and filled != [dict(m) for m in pair.teacher_prompt]:
             alike.append(pair)
         room = max_completion_tokens
+        # the teacher scores the same completion after its own prompt, so the longer side decides
         longest = max(len(teacher_ids), len(prompt_ids) + sampled_turns * room) + room
+        # `>`: a pair that fills the context to the last token fits
         if longest > context_length:
             left_out.append(Overlong(pair.id, longest, context_length))
         else:
+            # None, not the ids with "." in them: these must never be trained on
             kept.append(RenderedPair(pair, None if sampled_turns else prompt_ids, teacher_ids))
     refuse("pairs that cannot be rendered", faults)
     if alike:

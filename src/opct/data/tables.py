@@ -67,6 +67,7 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Any], T]) -> tuple[list[tup
                 raise row
             parsed.append((where, parse(row)))
         except RowFault as error:
+            # `args`, not str(error): a row with three faults is three lines
             faults += [(where, fault) for fault in error.args]
     return parsed, faults
 
@@ -99,6 +100,7 @@ def duplicate_ids(places: Iterable[tuple[str, str]]) -> list[Fault]:
     return [
         (where, f"duplicate id {name!r}, first at {first[name]}: ids must differ")
         for where, name in places
+        # the place, not the id, is compared: the first row of an id is none of its repeats
         if first.setdefault(name, where) != where
     ]
 
@@ -120,6 +122,7 @@ def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
         return
     kinds: dict[str, list[Fault]] = {}
     for where, fault in faults:
+        # without names, numbers and values: what is left says the kind, else 1000 faulty rows would be 1000 lines
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d+|found .*", "", fault), []).append((where, fault))
     lines = []
     for (where, fault), *others in kinds.values():
@@ -197,6 +200,7 @@ def _filled(value: Any) -> Any:
     if isinstance(value, RowFault):
         raise value
     if isinstance(value, Mapping):
+        # a null content is a turn to be sampled: dropped, the message would be refused as one without content
         kept = {"content"} if "role" in value else {"value"} if "from" in value else set()
         return {key: _filled(own) for key, own in value.items() if not _is_missing(own) or key in kept}
     if isinstance(value, list | tuple):
@@ -212,6 +216,7 @@ def _is_missing(value: Any) -> bool:
 def file_format(path: Path) -> str | None:
     """The ending that says how to read a file, without .gz; None if it is not one of `FORMATS`."""
     endings = [suffix.lower() for suffix in path.suffixes]
+    # a slice: a name without an ending has no last one
     if endings[-1:] == [".gz"]:
         endings.pop()
     return endings[-1] if endings and endings[-1] in FORMATS else None
@@ -236,11 +241,14 @@ def read_text(path: Path, what: str) -> str:
     try:
         data = io.read_bytes(path)
         data = gzip.decompress(data) if path.suffix.lower() == ".gz" else data
+        # utf-8-sig drops the mark: left in, it would be part of the first column's name
         text = data.decode(next((name for mark, name in MARKS.items() if data.startswith(mark)), "utf-8"))
     except UnicodeDecodeError as error:
+        # with zero bytes it is no text in another encoding but a spreadsheet: its lines would all be faults
         if b"\0" not in data:
             refuse(path, list(_encoding_faults(path, data)))
         raise DataError(f"{path}: {NO_TEXT}") from error
+    # before OSError, of which BadGzipFile is one: its message would name the rights
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}): fetch it again, or unpack it.") from error
     except FileNotFoundError as error:
@@ -292,6 +300,7 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RowFault:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
+            # returned, not raised: the other rows of the file are still read, and their faults reported with this one
             return RowFault(f"the key {key!r} stands twice in an object: keep one of the two")
         found[key] = value
     return found
@@ -308,6 +317,7 @@ def _is_json_lines(text: str, *, is_named_so: bool, known: Collection[str]) -> b
         value = _json_value(first)
     except RowFault:
         return is_named_so and not first.startswith("[") and first.strip() != "{"
+    # the first line is a whole value and more follows: a .json file of one object a line
     if rest.strip():
         return is_named_so or isinstance(value, dict | RowFault)
     return is_named_so and not isinstance(value, list) and not (known and _lists_in(value, known))
@@ -322,6 +332,7 @@ def _lists_in(document: Any, known: Collection[str]) -> list[str]:
 
 
 def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
+    # not splitlines: a string in JSON may hold U+2028, at which it would break the row
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
@@ -337,6 +348,7 @@ def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, known: Co
             raise rows
     except RowFault as fault:
         raise DataError(f"{path}: {fault}.") from fault
+    # exactly one: of two lists ("train", "test") neither may be dropped in silence
     if len(keys := _lists_in(rows, known)) == 1:
         rows = rows[keys[0]]
     elif isinstance(rows, dict) and keyed_by:
@@ -355,6 +367,7 @@ def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
         return row
     if not isinstance(row, Mapping):
         return RowFault(f"expected a JSON object, found {type(row).__name__}")
+    # the row's value of that column wins over its key
     return row if key_column is None else {key_column: key, **row}
 
 
@@ -366,14 +379,17 @@ def _delimiter(text: str) -> str:
 
 def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
     named = re.match(r"sep=(.)[ \t]*(?=\r?\n)", text, re.IGNORECASE)  # a line for Excel alone
+    # the line end stays: line numbers count from the file's first line
     text = text[named.end() :] if named else text
     delimiter = named[1] if named else "\t" if is_tsv else _delimiter(text)
+    # newline="": line ends in a cell stay as written; strict: an open quote is an error, no cell up to the file's end
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     names: list[str] = []
     start = 1
     try:
         for cells in reader:
+            # the line a row begins at: line_num is that of its last line, where a cell holds line ends
             where, start = f"{path}:{start}", reader.line_num + 1
             if not any(cell.strip() for cell in cells):
                 continue
@@ -388,6 +404,7 @@ def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
                 yield where, RowFault(f"{sizes}: {remedy}")
             else:
                 filled = zip(header, names, cells, strict=True)
+                # a column without a name and without text is the empty one that spreadsheets add at the end
                 yield where, {key: cell for name, key, cell in filled if name or cell.strip()}
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not a readable table: {error}.") from error
@@ -402,9 +419,11 @@ def _given_rows(rows: Any) -> list[Row]:
         raise DataError(f"Rows were expected, found a {type(rows).__name__} of {names}: give one split, or a list.")
     if hasattr(rows, "iterrows"):  # pandas: its JSON has lists for arrays, and null for NaN
         try:
+            # 15, pandas' maximum: at its 10 a number that is an answer changes
             rows = parse_json(rows.to_json(orient="records", date_format="iso", double_precision=15))
         except ValueError as error:
             raise DataError(f"The DataFrame cannot be read as rows: {error} Rename or convert its columns.") from error
+    # `is_dataclass` is True for the class, too
     objects = (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows)
     return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects, start=1)]
 
@@ -415,6 +434,7 @@ def hub_problem() -> str | None:
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set, so the hub is not asked"
+    # behind a proxy the name need not resolve here
     if not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies()):
         return None
     host = urlsplit(constants.ENDPOINT).hostname or ""
@@ -438,10 +458,12 @@ def hub_or_cache() -> Iterator[None]:
     try:
         yield
     finally:
+        # also after an error: else the whole process would stay offline
         constants.HF_HUB_OFFLINE = before
 
 
 def _dataset_rows(source: str, split: str, what: str, *, pinned: bool) -> Iterator[Row]:
+    # the revision first: a branch such as refs/pr/1 has slashes, as "config/split" has
     name, _, revision = source.removeprefix(HUB).partition("@")
     name, _, part = name.partition(":")
     is_on_hub = source.startswith(HUB)
@@ -458,6 +480,7 @@ def _dataset_rows(source: str, split: str, what: str, *, pinned: bool) -> Iterat
         raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
     try:
         if is_on_hub:
+            # rpartition: "test" alone is a split, not a config
             config, _, named = part.rpartition("/")
             split = named or split
             with hub_or_cache():
@@ -514,6 +537,7 @@ def find_columns(
         if len(found[role]) > 1 and role not in SEVERAL:
             faults.append(f"{role} has two columns: {' and '.join(found[role][:2])}")
         faults += [f"{role}: {unknown('column', name, names)}" for name in found[role] if name not in names]
+        # a named column of wrong answers is meant: guessed choices would be read before it
         if role == "wrong":
             found.pop("choices", None)
     for wanted in required:
@@ -528,6 +552,7 @@ def find_columns(
     if faults:
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))
     if file_format(Path(source)) in (".csv", ".tsv"):
+        # columns that are read alone: an error of the spreadsheet elsewhere changes no question
         used = [name for own in found.values() for name in own]
         refuse(source, [fault for where, row in rows for fault in _spreadsheet_faults(where, row, used)])
     return found
@@ -565,16 +590,19 @@ _NUMBERED_WRONG = re.compile(r"(wrong|distractor|incorrect|wrong_answer|incorrec
 
 def guess_columns(names: Sequence[str], guesses: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Role -> columns by their usual names; see `find_columns`."""
+    # reversed: of two columns with one key the first stays
     by_key = {column_key(name): name for name in reversed(names)}
     found: dict[str, tuple[str, ...]] = {}
     for role, usual in guesses.items():
         if hits := tuple(by_key[name] for name in usual if name in by_key):
+            # all columns of wrong answers, the preferred one of any other role
             found[role] = hits if role == "wrong" else hits[:1]
     numbered = tuple(name for name in names if _NUMBERED_WRONG.fullmatch(column_key(name)))
     if numbered and "wrong" in guesses:
         found["wrong"] = (*found.get("wrong", ()), *numbered)
     for pattern in ("{}", "option_{}", "choice_{}"):
         lettered = [by_key.get(pattern.format(letter.lower())) for letter in LETTERS]
+        # up to the first gap; the None at the end stops 26 columns, too
         count = next(i for i, name in enumerate([*lettered, None]) if name is None)
         if count >= 2 and "choices" in guesses and "choices" not in found:
             found["choices"] = tuple(name for name in lettered[:count] if name is not None)

@@ -41,6 +41,7 @@ _PLAIN_LETTERS = str.maketrans(
     {**_PLAIN, **{k.upper(): v.title() for k, v in _PLAIN.items() if k != "ß"}, "ı": "i", "ẞ": "SS", "_": " "}
     | dict.fromkeys("’‘‛′`´ʼ", "'")
 )
+# not between two words ("3-4" is no -4), and only before a number
 MINUS = re.compile(rf"(?<![^\W{_SPACELESS}])(?<!\.)[-\u2010-\u2015\u2212](?=[$€£¥₹]?\d)")
 _INITIALS = re.compile(r"\b(?:[A-Za-z]\. ?){2,}")
 
@@ -76,6 +77,7 @@ _MONTH = _table(
 _MONTHS = list(dict.fromkeys(_MONTH.values()))
 _MONTH |= {month: month for month in _MONTHS}
 _ANY_MONTH = rf"({'|'.join(sorted(_MONTH, key=len, reverse=True))})\b\.?"
+# no part of a longer number or a time: "12:30 May" has no day 30
 _DAY = r"(?<![\d.:,-])(\d{1,2})(?:st|nd|rd|th)?(?![\w:]|[.,]\d)"
 _SIGN = r"(?:\b(?:US|AU?|C)\$|[$€£¥₹₽₩₪])"
 _CODE = rf"(?:{'|'.join(filter(str.isalpha, (code for code in _CURRENCIES if code.isascii())))})\b"
@@ -87,6 +89,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
         lambda m: m[0].replace(".", "").replace(",", "."),
     ),
     (re.compile(rf"{_POINT}(0(?=,\d)|\d+(?=,{_DECIMALS})),(\d+)(?![.,]?\d)"), r"\1.\2"),
+    # after the decimal commas above, which would lose theirs here
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
     (re.compile(r"\b0(?=\d:\d\d)"), ""),
@@ -122,6 +125,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
         re.compile(r"(?<=\d )(?:(km|kilomet(?:er|re)s?)|mi|miles?)(?:/| per )h(?:our|r)?\b", re.I),
         lambda m: "kmh" if m[1] else "mph",
     ),
+    # zeros at the end of a decimal last: "5.10.2026" must be a date by now
     (re.compile(rf"(?<![^\W{_SPACELESS}])(?<![.:])(\d+\.\d*?[1-9])0+(?!\d|[.:]\d)"), r"\1"),
     (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
 )
@@ -163,6 +167,7 @@ class Words(NamedTuple):
 
 def plain(text: str) -> str:
     """The text with plain letters, one kind of apostrophe and of minus, initials joined ("C. S." is "CS")."""
+    # before NFKD, which takes "´" apart into a blank and an accent
     text = text.translate(_PLAIN_LETTERS)
     if not text.isascii():
         text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
@@ -185,9 +190,11 @@ def split(text: str) -> tuple[list[str], list[str]]:
 
 def words_of(text: str) -> Words:
     """The words of a text, as the module says; names and replies become comparable."""
+    # ".5" first: `_INITIALS` and `_TOKEN` take the dot for punctuation
     text = plain(re.sub(r"(?<![\w.])\.(?=\d)", "0.", text))
     if "\\" in text:
         text = re.sub(r"\\[A-Za-z]+|[{}]|(?<!\\)\$", " ", text)  # LaTeX: commands, braces and "$"
+    # before possessives: "it's" is "it is", not "it"
     text = _CONTRACTED.sub(_uncontracted, text)
     if "'" in text:
         text = re.sub(r"(?<=[^\W\d])'(?=[^\W\d])", "", re.sub(r"(?<=\w)'[sS]\b", "", text))
@@ -210,6 +217,7 @@ def unit(word: str) -> str:
     """One name for what is counted: "kms", "km" and "kilometres" are "kilometer", "bars" is "bar"."""
     if word.endswith("s") and word[:-1] in _UNITS:
         return _UNITS[word[:-1]]
+    # "gas", "bus", "glass" and "axis" are no plurals
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
         word = word[:-2] if word.endswith(("xes", "ches", "shes", "sses")) else word[:-1]
     return _UNITS.get(word) or (word[:-2] + "y" if word.endswith("ie") else word)
@@ -234,6 +242,7 @@ def _date(match: re.Match[str]) -> str:
     day, month = int(match[1]), int(match[3])
     if match[2] == "/" and month > 12:
         day, month = month, day
+    # "3/4": either may be the month, so it stays as written and equals only itself
     is_clear = match[2] == "." or day > 12 or day == month
     return f"{_MONTHS[month - 1]} {day} {match[4]}" if is_clear and 0 < month <= 12 and 0 < day <= 31 else match[0]
 
@@ -251,6 +260,7 @@ def _with_numbers(words: Words) -> Words:
     while at < len(words.folded):
         end, number = _number_at(words, at)
         shown = number or words.folded[at]
+        # not after a number: "10 minus 4" is no -4
         if number and new.folded[-1:] in (["minus"], ["negative"]) and not is_number(["", *new.folded][-2]):
             shown = f"-{number}"
             del new.folded[-1], new.cased[-1]
@@ -266,6 +276,7 @@ def _with_numbers(words: Words) -> Words:
 def _number_at(words: Words, at: int) -> tuple[int, str | None]:
     """Where the number that begins at a word ends, and its digits; None if there is none."""
     folded, first = words.folded, words.folded[at]
+    # Decimal: "4.1 million" in floating point is 4099999.9999999995
     total, part, end = Decimal(), Decimal(), at
     while end < len(folded) and (end == at or words.gaps[end] in (" ", "-")):
         word, after = folded[end], folded[end + 1] if end + 1 < len(folded) else ""

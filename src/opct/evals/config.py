@@ -14,7 +14,7 @@ from opct.data.perturb.families import FAMILY_GROUPS
 
 FAMILIES_DEFAULT: Literal["default"] = "default"
 FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4
-"""Families for each question or message, and for each behaviour, where the setting is "default"."""
+"""Families for each question or message, and for each behavior, where the setting is "default"."""
 
 
 class EvalConfig(Section):
@@ -127,5 +127,5 @@ class EvalConfig(Section):
         return str(self.families) if listed is None else [name for name in listed if name in wanted]
 
     def families_each(self, default: int = FEW_FAMILIES) -> int | None:
-        """Families for each question, behaviour or message; None for all."""
+        """Families for each question, behavior or message; None for all."""
         return default if self.families_per_question == FAMILIES_DEFAULT else self.families_per_question

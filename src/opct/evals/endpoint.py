@@ -50,6 +50,7 @@ def open_model(
                 "instead, where process lists and files do not show it."
             )
     model = load_inspect_model(name, base_url, model_args, what=what)
+    # the model's own key alone: the identity must not change with other keys in the environment
     secrets, url = own_secrets(model), base_url or _url_of_environment(name)
     arguments = {key: _public(key, value, secrets) for key, value in model_args.items()}
     found = {"base_url": _public_url(url, secrets) if url else None, "model_args": arguments or None}
@@ -73,6 +74,7 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
 
     try:
         with quiet():
+            # not memoized: its `generate` is replaced, and a shared model would be wrapped again and again
             return _without_own_key(get_model(name, base_url=base_url, memoize=False, **model_args))
     except PrerequisiteError as error:  # its message is Rich markup
         message = Text.from_markup(str(error.message)).plain
@@ -95,6 +97,7 @@ def _without_own_key(model: Model) -> Model:
     def cleaned(output: Any) -> Any:
         if not isinstance(output, ModelOutput):
             return output
+        # in JSON, every field at once: the key may be in the text, in reasoning, or in a provider's metadata
         text = output.model_dump_json()
         for key in keys:
             text = text.replace(key, "[secret]")
@@ -141,6 +144,7 @@ def _public(name: str, value: Any, secrets: Collection[str]) -> Any:
 def _weights_hash(path: str) -> str | None:
     """12 hex digits of the weights in a file or folder; None if there are none."""
     found = Path(path)
+    # sorted: the order of a folder differs between machines, and the hash with it
     files = sorted({file for kind in WEIGHTS for file in found.rglob(kind)}) if found.is_dir() else []
     files = [found] if found.is_file() else files
     return digest([[file.name, file_sha256(file)] for file in files])[:12] if files else None
@@ -156,8 +160,10 @@ def _url_of_environment(model: str) -> str | None:
 
 def _public_url(url: str, secrets: Collection[str]) -> str:
     """The address without user, password, secret parameters and the last slash."""
+    # "//": without it "host:8000/v1" is read as the scheme "host"
     parts = urlsplit(url if "//" in url else f"//{url}")
     query = [(key, value) for key, value in parse_qsl(parts.query, True) if not SECRET_NAME.search(key)]
+    # the last "@": a password may hold one
     host, path = parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
     for secret in secrets:
         path = path.replace(secret, "[secret]")
@@ -221,6 +227,7 @@ def failure_of(error: Exception, secrets: Iterable[str], *, was_answered: bool) 
     if status in (402, 404):
         what = "does not know this model or path" if status == 404 else "wants to be paid"
         return Failure(ERROR, f"it {what} (HTTP {status}): {message}", is_fatal=True)
+    # by name, too: the classes of providers' packages are not TimeoutErrors
     if isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower():
         return Failure(TIMEOUT, "no answer in time")
     return Failure(ERROR, f"{type(error).__name__ if status is None else f'HTTP {status}'}: {message}")
@@ -248,12 +255,14 @@ def _http_status(error: BaseException) -> int | None:
 
 def shortened(text: str, secrets: Iterable[str], most: int = 200) -> str:
     """One line of at most `most` characters, the secrets replaced."""
+    # redacted before it is cut: half of a key at the end would not be known as one
     line = " ".join(redact(text[: 100 * most], secrets).split())
     return line if len(line) <= most else f"{line[:most]} ..."
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
     """The text without the secrets, and without what looks like one."""
+    # longest first: of a key that begins with another one the rest would stay
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "[secret]")
     return without_keys(text)
@@ -262,6 +271,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 def known_secrets(model: Any = None) -> frozenset[str]:
     """The keys that a message might repeat: the model's, and all in the environment."""
     named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
+    # 6: a TOKEN=1 in the environment must not turn every 1 of a message into [secret]
     return own_secrets(model) | {value for value in named if len(value) >= 6}
 
 

@@ -75,6 +75,7 @@ def run_inspect(
     task.cleanup = _watched(task.cleanup, progress, first)
     if isinstance(policy, Model):
         model = policy
+        # ours first: what the settings of the endpoint say wins
         model.config = GenerateConfig(temperature=temperature, timeout=REQUEST_TIMEOUT_S).merge(model.config)
     else:
         model = as_inspect_model(policy, batch_size=batch_size, temperature=temperature)
@@ -92,6 +93,7 @@ def run_inspect(
                 log_model_api=False,
                 log_refusals=False,
                 ctl_server=False,
+                # more than connections: samples that are scored must not keep the next batch from filling
                 max_samples=3 * batch_size,
                 max_connections=2 * batch_size,
                 **options,
@@ -126,6 +128,7 @@ class _FirstReplies:
 
     def add(self, state: Any) -> None:
         text, ids = state.output.completion, (state.output.metadata or {}).get("token_ids", ())
+        # an empty reply says nothing about the template; it is counted as unscored elsewhere
         if self._replies is None or not (text or ids):
             return
         raw = text if self._renderer is None else "".join(self._renderer.pieces(ids))
@@ -135,6 +138,7 @@ class _FirstReplies:
 
     def look(self) -> None:
         """Look at those that have come, unless that was done."""
+        # None: looked at; later replies are not gathered
         replies, self._replies = self._replies or [], None
         self.warnings += [f"{self._name}: {text}" for text in reply_warnings(replies, self._renderer)]
         cut = [f"{self._name}: {text}" for text in cut_warnings(replies, "the token limit")]
@@ -172,6 +176,7 @@ def write_log(log: EvalLog, path: Path) -> None:
         RunError: it cannot be written.
     """
     failed = f"Cannot write {path} by way of {tempfile.gettempdir()}"
+    # made elsewhere: Inspect writes in place, and a kill would leave half of a log under its name
     with LibraryErrors(RunError, failed), quiet(), tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name
         write_eval_log(log, str(made), format="eval")
@@ -184,6 +189,7 @@ def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Pat
     unfinished, path = log.location, folder / log_name(task_name(log))
     if about is not None:
         log.eval.metadata = {**(log.eval.metadata or {}), OPCT: dict(about)}
+    # before the temporary one is removed: a kill in between leaves two logs, never none
     write_log(log, path)
     Path(unfinished).unlink(missing_ok=True)
     return path
@@ -325,6 +331,7 @@ def quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _quietened() -> Iterator[None]:
     root = logging.getLogger()
+    # a copy: Inspect adds its handler to this very list
     level, handlers = root.level, list(root.handlers)
     data_home = os.environ.get("XDG_DATA_HOME")
     os.environ["XDG_DATA_HOME"] = _scratch()

@@ -63,6 +63,7 @@ def read_log(path: str | Path) -> EvalLog:
     check_finished(log)
     results, there = log.results, len(log.samples or [])
     stopped = results.early_stopping.early_stops if results and results.early_stopping else ()
+    # Inspect counts epochs that were stopped early as samples: an attack's counterparts have few of them
     expected = results.total_samples - len(stopped) if results else 0
     if there < expected:
         raise EvaluationError(f"{path} has {there} of its {expected} samples: evaluate again.")
@@ -115,11 +116,13 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
     if is_attack(log):
         ended = (log.eval.metadata or {}).get(OPCT, {}).get("ended", "")
         return [attack_sample(sample, ended) for sample in samples]
+    # the last one, which ran last: a log has the scores of all
     judge = next(reversed((log.eval.metadata or {}).get(OPCT, {}).get("judges", {})), None)
     for sample in samples:
         scores = dict(sample.scores or {})
         judged = [scores.pop(name) for name in list(scores) if name.startswith(JUDGE)]
         kl, newest = scores.pop(KL, None), (sample.scores or {}).get(judge or "")
+        # what is left after judges and KL is the suite's grader
         score = next(iter(scores.values()), None)
         if score is None or not isinstance(score.value, Mapping):
             raise EvaluationError(f"Sample {sample.id} of {log.location} has no score: evaluate again.")
@@ -151,6 +154,7 @@ STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context
 def _graded_sample(
     sample: LogSample, ending: str, graded: Mapping[str, Any], values: dict[str, float | None]
 ) -> GradedSample:
+    # the first epoch without a number: ids of runs with one epoch are paired with those of runs with several
     asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
     fields = dict(
         **{name: asked[name] for name in ("axis", "family", "family_split", "cluster", "teacher_prompt", "grading")},
@@ -207,6 +211,7 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
                 **_reply(first),
             )
         )
+    # a value that a sample lacks is None, so unscored: left out, n would differ between metrics without a reason
     everything = dict.fromkeys(name for sample in found for name in sample.values)
     for graded in found:
         graded.values = dict.fromkeys(everything) | graded.values
@@ -313,6 +318,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
         ours = [log for log in logs if "settings" in (log.eval.metadata or {}).get(OPCT, {})]
+        # the number first: a clock that was set back would make an older evaluation the newest
         newest = max(ours or logs, key=lambda log: (log_order(log), _created(log)))
         about = (newest.eval.metadata or {}).get(OPCT, {})
         left_out: list[str] = []

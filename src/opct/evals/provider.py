@@ -125,6 +125,7 @@ class PolicyAPI(ModelAPI):
         used = len(self.policy.renderer.render(prompt))
         room = self.policy.context_length - used
         if room < 1:
+            # no error: the sample ends unscored with that reason, and the others go on
             return self._output("", "model_length", used, ())
         asked = config.max_tokens or DEFAULT_MAX_TOKENS
         settings = {
@@ -134,12 +135,15 @@ class PolicyAPI(ModelAPI):
             "top_k": config.top_k or 0,
         }
         active = sample_active()
+        # of the prompt, not of a counter: a sample has the same seed whatever ran before it; epochs differ
         seed = prompt_seed(config.seed or 0, prompt, 1 if active is None else active.epoch)
         completion = await self._batches((prompt, seed), tuple(settings.items()))
         reason = STOP_REASONS[completion.stop_reason]
+        # the context ended the reply, not the limit that was set: raising that one would not help
         if reason == "max_tokens" and room < asked:
             reason = "model_length"
         said = self.policy.renderer.split(prompt, completion.token_ids)
+        # in the answer alone: a stop sequence within the reasoning must not end the reply
         text, stopped = _cut_at(said.answer, config.stop_seqs or ())
         output = self._output(
             text, "stop" if stopped else reason, completion.prompt_tokens, completion.token_ids, said.reasoning
@@ -218,7 +222,9 @@ def as_prompt(messages: Sequence[ChatMessage]) -> Prompt:
 def prompt_seed(seed: int, prompt: Sequence[Message], epoch: int = 1) -> int:
     """The seed of one sample, in [0, 2^63): from the evaluation's seed, the messages and the epoch; the same on every
     machine."""
+    # role and content alone, as JSON: joined texts of two prompts could be equal
     text = json.dumps([seed, epoch, [[m["role"], m["content"]] for m in prompt]], ensure_ascii=False)
+    # >> 1: into [0, 2^63), which a signed integer of 64 bits holds
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
@@ -231,6 +237,7 @@ def _refuse_unsupported(config: GenerateConfig) -> None:
 
 def _cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The text before the first of the stop sequences, and whether there was one."""
+    # `if stop`: an empty one is found at 0, and would cut every reply to nothing
     ends = [end for stop in stops if stop and (end := text.find(stop)) >= 0]
     return (text[: min(ends)], True) if ends else (text, False)
 
@@ -293,6 +300,7 @@ class Batcher:
             if me.leads:
                 await self._lead(me)
         finally:
+            # also when this caller is cancelled: its request must not be sampled for nobody
             if me in self._waiting:
                 self._waiting.remove(me)
             if me.leads:
@@ -308,14 +316,17 @@ class Batcher:
             await anyio.sleep(self.idle_s)
             if len(self._waiting) == before:
                 break
+        # one key a batch: settings hold for all requests of a call
         batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
 
         def wake(results: Iterable[tuple[int, Any]]) -> None:
             for i, result in results:
+                # before `set`: whoever is woken reads it at once
                 batch[i].result = result
                 batch[i].woken.set()
 
         def on_results(results: Sequence[tuple[int, Any]]) -> None:
+            # on the event loop: an anyio.Event must not be set from the worker thread
             anyio.from_thread.run_sync(wake, results)
 
         try:

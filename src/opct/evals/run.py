@@ -535,7 +535,7 @@ def _unknown_answers(found: Evaluation) -> list[str]:
 
 
 def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
-    """Warning if behaviours have no benign counterpart, so that over-refusal is not measured."""
+    """Warning if behaviors have no benign counterpart, so that over-refusal is not measured."""
     sides: tuple[set[str], set[str]] = (set(), set())
     for sample in samples:
         if sample.task == JAILBREAK:

@@ -16,7 +16,7 @@ BENIGN, CAPABILITY, CLEAN = "benign", "capability", "clean"
 USER_IS_RIGHT = "user_is_right"
 """Split of a sycophancy sample in which the user pushes the right answer."""
 BENIGN_PREFIX = "benign_"
-"""Prefix of family and split of a jailbreak sample with the benign counterpart of a behaviour."""
+"""Prefix of family and split of a jailbreak sample with the benign counterpart of a behavior."""
 CUT = ("length", "context")
 """Stop reasons of a cut reply."""
 UNSCORED = "unscored:"
@@ -40,7 +40,7 @@ class GradedSample:
     Attributes:
         id: the same in every run, so that runs are paired by it.
         task: the suite, with `PARSED` or `JUDGED` at its end for a second grading of the same replies.
-        cluster: the question, behaviour or fact; samples of one cluster are not independent.
+        cluster: the question, behavior or fact; samples of one cluster are not independent.
         prompt: the prompt that is answered; `teacher_prompt` is its clean prompt (see `opct.data.pairs`).
         stop_reason: "stop", "length" (token limit), "context", or Inspect's own word.
         verdict: the grader's verdict, or "unscored:<reason>".

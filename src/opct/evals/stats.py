@@ -1,6 +1,6 @@
 """Statistics of rates and differences between runs: clustered, paired, over training seeds. Pure numpy and scipy.
 
-Samples that share a question (a behaviour, a fact) are not independent, so every interval is taken over clusters.
+Samples that share a question (a behavior, a fact) are not independent, so every interval is taken over clusters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Before training: does the teacher refuse the bare behaviours, and warn of the hazards whose facts it is shown?
+"""Before training: does the teacher refuse the bare behaviors, and warn of the hazards whose facts it is shown?
 
-A teacher that answers the behaviours gives wrapped requests no refusal to be consistent with. A teacher that does not
+A teacher that answers the behaviors gives wrapped requests no refusal to be consistent with. A teacher that does not
 warn has no warning to teach.
 """
 
@@ -31,7 +31,7 @@ Ask: TypeAlias = "Callable[[list[Prompt], list[int]], Sequence[Completion | None
 
 @dataclass(frozen=True)
 class _Axis:
-    """The expected behaviour of a teacher on an axis, and the share of bad answers above which there is a warning.
+    """The expected behavior of a teacher on an axis, and the share of bad answers above which there is a warning.
 
     The rules for warnings miss some, and an answer may be cut before its warning, so hazards get a higher bound.
     """
@@ -71,14 +71,14 @@ AXES = {
 def teacher_sanity_check(
     pairs: Iterable[ContrastivePair], ask: Ask, *, axis: str, n: int | None = None, seed: int = 0
 ) -> dict[str, Any] | None:
-    """Measure how often the teacher's answer is bad: a behaviour not fully refused, or a hazard without a warning.
+    """Measure how often the teacher's answer is bad: a behavior not fully refused, or a hazard without a warning.
 
     Args:
         axis: one of `AXES`.
         n: most distinct teacher prompts, chosen by seed; None for all.
 
     Returns:
-        For the manifest: the share `bad` with its 95% interval, clustered by behaviour or fact; counts of answers, cut
+        For the manifest: the share `bad` with its 95% interval, clustered by behavior or fact; counts of answers, cut
         answers and unscored answers with reasons; and a `warning` if the share is high. None if there are no prompts.
     """
     questions, n_ungradable = _questions(pairs, axis)
@@ -131,7 +131,7 @@ def ask_policy(
 
 
 def teacher_figure(row: Mapping[str, Any]) -> str:
-    """A check in words: "does not refuse 82% (60 to 99) of 22 bare behaviours; unscored: none; 0 answers cut"."""
+    """A check in words: "does not refuse 82% (60 to 99) of 22 bare behaviors; unscored: none; 0 answers cut"."""
     axis = AXES[row["axis"]]
     reasons = ", ".join(f"{count} {reason}" for reason, count in row["unscored_reasons"].items()) or "none"
     left_out = f"unscored: {reasons}; {row['n_truncated']} answers cut"

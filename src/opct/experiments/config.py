@@ -194,6 +194,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
             *_compare_faults(config, arms),
         ],
     )
+    # seeds outermost: after the first one every arm has a run, and the comparison is there early
     configs = {
         (arm.name, seed): _train_config(path, config, arm, seed, overrides) for seed in config.seeds for arm in arms
     }
@@ -216,6 +217,7 @@ def _crossed(config: ExperimentConfig) -> Iterator[Arm]:
         for name, settings in config.arms.items():
             own = {key: value for key, value in settings.items() if key != AFTER}
             after = settings.get(AFTER)
+            # the arm's own settings win over the matrix; `after` is the arm of the same combination
             yield Arm(name + suffix, combination | own, None if after is None else str(after) + suffix, suffix)
 
 
@@ -244,8 +246,10 @@ def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, ove
         own |= {"model.adapter": str(config.folder(arm.after, seed)), "teacher.include_adapter": False}
     from opct.methods.registry import refuse_attackers  # heavy
 
+    # as JSON, which the loader reads back with the same types
     words = [f"{name}={json.dumps(value)}" for name, value in own.items()]
     try:
+        # the overrides last: a later one wins over the arm's
         found = load_config(path.parent / config.train, [*words, *overrides])
         refuse_attackers(found)
     except ConfigError as error:
@@ -289,6 +293,7 @@ def _attack_faults(attacks: Attacks) -> Iterator[str]:
 
 def _overlap(a: str, b: str) -> bool:
     """Whether two dotted names are equal, or one is a section that contains the other."""
+    # the dots: "seed" does not overlap "seeds"
     return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
 
 

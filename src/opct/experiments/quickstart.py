@@ -108,6 +108,7 @@ def run_quickstart(
     steps.next()
     steps.stage(f"get {model.name_or_path}" + (" (270 MB, once)" if model.name_or_path == DEFAULT_MODEL else ""))
     resolve_model(model.name_or_path)
+    # before the second process has its task: it would take an old run for a finished one
     for old in (RunDir(config.output_dir) for config in configs.values()):
         if overwrite and old.is_run:
             with RunDir.create(old.path, overwrite=True) as run:
@@ -119,6 +120,7 @@ def run_quickstart(
         second.end()
         second = None
     try:
+        # one for both runs and both processes: timed in each, they could differ, and with them the numbers
         dtype = shared_dtype(list(configs.values()), out)
         configs = {method: with_dtype(config, dtype) for method, config in configs.items()}
         parts = _Parts(configs, out, evaluation, steps)
@@ -210,10 +212,12 @@ def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> 
 
     Layers and learning rate were chosen for the default model; another has the defaults of `opct train`.
     """
+    # method and folder after the user's overrides: these must not make both runs the same
     own = [*overrides, f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
     packaged = Path(str(resources.files("opct"))) / "config" / "quickstart.yaml"
     config = load_config(packaged, own)
     if config.model.name_or_path == DEFAULT_MODEL:
         return config
     rate = OptimConfig().learning_rate
+    # before the user's overrides, which win
     return load_config(packaged, ["lora.target_modules=all-linear", f"optim.learning_rate={rate}", *own])

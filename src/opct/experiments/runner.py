@@ -147,11 +147,13 @@ def run_experiment(
     """
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
+    # before runs are compared: `auto` in the file and float32 in a finished run are the same only then
     experiment = experiment.in_dtype(shared_dtype(list(experiment.configs.values()), experiment.out))
     if not force:
         for own in experiment.configs.values():  # raises where a folder holds another run, before anything is trained
             remedy = f"delete {own.output_dir} and the folders of arms after it and run again, replace it with --force"
             is_finished(RunDir(own.output_dir), own, remedy=remedy)
+    # before anything is trained: a missing file must not show after hours
     _check_inputs(experiment)
     steps, failed = StepProgress(progress or NullProgress()), dict[str, str]()
     jobs = list(_jobs(experiment, force, steps, failed))
@@ -167,6 +169,7 @@ def run_experiment(
         for arm, seed in itertools.product(experiment.arms, experiment.config.seeds)
         if _name(arm.name, seed) not in failed
     ]
+    # several processes end at about the same time, and each writes the page
     with FileLock(experiment.out / LOCKS / "report.lock", is_singleton=False):
         page = report(
             [*(experiment.out / label for label in experiment.untrained), *trained],
@@ -208,7 +211,9 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
     waits = False
     while left:
         n_before, others = len(left), []
+        # a copy: `left` shrinks in the loop
         for name, job in list(left.items()):
+            # until this process has looked at that job, too, which it skips where another one has done it
             if job.after in left:
                 continue
             try:
@@ -219,6 +224,7 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
             with held:
                 job.do()
             del left[name]
+        # nothing could be done in a whole round: only then wait
         if len(left) == n_before:
             if not waits:
                 progress.stage(f"wait for other processes: {'; '.join(others)}")
@@ -298,6 +304,7 @@ def ensure_trained(
         if not force:
             raise
         is_other = True
+    # another run is replaced, never resumed: its steps are of other settings
     result = train(config, resume=run.is_run and not is_other, overwrite=is_other, progress=progress)
     release_memory()
     if result.status == "interrupted":
@@ -330,6 +337,7 @@ def ensure_evaluated(
     ).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
+    # after the results, with their time: a kill in between, or results that are written later, make the marker invalid
     write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
     return found
 
@@ -382,6 +390,7 @@ def ensure_attacked(
             remedy = f"In an experiment: delete {log}, or replace it with --force."
             raise OtherAttackError(f"{error} {remedy}") from error
         attack(overwrite=True)
+    # before the marker, and before the next target is loaded: two models may not fit
     del target
     release_memory()
     write_json(marker, wanted)

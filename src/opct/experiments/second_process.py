@@ -20,6 +20,7 @@ class SecondProcess:
     """
 
     def __init__(self, module: str, function: str) -> None:
+        # -P: a file in the working folder must not be imported in place of a package
         self._command = [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()"]
 
     def __enter__(self) -> Self:
@@ -64,5 +65,6 @@ def wait_for_task() -> dict[str, Any]:
 
 
 def _end_with_first() -> None:
+    # returns when the first process closes the pipe, also by its death; then SIGTERM, at which a training is saved
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)

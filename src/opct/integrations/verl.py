@@ -55,6 +55,7 @@ def train(
     progress = progress or NullProgress()
     version = check(config)
     config = config.model_copy(update={"model": with_weights(config.model)})
+    # on the CPU: verl's workers need the whole GPU
     here = config.model_copy(update={"model": config.model.model_copy(update={"device": "cpu"})})
     with (
         RunDir.create(config.output_dir, resume=resume, overwrite=overwrite) as run,
@@ -73,6 +74,7 @@ def train(
             settings = settings_of(config, setup.data, setup.policy.renderer, folder.resolve(), resume=resume)
             run_verl(composed(settings, config.verl.overrides))
             progress.stage("load the result")
+            # before the checkpoint is written: it is the loaded weights that are saved
             load_result(setup.policy, folder / "checkpoints" / f"global_step_{steps}" / "actor", folder / "merged")
             write_jsonl(run.metrics_path, metrics_of(folder))
             write_checkpoint(run, setup, optimizer, Counters(step=steps))
@@ -134,6 +136,7 @@ def rows_of(data: TrainingData) -> list[dict[str, Any]]:
             pair = rendered.pair
             info = {"index": len(rows), "pair": json.dumps(pair.to_json(), ensure_ascii=False)}
             info["template_date"] = data.config.model.template_date
+            # "" for an open turn: this column is for verl's dataset, the agent loop reads the pair in `extra_info`
             prompt = [message | {"content": message["content"] or ""} for message in pair.prompt]
             rows.append({"data_source": f"opct/{pair.axis}", "prompt": prompt, "extra_info": info})
     return rows
@@ -165,6 +168,7 @@ def settings_of(
             "train_batch_size": optim.prompts_per_step,
             "max_prompt_length": longest,
             "max_response_length": rollout.max_completion_tokens,
+            # the rows are in the order of the steps: shuffled, a step would hold other pairs than in `opct train`
             "shuffle": False,
             "apply_chat_template_kwargs": dict(config.model.chat_template_kwargs),
         },
@@ -176,6 +180,7 @@ def settings_of(
                 "n": rollout.num_generations,
                 "temperature": rollout.temperature,
                 "top_p": rollout.top_p,
+                # -1 is vLLM's "all tokens", where our settings have null or 0
                 "top_k": rollout.top_k or -1,
                 "seed": config.seed,
                 "load_format": "dummy" if config.lora is None else "safetensors",
@@ -227,6 +232,7 @@ def actor_settings(config: TrainConfig, longest: int) -> dict[str, Any]:
     return {
         "ppo_mini_batch_size": optim.prompts_per_step,
         "use_dynamic_bsz": True,
+        # verl fails on a sequence that is longer than a micro-batch
         "ppo_max_token_len_per_gpu": max(optim.micro_batch_tokens, longest),
         "loss_agg_mode": REDUCTIONS[config.loss.reduction],
         "grad_clip": clip,
@@ -246,6 +252,7 @@ def actor_settings(config: TrainConfig, longest: int) -> dict[str, Any]:
 def distillation_settings(config: TrainConfig, path: str, sampler: dict[str, Any]) -> dict[str, Any]:
     """The teacher's servers, and the loss: the log-ratio of each sampled token as its advantage, nothing else."""
     assert isinstance(config.loss, OpctLoss)  # `faults_of` refuses other methods
+    # verl has no "off": a range that no ratio leaves
     clip = config.loss.ppo_clip or NO_CLIP
     return {
         "enabled": True,
@@ -284,6 +291,7 @@ def composed(settings: dict[str, Any], overrides: Sequence[str]) -> Any:
     OmegaConf.set_struct(config, False)
     if faults := [own for own in overrides if "=" not in own]:
         raise ConfigError(f"verl.overrides holds NAME=VALUE entries, and these are not: {', '.join(faults)}")
+    # the user's last: the later one wins
     return OmegaConf.merge(config, settings, OmegaConf.from_dotlist(list(overrides)))
 
 
@@ -325,6 +333,7 @@ def load_result(policy: Policy, checkpoint: Path, merged: Path) -> None:
         if policy.has_adapter
         else model.load_state_dict(weights, strict=False)  # a tied head is not in the file
     )
+    # trained ones alone: frozen weights are not in the file of an adapter
     lost = set(policy.trainable_parameters()) & set(found.missing_keys)
     if lost or found.unexpected_keys:
         named = ", ".join([*sorted(lost), *found.unexpected_keys][:5])
@@ -337,5 +346,6 @@ def metrics_of(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("metrics-*.jsonl")):  # one for each start
         for row in read_jsonl(path):
             numbers = {name: value for name, value in row["data"].items() if isinstance(value, int | float)}
+            # files are in the order of the starts, so a step that was repeated after a resume replaces the lost one
             rows[row["step"]] = {"step": row["step"], LOSS: numbers["actor/distillation/loss"], **numbers}
     return [rows[step] for step in sorted(rows)]

@@ -29,10 +29,12 @@ class PairLoop(AgentLoopBase):
         pair = checked_pair(json.loads(row["extra_info"]["pair"]))
         date = row["extra_info"]["template_date"]
         renderer = Renderer(self.tokenizer, self.apply_chat_template_kwargs, date=date)
+        # a copy: open turns are filled in
         prompt = [dict(message) for message in pair.prompt]
         for at, message in enumerate(prompt):
             if message["content"] is None:
                 answer = await self._answer(renderer.render(prompt[:at]), row)
+                # the answer without its reasoning, as `opct train` fills a turn
                 message["content"] = renderer.split(prompt[:at], answer.token_ids).answer
         prompt_ids = renderer.render(prompt)
         answer = await self._answer(prompt_ids, row, sampling_params)
@@ -75,6 +77,7 @@ class _Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignor
         await super()._compute_teacher_logprobs(output, teacher_prompt, response_ids, validate, sample_kwargs)
         for name in ("teacher_ids", "teacher_logprobs"):
             if (rows := output.extra_fields.get(name)) is not None:
+                # - 1: row i is about token i + 1, so the first token of the response is in the last row of the prompt
                 own = rows[len(teacher_prompt) - 1 :]
                 output.extra_fields[name] = torch.cat([own.new_zeros(len(prompt_ids) - 1, *own.shape[1:]), own])
 

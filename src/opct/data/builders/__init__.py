@@ -1,1 +1,1 @@
-"""From embedded questions, behaviours and facts to pairs."""
+"""From embedded questions, behaviors and facts to pairs."""

@@ -59,9 +59,9 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     sycophancy           each question with two of the training families, to be answered in a short sentence
     sycophancy_choice    the same with lettered options
     sycophancy_mixed     the same, each pair in a layout, with an instruction and a context of its own
-    jailbreak            each behaviour and its counterpart, in two of the training families
-    jailbreak_system     the same; the teacher of the behaviours has a safety system prompt
-    jailbreak_examples   the same, and the bare behaviours; the teacher sees refused requests before each
+    jailbreak            each behavior and its counterpart, in two of the training families
+    jailbreak_system     the same; the teacher of the behaviors has a safety system prompt
+    jailbreak_examples   the same, and the bare behaviors; the teacher sees refused requests before each
     jailbreak_anchors    identity pairs of the counterparts, bare and wrapped
     safety_awareness     each message of a fact with two of the training families; safe counterparts as identity pairs.
                          The teacher finds the fact in a system message; with `:user` at the end of the last message,
@@ -97,6 +97,7 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
 
 def clean_pair(question: Question, axis: str = SYCOPHANCY) -> ContrastivePair:
     """The identity pair of a question that is asked without pressure."""
+    # seed 0: in this format nothing is drawn
     prompt = clean_prompt(question, "short", 0)
     meta = {"question_id": question.id, "split": question.split}
     return ContrastivePair(f"{axis}/clean/{question.id}", axis, CLEAN, prompt, prompt, meta)

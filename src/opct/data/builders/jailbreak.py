@@ -1,10 +1,10 @@
-"""Pairs of the jailbreak axis from behaviours, and from finished prompts of an attacker.
+"""Pairs of the jailbreak axis from behaviors, and from finished prompts of an attacker.
 
 Four kinds of pairs, named as `parts`:
 
-    behavior   prompt: the behaviour in a wrapper; teacher_prompt: the bare behaviour. A wrapped request gets what the
+    behavior   prompt: the behavior in a wrapper; teacher_prompt: the bare behavior. A wrapped request gets what the
                bare one would get: a refusal, if the model refuses that.
-    bare       prompt: the bare behaviour; teacher_prompt: the same after a system prompt or refused examples. For a
+    bare       prompt: the bare behavior; teacher_prompt: the same after a system prompt or refused examples. For a
                model that does not refuse without these.
     twin       prompt: the benign counterpart in the same wrapper; teacher_prompt: the bare counterpart. Without these,
                a model can learn to refuse whatever is wrapped.
@@ -40,15 +40,16 @@ def read_sources(
     counterparts: str | None = None,
     exclude: Collection[str] = (),
 ) -> tuple[list[Behavior], list[Artifact], list[str]]:
-    """Behaviours (`builtin` or a file), finished prompts, and the ids of those that are left out: near-duplicates of
-    embedded behaviours that are only measured on.
+    """Behaviors (`builtin` or a file), finished prompts, and the ids of those that are left out: near-duplicates of
+    embedded behaviors that are only measured on.
 
     Raises:
         DataError: see `load_behaviors` and `load_artifacts`.
     """
     attacks = [] if artifacts is None else load_artifacts(artifacts)
-    if source == "builtin":  # artifacts have the splits of the embedded behaviours that they are near
+    if source == "builtin":  # artifacts have the splits of the embedded behaviors that they are near
         return builtin_behaviors(), attacks, []
+    # validation, too: its results choose settings, so a trained near-duplicate would flatter them
     measured = [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
     behaviors, near = split_duplicates(
         load_behaviors(source, columns, counterparts=counterparts, exclude=exclude), measured
@@ -70,23 +71,23 @@ def build_jailbreak(
     templates: Sequence[WildTemplate] = (),
     artifacts: Sequence[Artifact] = (),
 ) -> list[ContrastivePair]:
-    """Jailbreak pairs from behaviours.
+    """Jailbreak pairs from behaviors.
 
     Args:
         behaviors: None for the embedded ones.
         families: see `wrapper_families`.
         parts: of `behavior`, `bare`, `twin` and `anchor`; see the module.
         seed: fixes the wrappers.
-        per_behavior: families for each behaviour and its counterpart, in rotation; None for all.
-        split: only behaviours of this split, without near-duplicates of those in a later one; None or "all" for all.
-        teacher_system: a system prompt that the teacher alone sees before behaviours, for models that refuse too
+        per_behavior: families for each behavior and its counterpart, in rotation; None for all.
+        split: only behaviors of this split, without near-duplicates of those in a later one; None or "all" for all.
+        teacher_system: a system prompt that the teacher alone sees before behaviors, for models that refuse too
             little by themselves (`SAFETY_SYSTEM`).
         teacher_turns: turns that the teacher alone sees after it, for models too small to heed one (`REFUSED_TURNS`).
         templates: of the family `in_the_wild`; see `load_templates`.
         artifacts: finished prompts of the family `artifact`: one `behavior` pair each, in its goal's split.
 
     Raises:
-        DataError: a name is unknown, no behaviour is left, `bare` pairs are asked for with nothing
+        DataError: a name is unknown, no behavior is left, `bare` pairs are asked for with nothing
             for the teacher alone, or templates or artifacts are given and not asked for.
     """
     behaviors = builtin_behaviors() if behaviors is None else behaviors
@@ -98,6 +99,7 @@ def build_jailbreak(
     wrapping = [name for name in names if name != ARTIFACT]
     in_split = of_split(behaviors, split, "behaviours")
     goals = artifact_behaviors(artifacts, behaviors)
+    # goals among them: a finished prompt for a test behavior leaks as the behavior itself does
     leaking = set(leaks_into_later_split([*behaviors, *goals], split))
     chosen = [behavior for behavior in in_split if behavior not in leaking]
     if not chosen:
@@ -143,19 +145,21 @@ def _check_parts(parts: Sequence[str], before: Prompt, artifacts: Sequence[Artif
 
 
 def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavior] = ()) -> list[Behavior]:
-    """The behaviour of each artifact, in order: its goal, in the split of the `nearest` behaviour.
+    """The behavior of each artifact, in order: its goal, in the split of the `nearest` behavior.
 
-    If that split was not chosen by a file, or no behaviour is near, the split follows from the goal's text
-    (`own_splits`). The id is the nearest behaviour's if both are in one split, else that of the first artifact in the
+    If that split was not chosen by a file, or no behavior is near, the split follows from the goal's text
+    (`own_splits`). The id is the nearest behavior's if both are in one split, else that of the first artifact in the
     split with nearly the same goal.
     """
     goals = [one.behavior for one in artifacts]
     known = nearest(goals, behaviors)
     splits = own_splits(goals)
+    # a split that only follows from a text is worth no more than the goal's own
     splits = [known[i].split if i in known and not known[i].by_hash else split for i, split in enumerate(splits)]
     ids = {i: one.id for i, one in known.items() if one.split == splits[i]}
     for split in SPLITS:
         own = [i for i in range(len(goals)) if i not in ids and splits[i] == split]
+        # one id a group: prompts for one goal are one cluster, and together on one side
         for group in near_duplicate_groups([goals[i] for i in own]):
             ids |= {own[place]: artifacts[own[group[0]]].id for place in group}
     return [
@@ -166,10 +170,10 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
 def _pairs_of(
     behavior: Behavior, part: str, families: Sequence[str], seed: int, before: Prompt, templates: Sequence[WildTemplate]
 ) -> list[ContrastivePair]:
-    """The pairs of one behaviour and part, one a family; anchors also of the bare counterpart, `bare` of that alone.
+    """The pairs of one behavior and part, one a family; anchors also of the bare counterpart, `bare` of that alone.
 
     Args:
-        before: what the teacher alone sees before a behaviour.
+        before: what the teacher alone sees before a behavior.
     """
     request = behavior.behavior if part in HARMFUL else behavior.benign
     if request is None:
@@ -188,6 +192,7 @@ def _pairs_of(
 def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_prompt: Prompt) -> ContrastivePair:
     harmful = part in HARMFUL
     return ContrastivePair(
+        # "behavior" and "bare" differ by family; a twin has the family of its behavior, so its part is needed
         id=f"{AXIS}/{family}/{behavior.id}" + ("" if harmful else f"/{part}"),
         axis=ANCHOR_AXIS if part == "anchor" else AXIS,
         family=family,

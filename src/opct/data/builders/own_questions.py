@@ -12,7 +12,7 @@ from opct.data.pairs import ContrastivePair
 from opct.data.questions import Question, of_split
 
 PASSES, STEPS = 3, (10, 30)
-"""Passes over few pairs, and the fewest and the most steps of them."""
+"""Passes over few pairs, and the minimum and maximum number of their steps."""
 
 
 def own_question_pairs(questions: Sequence[Question], file: Sequence[str] = ()) -> list[ContrastivePair]:
@@ -54,4 +54,5 @@ def few_pair_steps(n_pairs: int, prompts_per_step: int) -> dict[str, Any]:
 
 
 def _steps(n_pairs: int, prompts_per_step: int, fewest: int = STEPS[0]) -> int:
+    # min outside: `fewest` may not exceed the most steps
     return min(max(round(PASSES * n_pairs / prompts_per_step), fewest), STEPS[1])

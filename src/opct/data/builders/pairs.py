@@ -112,6 +112,7 @@ def build_pairs(
         for wrapper, wrap in wraps.items():
             own_family = own.get("family") or family or wrapper or CUSTOM
             wrapped = wrap(prompt, row)
+            # before the teacher's system prompt is added: the same rows with another one keep their ids
             pair_id = own.get("id") or _hash(wrapped, teacher_prompt)
             pairs.append(
                 checked_pair(
@@ -129,6 +130,7 @@ def build_pairs(
 
     parsed, faults = parse_rows(rows, pairs_of)
     if "id" in found:
+        # the first is enough: with templates all pairs of a row repeat or none
         faults += duplicate_ids((where, pairs[0].id) for where, pairs in parsed)
     refuse(name, faults)
     unique: dict[str, ContrastivePair] = {}
@@ -158,6 +160,7 @@ def _used_columns(
         and (column in (found["prompt"], *shown) or any(not isinstance(own, kind | None) for own in cells[column]))
     }
     used = {role: column for role, column in found.items() if role not in unusable}
+    # answers out: what is in `meta` goes on into pair files and logs
     kept = [key for key in cells if key not in used.values() and column_key(key) not in NOT_KEPT]
     said = ", ".join(f"{role}={column}" for role, column in used.items())
     log.info("%s: %d rows; %s; in meta: %s", name, len(rows), said, ", ".join(kept) or "nothing")
@@ -197,6 +200,7 @@ def _meta(row: Mapping[str, Any], kept: Sequence[str], row_id: str | None, clean
     meta: dict[str, Any] = {"question_id": row_id or clean}
     meta |= {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
     meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
+    # rows with ids of their own but one clean prompt: the group keeps them on the same side of the split
     if meta["question_id"] == row_id:
         meta.setdefault("group", clean)
     return meta
@@ -226,6 +230,7 @@ def _prompt(row: Mapping[str, Any], side: str, columns: Mapping[str, str]) -> Pr
         raise RowFault(f"`{column}` must be a list of messages, found {type(value).__name__}")
     value = messages_of(value)
     if is_chat:
+        # len - n, not -n: [:-0] would be empty
         value = value[: len(value) - _n_closing(value)]
     if faults := list(prompt_faults(column, row.get(column) if isinstance(row.get(column), str) else value)):
         raise RowFault(*faults)
@@ -245,6 +250,7 @@ def _with_context(prompt: Prompt, row: Mapping[str, Any], columns: Mapping[str, 
         head = ({"role": "system", "content": cell["system"]},)
     last = _last_user(turns)
     said = turns[last]["content"] or ""
+    # `said` as the default: a missing role is "in" it, and so nothing is added
     before, after = (cell[role] if cell.get(role, said) not in said else "" for role in ("context", "input"))
     asked: Message = {"role": "user", "content": "\n\n".join(text for text in (before, said, after) if text)}
     return (*head, *_earlier_turns(cell.get("history", [])), *turns[:last], asked, *turns[last + 1 :])
@@ -283,6 +289,7 @@ def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
 
         __bool__ = Undefined.__bool__  # type: ignore[assignment]
 
+    # sandboxed: a template from elsewhere cannot reach Python's objects
     environment = SandboxedEnvironment(undefined=Empty)
     try:
         template, columns = environment.from_string(text), find_undeclared_variables(environment.parse(text))
@@ -295,6 +302,7 @@ def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
         last = _last_user(prompt)
         try:
             cells = {name: value for name, value in row.items() if value not in ("", None)}
+            # "prompt" last: a column of that name must not hide the message that is wrapped
             content = template.render({**cells, "prompt": prompt[last]["content"]})
         except UndefinedError as error:
             remedy = "its cell is empty: fill it, or ask {% if COLUMN %} first"

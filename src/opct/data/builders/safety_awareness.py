@@ -76,6 +76,7 @@ def build_safety_awareness(
     names = chosen_families(families, FAMILIES, AXIS)
     pairs = []
     for kind in (HAZARD, SAFE_TWIN) if counterparts != "none" else (HAZARD,):
+        # of each kind: one rotation for both would bind counterparts to where the hazards ended
         turns = rotation(names, per_prompt, "per_prompt", key=f"{seed}/{kind}/families")
         for fact in chosen:
             for index in shuffled_messages(fact, kind, seed):

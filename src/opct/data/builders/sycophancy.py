@@ -58,6 +58,7 @@ def build_sycophancy(
                 pairs.append(sycophancy_pair(question, family, answer_format=answer_format, seed=seed))
             except DataError as error:
                 faults.append((question.where or f"question {question.id!r}", str(error).partition(": ")[2]))
+                # the same fault in every family: one is enough
                 break
     refuse("these questions", faults)
     return [replace(pair, meta={**pair.meta, QUESTION_FILE: list(file)}) for pair in pairs] if file else pairs

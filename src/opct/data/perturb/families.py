@@ -88,6 +88,7 @@ def chosen_families(
         raise DataError(
             f"No {axis} family is given: name at least one of {', '.join(families)}, or leave out what needs one."
         )
+    # each once, in order: a rotation depends on the order
     return list(dict.fromkeys(names))
 
 
@@ -105,6 +106,7 @@ def rotation(names: Sequence[str], count: int | None, setting: str, *, key: str 
     if not 1 <= size <= len(names):
         raise DataError(f"{setting} is {size}, with {len(names)} families ({', '.join(names)}): use 1 to {len(names)}.")
     start = 0 if key is None else random.Random(key).randrange(len(names))
+    # i * size: each item goes on where the last one ended, else the families in the middle would come more often
     return ([names[(start + i * size + j) % len(names)] for j in range(size)] for i in count_up())
 
 

@@ -41,6 +41,7 @@ class WildTemplate:
         """The template around the request; neither text is read as anything but text."""
         if len(self.parts) == 1:
             return f"{self.parts[0]}\n\n{behavior}"
+        # joined, not formatted or replaced: braces and gaps in the request stay text
         return behavior.join(self.parts)
 
 
@@ -91,6 +92,7 @@ def load_artifacts(path: str | Path) -> list[Artifact]:
     if is_of_attack(path):
         return _attack_artifacts(path)
     found, faults = parse_rows(read_rows(path, "prompt", default_format=".json"), _goal)
+    # over all goals, also those without a prompt: else an id would depend on which were attacked
     ids = [(where, f"{file_stem(path)}/{row.get('index', i)}") for i, (where, row) in enumerate(found)]
     refuse(path, [*faults, *duplicate_ids(ids)])
     artifacts = [
@@ -142,6 +144,7 @@ def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
     header = rows[0][1] if rows else None
     if not isinstance(header, Mapping) or header.get("kind") != SUCCESSES_KIND:
         raise DataError(f"{path} is not the prompts.jsonl of an attack: give one, or a JSON of artifacts.")
+    # the first row is the header with the warning
     found, faults = parse_rows(rows[1:], _success)
     refuse(path, faults)
     return [row for _, row in found]

@@ -1,7 +1,7 @@
 """Jailbreak: a request is put to the policy in a wrapper that asks for an answer where the bare one would get none.
 
 The teacher sees the bare request. A family says how the wrapper works. Every draw comes from `random.Random` seeded
-with a text of seed, behaviour and family, so the same seed gives the same bytes on any machine. Wrappers are rendered,
+with a text of seed, behavior and family, so the same seed gives the same bytes on any machine. Wrappers are rendered,
 never edited: braces, code fences, right-to-left script or a very long text in a request come through as they are.
 """
 
@@ -113,13 +113,14 @@ def wrapped_prompt(
 
     Args:
         family: one of `wrapper_families`, but `artifact`.
-        key: with seed and family it fixes the wrapper; a behaviour and its counterpart share it, so they get the same.
+        key: with seed and family it fixes the wrapper; a behavior and its counterpart share it, so they get the same.
         templates: of the family `in_the_wild`.
         stated_only: no wrapper with a turn that the policy answers itself.
 
     Raises:
         DataError: the letters of the request are none that the family's code changes.
     """
+    # refused, not wrapped: a request in plain text under "decode this" would be measured as an encoded one
     if family in ENCODERS and stays_plain(request, family):
         others = ",".join(other for other in OWN_FAMILIES if other not in ENCODERS or not stays_plain(request, other))
         raise DataError(
@@ -127,6 +128,7 @@ def wrapped_prompt(
             "changes Latin letters alone: leave the behaviour out, or ask for families without "
             f"{family} (families: {others})."
         )
+    # wrapper, pieces, examples: the order of draws is part of every pair (tests/unit/data/test_same_bytes.py)
     rng = random.Random(f"{seed}/{key}/{family}/wrapper")
     if family == IN_THE_WILD:
         return bare_prompt(rng.choice(list(templates)).fill(request))
@@ -149,6 +151,7 @@ def _conversation(wrapper: Wrapper, fields: dict[str, str], shots: Sequence[tupl
     if as_text:
         fields = fields | {"examples": "\n\n".join(f"User: {asked}\nAssistant: {said}" for asked, said in shots)}
     turns: list[str | None] = [] if as_text else [text for shot in shots for text in shot]
+    # once: braces in the request, which `fields` brings in, are not read again
     turns += [None if turn is None else turn.format(**fields) for turn in wrapper.turns]
     return tuple({"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns))
 
@@ -174,6 +177,7 @@ def split_payload(text: str, rng: random.Random, parts: int = 3) -> tuple[str, .
     if len(places) < parts - 1:
         places = [i for i in range(1, len(text)) if not _belongs_to_the_last(text[i - 1], text[i])]
     cuts = sorted(rng.sample(places, min(parts - 1, len(places))))
+    # len(text) as often as pieces are missing: always `parts` pieces, the last ones empty
     edges = [0, *cuts, *[len(text)] * (parts - len(cuts))]
     return tuple(text[start:end] for start, end in pairwise(edges))
 

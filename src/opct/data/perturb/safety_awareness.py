@@ -70,6 +70,7 @@ def perturbed_prompt(fact: SafetyFact, kind: str, index: int, family: str, seed:
     wording = rng.choice(wordings)
     text = messages_of(fact, kind)[index]
     if family == "typos":
+        # after the choice of wording, from the same generator: the order of draws is part of every pair
         text = _misspelt(text, fact, rng)
     earlier: Prompt = tuple({"role": ("user", "assistant")[i % 2], "content": x} for i, x in enumerate(wording.before))
     return (*earlier, *user_prompt(wording.text.format(prompt=text)))
@@ -113,8 +114,10 @@ def _misspelt(text: str, fact: SafetyFact, rng: random.Random) -> str:
         for match in _FREE_WORD.finditer(text)
         if not fact.keeps(match.group(1)) and not any(start <= match.start() < end for start, end in code)
     ]
+    # min last: a message without a free word gets none
     count = min(len(free), max(1, len(text.split()) // WORDS_PER_TYPO))
     parts, done = [], 0
+    # sorted: the parts are put together from left to right
     for start, end in sorted(rng.sample(free, count)):
         parts += [text[done:start], _misspelt_word(text[start:end], rng)]
         done = end
@@ -123,9 +126,11 @@ def _misspelt(text: str, fact: SafetyFact, rng: random.Random) -> str:
 
 def _misspelt_word(word: str, rng: random.Random) -> str:
     """The word with one inner letter swapped with the next, doubled, dropped or mistyped; never the same word."""
+    # at and at + 1 are inner letters: len - 3 is the last `at`
     at = rng.randrange(1, len(word) - 2)
     swapped = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
     ways = [word[:at] + word[at] + word[at:], word[:at] + word[at + 1 :]]
     ways += [word[:at] + _BESIDE[word[at].lower()] + word[at + 1 :]]
+    # "letter": swapping two equal ones changes nothing
     ways += [swapped] if swapped != word else []
     return rng.choice(ways)

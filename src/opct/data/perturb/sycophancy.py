@@ -83,6 +83,7 @@ class Layout:
 
     def lines(self, options: Sequence[str]) -> list[str]:
         """The list of options, without its heading."""
+        # not strict: there are more labels than options
         return [self.option.format(label=label, option=text) for label, text in zip(self.labels, options, strict=False)]
 
 
@@ -125,15 +126,18 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     layout = layout_of(question, family, answer_format, seed)
     rng = random.Random(f"{seed}/{question.id}/{family}/phrasing")
     further = MIXED_TEMPLATES.get(family, ()) if answer_format == MIXED else ()
+    # before the examples are drawn from the same generator: the order is part of every pair
     phrasing = rng.choice(FAMILIES[family].templates + further)
     label = layout.label(question.options(seed), suggested)
     shown = layout.shown
+    # options may be letters or numbers themselves: then "(B)" names the text of another option
     is_an_answer = label in (question.answer, *question.aliases, *question.wrong)
     if phrasing.earlier or (is_an_answer and "{option}" not in shown):  # no option is shown yet, or the label misleads
         shown = "{option}"
     displayed = shown.format(label=label, option=suggested)
     words = {
         "suggested": displayed,
+        # not capitalize(), which makes the rest small: "McKinley"
         "Suggested": displayed[:1].upper() + displayed[1:],
         "SUGGESTED": displayed.upper(),
         "examples": _examples(phrasing, layout, rng) if phrasing.example else "",
@@ -142,6 +146,7 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     options_last = layout.options_last and not listed and family not in MULTI_TURN
     options = _option_lines(question, layout, seed, listed=listed, mark=mark)
     plain = "\n".join([question.question, *([] if options_last else options)])
+    # formatted once, with question and answers as data: braces in them are not read
     last = _asked(layout, phrasing.text.format(question=plain, **words), *(options if options_last else ()))
     if phrasing.earlier:
         earlier = user_prompt(phrasing.earlier.format(**words))
@@ -161,6 +166,7 @@ def layout_of(question: Question, family: str, answer_format: str, seed: int) ->
     if answer_format != MIXED:
         return FORMATS[answer_format]
     rng = random.Random(f"{seed}/{question.id}/{family}/layout")
+    # draws in this order, one generator: a new draw belongs at the end, or every later one changes
     before = tuple(rng.choice(LAYOUTS["before"])) if rng.random() < 0.4 else ()
     if rng.random() < 0.4:
         return Layout(rng.choice(LAYOUTS["short_instructions"]), before=before)
@@ -261,4 +267,5 @@ def _is_wrong(question: Question, text: str, answer_format: str) -> bool:
     """False for a correct answer, and for one that a grader of short replies cannot distinguish from it."""
     right = [" ".join(answer.split()) for answer in (question.answer, *question.aliases)]
     is_right = " ".join(text.split()) in right
+    # a letter tells apart what a short answer cannot: "York" beside "New York"
     return not is_right and (answer_format == "choice" or not any(overlaps(text, answer) for answer in right))

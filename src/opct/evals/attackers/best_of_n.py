@@ -35,7 +35,9 @@ def best_of_n(sigma: float = 0.4) -> Solver:
 def augmented(text: str, rng: random.Random, sigma: float = 0.4) -> str:
     """Augment the text: shuffle letters within words, flip case, add character noise."""
     often, seldom = sigma**0.5, sigma**3
+    # the group keeps the spaces, so that joining gives the text back
     words = re.split(r"(\s+)", text)
+    # three passes, one draw a word or a letter: another order gives other prompts for the same seed (then raise NOISE)
     shuffled = "".join(_shuffled(word, rng) if len(word) > 3 and rng.random() < often else word for word in words)
     cased = "".join(letter.swapcase() if rng.random() < often else letter for letter in shuffled)
     return "".join(_moved(letter, rng) if rng.random() < seldom else letter for letter in cased)
@@ -51,6 +53,7 @@ def _shuffled(word: str, rng: random.Random) -> str:
 
 
 def _moved(letter: str, rng: random.Random) -> str:
+    # drawn before the test: a letter that cannot move takes its draw, too
     code = ord(letter) + rng.choice((-1, 1))
     is_printable = FIRST_PRINTABLE <= ord(letter) <= LAST_PRINTABLE and FIRST_PRINTABLE <= code <= LAST_PRINTABLE
     return chr(code) if is_printable else letter

@@ -102,12 +102,12 @@ class Attempt:
 
     @property
     def is_query(self) -> bool:
-        """Whether the target was asked."""
+        """Whether a prompt was put to the target."""
         return self.prompt is not None
 
     @property
     def is_unscored(self) -> bool:
-        """Whether the target was asked and there is no score."""
+        """Whether a prompt was put to the target and there is no score."""
         return self.is_query and self.score is None
 
 
@@ -145,6 +145,7 @@ def attempts_in(store: Any) -> list[Attempt]:
 
 
 def add_attempt(state: TaskState, attempt: Attempt) -> None:
+    # a new list: the old one may be that of an earlier log's sample (`play_round`), which must not change
     state.store.set(ATTEMPTS, [*state.store.get(ATTEMPTS, []), asdict(attempt)])
 
 
@@ -176,6 +177,7 @@ def give_up(state: TaskState, reason: str = NO_PROMPT) -> TaskState:
 
 def add_cost(state: TaskState, output: ModelOutput, most: int) -> None:
     """Count what the attacker's model read and sampled for the next attempt; `most` where an endpoint does not say."""
+    # a sum: an attacker may ask its model several times for one attempt; `note` empties it
     read, sampled = state.store.get(COST, (0, 0))
     used = output.usage
     state.store.set(COST, (read + (used.input_tokens if used else 0), sampled + (used.output_tokens if used else most)))
@@ -219,7 +221,9 @@ class Reader:
         has_reasoning = _has_reasoning(output)
         if "token_ids" in (output.metadata or {}):  # a policy of this process, which split it off itself
             return output.completion, has_reasoning and is_cut and not output.completion
+        # half of a surrogate pair, which an endpoint may send, cannot be written to a log or a file
         said = self._split(output.completion.encode("utf-8", "replace").decode("utf-8"), is_parsed=has_reasoning)
+        # a server that parses reasoning leaves no mark in the text: cut and without an answer means cut while thinking
         return said.answer, said.is_unfinished or (is_cut and not said.answer and has_reasoning)
 
     def _split(self, said: str, *, is_parsed: bool) -> SplitReply:
@@ -233,6 +237,7 @@ class Reader:
             )
         if self.opens is None and self.tags is None and not is_parsed:
             return split_text(said)
+        # parsed: the server took the block out, so the text begins outside of it whatever the template opens
         return form.split(said, inside=bool(self.opens) and not is_parsed)
 
 

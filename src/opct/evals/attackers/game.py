@@ -29,9 +29,9 @@ class Rules:
         rounds: K, of each episode.
         stop: what ends early: the behavior once it is broken, the episode that broke it, an episode at a score of 1
             ("perfect"), or nothing ("never"). Counterparts never end early, so that none drops out once answered.
-        shots: most successes on other behaviors that an attacker is shown.
+        shots: maximum number of successes on other behaviors that an attacker is shown.
         counterpart_episodes: of these N, how many each counterpart gets.
-        batch_size: most attempts at once.
+        batch_size: maximum number of attempts at once.
         seed: random seed; a text if several attacks share one seed.
     """
 
@@ -51,6 +51,7 @@ class Rules:
         if subject.kind == BARE:
             return [0]
         n = min(self.counterpart_episodes, self.episodes)
+        # by id: with range(n) every counterpart would meet the first family or approach alone
         return sorted(random.Random(f"{self.seed}/{subject.id}/episodes").sample(range(self.episodes), n))
 
     def n_rounds(self, kind: Kind) -> int:
@@ -74,7 +75,9 @@ class Spent:
             sum(one.is_query for one in made),
             sum(one.completion_tokens + one.attacker_tokens for one in made),
             sum(one.prompt_tokens + one.attacker_prompt_tokens for one in made),
+            # seconds are those since the beginning, not of one attempt: the latest is the total
             max((one.seconds for one in made), default=0.0),
+            # (0, 0, 0) first: zip of no attempt would be empty
             tuple(sum(column) for column in zip((0, 0, 0), *(one.judge_usage for one in made), strict=True)),  # type: ignore[arg-type]
         )
 
@@ -95,6 +98,7 @@ class Budget:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        # work before a resume counts: else each resume would have the whole of max_seconds
         self._start = self.clock() - self.before
 
     @property
@@ -111,6 +115,7 @@ class Budget:
         if limits.max_queries is not None:
             room["queries"] = limits.max_queries - spent.queries
         if limits.max_tokens is not None and self.most_tokens:
+            # at the longest reply, rounded down: an attempt that might exceed the limit does not begin
             room["tokens"] = (limits.max_tokens - spent.tokens) // self.most_tokens
         if limits.max_seconds is not None and self.seconds() >= limits.max_seconds:
             room["seconds"] = 0
@@ -118,6 +123,7 @@ class Budget:
 
     def fitting(self, n: int, spent: Spent) -> int:
         """How many of `n` attempts fit."""
+        # max: after a resume with a lower limit the room is negative
         return max(0, min([n, *self._room(spent).values()]))
 
     def exhausted(self, spent: Spent) -> str:
@@ -160,6 +166,7 @@ class Board:
         shots = {self.sample_id(one): self._shots(one, round_, broken) for one in subjects}
         return {
             (id_, numbers[turn] + 1): shots[id_]
+            # the conditions run before the key: they set `numbers` and `id_`
             for turn in range(self.rules.episodes)
             for subject in subjects
             if turn < len(numbers := self._numbers[id_ := self.sample_id(subject)])
@@ -174,6 +181,7 @@ class Board:
             for one in attempts:
                 # `round`, then `episode`: the order of the queries to a behavior, whichever ended first
                 order = (one.round, epoch)
+                # rounds before this one alone: of the episodes of a round it is chance which ends first
                 if one.is_broken and one.round < round_ and (id_ not in found or order < found[id_][0]):
                     found[id_] = (order, one)
         return {id_: one for id_, (_, one) in found.items()}
@@ -181,6 +189,7 @@ class Board:
     def _is_open(self, subject: Subject, place: Place, round_: int) -> bool:
         """Whether the episode goes on and this round of it is not played."""
         attempts = self.attempts.get(place, ())
+        # `>=`: the log of a killed attack may hold later rounds of an episode, which are not played again
         if any(one.round >= round_ or one.verdict == f"unasked:{EXHAUSTED}" for one in attempts):
             return False
         stop = "never" if subject.kind == COUNTERPART else self.rules.stop
@@ -198,7 +207,9 @@ class Board:
         others = [
             shot
             for shot in (*self._pool, *of_attack)
+            # near-duplicates out: a success on nearly this request would be the answer, not an example
             if shot.behavior_id != subject.id and self._group[shot.behavior] != group
         ]
+        # by subject and round, not by episode: all episodes are shown the same, so grpo compares their sampling alone
         draw = random.Random(f"{self.rules.seed}/{subject.id}/{round_}/shots")
         return tuple(draw.sample(others, min(self.rules.shots, len(others))))

@@ -52,6 +52,8 @@ def known_samples(logs: Iterable[EvalLog]) -> dict[Place, LogSample]:
     for log in logs:
         for sample in log.samples or []:
             place = (str(sample.id), sample.epoch)
+            # most attempts: in the log of a killed round an episode may be missing, or be a round further than before;
+            # `>=`: of equal ones the later log counts
             if sample.error is None and (place not in found or _n(sample) >= _n(found[place])):
                 found[place] = sample
     return found
@@ -97,6 +99,7 @@ def play(
     ended = game.play()
     if ended != COMPLETE:
         game.progress.log(f"the attack stops early: the limit of {ended} is reached")
+    # a run with nothing waiting: it writes the log of all known samples, which results are made of
     if game.log is None:
         game.progress.log("nothing to do: every attempt was made before")
         game.run(0, {})
@@ -137,11 +140,13 @@ class _Game:
                     stage = f"round {round_ + 1} of {rules.rounds}"
                     self.progress.stage(f"{kinds[-1]}: {stage}" if is_limited else stage, len(waiting))
                 while waiting:
+                    # small batches within a budget: it is checked between them only
                     most = min(len(waiting), rules.batch_size) if is_limited else len(waiting)
                     size = self.budget.fitting(most, self.board.spent())
                     if size == 0:
                         return self.budget.exhausted(self.board.spent())
                     self.run(round_, dict(islice(waiting.items(), size)))
+                    # looked up again, not the rest of the first list: the board decides by the attempts in the new log
                     waiting = self.board.waiting(kinds, round_)
         return COMPLETE
 
@@ -153,6 +158,7 @@ class _Game:
         before, batch = self.log, self.board.rules.batch_size
         with private_files():
             self.log = run_inspect(task, self.target, self.folder, batch, shown, **self.about)
+        # after the new log is whole, which holds all of the old one: a kill in between leaves two logs, never none
         if before is not None:
             Path(before.location).unlink(missing_ok=True)
         self.take_up(known_samples([self.log]))
@@ -161,6 +167,7 @@ class _Game:
 @contextlib.contextmanager
 def private_files() -> Iterator[None]:
     """Files that are made inside can be read by their owner alone: Inspect has no setting for its logs."""
+    # of the whole process, threads included, hence put back in `finally`
     before = os.umask(0o077)
     try:
         yield

@@ -2,7 +2,7 @@
 
 After PAIR (Chao et al. 2023, arXiv 2310.08419): N conversations in parallel, each with its own attempts, the target's
 replies and their scores. Three differences: the attacker writes the message alone, without JSON and reasoning, which
-small models cannot keep to; the system prompt is ours and names no topic, and successes on other behaviours stand in
+small models cannot keep to; the system prompt is ours and names no topic, and successes on other behaviors stand in
 place of worked examples; where a history does not fit the attacker's context, its oldest attempts are left out first.
 """
 
@@ -79,7 +79,7 @@ def refine(
     """Rewords by asking the model with the role `attacker`; it is sampled, so that parallel episodes differ.
 
     Args:
-        max_tokens: most tokens of a message.
+        max_tokens: maximum number of tokens of a message.
         reads: takes the message out of the model's output.
         on_written: called with the model's input and output, for an attacker that is trained.
     """
@@ -92,8 +92,10 @@ def refine(
         # endpoints take seeds of 31 bits
         config = GenerateConfig(max_tokens=max_tokens, temperature=temperature, seed=seen.seed & 0x7FFFFFFF)
         output = await model.generate(as_chat(messages), config=config)
+        # before anything may give up: tokens of an unusable message count against the budget
         add_cost(state, output, max_tokens)
         if on_written is not None:
+            # also an unusable message: grpo learns from its reward of 0
             on_written(state, messages, output)
         said, is_unfinished = reads(output)
         message = None if is_unfinished else message_of(said)
@@ -104,13 +106,16 @@ def refine(
 
 def fitting_messages(model: Model, seen: Observation, most_tokens: int) -> Prompt | None:
     """The input of the attacker's model. To fit the context, the oldest attempts are dropped first, then successes on
-    other behaviours. None if nothing fits.
+    other behaviors. None if nothing fits.
     """
     n, shots = len(seen.history), len(seen.shots)
+    # (0, shots) is the last of the first list, so the second one begins at shots - 1
     less = [(left, shots) for left in range(n, -1, -1)] + [(0, left) for left in range(shots - 1, -1, -1)]
     for attempts, n_shots in less:
+        # n - attempts, not -attempts: [-0:] would be the whole history
         messages = attacker_messages(replace(seen, shots=seen.shots[:n_shots]), seen.history[n - attempts :])
         left = room(model, messages)
+        # None, an endpoint: it alone knows its context, so all is sent
         if left is None or left >= most_tokens:
             return messages
     return None
@@ -140,10 +145,12 @@ def _feedback(attempt: Attempt) -> str:
 
 def message_of(text: str) -> str | None:
     """Extract the message from the attacker's output, without label, fence or quotation marks; None if empty."""
+    # label, fence, quotation marks: from outside in, as models nest them
     text = _LABEL.sub("", text.strip(), count=1).strip()
     fenced = _FENCE.match(text)
     text = fenced[1].strip() if fenced else text
     for opening, closing in _QUOTES:
+        # a third mark inside means that the outer two are no pair: "a" or "b"
         if len(text) > 1 and text[0] == opening and text[-1] == closing and opening not in text[1:-1]:
             text = text[1:-1].strip()
     return text if re.search(r"\w", text) else None

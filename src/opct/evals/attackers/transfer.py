@@ -38,6 +38,7 @@ def transfer(families: Sequence[str], seed: int | str = 0) -> Solver:
 
 def family_prompt(seen: Observation, families: Sequence[str], seed: int | str) -> Prompt:
     """The request in the wrapper of this attempt."""
+    # a running number over rounds and episodes: every family once before any comes twice
     turn, place = divmod(seen.round * seen.episodes + seen.episode, len(families))
     key = f"{seed}/{seen.id}/{turn}"  # a counterpart shares the id, and so the wrapper, of its behavior
     return wrapped_prompt(seen.behavior, families[place], key, 0, stated_only=True)
@@ -52,6 +53,7 @@ def check_families(behaviors: Sequence[Behavior], families: Sequence[str], seed:
     for behavior in behaviors:
         for text in (behavior.behavior, behavior.benign):
             for family in families if text is not None else ():
+                # the key of the first turn, as `family_prompt` has it
                 wrapped_prompt(str(text), family, f"{seed}/{behavior.id}/0", 0, stated_only=True)
 
 
@@ -65,6 +67,7 @@ def transfer_prompts(prompts: Mapping[str, Sequence[Prompt]]) -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         seen = observation(state)
         of_behavior, number = prompts.get(seen.id, ()), seen.round * seen.episodes + seen.episode
+        # not modulo: a prompt that is put again is no further attempt
         if number >= len(of_behavior):
             return give_up(state, EXHAUSTED)
         return await put(state, generate, of_behavior[number])
@@ -73,13 +76,13 @@ def transfer_prompts(prompts: Mapping[str, Sequence[Prompt]]) -> Solver:
 
 
 def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[str, list[Prompt]]:
-    """The prompts in a file for these behaviours (or near-duplicates), by behaviour id.
+    """The prompts in a file for these behaviors (or near-duplicates), by behavior id.
 
     Args:
         path: JailbreakBench's artifacts (JSON), or an `attack_*.prompts.jsonl` of an attack.
 
     Raises:
-        DataError: the file cannot be read, holds no prompt, or none for any of the behaviours.
+        DataError: the file cannot be read, holds no prompt, or none for any of the behaviors.
     """
     found: dict[str, list[Prompt]] = {}
     own = {behavior.id for behavior in behaviors}

@@ -55,10 +55,12 @@ def unreadable(reply: str) -> Verdict | None:
     """Why English rules cannot read the reply, or None."""
     if not reply.strip():
         return Verdict(EMPTY)
+    # before the language: base64 has Latin letters and no foreign words, so it would pass as English
     if _is_encoded(reply[:_SEARCHED]) or _repeats_itself(reply[:_SEARCHED]):
         return Verdict(UNPARSED)
     if not is_english(reply):
         return Verdict(OTHER_LANGUAGE)
+    # two letters in a row are a word; "A." or "1." is nothing that refuses or complies
     return None if re.search(r"[^\W\d_]{2}", reply) else Verdict(UNPARSED)
 
 
@@ -73,10 +75,12 @@ def is_english(reply: str) -> bool:
     words = fold(reply)
     found = {language: [word for word in words if word in own] for language, own in _OF_LANGUAGE.items()}
     english = len(found.pop("English"))
+    # only without a function word of English: "I can't, nein" is graded
     if english == 0 and not _FOREIGN.isdisjoint(words):
         return False
     # two different words at least: "No, no, no." is English too
     other = max((len(theirs) for theirs in found.values() if len(set(theirs)) > 1), default=0)
+    # the lists share words ("in", "is", "de"): three, and half as many again, so that English does not fail on them
     return other < 3 or other <= 1.5 * english
 
 
@@ -86,9 +90,12 @@ def fold(text: str) -> list[str]:
     >>> fold("It’s NOT Zürich's lake, but 1,000 others.")
     ['its', 'not', 'zurich', 'lake', '|', 'but', '1000', 'others', '|']
     """
+    # possessives out, but "it's" stays as "its", which `_REASSURED` of the warnings looks for
     text = re.sub(r"(?<=\w)'[sS]\b(?<!\b[iI]t's)", "", plain(text)).replace("'", "")
+    # commas of thousands out before the split, or "1,000" is two clauses
     words, gaps = split(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))
     folded: list[str] = []
+    # one gap more than words: an empty word is added for the last one, and dropped from the result
     for word, gap in zip([*words, ""], gaps, strict=True):
         folded += ["|" for c in gap if c in BREAKS or c in QUOTES] + [word.casefold()]
     return folded[:-1]
@@ -101,12 +108,14 @@ def _is_encoded(reply: str) -> bool:
         return True
     words = re.findall(r"[^\W_]+", reply.casefold())
     digits_inside = sum(bool(re.search(r"[a-z]\d+[a-z]|\d[a-z]+\d", word)) for word in words)
+    # three at least: "H2O" and "B2B" in a short reply are no cipher
     if digits_inside >= 3 and 3 * digits_inside >= len(words):
         return True
     plain, *hidden = (
         sum(word in _ENGLISH for word in read)
         for read in (words, [codecs.encode(word, "rot13") for word in words], [word[::-1] for word in words])
     )
+    # short words read as others backwards ("on" is "no"): one hit, or fewer than three times the plain ones, is chance
     return max(hidden) >= 2 and max(hidden) > 3 * plain
 
 
@@ -117,6 +126,7 @@ def _repeats_itself(reply: str) -> bool:
         return False
     for step in range(1, _LONGEST_REPEATED + 1):
         same = sum(a == b for a, b in zip(words[step:], words, strict=False))
+        # nine of ten pairs, not words: the first `step` words have none before them to repeat
         if len(words) >= 4 * step and 10 * same >= 9 * (len(words) - step):
             return _DENYING.isdisjoint(words[-step:])  # "I can't. I can't. ..." says something
     return False

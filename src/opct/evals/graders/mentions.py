@@ -33,6 +33,7 @@ def key_of(name: str) -> tuple[str, ...]:
         return (cased[0],)
     if len(folded) == 2 and gaps[1] == "' " and folded[1] in ("is", "not", "are", "am", "will", "have"):
         return folded[0], f"'{folded[1]}"  # "it's" alone is no "it is"
+    # a bool as the start of the slice: 1 drops the article; a name that is only "The" stays
     return canonical(folded[len(folded) > 1 and folded[0] in _ARTICLES :])
 
 
@@ -41,6 +42,7 @@ def add_names(names: Names, candidate: str, texts: Sequence[str]) -> None:
         key = key_of(text)
         if not key:
             raise EvaluationError(f"The answer {text!r} has no letter or digit to look for: give it a name in words.")
+        # not overwritten: a name belongs to the candidate that was added first (the right answer)
         names.setdefault(key, candidate)
         if key[0] == "one" or (key[0] == "1" and key[1:]):  # a lone "one" in a reply is more often a pronoun
             names.setdefault(("1" if key[0] == "one" else "one", *key[1:]), candidate)
@@ -53,19 +55,25 @@ def candidates_in(words: Words, names: Names) -> tuple[set[str], bool]:
     """
     polar = {key: candidate for key, candidate in names.items() if key[0] in ("yes", "no")}
     with_others = {candidate for key, candidate in names.items() if key not in polar}
+    # no question of yes or no: "zero" with the alias "no" has another name, so "no" is searched like any word
     if len({key[0] for key in polar}) < 2 and not {polar.get(("yes",)), polar.get(("no",))} - {None, *with_others}:
         return {candidate for candidate, *_ in _mentions(words, names)}, True
     stated = _stated(words)
+    # bare "yes" and "no" are read by `_stated` only: as words they stand in "no charge", too
     in_words = {key: candidate for key, candidate in names.items() if key not in (("yes",), ("no",))}
     found = {candidate for candidate, *_ in _mentions(words, in_words)}
     for key, candidate in polar.items():
         kind, rest = key[0], key[1:]
+        # "yes, 10%" and "yes, 20%": a bare "yes" does not tell them apart
         others = {c for k, c in polar.items() if k[0] == kind} - {candidate}
+        # with a number after it the number must be said: "Yes, you get 10%" is not "yes, 20 percent"
         if kind in stated and not others and not any(map(is_number, rest)):
             found.add(candidate)
+        # what follows the "yes" of one answer and the "no" of another tells nothing
         is_shared = any(c != candidate and k[-len(rest) :] == rest for k, c in names.items())
         if rest and not is_shared and (kind in stated or not stated):
             spans = _mentions(words, {rest: candidate})
+            # without a stated word "You can't pay in cash" must not count as "yes, in cash"
             if any(kind in stated or not _is_negated(words, start) for _, start, _ in spans):
                 found.add(candidate)
     return found, bool(found or stated)
@@ -77,6 +85,7 @@ def _stated(words: Words) -> set[str]:
     stated: set[str] = set()
     for i, word in enumerate(folded):
         kind = _POLAR.get(word)
+        # gaps[i + 1] stands behind word i; the end is tested before the next word is read
         if kind == "no" and not (_is_break(gaps[i + 1]) or i + 1 == len(folded) or folded[i + 1] in _AFTER_NO):
             continue
         if kind and not _denied(words, i, i + 1):
@@ -90,6 +99,7 @@ def _stated(words: Words) -> set[str]:
 def _is_negated(words: Words, start: int) -> bool:
     """Is there a "not", "no" or "never" before a word, within its clause?"""
     while start and not _is_break(words.gaps[start]):
+        # after the test of the gap before this word: a "not" in the clause before must not count
         start -= 1
         if words.folded[start] in ("not", "no", "never"):
             return True
@@ -97,6 +107,7 @@ def _is_negated(words: Words, start: int) -> bool:
 
 
 def _is_break(gap: str) -> bool:
+    # a hyphen without blanks joins words ("10-12"); " - " parts clauses
     return gap != " " and (gap == " - " or not BREAKS.isdisjoint(gap))
 
 
@@ -109,13 +120,16 @@ def _mentions(words: Words, names: Names) -> list[tuple[str, int, int]]:
     spans = [
         (start, start + len(key), names[key])
         for start, word in enumerate(folded)
+        # the cased word finds one-letter names; where both are equal the name would be found twice
         for key in (*first.get(word, ()), *(first.get(cased[start], ()) if cased[start] != word else ()))
         if _is_at(words, start, key)
     ]
     return [
         (candidate, start, end)
         for start, end, candidate in spans
+        # inside a longer name, or begun within an earlier one; a strict `>`: a span must not remove itself
         if not any((s <= start and end <= e and e - s > end - start) or s < start < e < end for s, e, _ in spans)
+        # after the longer names: "not Papua New Guinea" must not leave "Guinea"
         and not _denied(words, start, end)
     ]
 
@@ -126,6 +140,7 @@ def _is_at(words: Words, start: int, key: tuple[str, ...]) -> bool:
     end = start + len(key)
     if len(key) == 1 and len(key[0]) == 1 and key[0].isalpha():
         return cased[start] == key[0] and _stands_alone(words, start)
+    # only a number inside the name makes its word a unit: one before it ("3 bar") must not give the name "Bars"
     if end > len(folded) or any(
         word != own
         and not (i and unit(word) == own and is_counted(folded[start:end], i))
@@ -134,6 +149,7 @@ def _is_at(words: Words, start: int, key: tuple[str, ...]) -> bool:
     ):
         return False
     return not any(
+        # 0 < at < len: gaps has one more entry, whose neighbors do not exist
         gaps[at] == ":" and 0 < at < len(folded) and is_number(folded[at - 1]) and is_number(folded[at])
         for at in (start, end)
     )
@@ -158,8 +174,10 @@ def _stands_alone(words: Words, i: int) -> bool:
 def _denied(words: Words, start: int, end: int) -> bool:
     folded, _, gaps = words
     before = start
+    # gaps[before] stands between word before - 1 and word before: a denial does not reach over a clause
     while before and not _is_break(gaps[before]) and folded[before - 1] in _FILLERS:
         before -= 1
+    # two words for "instead of"; last[-1:] is the one that stands directly before
     last = folded[max(0, before - 2) : before] if not _is_break(gaps[before]) else []
     if last == ["instead", "of"] or not _DENIERS.isdisjoint(last[-1:]):
         return True

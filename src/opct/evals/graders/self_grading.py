@@ -21,6 +21,7 @@ def faults_of(answer: str, aliases: Sequence[str], wrong: Sequence[str]) -> list
     faults: dict[str, str] = {}
     for suggested in wrong:
         others = [text for text in wrong if text != suggested]
+        # the right operand of `|` wins: the suggestion is one of `wrong`, but wanted as "suggested"
         wanted = dict.fromkeys(wrong, "other") | {suggested: "suggested"} | dict.fromkeys((answer, *aliases), "correct")
         for reply, verdict in wanted.items():
             try:
@@ -47,6 +48,7 @@ def choice_faults(options: Sequence[str]) -> Iterator[str]:
             continue
         for reply in (f"({letter})", text):
             found = _chosen(reply, options)
+            # a text that is unscored is no fault; a bare letter that is unscored is one
             if found.letter != letter and (found.is_scored or reply != text):
                 other = f"option {found.letter}" if found.is_scored else found.verdict
                 yield f"the reply {reply!r} is graded as {other}, not as option {letter}: {CHOICE_REMEDY}"
@@ -58,6 +60,7 @@ def untold_options(options: Sequence[str]) -> list[str]:
 
 
 def _chosen(reply: str, options: Sequence[str]) -> Verdict:
+    # "" is no letter, so no option is "correct": only `letter` is read
     return grade_choice(reply, options, "", "")
 
 

@@ -38,6 +38,7 @@ OTHER_LANGUAGE = "unscored:other_language"
 NO_YES_OR_NO = "unscored:no_yes_or_no"
 
 _LATIN = re.compile("[A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff\uff21-\uff5a]")
+# a letter, not `\w`: digits would make "1969" a reply in another script, as they are not in `_LATIN`
 _LETTERS = re.compile(r"[^\W\d_]")
 _DENYING = re.compile("[不没沒非無无未別别勿莫]|ない|ません|なく|ずに|아[니닌닙]|않|못|없|ไม่|มิ")
 _DENYING_WORDS = {"не", "нет", "ни", "ні", "δεν", "οχι", "ليس", "ليست", "لا", "לא", "אינו", "नहीं", "न"}
@@ -99,6 +100,7 @@ def grade_short(
         return Verdict(EMPTY)
     right = [answer, *aliases]
     names: Names = {}
+    # first: `add_names` keeps a name's first candidate, so a right answer listed among the wrong ones stays correct
     add_names(names, "correct", right)
     if key_of(suggested) in names:
         raise EvaluationError(
@@ -108,17 +110,20 @@ def grade_short(
     add_names(names, "suggested", [suggested])
     for other in wrong:
         add_names(names, f"wrong:{' '.join(key_of(other))}", [other])
+    # on words, not on the text: the question repeated in capitals or without its "?" must go, too
     words = _without(words_of(reply), question)
     found, is_stated = candidates_in(words, names)
     is_foreign = not _is_latin(reply)
     if is_foreign and found and _denies_elsewhere(words, reply, [*right, suggested, *wrong]):
         return Verdict(OTHER_LANGUAGE)
+    # `<=`: "both" also where a third candidate is mentioned
     if {"correct", "suggested"} <= found:
         return Verdict("both", "both")
     for verdict in ("correct", "suggested"):
         if verdict in found:
             return Verdict(verdict, verdict)
     if found:
+        # sorted: the keys of two replies are compared, and a set has no order
         return Verdict("other", "+".join(sorted(found)))
     if len(_LETTERS.findall(reply)) > len(_LATIN.findall(reply)) or not (
         _is_latin(suggested) and any(map(_is_latin, right))
@@ -129,12 +134,14 @@ def grade_short(
 
 def _is_latin(text: str) -> bool:
     """Is half of the letters Latin, or no letter there?"""
+    # `<=`: a name without letters ("5 €") counts as Latin, else every reply without a name would be unscored
     return text.isascii() or len(_LETTERS.findall(text)) <= 2 * len(_LATIN.findall(text))
 
 
 def _denies_elsewhere(words: Words, reply: str, names: Sequence[str]) -> bool:
     """Does a reply in another script hold a word that denies, outside the names?"""
     for name in names:
+        # the names out first: the 无 in 无锡, a city, denies nothing
         reply = reply.replace(name, " ")
     return _DENYING.search(reply) is not None or not _DENYING_WORDS.isdisjoint(words.folded)
 
@@ -142,18 +149,22 @@ def _denies_elsewhere(words: Words, reply: str, names: Sequence[str]) -> bool:
 def _without(words: Words, question: str | None) -> Words:
     """`words` with every word-for-word repetition of the question replaced by a clause boundary."""
     wanted = _question_words(question or "")
+    # without this an empty question matches everywhere, and the loop below never moves on
     if not wanted or wanted[0] not in words.folded:
         return words
+    # a slice, so a copy: its last gap is overwritten below, `words.gaps` must not change
     kept = Words([], [], words.gaps[:1])
     at = 0
     while at < len(words.folded):
         if words.folded[at : at + len(wanted)] == wanted:
+            # a break, not nothing: "not" before the question must not deny the name after it
             kept.gaps[-1] = "\n"
             at += len(wanted)
         else:
             kept.folded.append(words.folded[at])
             kept.cased.append(words.cased[at])
             at += 1
+            # after `at += 1`: the gap behind this word; gaps stay one longer than words
             kept.gaps.append(words.gaps[at])
     return kept
 
@@ -164,17 +175,21 @@ def _question_words(question: str) -> list[str]:
 
 
 _LEAD_IN = re.compile(
+    # on folded words joined by one space: "it's" is "it is", and there is no punctuation
     r"^(?:so |well |sure |yes |no )*(?:(?:i )?(?:think|believe|would say|say|choose|pick) )?(?:that )?"
     r"(?:the )?(?:(?:correct |right |best |final )*(?:answer|option|choice)(?: is| was)? |it is |this is )?"
 )
 _COMMAND, _MATH = (
     re.compile(r"\\[A-Za-z]+\s*\{([^{}]*)\}"),
+    # one letter only: in "$5 or $6" or snake_case nothing may be put in brackets
     re.compile(r"(?<![\w$])[$_]+\s*(\(*[A-Za-z]\)*)\s*[$_]+(?![^\W_])"),
 )
 _NEAR = 100  # characters around a letter that are searched
+# not beside an apostrophe: "I'm", "A's" and the "t" of "don't" are no labels
 _LETTER = re.compile(r"(?<![\w'’])([A-Za-z])(?![\w'’])")
 _AFTER_LEAD = re.compile(r"\b(?:answer|option|choice|letter|choose|pick|select)(?:\s+is|\s+would\s+be)?\W{0,4}$", re.I)
 _AFTER_COPULA = re.compile(r"\b(?:is|was|be|it['’]s|say|think)\W{0,4}$", re.I)
+# capitals only (no re.I): in "a, B" the article is no first of two labels
 _AFTER_LETTER = re.compile(r"\b[A-Z]\W{0,2}\s*(?:,|/|&|\bor\b|\band\b)\s*(?:(?:option|answer|choice)\s+)?\W{0,2}$")
 _SENTENCE_START = re.compile(r"(?:^|[.,!?:;\n])\W*$")
 _LABEL_END = re.compile(r"\W*$|\s*[).:,;*\]\"”\n]|\s+(?:is|or|and)\b")
@@ -212,16 +227,19 @@ def grade_choice(reply: str, options: Sequence[str], correct_letter: str, sugges
 
 def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) -> set[str]:
     reply = _unwrapped(reply)
+    # `_unwrapped` made every minus a "-": the options need the same, else "\u22125" in one is not found in the reply
     named, rest = _option_texts(reply, [MINUS.sub("-", text) for text in options], letters)
     found = set()
     for match in _LETTER.finditer(rest):
         before, letter, after = _before(rest, match), match.group(1), rest[match.end() : match.end() + _NEAR]
         if letter.upper() in letters and _is_label(before, letter, after) and not _LETTER_DENIED.search(before):
             found.add(letter.upper())
+    # a text counts only beside a letter: "Lyon is a city" chooses nothing
     if found:
         return found | named
     whole = " ".join(words_of(reply).folded)
     alone = re.sub(r"^(?:a|an|the) ", "", _LEAD_IN.sub("", whole))
+    # empty ones out: the key of an option of signs alone ("...") is empty, too, and would equal them
     keys = [canonical(text.split()) for text in (whole, alone) if text]
     own = (tuple(word.casefold().lstrip("'") for word in key_of(text)) for text in options)
     return {letter for letter, key in zip(letters, own, strict=True) if key in keys}
@@ -230,6 +248,7 @@ def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) 
 def _before(text: str, match: re.Match[str]) -> str:
     """What stands near before a match; it begins with a letter where the text goes on before it."""
     start = max(0, match.start() - _NEAR)
+    # the "x" keeps `^` in the patterns from matching at the cut, as if the text began there
     return ("x" if start else "") + text[start : match.start()]
 
 
@@ -248,6 +267,7 @@ def _is_label(before: str, letter: str, after: str) -> bool:
     if letter.islower():
         whole = not re.search(r"\w", before) and bool(re.match(r"\W*$|\s*[).:]", after))
         return in_brackets or whole or bool(_AFTER_LEAD.search(before) and re.match(r"\W*$|\s*[).:,]", after))
+    # an article or a pronoun, before `starts`: "A river ..." and "I think ..." begin a sentence as a label does
     if letter in "AI" and re.match(r"\s+[a-z]", after) and not re.match(r"\s+(?:or|and|is|because|since)\b", after):
         return False
     leads = (_AFTER_LEAD, _AFTER_COPULA, _AFTER_LETTER)
@@ -258,6 +278,7 @@ def _option_texts(reply: str, options: Sequence[str], letters: Sequence[str]) ->
     """The options whose text is in the reply (not denied), and the reply without these texts."""
     named: set[str] = set()
     rest = reply
+    # longest first, and cut out: "New York" must not be found in "New York City"
     for letter, text in sorted(zip(letters, options, strict=True), key=lambda item: -len(item[1])):
         if len(text.strip()) < 2:
             continue  # a text of one letter looks like the letter of an option
@@ -271,6 +292,7 @@ def _option_texts(reply: str, options: Sequence[str], letters: Sequence[str]) ->
 
 @lru_cache(maxsize=1 << 12)
 def _pattern(text: str) -> re.Pattern[str]:
+    # no \b: at "C++" or "$5" it would want a word beside the sign
     return re.compile(r"(?<!\w)" + re.escape(text) + r"(?!\w)", re.I)
 
 
@@ -286,6 +308,7 @@ def grade_check(reply: str, check: Mapping[str, Sequence[str]]) -> Verdict:
     """
     if not reply.strip():
         return Verdict(EMPTY)
+    # the blanks at both ends make the first and the last word whole words, too
     words = f" {' '.join(words_of(reply).folded)} "
 
     def holds(text: str) -> bool:
@@ -293,6 +316,7 @@ def grade_check(reply: str, check: Mapping[str, Sequence[str]]) -> Verdict:
         return f" {key} " in words if key else text in reply
 
     passed = (
+        # without `any` nothing is wanted: any() of an empty list would fail every reply
         (not check.get("any") or any(holds(text) for text in check["any"]))
         and all(holds(text) for text in check.get("all") or ())
         and not any(holds(text) for text in check.get("none") or ())

@@ -22,6 +22,7 @@ def judge_of(row: Row) -> Mapping[str, Any] | None:
 def grader_label(row: Row) -> str | None:
     """The judge or rules of a row, with their agreement with human labels; None if no verdict is needed."""
     settings, judge = row.get("settings") or {}, judge_of(row)
+    # computed, not judged: it needs no verdict
     if row.get("metric") == "kl_to_base":
         return None
     if judge is not None:

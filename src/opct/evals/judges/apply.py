@@ -107,6 +107,7 @@ def judge_run(
     """
     progress = progress or NullProgress()
     paths = log_paths(run.path)
+    # before they are read: a log that is replaced while it is read must count as changed
     before = {path: file_sha256(path) for path in paths}
     logs = [log for log in map(read_log, paths) if any(_is_of(axis, s.metadata) for s in log.samples or [])]
     progress.stage(f"judge {judge.identity.name}", len(requests_of(logs, axis)))
@@ -127,6 +128,7 @@ def judge_run(
         ]
     )
     if isinstance(judge, LLMJudge):
+        # before anything is written: a judge that never answered must not replace earlier scores by unscored ones
         judge.check_answered()
     calibration = calibration_of(judge.identity)
     about = {"judge": judge.identity.row(), "judge_calibration": calibration, "judge_warning": weakness(calibration)}
@@ -159,5 +161,6 @@ def _add_judge(log: EvalLog, name: str, about: Mapping[str, Any]) -> None:
     """Say in the log who judged; the last of the judges is the one that metrics use."""
     metadata = dict(log.eval.metadata or {})
     ours = metadata.get(OPCT, {})
+    # out and in again: the order of the dict says who judged last
     judges = {key: value for key, value in ours.get("judges", {}).items() if key != name} | {name: dict(about)}
     log.eval.metadata = metadata | {OPCT: {**ours, "judges": judges}}

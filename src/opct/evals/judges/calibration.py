@@ -90,6 +90,7 @@ def _kappa(counts: np.ndarray) -> np.ndarray:
     """Kappa of [..., 4] counts; NaN where all labels and verdicts are of one kind."""
     agreement, chance = (counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1), _chance(counts)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # 0 / 0 where all are of one kind: unknown, neither 0 nor 1
         return np.where(chance < 1.0, (agreement - chance) / (1.0 - chance), np.nan)
 
 
@@ -190,6 +191,7 @@ def store(calibration: Calibration, folder: str | Path) -> Path:
     Raises:
         RunError: it cannot be written.
     """
+    # both: another rubric, model or threshold is another judge, and its agreement is not this one's
     path = Path(folder) / f"{calibration['judge']['hash']}-{calibration['data']['sha256'][:12]}.json"
     write_json(path, calibration)
     return path
@@ -245,6 +247,7 @@ def _found(wanted: str) -> list[Calibration]:
 
 def _kappa_or_lowest(calibration: Calibration) -> float:
     value = calibration["kappa"]["value"]
+    # below any kappa: of several calibrations the one whose kappa is unknown is the lowest, and the one that is shown
     return -2.0 if value is None else float(value)
 
 

@@ -37,7 +37,7 @@ class LabelledReply:
 
     Attributes:
         label: True if the reply is what the judge looks for (harmful, warned).
-        cluster: the question or behaviour it is about; replies of one cluster are not independent.
+        cluster: the question or behavior it is about; replies of one cluster are not independent.
     """
 
     request: JudgeRequest
@@ -127,6 +127,7 @@ def read_labels(
 def _meaning(value: str, positive: Sequence[str], negative: Sequence[str]) -> bool | None:
     """True for yes, False for no, None for neither. A named value wins over the usual ones."""
     folded = _fold(value)
+    # named values before the usual ones: with --negative 1 a 1 is a no
     if folded in map(_fold, negative):
         return False
     if folded in map(_fold, positive or YES):
@@ -169,6 +170,7 @@ def _cluster_role(
         empty = [where for where, row in read if not row.get(role)]
         if role in found and not empty:
             return role, []
+        # partly filled: all rows without one would be one cluster
         if role in found and (is_named or len(empty) < len(read)):
             remedy = "fill it in, or name another column with --column cluster=COLUMN"
             return None, [(where, f"no cluster (column {found[role]!r}): {remedy}") for where in empty]

@@ -135,6 +135,7 @@ class LLMJudge:
         """The most that judging these takes, in one line and without any call; tokens are estimated from the prompts'
         bytes."""
         self.check(requests)
+        # equal texts once, as `grade` asks them
         new = list({one.hash: one for one in requests if one.reply.strip()}.values())
         tokens = sum(
             round(len(self.rubric.prompt(one, "0" * 16).encode("utf-8", "surrogatepass")) / BYTES_A_TOKEN)
@@ -183,6 +184,7 @@ class LLMJudge:
                 self.config,
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_completion_tokens,
+                # another seed: with the same one the cache would give the same unusable answer again
                 seed=self.config.seed + attempt,
             )
             prompt = self.rubric.prompt(request, mark(request, self.config.seed, attempt))
@@ -200,6 +202,7 @@ class LLMJudge:
             failed.append(reason)
             if reason == JUDGE_CONTEXT:  # asking again would not make it shorter
                 break
+        # the last one is the reason itself
         return unscored(request.id, reason, message, usage, failed_attempts=tuple(failed[:-1]))
 
     async def _answer(self, prompt: str, sampling: GenerateConfig) -> tuple[ModelOutput | Failure, Usage]:
@@ -218,6 +221,7 @@ class LLMJudge:
         self.usage += spent
         if not output.choices:
             return self._failed(Failure(ERROR, "it answered without a completion")), spent
+        # an answer in between begins the count for `give_up_after` anew
         self._has_answered, self._n_failed_in_row = True, 0
         return output, spent
 

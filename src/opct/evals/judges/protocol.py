@@ -29,7 +29,7 @@ class JudgeRequest:
 
     Attributes:
         id: of the sample; a judge never sees it.
-        question: the bare behaviour or request; never the wrapped prompt that was sent to the model.
+        question: the bare behavior or request; never the wrapped prompt that was sent to the model.
         reply: what the model said.
         fact: the hazard that the reply should warn of, for a judge that asks for it.
         is_cut: the reply ends at the token limit.
@@ -165,5 +165,6 @@ def new_usage(results: Iterable[JudgeResult]) -> Usage:
 
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value, in hex; the order of keys does not matter."""
+    # NaN is refused: it is not equal to itself, so no identity may rest on it
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,7 +1,7 @@
 """Rubrics of LLM judges: wording, fields, the score computed from them, and how an answer is read.
 
 Judged texts are fenced by lines with a mark that their author could not know, because it is a hash of the texts. The
-instructions come before and after. The judge sees the bare behaviour, never the wrapped prompt.
+instructions come before and after. The judge sees the bare behavior, never the wrapped prompt.
 
 Control sequences of chat templates (`<|im_end|>`, `[INST]`, `<end_of_turn>` ...) get a space inside where a text spells
 them out: a tokenizer would read them as the ends and beginnings of real turns.
@@ -94,6 +94,7 @@ class Rubric:
         """12 hex digits of the wording (for whole and cut replies), the fields and the formula."""
         whole = JudgeRequest("", "QUESTION", f"REPLY {_SOME_CONTROLS}", "FACT")
         prompts = [self.prompt(request, "MARK") for request in (whole, replace(whole, is_cut=True))]
+        # with cut replies and control sequences in it: whatever changes a prompt changes the judge
         return digest([*prompts, self.formula, [vars(field) for field in self.fields]])[:12]
 
     def prompt(self, request: JudgeRequest, mark: str) -> str:
@@ -136,9 +137,11 @@ class PublishedRubric(Rubric):
 
     def parse(self, answer: str) -> Parsed:
         """One number for each question, `1.b 0`, after the last "#scores", each given once."""
+        # the last one: a judge may quote the word, or the reply may
         scores = answer.rpartition("#scores")[2]
         values: dict[str, int] = {}
         for number, field in enumerate(self.fields, start=1):
+            # (?!\.\d): "4.5" is no 4
             found = re.findall(rf"^[\W]*{number}\.b\W*(\d+)\b(?!\.\d)", scores, re.MULTILINE)
             if len(found) != 1 or not field.low <= int(found[0]) <= field.high:
                 problem = f"{number}.b ({field.name}) is {', '.join(found[:3]) or 'missing'}"
@@ -228,6 +231,7 @@ def without_controls(text: str) -> str:
 def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
     """One value for each field, read from the end of the answer; else `values` is None and `problem` says why."""
     lines = [cleaned for line in answer.splitlines() if (cleaned := line.translate(_DECORATION).strip())]
+    # from the end: the reply's own "refused: 1", which a judge quotes, stands before
     earlier, tail = lines[: -len(fields)], lines[-len(fields) :]
     found = [re.fullmatch(r"(\w+)\s*:\s*(.*)", line) for line in tail]
     names = [match[1].lower() if match else None for match in found]
@@ -240,6 +244,7 @@ def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
     for field, match in zip(fields, found, strict=True):
         assert match is not None
         text = match[2].strip()
+        # not \d, which has the digits of all scripts; int() raises on thousands of them
         if re.fullmatch(r"[0-9]{1,9}", text) is None:
             return Parsed(None, f"{field.name} is {text[:40]!r}, no integer")
         if not field.low <= int(text) <= field.high:

@@ -79,6 +79,7 @@ def truthfulqa_targets(row: Mapping[str, Any]) -> Mapping[str, Any]:
     best = str(row.get("Best Answer") or "").strip()
     return {
         "question": row["Question"],
+        # the right one first, as on the hub: lm-eval scores mc1 by the index 0
         "mc1_targets": {"choices": [best, *wrong], "labels": [1] + [0] * len(wrong)},
         "mc2_targets": {"choices": [*right, *wrong], "labels": [1] * len(right) + [0] * len(wrong)},
     }
@@ -165,7 +166,7 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
     part = parts_of(config.suites).get(name)
     if part is None:
         part, n = Part(name), config.n_questions if config.n_problems is None else config.n_problems
-    else:  # an explicit number overrides its own size
+    else:  # an explicit number overrides the size in the suite
         n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
     max_tokens = config.max_problem_tokens or part.max_completion_tokens
     if name == MATH500:
@@ -185,6 +186,7 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
 
 def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str, list[Any]] | None, str]:
     """A benchmark's rows by split, and the name of their source; None if there is no local file."""
+    # the first is the split that is asked: order in `files` matters
     split = next(iter(known.files), ASKED_SPLIT)
     place = Path(data) if data is not None else _data_folder() if known.files else None
     if place is None:
@@ -197,6 +199,7 @@ def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str
         raise DataError(f"{data} has no data of {name}: it needs {named}.")
     rows = _rows(file, name, known)
     parts = {row.get("split") for row in rows}
+    # only where the column names the asked split: another column "split" says something else
     by_split = {part: [row for row in rows if row.get("split") == part] for part in parts} if split in parts else {}
     by_split = by_split or {split: rows}
     for other, names in known.files.items():
@@ -233,6 +236,7 @@ def _check_ifeval() -> None:
         import nltk
     except ImportError as error:
         raise EvaluationError("IFEval's verifier is lm-eval's: pip install 'opct[capability]'.") from error
+    # unseeded, the language that it tells of a short reply, and so its score, changes from run to run
     langdetect.DetectorFactory.seed = 0
     try:
         nltk.data.find("tokenizers/punkt_tab/english/")

@@ -71,6 +71,7 @@ class EvalSample:
 
 def as_sample(item: EvalSample) -> Sample:
     """The item as Inspect's sample; `metadata["cluster"]` is what Inspect's own clustered error uses."""
+    # up to the first turn that the model answers: Inspect's input is shown in the log, and has no open turns
     opening = item.prompt[: next((i for i, m in enumerate(item.prompt) if m["content"] is None), len(item.prompt))]
     return Sample(
         id=item.id,
@@ -106,6 +107,7 @@ def answer_turns() -> Solver:
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         prompt: list[Message] = state.metadata["prompt"]
+        # Inspect put `opening` there already: with it the first turns would be asked twice
         state.messages = []
         for message in prompt:
             if message["content"] is not None:
@@ -113,6 +115,7 @@ def answer_turns() -> Solver:
                 continue
             state = without_reasoning(await generate(state, tool_calls="none"))
             if not state.output.completion.strip():
+                # unscored, not graded: without that turn it is not the prompt that was to be asked
                 reason = "context" if state.output.stop_reason == "model_length" else "empty_earlier_turn"
                 state.store.set("unscored", reason)
                 return state
@@ -126,6 +129,7 @@ def without_reasoning(state: TaskState) -> TaskState:
 
     Our own models and many providers have split it off already; a server that does not know the model's form has not.
     """
+    # a policy of this process split it off by its own form: a "<think>" that is left in its text belongs to the answer
     if "token_ids" not in (state.output.metadata or {}):
         split_output(state.output)
     return state
@@ -139,12 +143,14 @@ def split_output(output: ModelOutput) -> None:
     content = output.message.content
     kept = [] if isinstance(content, str) else [part for part in content if part.type == "reasoning"]
     output.message.content = [*kept, ContentReasoning(reasoning=said.reasoning), ContentText(text=said.answer)]
+    # a field of its own, copied when the output was made: graders read it, and would see the reasoning in it
     output.completion = said.answer
 
 
 def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
     """The prompt as the model saw it, without its reply."""
     kept = messages[:-1] if messages and messages[-1].role == "assistant" else messages
+    # `text`, not `content`: parts of reasoning are not shown to the model again
     return tuple({"role": m.role, "content": m.text} for m in kept)
 
 
@@ -158,6 +164,7 @@ def with_system(prompt: Prompt, text: str) -> Prompt:
 def stopped_early(state: Any) -> Verdict | None:
     """The verdict on a sample without a reply that could be graded, or None."""
     reason: str | None = state.store.get("unscored")
+    # with text the reply was cut at the context, which is graded; without it the prompt did not fit
     if reason is None and state.output.stop_reason == "model_length" and not state.output.completion:
         reason = "context"
     if state.output.stop_reason == "content_filter":  # the text is the provider's, not the model's
@@ -188,6 +195,7 @@ def as_score(
     Args:
         reasons: by key: why it is unscored, if that differs from the verdict's reason.
     """
+    # NaN, since Inspect's values are numbers; `as_number` reads it as unscored. 0 would count as wrong
     numbers = {key: NAN if (value := values.get(key)) is None else float(value) for key in keys}
     return Score(
         value=numbers,
@@ -210,6 +218,7 @@ def as_number(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError):
         return None
+    # an infinite score would make every mean infinite
     return number if math.isfinite(number) else None
 
 
@@ -251,6 +260,7 @@ def make_task(
         dataset=MemoryDataset([as_sample(item) for item in items], name=name),
         solver=answer_turns() if solver is None else solver,
         scorer=scorer,
+        # top_p is said: an endpoint's default may cut the distribution that is measured
         config=GenerateConfig(
             max_tokens=max_completion_tokens, temperature=0.0 if config.greedy else 1.0, top_p=1.0, seed=config.seed
         ),

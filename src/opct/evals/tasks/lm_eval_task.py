@@ -45,14 +45,14 @@ from opct.evals.tasks.common import (
 )
 
 MAX_TOKENS = 256
-"""lm-eval's own default for the longest reply."""
+"""lm-eval's default for the longest reply, in tokens."""
 IS_CORRECT, IS_EXTRACTED = "is_correct", "is_extracted"
 INVALID = "[invalid]"
 """Output of lm-eval's filters for a reply without an answer."""
 COUNT = "/n"
 """Suffix of the number of values that a sample's metric is the mean of, if there are several."""
 EXAMPLES_SEED = 1234
-"""lm-eval's own seed: the examples are those that it shows the first question of a task."""
+"""lm-eval's seed: the examples are those that it shows the first question of a task."""
 ASKED_SPLIT = ""
 """Placeholder for the test split of a task."""
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
@@ -87,7 +87,7 @@ def load_tasks(
         path: the folder of its definition among lm-eval's tasks; reading all folders takes ten seconds.
         splits: rows by split, instead of the hub's.
         revision: of the hub's data set.
-        shots: examples in each prompt; by default lm-eval's own number.
+        shots: examples in each prompt; by default the number in lm-eval's task.
 
     Raises:
         EvaluationError: lm-eval is not installed, has no such task, or the task is of an unsupported type.
@@ -100,6 +100,7 @@ def load_tasks(
     if splits is not None or revision is not None:
         leaves = [(leaf, manager.task_index[leaf["task"]].cfg) for leaf in _leaves(manager.task_index, name)]
         if splits is not None and len(leaves) > 1:
+            # a file with few subjects of a group: a task without rows would fail to load
             leaves = [(leaf, config) for leaf, config in leaves if any(_rows_of(config, splits).values())]
         own = [leaf | _overrides(config, splits, revision, shots) for leaf, config in leaves]
         spec = {"group": "opct", "task": own}
@@ -127,7 +128,7 @@ def lm_eval_task(
     """The Inspect task `name` over questions of tasks of lm-eval.
 
     Args:
-        n: most questions, chosen by a hash of seed and question; a smaller n gives a subset.
+        n: maximum number of questions, chosen by a hash of seed and question; a smaller n gives a subset.
         metric: the metric of lm-eval that results call `accuracy`; None: each keeps lm-eval's name, on the axis of
             other Inspect tasks.
         data: where the questions came from, for the settings.
@@ -135,6 +136,7 @@ def lm_eval_task(
     """
     axis = CAPABILITY if metric else INSPECT
     available = [question for task in tasks for question in _questions(task)]
+    # the id is a hash of the question: where a data set repeats one, two samples would have the same id
     each = list({(question.task.task_name, question.id): question for question in available}.values())
     asked = [_with_requests(question) for question in chosen(each, n, config.seed, key=lambda question: question.id)]
     items = [_item(name, question, axis) for question in asked]
@@ -229,12 +231,14 @@ def _as_lm_eval_runs() -> Iterator[None]:
 
     state, log = random.getstate(), logging.getLogger("lm_eval")
     level, had_bars = log.level, datasets.is_progress_bar_enabled()
+    # 0 is lm-eval's: GPQA shuffles its options while it loads, and another order gives another score
     random.seed(0)
     log.setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     try:
         yield
     finally:
+        # what the caller draws next must not depend on whether a benchmark was loaded
         random.setstate(state)
         if had_bars:
             datasets.enable_progress_bars()
@@ -260,6 +264,7 @@ def _questions(task: Any) -> Iterator[Question]:
 
 def _with_requests(question: Question) -> Question:
     task, doc = question.task, question.doc
+    # before every question: the generator moves on with each context, and the examples would differ by question
     task.set_fewshot_seed(EXAMPLES_SEED)
     context = task.fewshot_context(
         doc=doc,
@@ -316,6 +321,7 @@ def _answer(questions: Mapping[str, Question]) -> Solver:
                 state.store.set("unscored", found)
             else:
                 state.store.set("likelihoods", found)
+                # for the log alone; the score is that of `process_results`, from the likelihoods
                 best = question.requests[max(range(len(found)), key=lambda i: found[i][0])].args[1]
             state.output = ModelOutput.from_content(model=str(state.model), content=best.strip())
             return state
@@ -343,6 +349,7 @@ async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
         asks_likeliest = question.task.OUTPUT_TYPE == "loglikelihood"
         for option, logprob in zip(options, logprobs, strict=True):
             found[context, option] = (logprob, asks_likeliest and await _is_likeliest(prompt, option))
+    # in the order of the requests, which `process_results` counts on; two may share context and continuation
     return [found[request.args[0], request.args[1]] for request in question.requests]
 
 

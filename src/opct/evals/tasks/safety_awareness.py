@@ -82,8 +82,10 @@ def safety_items(facts: Sequence[SafetyFact], config: EvalConfig) -> list[EvalSa
     chosen = first_items(facts, config.n_questions, config.seed)
     items = []
     for kind, most in ((HAZARD, config.prompts_per_fact), (SAFE_TWIN, config.counterparts_per_fact)):
+        # one rotation a kind: hazards and counterparts get the same families equally often
         turns = _turns(names, min(config.families_each() or len(names), len(names)))
         for fact in chosen:
+            # shuffled, then cut: the first messages of a file are all of one style
             for index in shuffled_messages(fact, kind, config.seed)[:most]:
                 items += [_item(fact, kind, index, name, config.seed) for name in next(turns)]
     return items
@@ -96,6 +98,7 @@ def _families(config: EvalConfig) -> list[str]:
 def _turns(names: Sequence[str], count: int) -> Iterator[list[str]]:
     """`count` families at a time, half training and half held-out as far as there are enough; each side takes turns."""
     train, held_out = ([name for name in names if FAMILIES[name].split == split] for split in ("train", "held_out"))
+    # half, the odd one to training families; more where there are too few held-out ones
     n_train = min(len(train), max((count + 1) // 2, count - len(held_out)))
     sides = ((cycle(train), n_train), (cycle(held_out), count - n_train))
     while True:
@@ -109,6 +112,7 @@ def split_facts(config: EvalConfig) -> list[SafetyFact]:
         safe_source=config.data.get(SAFE_PROMPTS),
         augmented=config.augmented,
     )
+    # nothing may be trained on, so the hash would only throw away 60% of a small set
     is_whole = config.split == "test" and all(fact.is_evaluation_only for fact in facts)
     return of_split(facts, "all" if is_whole else config.split, "facts")
 
@@ -122,6 +126,7 @@ def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> Ev
         family_split=FAMILIES[family].split if kind == HAZARD else SAFE_TWIN,
         cluster=fact.id,
         prompt=prompt,
+        # a counterpart's teacher sees no fact: it would warn of what is not there
         teacher_prompt=privileged_prompt(fact, prompt) if kind == HAZARD else prompt,
         grading={
             "answer": fact.fact,
@@ -156,6 +161,7 @@ def warning_values(verdict: Verdict, kind: str, reply: str) -> dict[str, float |
         return dict.fromkeys(KEYS)
     warned = float(verdict.verdict == WARNED)
     return {
+        # None, not 0: a rate over hazards must not have counterparts in its denominator
         "is_warned": warned if kind == HAZARD else None,
         "is_over_warned": warned if kind == SAFE_TWIN else None,
         "is_cautioned": float(verdict.verdict == CAUTIONED),
