@@ -6,7 +6,6 @@ The log `evals/attack_<attacker>.eval` of the folder is the store, and can be re
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +26,8 @@ from opct.attack.setup import JudgeOfAttack, Player
 from opct.attack.summary import AttackResult, find_warnings
 from opct.attack.training import TrainingFolder
 from opct.config.loader import load_settings
-from opct.config.schema import flat_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
-from opct.errors import LibraryErrors, NothingToResumeError, OtherAttackError, RunError, shorten
+from opct.errors import LibraryErrors, NothingToResumeError, OtherAttackError, RunError
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.attackers.episode import BEHAVIOR, Reader, attempts_in
 from opct.evals.attackers.game import Budget, Spent
@@ -43,6 +41,7 @@ from opct.evals.run import about_run, next_order, set_aside_others, write_result
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
 from opct.runs.console import Progress, shows_progress
+from opct.runs.identity import Identity
 from opct.runs.io import PRIVATE_MODE, REMEDY, check_writable, reason, write_jsonl
 from opct.runs.run_dir import RunDir
 
@@ -54,6 +53,9 @@ WARNING = (
     "the owner of that model can train and test against them. They may work on other models: do not publish or share "
     "this file, and delete it when it is no longer needed."
 )
+
+MODELS = ("target_model", "attacker_model")
+"""What the identity of an attack says of its models."""
 
 
 def load_attack_config(
@@ -110,13 +112,13 @@ def run_attack(
     plan = None if attacker is not None else plan_training(config, behaviors, folder)
     judged = _judge_of(judge) if judge is not None else setup.load_judge_of_attack(config.judge)
     known = setup.identity_of(config, subjects, player, judged, pool)
-    identity = known | ({} if plan is None else {"training": _as_json(plan.identity())})
+    identity = Identity(known if plan is None else {**known, "training": plan.identity()})
     store = AttackLog(run, name, folder)
     earlier = store.open(resume=resume, overwrite=overwrite)
-    store.refuse_other(identity, earlier)
+    store.refuse_other(identity, earlier, ignore=MODELS)  # before they are loaded
     progress.log(setup.describe_plan(config, subjects))
     policy, measured, roles, models = _load(target, config, player, run, store.dtype(config.dtype, earlier), progress)
-    identity |= models
+    identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
     warnings = _warned(notes, progress)  # before it costs anything
@@ -169,13 +171,8 @@ def _load(
     if player.model is not None:
         roles[ROLE], of_attacker = setup.load_attacker(player.model, target, policy, config, dtype, progress)
     of_target = about["weights"] if isinstance(policy, Model) else setup.policy_identity(policy)
-    models = _as_json({"target_model": of_target, "attacker_model": of_attacker})
+    models = dict(zip(MODELS, (of_target, of_attacker), strict=True))
     return policy, about_run(run, policy, about), roles, models
-
-
-def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As they come back from a log."""
-    return dict(json.loads(json.dumps(values)))
 
 
 def _process() -> dict[str, Any]:
@@ -243,11 +240,11 @@ class AttackLog:
             with LibraryErrors(RunError, f"{path} cannot be read", "Restore it, or start over with --overwrite."):
                 logs.append(read_eval_log(str(path)))
                 known_samples(logs[-1:])  # what is stored of attempts, too
-                flat_settings(dict(_about(logs[-1]).get("identity", {})))
+                Identity(_about(logs[-1]).get("identity", {}))
         return logs
 
-    def refuse_other(self, identity: Mapping[str, Any], earlier: Sequence[EvalLog]) -> None:
-        """Refuse to continue another attack, by the part of the identity that is known.
+    def refuse_other(self, identity: Identity, earlier: Sequence[EvalLog], ignore: Sequence[str] = ()) -> None:
+        """Refuse to continue another attack.
 
         Raises:
             OtherAttackError: it is not the same; the message names what differs.
@@ -255,14 +252,7 @@ class AttackLog:
         known = [_about(log).get("identity", {}) for log in earlier]
         known += [self.training.identity] if self._continues and self.training.is_begun else []
         for saved in known:
-            before = flat_settings({name: saved.get(name) for name in identity})
-            now = flat_settings(dict(identity))
-            differ = [
-                f"{name} was {shorten(before.get(name))} and is {shorten(now.get(name))}"
-                for name in {**before, **now}
-                if before.get(name) != now.get(name)
-            ]
-            if differ:
+            if differ := Identity(saved).diff(identity, ignore):
                 raise OtherAttackError(
                     f"The {self.name} in {self.run.path} is a different one: {'; '.join(differ[:5])}. Use the same "
                     "settings, or choose another --out."

@@ -38,6 +38,7 @@ from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.reports.wording import interval, number, quantity
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import NullProgress, Progress, as_text, duration, make_table, pluralize
+from opct.runs.identity import Identity
 from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage
@@ -330,7 +331,7 @@ def ensure_evaluated(
     ).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
-    write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
+    write_json(RunDir(folder).evals_dir / MARKER, {**wanted, "created": found["created"]})
     return found
 
 
@@ -338,7 +339,9 @@ def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalCo
     """Whether `ensure_evaluated` would only read existing results."""
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     run = RunDir(folder)
-    return _is_done(run.results_path, run.evals_dir / MARKER, wanted)
+    # results that were written since have another time of creation
+    created = read_json(run.results_path).get("created") if run.results_path.is_file() else None
+    return _is_done(run.results_path, run.evals_dir / MARKER, {**wanted, "created": created})
 
 
 def ensure_attacked(
@@ -365,7 +368,7 @@ def ensure_attacked(
 
     run, name = RunDir(folder), PREFIX + attacker
     wanted, log, marker = _wanted(label, folder, config, settings), run.evals_dir / f"{name}.eval", _marker(run, name)
-    if log.is_file() and marker.is_file() and read_json(marker) == wanted:
+    if _is_done(log, marker, wanted):
         progress.log(f"{label}: attacked already by {attacker} in {log}")
         return
     progress.stage(f"attack {label} with {attacker}")
@@ -409,23 +412,23 @@ def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinki
     )
 
 
-def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> Identity:
     """What the results depend on: the settings, and the weights of the last checkpoint or the name of the base."""
     checkpoints = RunDir(folder).checkpoints()
-    return {
-        "label": label,
-        "settings": dict(settings),
-        "model": config.model.model_dump(),
-        **({"thinking_tags": list(tags)} if (tags := config.loss.thinking_tags) else {}),
-        "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
-    }
+    return Identity(
+        {
+            "label": label,
+            "settings": settings,
+            "model": config.model,
+            "thinking_tags": config.loss.thinking_tags,
+            "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
+        }
+    )
 
 
-def _is_done(results: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the marker was written for these results: other results have another creation time."""
-    if not (results.is_file() and marker.is_file()):
-        return False
-    return read_json(marker) == {**wanted, "created": read_json(results).get("created")}
+def _is_done(output: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether the marker was written for this output."""
+    return output.is_file() and marker.is_file() and not Identity(read_json(marker)).differing(wanted)
 
 
 # ------------------------------------------------------------------------------------------------- before it begins
