@@ -77,6 +77,10 @@ class RunError(OpctError, RuntimeError):
     """A run directory exists already, is in use, or does not match the settings."""
 
 
+class InUseError(RunError):
+    """Another process works there."""
+
+
 class NothingToResumeError(RunError):
     """A folder holds nothing that could be continued."""
 

@@ -6,8 +6,6 @@ The log `evals/attack_<attacker>.eval` of the folder is the store, and can be re
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -42,7 +40,8 @@ from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
 from opct.runs.console import Progress, shows_progress
 from opct.runs.identity import Identity
-from opct.runs.io import PRIVATE_MODE, REMEDY, check_writable, reason, write_jsonl
+from opct.runs.io import PRIVATE_MODE, check_writable, write_jsonl
+from opct.runs.lock import locked, refuse_existing, this_process
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def run_attack(
     if plan is not None and overwrite:
         check_training(plan, progress)
     cast, training = _cast(config, player, judged), None
-    with store.locked(identity, overwrite=overwrite):
+    with store.locked(overwrite=overwrite):
         if plan is not None:
             folder.begin(identity)
             solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
@@ -143,7 +142,7 @@ def run_attack(
             budget=Budget(config.budget, player.max_tokens + cast.max_tokens, store.seconds(earlier)),
             known=known_samples(earlier),
             settings=setup.row_settings(config, known, judged),
-            metadata={OPCT: {"run": measured, "identity": identity, "process": _process()}},
+            metadata={OPCT: {"run": measured, "identity": identity, "process": this_process()}},
             progress=progress,
         )
         details = {"identity": identity, "training": training, "budget": config.budget.model_dump()}
@@ -173,10 +172,6 @@ def _load(
     of_target = about["weights"] if isinstance(policy, Model) else setup.policy_identity(policy)
     models = dict(zip(MODELS, (of_target, of_attacker), strict=True))
     return policy, about_run(run, policy, about), roles, models
-
-
-def _process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "host": platform.node()}
 
 
 def _player_of(attacker: Solver) -> Player:
@@ -221,17 +216,13 @@ class AttackLog:
         Raises:
             RunError: `resume` has nothing to continue, or something is in the way; EvaluationError: it is damaged.
         """
-        if resume and overwrite:
-            raise RunError("--resume and --overwrite contradict each other: give only one of them.")
         paths = [*([self.path] if self.path.is_file() else []), *self.rounds]
-        if resume and not paths and not self.training.is_begun:
+        exists = bool(paths) or self.training.is_begun
+        what = f"an {self.name}"
+        refuse_existing(self.run.path, what, exists=exists, resume=resume, overwrite=overwrite, option="--out")
+        if resume and not exists:
             raise NothingToResumeError(
                 f"No {self.name} to resume in {self.run.path}: leave out --resume, or correct --out."
-            )
-        if (paths or self.training.is_begun) and not (resume or overwrite):
-            raise RunError(
-                f"{self.run.path} already holds an {self.name}. Continue it with --resume, replace it with "
-                "--overwrite, or choose another --out."
             )
         check_writable(self.run.path, "--out")
         self._continues = resume
@@ -270,37 +261,26 @@ class AttackLog:
         return next(iter(filter(None, recorded)), given) if given in (None, "auto") else given
 
     @contextlib.contextmanager
-    def locked(self, identity: Mapping[str, Any], *, overwrite: bool) -> Iterator[None]:
+    def locked(self, *, overwrite: bool) -> Iterator[None]:
         """The folder of an attack while it is played; what `overwrite` replaces goes when it begins.
 
         Raises:
             RunError: another process plays this attack, or the folder cannot be written to.
         """
-        from filelock import FileLock, Timeout
-
-        try:
-            self.run.unfinished_dir.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.run.evals_dir / f".{self.name}.lock", timeout=0, is_singleton=False)
-            lock.acquire()
-        except Timeout as error:
-            raise RunError(f"Another process plays {self.name} in {self.run.path}: wait for it.") from error
-        except OSError as error:
-            raise RunError(f"Cannot write to {self.run.path}: {reason(error)}. {REMEDY}") from error
-        try:
-            if overwrite:
-                self.training.clear()
-                for path in self.rounds:
-                    path.unlink(missing_ok=True)
-            yield
-        except BaseException as stopped:
-            self.training.clear_unless_played()
-            if not isinstance(stopped, KeyboardInterrupt):
+        with locked(self.run.evals_dir / f".{self.name}.lock", f"The {self.name} of {self.run.path}"):
+            try:
+                if overwrite:
+                    self.training.clear()
+                    for path in self.rounds:
+                        path.unlink(missing_ok=True)
+                yield
+            except BaseException as stopped:
+                self.training.clear_unless_played()
+                if not isinstance(stopped, KeyboardInterrupt):
+                    raise
+                without = ", without --overwrite" if overwrite else ""
+                stopped.add_note(f"what has ended is kept: continue with the same command and --resume{without}")
                 raise
-            without = ", without --overwrite" if overwrite else ""
-            stopped.add_note(f"what has ended is kept: continue with the same command and --resume{without}")
-            raise
-        finally:
-            lock.release()
 
     def keep(
         self, played: Played, measured: Mapping[str, Any], details: dict[str, Any], warnings: Sequence[str]

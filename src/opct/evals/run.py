@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-import psutil
 from inspect_ai import Task
 from inspect_ai.log import EvalLog, read_eval_log, read_eval_log_sample_summaries
 from inspect_ai.model import Model
@@ -64,6 +62,7 @@ from opct.models.memory import release_memory
 from opct.runs.console import NullProgress, Progress
 from opct.runs.identity import Identity
 from opct.runs.io import write_json
+from opct.runs.lock import is_running, this_process
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -291,7 +290,6 @@ def evaluate(
             _remove_unfinished(run, task)
         done = 0 if earlier is None else _n_done(earlier)
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
-        process = {"pid": os.getpid(), "host": platform.node()}
         log = run_inspect(
             task,
             policy,
@@ -300,7 +298,8 @@ def evaluate(
             progress,
             earlier=earlier,
             warnings=of_replies,
-            metadata={OPCT: {"run": measured, "settings": settings, "process": process}},  # `resume`, `unfinished`
+            # what `resume` and `opct runs` read of a log that has not ended
+            metadata={OPCT: {"run": measured, "settings": settings, "process": this_process()}},
         )
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
@@ -356,10 +355,9 @@ def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
         return None
     path, log = list(logs.items())[-1]
     process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
-    is_here = process.get("host") == platform.node()
     with quiet():
         done = sum(summary.completed for summary in read_eval_log_sample_summaries(str(path)))
-    return task_name(log), done, log.eval.dataset.samples or 0, is_here and psutil.pid_exists(process["pid"])
+    return task_name(log), done, log.eval.dataset.samples or 0, bool(is_running(process))
 
 
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:

@@ -12,6 +12,7 @@ fails is left out of the report, named in it, and retried by the next call.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
-from opct.errors import NothingToResumeError, OtherAttackError, RunError, TrainingError
+from opct.errors import InUseError, NothingToResumeError, OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
@@ -40,6 +39,7 @@ from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import NullProgress, Progress, as_text, duration, make_table, pluralize
 from opct.runs.identity import Identity
 from opct.runs.io import read_json, write_json
+from opct.runs.lock import locked
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage
 from opct.training.resume import is_finished
@@ -168,7 +168,7 @@ def run_experiment(
         for arm, seed in itertools.product(experiment.arms, experiment.config.seeds)
         if _name(arm.name, seed) not in failed
     ]
-    with FileLock(experiment.out / LOCKS / "report.lock", is_singleton=False):
+    with locked(experiment.out / LOCKS / "report.lock", wait=True):
         page = report(
             [*(experiment.out / label for label in experiment.untrained), *trained],
             experiment.out / "report.html",
@@ -203,8 +203,6 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
 
     A job that is done already is skipped by its own functions, so in the end each process has looked at all of them.
     """
-    locks = out / LOCKS
-    locks.mkdir(parents=True, exist_ok=True)
     left = {job.name: job for job in jobs}
     waits = False
     while left:
@@ -212,13 +210,13 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
         for name, job in list(left.items()):
             if job.after in left:
                 continue
-            try:
-                held = FileLock(locks / f"{name}.lock", timeout=0, is_singleton=False).acquire()
-            except Timeout:
-                others.append(name)
-                continue
-            with held:
-                job.do()
+            with contextlib.ExitStack() as lock:
+                try:
+                    lock.enter_context(locked(out / LOCKS / f"{name}.lock"))
+                except InUseError:
+                    others.append(name)
+                    continue
+                job.do()  # an InUseError of a job is none of ours
             del left[name]
         if len(left) == n_before:
             if not waits:
