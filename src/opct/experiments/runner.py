@@ -27,6 +27,7 @@ from opct.errors import InUseError, NothingToResumeError, OtherAttackError, RunE
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
+from opct.evals.wording import interval, number, quantity
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_renderer, with_weights
 from opct.models.memory import release_memory
@@ -34,7 +35,6 @@ from opct.models.self_test import refuse_lost_messages
 from opct.reports.build import report
 from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
-from opct.reports.wording import interval, number, quantity
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import NullProgress, Progress, as_text, duration, make_table, pluralize
 from opct.runs.identity import Identity

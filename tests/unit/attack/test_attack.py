@@ -49,7 +49,7 @@ def test_an_attack_on_a_policy_gives_its_rows_and_keeps_its_texts(tiny_policy, t
     console = Console(width=120, file=StringIO())
     console.print(done.render())
     shown = console.file.getvalue() + (tmp_path / "a" / "results.json").read_text()
-    assert "defence rate" in shown
+    assert "defense_success_rate" in shown
     texts = [said for own in attempts(tmp_path / "a").values() for _, said, _ in own if len(said or "") > 4]
     assert not [said for said in texts if said in shown]
 
