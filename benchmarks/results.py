@@ -30,9 +30,9 @@ from benchmarks.tables import markdown
 from opct.errors import EvaluationError, unknown
 from opct.evals.metrics import find_metric
 from opct.evals.stats import t_quantile
+from opct.evals.wording import MISSING, interval, number
 from opct.reports import wording
 from opct.reports.charts import WIDTH, Bar, BarGroup, Point, interval_bars
-from opct.reports.wording import MISSING, interval, number
 from opct.runs.io import read_json, write_json
 from opct.runs.run_dir import RunDir
 

@@ -17,10 +17,10 @@ LONGEST_REASON = 400
 """Characters of a library's message: some quote the file that they read."""
 
 
-def shorten(value: object) -> str:
-    """A value as messages quote it: JSON of at most 60 characters."""
+def shorten(value: object, longest: int = 60) -> str:
+    """A value as messages quote it: JSON of at most so many characters."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 class OpctError(Exception):
@@ -75,6 +75,10 @@ class DownloadError(OpctError, OSError):
 
 class RunError(OpctError, RuntimeError):
     """A run directory exists already, is in use, or does not match the settings."""
+
+
+class InUseError(RunError):
+    """Another process works there."""
 
 
 class NothingToResumeError(RunError):

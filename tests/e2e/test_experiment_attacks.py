@@ -96,7 +96,7 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
     assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
-    with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer"):
+    with pytest.raises(RunError, match=r"rules.episodes: 2 then, 3 now.*delete \S*sft-seed0\S*transfer"):
         run_experiment(path)
 
 

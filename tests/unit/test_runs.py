@@ -1,13 +1,16 @@
+import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
-from opct.errors import RunError
+from opct.errors import InUseError, RunError
 from opct.runs import manifest
 from opct.runs.io import append_jsonl, read_jsonl, write_jsonl
+from opct.runs.lock import is_running, locked, owner_of
 from opct.runs.run_dir import RunDir
 
 
@@ -138,6 +141,7 @@ def test_two_runs_in_one_folder(tmp_path):
 def test_another_process_is_named_and_its_end_frees_the_folder(tmp_path):
     program = """
 import sys
+from opct.runs.lock import is_running, locked, owner_of
 from opct.runs.run_dir import RunDir
 run = RunDir.create(sys.argv[1])
 print("ready", flush=True)
@@ -241,3 +245,22 @@ def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
 def test_a_name_that_no_folder_can_have(tmp_path, name):
     with pytest.raises(RunError, match="Cannot make the run directory"):
         RunDir.create(tmp_path / name)
+
+
+def test_a_lock_is_free_after_any_end_and_says_who_holds_it(tmp_path):
+    """Also from this very process; another lock of the folder is its own."""
+    path = tmp_path / "made" / ".a.lock"
+    with contextlib.suppress(ValueError), locked(path), locked(path.with_name(".b.lock")):
+        assert is_running(owner_of(path))
+        with pytest.raises(InUseError, match=f"^The a of x is in use by process {os.getpid()} on .*: wait"):
+            locked(path, "The a of x").__enter__()
+        raise ValueError
+    assert owner_of(path) == {}
+    with locked(path, wait=True):
+        pass
+    for process, state in (
+        ({}, False),
+        ({"pid": 2**30, "host": platform.node()}, False),
+        ({"pid": 1, "host": "x"}, None),
+    ):
+        assert is_running(process) is state

@@ -6,9 +6,6 @@ The log `evals/attack_<attacker>.eval` of the folder is the store, and can be re
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -27,9 +24,8 @@ from opct.attack.setup import JudgeOfAttack, Player
 from opct.attack.summary import AttackResult, find_warnings
 from opct.attack.training import TrainingFolder
 from opct.config.loader import load_settings
-from opct.config.schema import flat_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
-from opct.errors import LibraryErrors, NothingToResumeError, OtherAttackError, RunError, shorten
+from opct.errors import LibraryErrors, NothingToResumeError, OtherAttackError, RunError
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.attackers.episode import BEHAVIOR, Reader, attempts_in
 from opct.evals.attackers.game import Budget, Spent
@@ -43,7 +39,9 @@ from opct.evals.run import about_run, next_order, set_aside_others, write_result
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
 from opct.runs.console import Progress, shows_progress
-from opct.runs.io import PRIVATE_MODE, REMEDY, check_writable, reason, write_jsonl
+from opct.runs.identity import Identity
+from opct.runs.io import PRIVATE_MODE, check_writable, write_jsonl
+from opct.runs.lock import locked, refuse_existing, this_process
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -54,6 +52,9 @@ WARNING = (
     "the owner of that model can train and test against them. They may work on other models: do not publish or share "
     "this file, and delete it when it is no longer needed."
 )
+
+MODELS = ("target_model", "attacker_model")
+"""What the identity of an attack says of its models."""
 
 
 def load_attack_config(
@@ -110,14 +111,14 @@ def run_attack(
     plan = None if attacker is not None else plan_training(config, behaviors, folder)
     judged = _judge_of(judge) if judge is not None else setup.load_judge_of_attack(config.judge)
     known = setup.identity_of(config, subjects, player, judged, pool)
-    identity = known | ({} if plan is None else {"training": _as_json(plan.identity())})
+    identity = Identity(known if plan is None else {**known, "training": plan.identity()})
     store = AttackLog(run, name, folder)
     earlier = store.open(resume=resume, overwrite=overwrite)
     # before models are loaded, which takes minutes; and once more below, when their hashes are known
-    store.refuse_other(identity, earlier)
+    store.refuse_other(identity, earlier, ignore=MODELS)
     progress.log(setup.describe_plan(config, subjects))
     policy, measured, roles, models = _load(target, config, player, run, store.dtype(config.dtype, earlier), progress)
-    identity |= models
+    identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
     warnings = _warned(notes, progress)  # before it costs anything
@@ -125,7 +126,7 @@ def run_attack(
     if plan is not None and overwrite:
         check_training(plan, progress)
     cast, training = _cast(config, player, judged), None
-    with store.locked(identity, overwrite=overwrite):
+    with store.locked(overwrite=overwrite):
         if plan is not None:
             folder.begin(identity)
             solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
@@ -144,7 +145,7 @@ def run_attack(
             budget=Budget(config.budget, player.max_tokens + cast.max_tokens, store.seconds(earlier)),
             known=known_samples(earlier),
             settings=setup.row_settings(config, known, judged),
-            metadata={OPCT: {"run": measured, "identity": identity, "process": _process()}},
+            metadata={OPCT: {"run": measured, "identity": identity, "process": this_process()}},
             progress=progress,
         )
         details = {"identity": identity, "training": training, "budget": config.budget.model_dump()}
@@ -172,17 +173,8 @@ def _load(
     if player.model is not None:
         roles[ROLE], of_attacker = setup.load_attacker(player.model, target, policy, config, dtype, progress)
     of_target = about["weights"] if isinstance(policy, Model) else setup.policy_identity(policy)
-    models = _as_json({"target_model": of_target, "attacker_model": of_attacker})
+    models = dict(zip(MODELS, (of_target, of_attacker), strict=True))
     return policy, about_run(run, policy, about), roles, models
-
-
-def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As they come back from a log."""
-    return dict(json.loads(json.dumps(values)))
-
-
-def _process() -> dict[str, Any]:
-    return {"pid": os.getpid(), "host": platform.node()}
 
 
 def _player_of(attacker: Solver) -> Player:
@@ -227,17 +219,13 @@ class AttackLog:
         Raises:
             RunError: `resume` has nothing to continue, or something is in the way; EvaluationError: it is damaged.
         """
-        if resume and overwrite:
-            raise RunError("--resume and --overwrite contradict each other: give only one of them.")
         paths = [*([self.path] if self.path.is_file() else []), *self.rounds]
-        if resume and not paths and not self.training.is_begun:
+        exists = bool(paths) or self.training.is_begun
+        what = f"an {self.name}"
+        refuse_existing(self.run.path, what, exists=exists, resume=resume, overwrite=overwrite, option="--out")
+        if resume and not exists:
             raise NothingToResumeError(
                 f"No {self.name} to resume in {self.run.path}: leave out --resume, or correct --out."
-            )
-        if (paths or self.training.is_begun) and not (resume or overwrite):
-            raise RunError(
-                f"{self.run.path} already holds an {self.name}. Continue it with --resume, replace it with "
-                "--overwrite, or choose another --out."
             )
         check_writable(self.run.path, "--out")
         self._continues = resume
@@ -246,11 +234,11 @@ class AttackLog:
             with LibraryErrors(RunError, f"{path} cannot be read", "Restore it, or start over with --overwrite."):
                 logs.append(read_eval_log(str(path)))
                 known_samples(logs[-1:])  # what is stored of attempts, too
-                flat_settings(dict(_about(logs[-1]).get("identity", {})))
+                Identity(_about(logs[-1]).get("identity", {}))
         return logs
 
-    def refuse_other(self, identity: Mapping[str, Any], earlier: Sequence[EvalLog]) -> None:
-        """Refuse to continue another attack, by the part of the identity that is known.
+    def refuse_other(self, identity: Identity, earlier: Sequence[EvalLog], ignore: Sequence[str] = ()) -> None:
+        """Refuse to continue another attack.
 
         Raises:
             OtherAttackError: it is not the same; the message names what differs.
@@ -258,14 +246,7 @@ class AttackLog:
         known = [_about(log).get("identity", {}) for log in earlier]
         known += [self.training.identity] if self._continues and self.training.is_begun else []
         for saved in known:
-            before = flat_settings({name: saved.get(name) for name in identity})
-            now = flat_settings(dict(identity))
-            differ = [
-                f"{name} was {shorten(before.get(name))} and is {shorten(now.get(name))}"
-                for name in {**before, **now}
-                if before.get(name) != now.get(name)
-            ]
-            if differ:
+            if differ := Identity(saved).diff(identity, ignore):
                 raise OtherAttackError(
                     f"The {self.name} in {self.run.path} is a different one: {'; '.join(differ[:5])}. Use the same "
                     "settings, or choose another --out."
@@ -283,40 +264,28 @@ class AttackLog:
         return next(iter(filter(None, recorded)), given) if given in (None, "auto") else given
 
     @contextlib.contextmanager
-    def locked(self, identity: Mapping[str, Any], *, overwrite: bool) -> Iterator[None]:
+    def locked(self, *, overwrite: bool) -> Iterator[None]:
         """The folder of an attack while it is played; what `overwrite` replaces goes when it begins.
 
         Raises:
             RunError: another process plays this attack, or the folder cannot be written to.
         """
-        from filelock import FileLock, Timeout
-
-        try:
-            self.run.unfinished_dir.mkdir(parents=True, exist_ok=True)
-            # not a singleton: two attacks of one process would share the lock, and write into each other's logs
-            lock = FileLock(self.run.evals_dir / f".{self.name}.lock", timeout=0, is_singleton=False)
-            lock.acquire()
-        except Timeout as error:
-            raise RunError(f"Another process plays {self.name} in {self.run.path}: wait for it.") from error
-        except OSError as error:
-            raise RunError(f"Cannot write to {self.run.path}: {reason(error)}. {REMEDY}") from error
-        try:
-            # under the lock: what is removed here must not be the logs of an attack that still runs
-            if overwrite:
-                self.training.clear()
-                for path in self.rounds:
-                    path.unlink(missing_ok=True)
-            yield
-        except BaseException as stopped:
-            # before the lock is released: the next process may begin a training in that folder
-            self.training.clear_unless_played()
-            if not isinstance(stopped, KeyboardInterrupt):
+        with locked(self.run.evals_dir / f".{self.name}.lock", f"The {self.name} of {self.run.path}"):
+            try:
+                # under the lock: what is removed here must not be the logs of an attack that still runs
+                if overwrite:
+                    self.training.clear()
+                    for path in self.rounds:
+                        path.unlink(missing_ok=True)
+                yield
+            except BaseException as stopped:
+                # before the lock is released: the next process may begin a training in that folder
+                self.training.clear_unless_played()
+                if not isinstance(stopped, KeyboardInterrupt):
+                    raise
+                without = ", without --overwrite" if overwrite else ""
+                stopped.add_note(f"what has ended is kept: continue with the same command and --resume{without}")
                 raise
-            without = ", without --overwrite" if overwrite else ""
-            stopped.add_note(f"what has ended is kept: continue with the same command and --resume{without}")
-            raise
-        finally:
-            lock.release()
 
     def keep(
         self, played: Played, measured: Mapping[str, Any], details: dict[str, Any], warnings: Sequence[str]

@@ -41,6 +41,7 @@ from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
 from opct.models.self_test import self_test
 from opct.runs.console import Progress, pluralize
+from opct.runs.identity import Identity
 from opct.runs.run_dir import run_behind
 
 if TYPE_CHECKING:
@@ -367,22 +368,22 @@ def rules_of(config: AttackConfig) -> Rules:
 
 def identity_of(
     config: AttackConfig, subjects: Sequence[Subject], player: Player, judge: JudgeOfAttack, pool: Sequence[Shot]
-) -> dict[str, Any]:
-    """JSON values that a resumed attack must share with the earlier one, as far as they are known without a model."""
+) -> Identity:
+    """What a resumed attack must share with the earlier one, as far as it is known without a model."""
     of_target = config.target.model_dump(include={"max_completion_tokens", "temperature", "thinking_tags"})
     texts = {kind: [[one.id, one.text] for one in subjects if one.kind == kind] for kind in (BEHAVIOR, COUNTERPART)}
-    found = {
-        "attacker": {"name": player.name, **player.identity},
-        "target": of_target,
-        "judge": dict(judge.identity),
-        # the batch size changes no attempt, so a resume may choose another
-        "rules": {name: value for name, value in asdict(rules_of(config)).items() if name != "batch_size"},
-        "behaviors": digest(texts[BEHAVIOR])[:12],
-        "counterparts": digest(texts[COUNTERPART])[:12],
-        "pool": digest([asdict(shot) for shot in pool])[:12] if pool else None,
-    }
-    # as a log gives it back: a tuple would differ from its list
-    return dict(json.loads(json.dumps(found)))
+    return Identity(
+        {
+            "attacker": {"name": player.name, **player.identity},
+            "target": of_target,
+            "judge": dict(judge.identity),
+            # the batch size changes no attempt, so a resume may choose another
+            "rules": {name: value for name, value in asdict(rules_of(config)).items() if name != "batch_size"},
+            "behaviors": digest(texts[BEHAVIOR])[:12],
+            "counterparts": digest(texts[COUNTERPART])[:12],
+            "pool": digest([asdict(shot) for shot in pool])[:12] if pool else None,
+        }
+    )
 
 
 def row_settings(config: AttackConfig, identity: Mapping[str, Any], judge: JudgeOfAttack) -> dict[str, Any]:

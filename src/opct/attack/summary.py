@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from opct.data.duplicates import near_duplicate_groups
 from opct.evals.attackers.episode import BEHAVIOR, COUNTERPART
-from opct.evals.metrics import Row, find_metric
+from opct.evals.metrics import Row
 from opct.evals.outcomes import BROKEN, COMPLETE, DEFENDED, UNDECIDED, Outcome, attempts_of, outcomes
-from opct.evals.samples import ATTACK, GradedSample
-from opct.runs.console import make_table, pluralize
+from opct.evals.samples import GradedSample
+from opct.evals.wording import counted, rows_table
+from opct.runs.console import pluralize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,13 +71,8 @@ class AttackResult:
             f"judge: {judge['name']} ({judge['model']}), {judge['label']} from a score of {judge['threshold']:g}",
         ]
         warnings = [*self.about["warnings"], *filter(None, [self.settings.get("judge_warning")])]
-        rows = [(find_metric(ATTACK, row["metric"]).title.lower(), *_cells(row)) for row in self.rows]
         return Group(
-            make_table(
-                f"{self.log.stem} against {self.about['run']['model']}",
-                ("metric", "value", "95% interval", "n", "left out"),
-                rows,
-            ),
+            rows_table(f"{self.log.stem} against {self.about['run']['model']}", self.rows),
             *map(Text, lines),
             *(Text(f"warning: {warning}", style="yellow") for warning in warnings),
             Text(f"kept: {self.log} (private: it holds prompts and replies)"),
@@ -90,21 +86,6 @@ class AttackResult:
         text = f"spent: {', '.join(parts)}; {self.spent['prompt_tokens']:,} tokens read"
         calls, read, wrote = self.spent["judge_usage"]
         return f"{text}; the judge made {calls:,} calls, read {read:,} tokens and wrote {wrote:,}" if calls else text
-
-
-def counted(counts: Mapping[Any, int]) -> str:
-    """Counts as text, the most frequent first: "3 judge_refused, 1 empty"."""
-    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))))
-
-
-def _cells(row: Row) -> tuple[str, str, str, str]:
-    value, low, high = (row[name] for name in ("value", "ci_low", "ci_high"))
-    left_out = counted(row["unscored_reasons"]) or "-"
-    if row["unit"] == "number":
-        bounds = "-" if low is None else f"{low:.1f} to {high:.1f}"
-        return "-" if value is None else f"{value:.1f}", bounds, f"{row['n']:,}", left_out
-    bounds = "-" if low is None else f"{100 * low:.1f} to {high:.1%}"
-    return "-" if value is None else f"{value:.1%}", bounds, f"{row['n']:,}", left_out
 
 
 def training_lines(training: Mapping[str, Any] | None) -> list[str]:

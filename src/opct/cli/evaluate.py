@@ -232,11 +232,10 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
 
     from opct.evals.judges.agreement import grader_label
     from opct.evals.judges.calibration import with_calibrations
-    from opct.evals.metrics import unit_of
     from opct.evals.samples import JUDGED, PARSED
     from opct.evals.stats import FEW_CLUSTERS, decides
+    from opct.evals.wording import rows_table
     from opct.reports.metrics import axis_info, matters_first
-    from opct.reports.wording import interval, quantity
 
     rows = with_calibrations(results["rows"])
     split = {row["suite"] for row in rows if row["group"] == "held_out"}
@@ -247,18 +246,9 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
         first = [row for row in of_suite if matters_first(row["axis"], row["metric"], row["group"])]
         shown += of_suite if everything else first or of_suite
     kept = results["settings"].get("kept", {})
-    cells: list[tuple[object, ...]] = []
-    for (suite, group), own in groupby(shown, lambda row: (row["suite"], row["group"])):
-        earlier = " (earlier settings)" if suite.removesuffix(PARSED).removesuffix(JUDGED) in kept else ""
-        cells.append((as_text(f"{suite}, {group}{earlier}", style="bold"), *[""] * 5))
-        for row in own:
-            unit = unit_of(row)
-            bounds = interval(row["ci_low"], row["ci_high"], unit)
-            counts = (row["n"], row["n_unscored"], row["n_truncated"])
-            cells.append((f"  {row['metric']}", quantity(row["value"], unit), bounds, *counts))
+    earlier = {suite + grading: " (earlier settings)" for suite in kept for grading in ("", PARSED, JUDGED)}
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
-    columns = ["metric", "value", "95% interval", "n", "unscored", "cut"]
     left = len(whole) - len(shown)
     more = [f"{pluralize(left, 'more row')}: type the same command again with {again}"] if left else []
     deciding: dict[str, dict[str, Any]] = {}
@@ -270,7 +260,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
             more.append(f"note: {pluralize(n, axis_info(row['axis']).cluster)} of {suite} {decides(n)}")
     if kept:
         more.append("earlier settings: kept from an evaluation with other settings")
-    return Group(make_table(title, columns, cells), *map(as_text, [*more, *graders]))
+    return Group(rows_table(title, shown, earlier), *map(as_text, [*more, *graders]))
 
 
 def _is_shown(row: dict[str, Any], split: set[str]) -> bool:
@@ -281,7 +271,7 @@ def _is_shown(row: dict[str, Any], split: set[str]) -> bool:
 
 
 def _task_table(summary: dict[str, Any]) -> RenderableType:
-    from opct.reports.wording import number
+    from opct.evals.wording import number
 
     title = f"{summary['task']}: {summary['n']} samples, {summary['n_truncated']} truncated"
     rows = [

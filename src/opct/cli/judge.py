@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from opct.cli.evaluate import SHOWN_GROUPS
 from opct.cli.options import App, named_columns, print_rich
 from opct.runs.console import show_progress
 
@@ -112,6 +113,7 @@ def run(
       opct judge run RUN --judge fact_warning --axis safety_awareness --model NAME
     """
     from opct.evals.judges.apply import check_judge, judge_run, read_logs, requests_of
+    from opct.evals.wording import rows_table
     from opct.runs.run_dir import RunDir
 
     folder = RunDir(target)
@@ -125,11 +127,7 @@ def run(
         judgements, rows = judge_run(folder, axis, opened, progress)
     _print_verdicts(opened, judgements)
     print(f"kept in the logs of {folder.evals_dir}")
-    for row in rows:
-        if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
-            interval = "no interval" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
-            counts = f"n {row['n']}, {row['n_unscored']} unscored"
-            print(f"  {row['suite']}/{row['metric']} {row['group']}: {row['value']:.3f} ({interval}), {counts}")
+    print_rich(rows_table("", [row for row in rows if row["group"] in SHOWN_GROUPS]))
 
 
 @contextmanager
@@ -146,24 +144,17 @@ def _asking(judge: LLMJudge) -> Iterator[Progress]:
 
 def _print_verdicts(judge: LLMJudge, results: list[JudgeResult]) -> None:
     """Print the counts of verdicts and how far the judge can be trusted."""
-    from opct.evals.judges.calibration import calibration_of, weakness
+    from opct.evals.judges.calibration import calibration_of, measure_words, weakness
 
     for verdict, count in sorted(Counter(result.verdict for result in results).items()):
         print(f"  {verdict:<28}{count:>6}")
     calibration = calibration_of(judge.identity)
     if calibration is not None:
         labels = f"{calibration['n']} labels of {calibration['data']['file']}"
-        print(f"kappa against {labels}: {_measure(calibration['kappa'])}")
+        print("kappa against {}: {}  ({})".format(labels, *measure_words(calibration["kappa"])))
     weak = weakness(calibration)
     if weak is not None:
         print(f"warning: {weak}")
-
-
-def _measure(measure: dict[str, Any]) -> str:
-    if measure["value"] is None:
-        return "-"
-    interval = "" if measure["ci_low"] is None else f"  ({measure['ci_low']:.3f} to {measure['ci_high']:.3f})"
-    return f"{measure['value']:.3f}{interval}"
 
 
 def _judge_of(name: str, model: str | None, settings: list[str] | None) -> LLMJudge:

@@ -47,7 +47,7 @@ def runs(
 def _lines(entry: Entry, folder: Path) -> list[str]:
     """The name and kind with the age, the state and the result, then what was asked and how to resume."""
     from opct.evals.metrics import unit_of
-    from opct.reports.wording import interval, quantity
+    from opct.evals.wording import interval, quantity
 
     name = str(entry.path.relative_to(folder)) if entry.path != folder else str(folder)
     what = " ".join(filter(None, (entry.kind, entry.method)))

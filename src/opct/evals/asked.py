@@ -11,10 +11,10 @@ from inspect_ai import Task
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog
 from inspect_ai.log import EvalSample as LogSample
-from pydantic_core import to_jsonable_python
 
-from opct.errors import EvaluationError, shorten
+from opct.errors import EvaluationError
 from opct.evals.logs import OPCT, full_name, log_name, read_log
+from opct.runs.identity import Identity
 from opct.runs.run_dir import RunDir
 
 SAMPLING = ("seed", "greedy", "max_completion_tokens")
@@ -48,12 +48,11 @@ def refuse_other_questions(folder: str | Path, tasks: Iterable[Task], limit: int
 
 def _difference(log: EvalLog, task: Task, samples: Sequence[Sample]) -> str:
     """What a task asks otherwise than a log, in words; empty if it is the same."""
-    then, now = log.eval.metadata or {}, to_jsonable_python(task.metadata or {})
+    then, now = log.eval.metadata or {}, task.metadata or {}
     same_prompts = {*map(_asked, log.samples or [])} == {*map(_asked, samples)}
-    named = SAMPLING if same_prompts else {**now, **then}
-    names = [name for name in named if name != OPCT and then.get(name) != now.get(name)]
-    said = [f"{name}: {shorten(then.get(name))} then, {shorten(now.get(name))} now" for name in names]
-    return "; ".join(said) or ("" if same_prompts else "other questions than now")
+    # the same prompts may come from another file, or of another selection
+    ignore = {*then, *now}.difference(SAMPLING) if same_prompts else (OPCT,)
+    return "; ".join(Identity(then).diff(now, ignore)) or ("" if same_prompts else "other questions than now")
 
 
 def _asked(sample: Sample | LogSample) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-import psutil
 from inspect_ai import Task
 from inspect_ai.log import EvalLog, read_eval_log, read_eval_log_sample_summaries
 from inspect_ai.model import Model
@@ -62,7 +60,9 @@ from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, sa
 from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, context_task, pairs_task, sycophancy_task
 from opct.models.memory import release_memory
 from opct.runs.console import NullProgress, Progress
+from opct.runs.identity import Identity
 from opct.runs.io import write_json
+from opct.runs.lock import is_running, this_process
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 KL_BATCH = 64
+CHANGE_NO_REPLY = (
+    *("run.path", "run.name"),
+    *(f"settings.{name}" for name in (*OF_ALL, "batch_size", "device")),
+)
+"""What may differ between an evaluation and its continuation: where it lies, and what is asked of other suites."""
 FEW_RIGHT = 0.2
 """Share of clean questions answered right below which training has little to keep."""
 
@@ -276,7 +281,7 @@ def evaluate(
     for task in tasks:
         earlier = None
         if resume:
-            same = partial(_is_the_same, task=task, measured=measured, settings=settings)
+            same = partial(_is_the_same, task=task, now=_identity(measured, settings, task.metadata))
             earlier = _unfinished_log(run, task, same, progress)
             if earlier is None and same(_usable_log(run.evals_dir / log_name(task.name))[0]):
                 progress.log(f"{label}: {task.name} was evaluated already")
@@ -285,7 +290,6 @@ def evaluate(
             _remove_unfinished(run, task)
         done = 0 if earlier is None else _n_done(earlier)
         progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
-        process = {"pid": os.getpid(), "host": platform.node()}
         log = run_inspect(
             task,
             policy,
@@ -294,7 +298,8 @@ def evaluate(
             progress,
             earlier=earlier,
             warnings=of_replies,
-            metadata={OPCT: {"run": measured, "settings": settings, "process": process}},  # `resume`, `unfinished`
+            # what `resume` and `opct runs` read of a log that has not ended
+            metadata={OPCT: {"run": measured, "settings": settings, "process": this_process()}},
         )
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
@@ -350,10 +355,9 @@ def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
         return None
     path, log = list(logs.items())[-1]
     process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
-    is_here = process.get("host") == platform.node()
     with quiet():
         done = sum(summary.completed for summary in read_eval_log_sample_summaries(str(path)))
-    return task_name(log), done, log.eval.dataset.samples or 0, is_here and psutil.pid_exists(process["pid"])
+    return task_name(log), done, log.eval.dataset.samples or 0, bool(is_running(process))
 
 
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
@@ -377,22 +381,18 @@ def _remove_unfinished(run: RunDir, task: Task) -> None:
         path.unlink(missing_ok=True)
 
 
-def _is_the_same(log: EvalLog | None, task: Task, measured: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether a log is of this task with the same weights and settings, and each of its samples is of the task.
+def _identity(measured: Mapping[str, Any], settings: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Identity:
+    """What decides the replies of a suite: the weights, the settings, and the metadata of its task."""
+    return Identity({"run": measured, "settings": settings, "task": asked or {}})
 
-    How much is asked of other suites, in how large batches, and where the run lies changes no reply.
-    """
+
+def _is_the_same(log: EvalLog | None, task: Task, now: Identity) -> bool:
+    """Whether a log is of this task with the same weights and settings, and each of its samples is of the task."""
     if log is None or log.eval.dataset.samples != len(task.dataset):
         return False
     asked = dict(log.eval.metadata or {})
     about = asked.pop(OPCT, {})
-    same_run = _without(about.get("run", {}), "path", "name") == _without(measured, "path", "name")
-    ignored = (*OF_ALL, "batch_size", "device")
-    if (
-        not same_run
-        or _without(about.get("settings", {}), *ignored) != _without(settings, *ignored)
-        or asked != to_jsonable_python(task.metadata)
-    ):
+    if _identity(about.get("run", {}), about.get("settings", {}), asked).differing(now, CHANGE_NO_REPLY):
         return False
     metadata = {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
     return all(sample.metadata == metadata.get(sample.id) for sample in log.samples or [])
@@ -468,28 +468,24 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
     }
 
 
-def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The values without these names."""
-    return {name: value for name, value in values.items() if name not in names}
-
-
 def set_aside_others(
     run: RunDir, about: Mapping[str, Any], asked: Sequence[str]
 ) -> tuple[dict[str, EvalLog], list[str]]:
     """Move logs of other weights, and unusable ones, aside. Returns the logs that stay, by task, and a warning for each
     moved one that is unusable or not asked again."""
-    measured: tuple[str, ...] = ("weights", "dtype", "quantization")
-    measured = measured if about["weights"] else ("model", *measured)
+    # weights are named by their hashes, whatever the model is called; without them its name has to do
+    ignore = ("name", "label", "method", "seed", "path", *(["model"] if about["weights"] else []))
     kept, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
         log, why = _usable_log(path)
         if log is not None:
             before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
-            unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
+            unlike = {} if before is None else Identity(before).differing(about, ignore)
             if not unlike:
                 kept[task_name(log)] = log
                 continue
-            why = f"they are of another model ({', '.join(unlike)})"
+            named = dict.fromkeys(name.partition(".")[0] for name in unlike)  # of the hashes of many files
+            why = f"they are of another model ({', '.join(named)})"
         aside = run.evals_dir / "replaced"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)

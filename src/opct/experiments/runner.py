@@ -12,6 +12,7 @@ fails is left out of the report, named in it, and retried by the next call.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
-from opct.errors import NothingToResumeError, OtherAttackError, RunError, TrainingError
+from opct.errors import InUseError, NothingToResumeError, OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
+from opct.evals.wording import interval, number, quantity
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_renderer, with_weights
 from opct.models.memory import release_memory
@@ -35,10 +35,11 @@ from opct.models.self_test import refuse_lost_messages
 from opct.reports.build import report
 from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
-from opct.reports.wording import interval, number, quantity
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import NullProgress, Progress, as_text, duration, make_table, pluralize
+from opct.runs.identity import Identity
 from opct.runs.io import read_json, write_json
+from opct.runs.lock import locked
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage
 from opct.training.resume import is_finished
@@ -170,7 +171,7 @@ def run_experiment(
         if _name(arm.name, seed) not in failed
     ]
     # several processes end at about the same time, and each writes the page
-    with FileLock(experiment.out / LOCKS / "report.lock", is_singleton=False):
+    with locked(experiment.out / LOCKS / "report.lock", wait=True):
         page = report(
             [*(experiment.out / label for label in experiment.untrained), *trained],
             experiment.out / "report.html",
@@ -205,8 +206,6 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
 
     A job that is done already is skipped by its own functions, so in the end each process has looked at all of them.
     """
-    locks = out / LOCKS
-    locks.mkdir(parents=True, exist_ok=True)
     left = {job.name: job for job in jobs}
     waits = False
     while left:
@@ -216,13 +215,13 @@ def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
             # until this process has looked at that job, too, which it skips where another one has done it
             if job.after in left:
                 continue
-            try:
-                held = FileLock(locks / f"{name}.lock", timeout=0, is_singleton=False).acquire()
-            except Timeout:
-                others.append(name)
-                continue
-            with held:
-                job.do()
+            with contextlib.ExitStack() as lock:
+                try:
+                    lock.enter_context(locked(out / LOCKS / f"{name}.lock"))
+                except InUseError:
+                    others.append(name)
+                    continue
+                job.do()  # an InUseError of a job is none of ours
             del left[name]
         # nothing could be done in a whole round: only then wait
         if len(left) == n_before:
@@ -338,7 +337,7 @@ def ensure_evaluated(
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     # after the results, with their time: a kill in between, or results that are written later, make the marker invalid
-    write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
+    write_json(RunDir(folder).evals_dir / MARKER, {**wanted, "created": found["created"]})
     return found
 
 
@@ -346,7 +345,9 @@ def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalCo
     """Whether `ensure_evaluated` would only read existing results."""
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     run = RunDir(folder)
-    return _is_done(run.results_path, run.evals_dir / MARKER, wanted)
+    # results that were written since have another time of creation
+    created = read_json(run.results_path).get("created") if run.results_path.is_file() else None
+    return _is_done(run.results_path, run.evals_dir / MARKER, {**wanted, "created": created})
 
 
 def ensure_attacked(
@@ -373,7 +374,7 @@ def ensure_attacked(
 
     run, name = RunDir(folder), PREFIX + attacker
     wanted, log, marker = _wanted(label, folder, config, settings), run.evals_dir / f"{name}.eval", _marker(run, name)
-    if log.is_file() and marker.is_file() and read_json(marker) == wanted:
+    if _is_done(log, marker, wanted):
         progress.log(f"{label}: attacked already by {attacker} in {log}")
         return
     progress.stage(f"attack {label} with {attacker}")
@@ -418,23 +419,23 @@ def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinki
     )
 
 
-def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> Identity:
     """What the results depend on: the settings, and the weights of the last checkpoint or the name of the base."""
     checkpoints = RunDir(folder).checkpoints()
-    return {
-        "label": label,
-        "settings": dict(settings),
-        "model": config.model.model_dump(),
-        **({"thinking_tags": list(tags)} if (tags := config.loss.thinking_tags) else {}),
-        "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
-    }
+    return Identity(
+        {
+            "label": label,
+            "settings": settings,
+            "model": config.model,
+            "thinking_tags": config.loss.thinking_tags,
+            "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
+        }
+    )
 
 
-def _is_done(results: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the marker was written for these results: other results have another creation time."""
-    if not (results.is_file() and marker.is_file()):
-        return False
-    return read_json(marker) == {**wanted, "created": read_json(results).get("created")}
+def _is_done(output: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether the marker was written for this output."""
+    return output.is_file() and marker.is_file() and not Identity(read_json(marker)).differing(wanted)
 
 
 # ------------------------------------------------------------------------------------------------- before it begins

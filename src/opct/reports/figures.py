@@ -9,6 +9,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from opct.evals.metrics import GRID
+from opct.evals.wording import MISSING, change, interval, number
 from opct.reports import charts
 from opct.reports.arms import Arm
 from opct.reports.compare import Comparison
@@ -16,7 +17,7 @@ from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import CAPABILITY, MEAN, axis_info, suite_name, where
 from opct.reports.table import Estimate, MetricRow
 from opct.reports.verdict import side_effect_rows
-from opct.reports.wording import MISSING, capitalized, change, family_name, inside, interval, joined, number
+from opct.reports.wording import capitalized, family_name, inside, joined
 from opct.runs.console import pluralize
 
 SAFETY_AWARENESS = "safety_awareness"

@@ -16,10 +16,11 @@ from typing import Any
 from opct.evals.judges.agreement import grader_label, judge_json, judge_of
 from opct.evals.metrics import Metric, Unit
 from opct.evals.stats import Interval, SeedDifference, Values, difference_over_seeds, pooled_over_seeds
+from opct.evals.wording import change, interval, number, quantity
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
 from opct.reports.metrics import axis_info
-from opct.reports.wording import change, interval, joined, number, quantity
+from opct.reports.wording import joined
 from opct.runs.console import pluralize
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one

@@ -21,8 +21,6 @@ checkpoints (see `opct.runs.checkpoints`).
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -36,9 +34,11 @@ from pydantic import AfterValidator, TypeAdapter
 from opct.errors import CheckpointError, RunError
 from opct.runs import checkpoints
 from opct.runs.io import REMEDY, did_you_mean, read_json, read_jsonl, reason, write_json, write_jsonl
+from opct.runs.lock import is_running, locked, owner_of, refuse_existing
 from opct.runs.manifest import command_line, git_commit, hardware, package_versions
 
 MANIFEST_SCHEMA = 1
+IN_USE = "two runs in one folder would mix their files. Wait for it, stop it, or choose another output_dir."
 
 
 def _has_step(row: dict[str, Any]) -> dict[str, Any]:
@@ -76,9 +76,8 @@ class RunDir:
         self.results_path = self.path / "results.json"
         self.report_path = self.path / "report.html"
         self.readme_path = self.path / "README.md"
-        self._lock: Any = None
+        self._lock = contextlib.ExitStack()
         self._lock_path = self.path / ".lock"
-        self._owner_path = self.path / ".lock-owner.json"
 
     def rollouts_path(self, step: int) -> Path:
         """Rollouts of one training step."""
@@ -105,13 +104,7 @@ class RunDir:
     @property
     def in_use(self) -> bool:
         """True if a process works in the folder, or one on another machine has not released it."""
-        import psutil
-
-        try:
-            owner = read_json(self._owner_path)
-            return owner["host"] != platform.node() or psutil.pid_exists(owner["pid"])
-        except (RunError, KeyError):  # released, or just being written
-            return False
+        return is_running(owner_of(self._lock_path)) is not False
 
     @classmethod
     def open(cls, path: str | Path) -> RunDir:
@@ -141,17 +134,14 @@ class RunDir:
                 another process (the message has its pid), or cannot be written to.
         """
         run = cls(path)
-        if resume and overwrite:
-            raise RunError("--resume and --overwrite contradict each other: give one of them.")
         try:
             if not run.is_run:  # for a run, the lock first says whether it is in use
                 run._refuse_if_in_the_way(resume, overwrite)
             run.path.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
             raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {REMEDY}") from error
-        run._acquire()
+        run._lock.enter_context(locked(run._lock_path, str(run.path), IN_USE))
         try:
-            write_json(run._owner_path, {"pid": os.getpid(), "host": platform.node(), "since": _now()})
             run._refuse_if_in_the_way(resume, overwrite)  # again, under the lock
             if not (run.is_run and (resume or overwrite)):
                 run.clear()
@@ -182,13 +172,10 @@ class RunDir:
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file, but a run needs a folder: choose another output_dir.")
-        if self.is_run:
-            started = any(path.exists() for path in self._content)  # one that failed before it began is not in the way
-            if started and not (resume or overwrite):
-                raise RunError(
-                    f"{self.path} already holds a run. Continue it with --resume, replace it with --overwrite, or "
-                    "choose another output_dir."
-                )
+        is_run = self.is_run  # one that failed before it began is not in the way
+        has_begun = is_run and any(path.exists() for path in self._content)
+        refuse_existing(self.path, "a run", exists=has_begun, resume=resume, overwrite=overwrite)
+        if is_run:
             return
         if found := self.checkpoints():
             raise RunError(
@@ -219,42 +206,13 @@ class RunDir:
 
     # --------------------------------------------------------------------------------------------- lock
 
-    def _acquire(self) -> None:
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self._lock_path, timeout=0, is_singleton=False)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise RunError(
-                f"{self.path} is in use by {self._owner()}: two runs in one folder would mix their files. "
-                "Wait for it, stop it, or choose another output_dir."
-            ) from error
-        except OSError as error:
-            raise RunError(f"Cannot write to {self.path}: {reason(error)}. {REMEDY}") from error
-        self._lock = lock
-
-    def results_lock(self) -> Any:
-        """Lock of the results, held while they are read, merged and written. Use it in a `with`."""
-        from filelock import FileLock
-
-        return FileLock(self.evals_dir / ".results.lock", is_singleton=False)
-
-    def _owner(self) -> str:
-        try:
-            owner = read_json(self._owner_path)
-            return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
-        except (RunError, KeyError):
-            return "another process"
+    def results_lock(self) -> contextlib.AbstractContextManager[None]:
+        """Lock of the results, held while they are read, merged and written."""
+        return locked(self.evals_dir / ".results.lock", wait=True)
 
     def release(self) -> None:
         """Release the lock; harmless if it is not held."""
-        if self._lock is None:
-            return
-        with contextlib.suppress(OSError):
-            self._owner_path.unlink(missing_ok=True)
-        self._lock.release()
-        self._lock = None
+        self._lock.close()
 
     def __enter__(self) -> RunDir:
         return self
@@ -262,8 +220,7 @@ class RunDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        own = {self.manifest_path.name, self._lock_path.name, self._owner_path.name}
-        is_empty = kind is not None and {path.name for path in self.path.glob("*")} <= own
+        is_empty = kind is not None and {path.name for path in self.path.glob("[!.]*")} <= {self.manifest_path.name}
         if is_empty:
             self.manifest_path.unlink(missing_ok=True)
         self.release()

@@ -29,6 +29,7 @@ from opct.models.policy import Policy
 from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
 from opct.models.teacher import Teacher
 from opct.runs.checkpoints import read_state
+from opct.runs.identity import Identity
 from opct.runs.io import fsync_file
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import prior_usage
@@ -45,6 +46,12 @@ FREE_SETTINGS: dict[str, Any] = {
     "optim": {"gradient_checkpointing", "micro_batch_tokens"},
     "rollout": {"batch_tokens", "max_mismatch_kl"},
     "teacher": {"check_behaviors", "check_hazards", "check_tokens"},
+}
+LOADED = {
+    "base": "the base model's weights",
+    "teacher": "the teacher's weights",
+    "template": "the chat template",
+    "dtype": "the dtype",
 }
 
 
@@ -193,15 +200,7 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
     manifest = run.read_manifest()
     if "data" not in manifest:
         return  # it was stopped before it began
-    faults = _data_faults(manifest["data"], identity["data"])
-    for name, what in (
-        ("base", "the base model's weights"),
-        ("teacher", "the teacher's weights"),
-        ("template", "the chat template"),
-        ("dtype", "the dtype"),
-    ):
-        if manifest.get(name) != identity[name]:
-            faults.append(f"{what} changed ({manifest.get(name)} then, {identity[name]} now)")
+    faults = _loaded(manifest).diff(_loaded(identity))
     faults += _weight_faults(manifest, config, ("adapter",))  # the base was loaded, and is compared above
     faults += _setting_faults(run, config)
     if faults:
@@ -227,14 +226,15 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     """
     if not run.is_run or not run.config_path.exists():
         return False
-    manifest, before = run.read_manifest(), load_run_config(run.config_path)
-    if config.model != before.model:  # the run names the weights that the default stood for
+    manifest, then = run.read_manifest(), load_run_config(run.config_path)
+    if config.model != then.model:  # the run names the weights that the default stood for
         config = config.model_copy(update={"model": with_weights(config.model)})
     faults = _setting_faults(run, config)
     if not faults and "data" in manifest:
-        faults = _data_faults(manifest["data"], load_training_pairs(config).hashes)
+        before = {"data": manifest["data"]}  # the rest of what is loaded is known once a model is
+        faults = _loaded(before).diff(_loaded({"data": load_training_pairs(config).hashes}))
         faults += _weight_faults(manifest, config)
-    is_as_long = all(getattr(before, name) == getattr(config, name) for name in LENGTH)
+    is_as_long = all(getattr(then, name) == getattr(config, name) for name in LENGTH)
     total = config.max_steps or (manifest.get("total_steps") if is_as_long else None)
     last = max((step for step, _ in run.checkpoints()), default=0)
     if not faults and config.max_steps is not None and last > config.max_steps:
@@ -262,29 +262,15 @@ def _weight_faults(
     return [f"{names[part]} changed ({'; '.join(files)})" for part, files in found.items() if files]
 
 
-def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Which parts of the data have changed; both arguments are hashes by part."""
-    return [
-        f"the {name.replace('_', ' ')} changed (hash {before.get(name)} then, {found} now)"
-        for name, found in now.items()
-        if before.get(name) != found
-    ]
+def _loaded(values: Mapping[str, Any]) -> Identity:
+    """The hashes of what a run reads, by their names in a message."""
+    data = {f"the {name.replace('_', ' ')} (hash)": found for name, found in values["data"].items()}
+    return Identity(data | {words: values.get(name) for name, words in LOADED.items()})
 
 
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
+    if not run.config_path.exists():
+        return []
     free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if config.may_go_on else {})
-    before = load_run_config(run.config_path).model_dump(exclude=free) if run.config_path.exists() else {}
-    now = config.model_dump(exclude=free)
-    return [
-        f"the setting {key} changed ({_difference(before[key], now[key])})"
-        for key in sorted(before)
-        if before[key] != now[key]
-    ]
-
-
-def _difference(before: Any, now: Any) -> str:
-    if isinstance(before, dict) and isinstance(now, dict):
-        pairs = {key: (before.get(key), now.get(key)) for key in before | now}  # another method has other keys
-        return ", ".join(f"{key}: {old!r} then, {new!r} now" for key, (old, new) in pairs.items() if old != new)
-    return f"{before!r} then, {now!r} now"
+    return Identity(load_run_config(run.config_path).model_dump(exclude=free)).diff(config.model_dump(exclude=free))

@@ -50,7 +50,7 @@ def test_an_attack_on_a_policy_gives_its_rows_and_keeps_its_texts(tiny_policy, t
     console = Console(width=120, file=StringIO())
     console.print(done.render())
     shown = console.file.getvalue() + (tmp_path / "a" / "results.json").read_text()
-    assert "defence rate" in shown
+    assert "defense_success_rate" in shown
     texts = [said for own in attempts(tmp_path / "a").values() for _, said, _ in own if len(said or "") > 4]
     assert not [said for said in texts if said in shown]
 
@@ -76,7 +76,9 @@ def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(tiny_policy, 
     assert set(row["arms"]) == {"base", "sft"}
     for label in ("base", "sft"):
         rows = read_json(tmp_path / label / "results.json")["rows"]
-        assert {one["settings"]["judge_calibration"]["kappa"]["value"] for one in rows} == {AGREEMENT["jailbreak"].kappa}
+        assert {one["settings"]["judge_calibration"]["kappa"]["value"] for one in rows} == {
+            AGREEMENT["jailbreak"].kappa
+        }
     assert all(one["reason"].startswith("no scored sample") for one in row["not_compared"]), "the same attack"
     page = (tmp_path / "report.html").read_text()
     texts = [said for own in attempts(tmp_path / "base").values() for _, said, _ in own if len(said or "") > 4]

@@ -604,7 +604,7 @@ def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, beh
     assert again.about["training"]["curve"] == training["curve"]
     assert len(read_jsonl(folder.steps_path)) == 4
     other = "attacker.training.optim.learning_rate=0.5"
-    with pytest.raises(RunError, match=r"is a different one: training\.config\.optim\.learning_rate was"):
+    with pytest.raises(RunError, match=r"is a different one: training\.config\.optim\.learning_rate: "):
         attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", other, resume=True)
 
 

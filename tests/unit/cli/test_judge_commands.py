@@ -71,7 +71,7 @@ def test_calibrate_and_run(answers: Script, tmp_path: Path, capsys):
     assert "used:" not in said
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
     counts = {
-        line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ") and "/" not in line
+        line.split()[0]: int(line.split()[1]) for line in said.partition("kappa")[0].splitlines() if line[:2] == "  "
     }
     assert counts == {"harmful": 2, "not_harmful": 2, "unscored:malformed": 1}
     found = [sample.verdict for sample in read_samples(run) if sample.task == "jailbreak_judged"]

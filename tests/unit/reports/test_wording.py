@@ -1,6 +1,6 @@
 import pytest
 
-from opct.reports.wording import change, interval, number, quantity
+from opct.evals.wording import change, interval, number, quantity
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_resumed_run_may_set_up_its_engine_otherwise_and_not_leave_it(make_con
     train(make_config(**settings, max_steps=1))
     moved = make_config(**settings, max_steps=2, vllm={"enforce_eager": True, "gpu_memory_utilization": 0.9})
     assert train(moved, resume=True).status == "finished"
-    with pytest.raises(RunError, match=r"the setting rollout changed \(engine: 'vllm' then, 'in_process' now"):
+    with pytest.raises(RunError, match=r'rollout.engine: "vllm" then, "in_process" now'):
         train(make_config(max_steps=4, data=NO_VALIDATION), resume=True)
 
 

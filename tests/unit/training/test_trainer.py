@@ -152,7 +152,7 @@ def test_the_learning_rate_is_applied_and_logged(make_config):
     config = make_config(max_steps=2, data=NO_VALIDATION, optim=optim)
     train(config)
     assert [row["train/learning_rate"] for row in metrics(config)] == [0.01, 0.005]
-    with pytest.raises(RunError, match=r"the setting max_steps changed \(2 then, 4 now\)"):  # every rate depends on it
+    with pytest.raises(RunError, match=r"max_steps: 2 then, 4 now"):  # every rate depends on it
         train(make_config(data=NO_VALIDATION, optim=optim), resume=True)
 
 

@@ -27,6 +27,7 @@ from opct.errors import EvaluationError
 from opct.evals.judges.labels import LabelledFile
 from opct.evals.judges.protocol import Judge, JudgeIdentity, new_usage, unscored_reasons
 from opct.evals.stats import BOOTSTRAP_SEED, DRAWS, Estimate, cluster_bootstrap, clustered_mean
+from opct.evals.wording import COLUMNS, counted, interval, number
 from opct.runs.console import Progress
 from opct.runs.io import read_json, write_json
 
@@ -119,8 +120,9 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
     reasons = unscored_reasons(results)
     identity = judge.identity
     if not pairs:
-        counts = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
-        raise EvaluationError(f"The judge {identity.name} scored none of the {len(results)} replies: {counts}.")
+        raise EvaluationError(
+            f"The judge {identity.name} scored none of the {len(results)} replies: {counted(reasons)}."
+        )
     found = compare(
         [reply.label for reply, _ in pairs],
         [result.verdict == identity.label for _, result in pairs],
@@ -259,6 +261,11 @@ def _read(path: Path, wanted: str) -> Calibration:
     return found
 
 
+def measure_words(measure: Mapping[str, Any]) -> tuple[str, str]:
+    """A measure of agreement and its interval."""
+    return number(measure["value"], "number"), interval(measure["ci_low"], measure["ci_high"], "number")
+
+
 def render(calibration: Mapping[str, Any]) -> RenderableType:
     """The calibration as tables for a terminal, with a warning if it is weak."""
     from rich.console import Group
@@ -269,17 +276,12 @@ def render(calibration: Mapping[str, Any]) -> RenderableType:
     title = f"{calibration['judge']['name']} against the labels of {calibration['data']['file']}"
     label, counts = calibration["judge"]["label"], calibration["confusion"]
     confusion = (("people: yes", counts["tp"], counts["fn"]), ("people: no", counts["fp"], counts["tn"]))
-    reasons = ", ".join(f"{n} {reason}" for reason, n in calibration["unscored_reasons"].items())
+    reasons = counted(calibration["unscored_reasons"])
     line = f"{calibration['n']} replies in {calibration['n_clusters']} clusters; unscored: {calibration['n_unscored']}"
     weak = weakness(calibration)
     return Group(
-        make_table(title, ("metric", "value", "95% interval"), [(n, *_cells(calibration[n])) for n in METRICS]),
+        make_table(title, COLUMNS[:3], [(name, *measure_words(calibration[name])) for name in METRICS]),
         make_table(f"people (rows) and judge (columns): {label}", ("", "judge: yes", "judge: no"), confusion),
         Text(line + (f" ({reasons})" if reasons else "")),
         *([Text(f"warning: {weak}", style="yellow")] if weak else []),
     )
-
-
-def _cells(measure: Mapping[str, Any]) -> tuple[str, str]:
-    value, low, high = (measure[name] for name in ("value", "ci_low", "ci_high"))
-    return "-" if value is None else f"{value:.3f}", "-" if low is None else f"{low:.3f} to {high:.3f}"

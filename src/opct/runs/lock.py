@@ -1,0 +1,97 @@
+"""A folder that one process at a time writes to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from opct.errors import InUseError, RunError
+from opct.runs.io import REMEDY, read_json, reason, write_json
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path, what: str = "", remedy: str = "wait for it, or stop it.", *, wait: bool = False
+) -> Iterator[None]:
+    """Hold a lock file, and say beside it who does. The system frees it when the process ends, however it ends.
+
+    Args:
+        what: what the lock is for, in the message.
+        wait: until another process frees it, instead of refusing.
+
+    Raises:
+        InUseError: another process holds it. RunError: it cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    # not a singleton: a second lock of the same file in this process is refused too, and does not count as held
+    lock = FileLock(path, timeout=-1 if wait else 0, is_singleton=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise InUseError(f"{what or path} is in use by {_described(owner_of(path))}: {remedy}") from error
+    except OSError as error:
+        raise RunError(f"Cannot write to {path.parent}: {reason(error)}. {REMEDY}") from error
+    try:
+        write_json(_owner_path(path), this_process())
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            _owner_path(path).unlink(missing_ok=True)
+        lock.release()
+
+
+def this_process() -> dict[str, Any]:
+    """What `is_running` needs to know of a process."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"pid": os.getpid(), "host": platform.node(), "since": since}
+
+
+def owner_of(path: Path) -> dict[str, Any]:
+    """The process that holds a lock file, or was killed while it did; empty if it was freed, or is just being taken."""
+    try:
+        return read_json(_owner_path(path))
+    except RunError:
+        return {}
+
+
+def is_running(process: Mapping[str, Any]) -> bool | None:
+    """Whether a process of `this_process` runs; None where it is on another machine."""
+    import psutil
+
+    if "pid" not in process:
+        return False
+    return psutil.pid_exists(process["pid"]) if process.get("host") == platform.node() else None
+
+
+def refuse_existing(
+    folder: Path, what: str, *, exists: bool, resume: bool, overwrite: bool, option: str = "output_dir"
+) -> None:
+    """Raise RunError where the flags contradict each other, or something exists and neither flag is given.
+
+    Args:
+        what: what the folder would hold: "a run". option: the setting that names the folder.
+    """
+    if resume and overwrite:
+        raise RunError("--resume and --overwrite contradict each other: give one of them.")
+    if exists and not (resume or overwrite):
+        raise RunError(
+            f"{folder} already holds {what}. Continue it with --resume, replace it with --overwrite, or choose another "
+            f"{option}."
+        )
+
+
+def _owner_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}-owner.json")
+
+
+def _described(owner: Mapping[str, Any]) -> str:
+    if not owner:
+        return "another process"
+    return f"process {owner.get('pid')} on {owner.get('host')} (since {owner.get('since')})"
