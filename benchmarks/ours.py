@@ -22,7 +22,7 @@ from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training import trainer
-from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.accumulate import accumulate
 from opct.training.setup import TrainingSetup, build_setup
 
 NO_TOKEN = -1  # stands for the stop tokens: no completion ends before its limit
@@ -141,10 +141,9 @@ def check_loss(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
         setup = prepare_forced(config)
     method = OPCT(setup.policy, setup.teacher, config)
     rollouts = method.collect(setup.data.batch(1), 1)
-    share = shares_prompts(method, rollouts)
     weights = step_weights(rollouts, config.loss.reduction)
     setup.policy.model.train()
-    loss, _ = accumulate(method, rollouts, weights, cell["micro_batch"], share=share)
+    loss, _ = accumulate(method, rollouts, weights, cell["micro_batch"])
     parameters = setup.policy.trainable_parameters().values()
     completions: dict[str, list[list[int]]] = {}
     for rollout in rollouts:

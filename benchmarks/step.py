@@ -2,14 +2,18 @@
 
     python -m benchmarks.step --out runs/step --repeats 3
     python -m benchmarks.step --out runs/step --table          # of what is there; nothing is run
+    python -m benchmarks.step --out runs/forms --workloads default quickstart --training lora --without all
+
+The last one measures `opct` against itself without each form of its fast path on a CPU (`opct.cpu.switches`), one
+after another. A form stays only if a step without it takes 5% longer or 15% more memory.
 
 First each system computes the loss of one small step in float32 on the same completions; where the losses, or the norms
 of their gradients, differ by more than one part in a thousand, nothing is timed. Then every system takes its steps in a
 process of its own, one system after another, and again in the next repetition. Same weights, prompts and teacher
 prompts of exact lengths, completions of a forced length, learning rate, threads, AdamW, gradient norm 1, and products
 in bfloat16 where this machine is faster at these (`--dtype`). The first step of a process is a warm-up. A system is
-`opct`, or `sdft` or `chunked` (see benchmarks/trl_peers.py) with `/variant`; `@n` sets its micro-batch: rows for the
-peers, tokens for `opct`. What is finished is not measured again.
+`opct`, or `opct/-form,form` without these, or `sdft` or `chunked` (see benchmarks/trl_peers.py) with `/variant`; `@n`
+sets its micro-batch: rows for the peers, tokens for `opct`. What is finished is not measured again.
 """
 
 from __future__ import annotations
@@ -28,11 +32,17 @@ from benchmarks.operations import operations, sizes_of
 from benchmarks.phases import PHASES
 from benchmarks.tables import markdown, ratios, spread
 from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
+from opct.cpu.switches import FORMS, without
 
 SYSTEMS = ("opct", "sdft/shipped", "sdft/autocast", "sdft/bf16", "chunked/shipped", "chunked/autocast", "chunked/bf16")
 MICRO_BATCH_TOKENS = 1536  # opct's default
 PEER_ROWS = {"long": 4}  # rows in a micro-batch of a peer, where the whole step takes too much memory
 TOLERANCE = 1e-3
+OUR_SETTINGS = {  # of configs/sycophancy.yaml and the quickstart, with the mean lengths of their prompts
+    "default": Workload("default", 16, 1, 73, 62, 24),
+    "quickstart": Workload("quickstart", 4, 2, 66, 55, 8),
+}
+ALL_WORKLOADS = WORKLOADS | OUR_SETTINGS
 
 
 def parse_system(text: str) -> tuple[str, str, int | None]:
@@ -43,9 +53,14 @@ def parse_system(text: str) -> tuple[str, str, int | None]:
     """
     head, _, size = text.partition("@")
     system, _, variant = head.partition("/")
-    if head not in SYSTEMS:
+    if head not in SYSTEMS and not (system == "opct" and FORMS.keys() >= set(forms_off(variant)) != set()):
         raise ValueError(f"{text!r} is none of {', '.join(SYSTEMS)}")
     return system, variant, int(size) if size else None
+
+
+def forms_off(variant: str) -> list[str]:
+    """`-flash,cascade` -> ["flash", "cascade"]."""
+    return variant[1:].split(",") if variant.startswith("-") else []
 
 
 def cell_of(workload: Workload, training: str, text: str, **settings: Any) -> dict[str, Any]:
@@ -145,9 +160,9 @@ def table(out: Path, rate: float | None = None) -> str:
     """
     parts = []
     for (training, name), systems in sorted(collect(out).items()):
-        ours = next((reps for text, reps in systems.items() if text.startswith("opct")), {})
+        ours = next((reps for text, reps in systems.items() if text.startswith("opct@")), {})
         rows = [_row(text, systems[text], ours, rate) for text in in_order(systems)]
-        w = WORKLOADS[name]
+        w = ALL_WORKLOADS[name]
         title = (
             f"**{name}, {training}**: {w.prompts} prompts x {w.generations} completions, {w.prompt_tokens} / "
             f"{w.teacher_tokens} / {w.completion_tokens} tokens of prompt, teacher prompt and completion"
@@ -157,8 +172,8 @@ def table(out: Path, rate: float | None = None) -> str:
 
 
 def in_order(systems: Iterable[str]) -> list[str]:
-    """Ours first, then the peers by name."""
-    return sorted(systems, key=lambda text: (not text.startswith("opct"), text))
+    """Ours first, then the others by name."""
+    return sorted(systems, key=lambda text: (not text.startswith("opct@"), text))
 
 
 def best_peer(systems: dict[str, dict[int, dict[str, Any]]], ours: dict[int, dict[str, Any]]) -> str:
@@ -223,9 +238,10 @@ def work(cell: dict[str, Any]) -> dict[str, Any]:
         system: Any = ours
     else:
         from benchmarks import trl_peers as system
-    if cell["do"] == "check":
-        return system.check_loss(workload, cell)
-    return system.time_steps(workload, cell) | {"training_flops": training_flops(workload, cell)}
+    with without(*forms_off(cell["variant"])):
+        if cell["do"] == "check":
+            return system.check_loss(workload, cell)
+        return system.time_steps(workload, cell) | {"training_flops": training_flops(workload, cell)}
 
 
 def training_flops(workload: Workload, cell: dict[str, Any]) -> float:
@@ -241,9 +257,10 @@ def training_flops(workload: Workload, cell: dict[str, Any]) -> float:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/step"))
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=ALL_WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--training", nargs="+", choices=("lora", "full"), default=["lora", "full"])
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), metavar="SYSTEM[/VARIANT][@MICRO_BATCH]")
+    parser.add_argument("--without", nargs="+", choices=("all", *FORMS), metavar="FORM", help=", ".join(FORMS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="in each process, the first of them a warm-up")
     parser.add_argument("--model", default="smollm2-135m-instruct-q4_1")
@@ -257,6 +274,8 @@ def parse() -> argparse.Namespace:
     args = parser.parse_args()
     if args.steps < 2:
         parser.error("--steps: at least 2, for the first is a warm-up")
+    if args.without:
+        args.systems = ["opct", *(f"opct/-{form}" for form in (FORMS if "all" in args.without else args.without))]
     for text in args.systems:
         try:
             parse_system(text)
@@ -274,9 +293,9 @@ def main() -> None:
         for training in args.training:
             systems = [text for text in args.systems if applies(training, text, args.dtype)]
             for name in args.workloads:
-                check(args, WORKLOADS[name], training, systems)
+                check(args, ALL_WORKLOADS[name], training, systems)
                 if not args.check:
-                    failed += measure(args, WORKLOADS[name], training, systems)
+                    failed += measure(args, ALL_WORKLOADS[name], training, systems)
     if not args.check:
         measured = json.loads(args.rates.read_text(encoding="utf-8"))["result"] if args.rates.exists() else None
         print(table(args.out, measured and best_rate(measured, args.dtype)))

@@ -110,7 +110,7 @@ def tiny_anchors(n: int) -> list:
     ]
 
 
-OWN_PARTS = False  # whether the tiny policies compute attention and norms as a loaded model does on a CPU
+OWN_PARTS = False  # whether the tiny policies compute as a loaded model does on a CPU
 
 
 def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, random: bool = True, **options):
@@ -124,15 +124,13 @@ def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, rand
 @functools.cache
 def _adapter_model(own_parts: bool, seed: int, r: int, dropout: float, random: bool, **options):
     from opct.config.schema import LoraSettings
-    from opct.models.kernels.attention import use_grouped_attention
-    from opct.models.kernels.fused_norm import fuse_norms
+    from opct.cpu import install
     from opct.models.loading import attach_adapter
 
     settings = LoraSettings(r=r, alpha=2 * r, dropout=dropout)
     base = tiny_model(**options)
     if own_parts:
-        use_grouped_attention(base)
-        fuse_norms(base)
+        install(base)
     model = attach_adapter(base, settings, None, seed=seed)
     if random:
         generator = torch.Generator().manual_seed(seed + 1)

@@ -221,8 +221,8 @@ def loss_that_is_not_finite(*arguments: str) -> None:
     """The command line, with NaN for a loss in the second process."""
     plain = OPCT.loss
 
-    def loss(self, rollouts, weights, prefixes):
-        micro = plain(self, rollouts, weights, prefixes)
+    def loss(self, rollouts, weights):
+        micro = plain(self, rollouts, weights)
         wrong = os.environ["RANK"] == "1" and any(any(r.mask) for r in rollouts)
         return MicroLoss(micro.loss * torch.nan, micro.kl) if wrong else micro
 

@@ -166,7 +166,7 @@ def ours(setup: Any, batch: Any, teacher_prompts: dict[str, list[int]]) -> tuple
         mask = (True,) * len(ids)
         rollouts.append(Rollout(pair, i, batch["prompts"][i].tolist(), teacher_prompts[pair.id], completion, mask))
     weights = step_weights(rollouts, setup.config.loss.reduction)
-    loss, _ = accumulate(method, rollouts, weights, 10**6, share=False)
+    loss, _ = accumulate(method, rollouts, weights, 10**6)
     grads = [p.grad for p in setup.policy.trainable_parameters().values() if p.grad is not None]
     return loss, float(torch.nn.utils.get_total_norm(grads))
 

@@ -11,18 +11,19 @@ import torch
 
 from opct import losses
 from opct.config.methods import OpctLoss, TeacherConfig
+from opct.cpu.shared_prompts import no_cascade_reason
+from opct.cpu.switches import without
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.methods.consistency import consistency_loss
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
 from opct.models import scoring
-from opct.models.inference.prefix_sharing import no_cascade_reason
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import Head, Scores, micro_batches
 from opct.models.teacher import make_teacher
-from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.accumulate import accumulate
 from opct.training.setup import build_setup
 from tests import oracles, tiny
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
@@ -330,11 +331,12 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
     move(setup.policy)
     setup.teacher.update()
     found = []
-    for share in (False, True):
-        result = accumulate(method, rollouts, weights, budget, share=share)
+    for off in (("shared_prompts",), ()):
+        with without(*off):
+            result = accumulate(method, rollouts, weights, budget)
         found.append((*result, oracles.gradients(setup.policy)))
     (loss_plain, kl_plain, plain), (loss_shared, kl_shared, shared) = found
-    assert shares_prompts(method, rollouts)
+    assert setup.policy.path.shares_prompts
     assert loss_shared == pytest.approx(loss_plain, rel=1e-4, abs=1e-6)
     assert [len(row) for row in kl_shared] == [len(r.ids) for r in rollouts]
     for a, b in zip(kl_shared, kl_plain, strict=True):
@@ -364,10 +366,10 @@ def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, mon
         seen.append(kwargs["input_ids"])
         return forward(*args, **kwargs)
 
-    assert shares_prompts(method, rollouts)
+    assert setup.policy.path.shares_prompts  # its probes are forwards, too
     monkeypatch.setattr(setup.policy.backbone.decoder, "forward", watch)
     weights = step_weights(rollouts, "token_mean")
-    accumulate(method, rollouts, weights, 10_000, share=True)
+    accumulate(method, rollouts, weights, 10_000)
     prompts = {tuple(r.prompt_ids) for r in rollouts} | {tuple(r.teacher_ids) for r in rollouts}
     computed = [tuple(row.tolist()) for ids in seen for row in ids]
     for prompt in prompts:

@@ -35,7 +35,7 @@ def loss_and_gradient(reduction: str) -> dict[str, torch.Tensor]:
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
     rollouts = policy_rollouts(policy, rendered, config, "step 1")
     weights = step_weights(rollouts, reduction)
-    loss, _ = accumulate(OPCT(policy, teacher, config), rollouts, weights, 10_000, share=True)
+    loss, _ = accumulate(OPCT(policy, teacher, config), rollouts, weights, 10_000)
     return {"loss": torch.tensor(loss), **oracles.gradients(policy)}
 
 

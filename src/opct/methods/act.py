@@ -15,6 +15,7 @@ of a sum only scales the loss, to which AdamW is blind but for its epsilon.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -30,8 +31,6 @@ from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout
 from opct.methods.rollouts import Rollout, answer_open_turns, by_axis, by_kind, in_loss
 from opct.models.backbone import residual_streams
-from opct.models.inference.prefill import common_beginning
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.vllm.engine import Sampler
@@ -82,9 +81,7 @@ class ACT(Method[ActivationPair]):
             )
         return [_rollout(rendered, n) for rendered, n in zip(filled, ends, strict=True)]
 
-    def loss(
-        self, rollouts: Sequence[ActivationPair], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
+    def loss(self, rollouts: Sequence[ActivationPair], weights: Sequence[Tensor]) -> MicroLoss:
         """The squared distance of the states at the shared ends."""
         ends, theirs = [len(r.ids) for r in rollouts], list[Tensor]()
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
@@ -108,7 +105,8 @@ class ACT(Method[ActivationPair]):
 
 def end_in_common(rendered: RenderedPair) -> int:
     """How many tokens the common end of both prompts has."""
-    return common_beginning((rendered.prompt_ids or [])[::-1], rendered.teacher_ids[::-1])
+    from_the_end = zip(reversed(rendered.prompt_ids or []), reversed(rendered.teacher_ids), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda tokens: tokens[0] == tokens[1], from_the_end))
 
 
 def _rollout(rendered: RenderedPair, n: int) -> ActivationPair:

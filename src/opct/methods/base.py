@@ -13,7 +13,6 @@ from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, kl_name
 from opct.methods.rollouts import Rollout, teacher_rollouts
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Sampler
@@ -59,7 +58,7 @@ class Method(ABC, Generic[R]):
         return self.source.of(pairs)
 
     @abstractmethod
-    def loss(self, rollouts: Sequence[R], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED) -> MicroLoss:
+    def loss(self, rollouts: Sequence[R], weights: Sequence[Tensor]) -> MicroLoss:
         """The share of a micro-batch in the step's loss."""
 
     @classmethod

@@ -39,7 +39,6 @@ from opct.methods.rollouts import (
     teacher_rollouts,
 )
 from opct.models.chunked_loss import one_pass
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import tokenwise
@@ -95,14 +94,12 @@ class DPO(Method[Preference]):
         """The offline preferences of a step; the reference sees `prompt`, like the policy."""
         return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in super().collect(pairs, step)]
 
-    def loss(
-        self, rollouts: Sequence[Preference], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
+    def loss(self, rollouts: Sequence[Preference], weights: Sequence[Tensor]) -> MicroLoss:
         """-log sigmoid of the difference of the rewards."""
         y, z = [r.ids for r in rollouts], [list(r.rejected.token_ids) for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-            reference = teacher.score([r.teacher_ids for r in rollouts] * 2, y + z, prefix=prefixes.teacher)
-        student = self.policy.score([r.prompt_ids for r in rollouts] * 2, y + z, prefix=prefixes.policy)
+            reference = teacher.score([r.teacher_ids for r in rollouts] * 2, y + z)
+        student = self.policy.score([r.prompt_ids for r in rollouts] * 2, y + z)
         mask = torch.tensor([x for r in rollouts for x in r.mask] + [x for r in rollouts for x in r.rejected_mask])
         mask = mask.to(student.hidden.device, torch.float32)
         ratios = tokenwise(losses.token_log_probs, student) - tokenwise(losses.token_log_probs, reference)

@@ -34,7 +34,6 @@ from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import PerTokenLoss, TokenValues, one_pass
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 
 EPSILON = 1e-4  # of the standard deviation, as in TRL
@@ -78,14 +77,12 @@ class GRPO(Method[ScoredRollout]):
         """The policy's completions for the prompts of a step, with their rewards."""
         return self.source(pairs, step)
 
-    def loss(
-        self, rollouts: Sequence[ScoredRollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
+    def loss(self, rollouts: Sequence[ScoredRollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The clipped policy gradient, and the KL to the base."""
         y = [r.ids for r in rollouts]
         with self.teacher() as teacher, teacher.inference():
-            reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
-        student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
+            reference = teacher.score([r.teacher_ids for r in rollouts], y)
+        student = self.policy.score([r.prompt_ids for r in rollouts], y)
         per_token = _clipped(rollouts, self.settings)
         kl_gradient = losses.reverse_kl_gradient
         loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, kl_gradient)

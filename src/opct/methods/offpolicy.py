@@ -18,7 +18,6 @@ from opct.config.methods import OffPolicyLoss
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, consistency_loss
 from opct.methods.rollouts import Rollout
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 
 
 class OffPolicy(Method[Rollout]):
@@ -28,14 +27,12 @@ class OffPolicy(Method[Rollout]):
     settings: OffPolicyLoss
     kl_name = ""  # that of loss.divergence
 
-    def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The divergence to the teacher on the teacher's tokens."""
         y = [r.ids for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             # the teacher's tokens after its own prompt
-            reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
+            reference = teacher.score([r.teacher_ids for r in rollouts], y)
         # the same tokens after the perturbed prompt, with gradient
-        student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
+        student = self.policy.score([r.prompt_ids for r in rollouts], y)
         return consistency_loss(student, reference, rollouts, weights, self.settings)

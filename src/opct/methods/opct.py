@@ -21,7 +21,6 @@ from opct.data.render import RenderedPair
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, consistency_loss
 from opct.methods.rollouts import Rollout, policy_rollouts
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 
 
 class OPCT(Method[Rollout]):
@@ -38,16 +37,14 @@ class OPCT(Method[Rollout]):
         scores = self.source.base_log_probs([r.teacher_ids for r in rollouts], [r.ids for r in rollouts])
         return [dataclasses.replace(r, teacher_logprobs=tuple(s)) for r, s in zip(rollouts, scores, strict=True)]
 
-    def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The reverse KL to the teacher on the policy's tokens."""
         y = [r.ids for r in rollouts]
         reference = None
         if any(r.teacher_logprobs is None for r in rollouts):
             with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
                 # the same tokens after the clean prompt
-                reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
+                reference = teacher.score([r.teacher_ids for r in rollouts], y)
         # the same tokens after its own prompt, with gradient
-        student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
+        student = self.policy.score([r.prompt_ids for r in rollouts], y)
         return consistency_loss(student, reference, rollouts, weights, self.settings)

@@ -16,7 +16,6 @@ from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout, sampling
 from opct.models.chunked_loss import one_pass
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Sampling
 
 
@@ -27,11 +26,9 @@ class SFT(Method[Rollout]):
     kl_name = "excess_loss"
     loss_words = "cross-entropy"
 
-    def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The cross-entropy of the answers after the perturbed prompts."""
-        student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts], prefix=prefixes.policy)
+        student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
         loss, found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(found.log_probs, student.lengths)
         return MicroLoss(loss, self._excess_loss(log_probs, rollouts), log_probs)

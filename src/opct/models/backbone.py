@@ -32,6 +32,9 @@ class Backbone:
         decoder: the model without its output head.
         dtype: of matrix products.
         stop_ids: tokens that end an answer.
+        in_step: between `train` and `eval`, also inside `inference`.
+        has_dropout: the adapter has dropout; the model's own is off (`train`).
+        recomputes: activations are computed again in the backward pass.
     """
 
     def __init__(
@@ -47,7 +50,10 @@ class Backbone:
         self.decoder = self.bare_model.get_decoder()
         self._head = find_head(self.bare_model, self.dtype)
         self.stop_ids = stop_ids
-        self._adapter_is_off = self._has_others = False
+        self._adapter_is_off = self._has_others = self.in_step = False
+        dropouts = [layer for m in model.modules() if hasattr(m, "lora_dropout") for layer in m.lora_dropout.modules()]
+        self.has_dropout = any(isinstance(layer, torch.nn.Dropout) and layer.p > 0 for layer in dropouts)
+        self.recomputes = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())  # a copy's is on
         self._recomputed: list[Any] = []
         self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
 
@@ -68,6 +74,11 @@ class Backbone:
         """Which implementation of attention the decoder uses."""
         return self.decoder.config._attn_implementation
 
+    @property
+    def takes_masks(self) -> bool:
+        """Whether attention takes a mask of booleans, of any shape."""
+        return self.attention.startswith("sdpa")
+
     def autocast(self):
         """Matrix products in `dtype`. Sampling, scoring and training all run inside it, so they agree."""
         return autocast(self.device, self.dtype)
@@ -79,6 +90,7 @@ class Backbone:
         would be a difference between policy and teacher that no prompt made.
         """
         self.model.eval()
+        self.in_step = True
         self.model.training = True  # of the outermost module alone, which computes nothing
         for layer in self._recomputed:
             layer.training = True
@@ -87,6 +99,11 @@ class Backbone:
             for name, part in adapted.named_children():
                 if name != "base_layer":
                     part.train()
+
+    def eval(self) -> None:
+        """Undo `train`."""
+        self.model.eval()
+        self.in_step = False
 
     @contextlib.contextmanager
     def inference(self) -> Iterator[None]:
@@ -145,6 +162,7 @@ class Backbone:
         except ValueError as error:
             raise ModelError(f"optim.gradient_checkpointing=True: {error}") from error
         found = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+        self.recomputes = True
         self._recomputed = [m for m in found if isinstance(m, GradientCheckpointingLayer)] or found
         for layer in self._recomputed:
             layer._gradient_checkpointing_func = functools.partial(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfig
+from opct.cpu import fuse_lora, install
 from opct.data.render import Renderer
 from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
@@ -28,9 +29,6 @@ from opct.models.gguf import (
     hub_snapshot,
     smollm2_q4,
 )
-from opct.models.kernels.attention import use_grouped_attention
-from opct.models.kernels.fused_lora import fuse_lora
-from opct.models.kernels.fused_norm import fuse_norms
 from opct.models.memory import reuse_freed_memory
 from opct.models.names import check_path
 from opct.runs.console import STDERR_HANDLER
@@ -359,13 +357,11 @@ def load_base(
             parameter.requires_grad_(id(parameter) in text)
     model.name_or_path = model.config.name_or_path = config.name_or_path
     model = (model if config.quantization else model.to(device)).eval()
-    use_grouped_attention(model)
+    install(model, norms=not config.use_liger_kernel)
     if config.quantization == "4bit":
         _keep_weights(model)
     if config.use_liger_kernel:
         _use_liger(model)
-    else:
-        fuse_norms(model)
     return model, compute_dtype, why
 
 

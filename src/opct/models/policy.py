@@ -22,13 +22,6 @@ from opct.errors import ModelError
 from opct.models import loading
 from opct.models.adapters import TRAINED_ADAPTER, bare_name, split_weights
 from opct.models.backbone import Backbone
-from opct.models.inference.prefill import beginning, states
-from opct.models.inference.prefix_sharing import (
-    SharedPrefix,
-    no_cascade_reason,
-    no_prefix_sharing_reason,
-    shared_batches,
-)
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     UNSUPPORTED,
@@ -39,7 +32,8 @@ from opct.models.inference.sampler import (
     tokens_at_once,
 )
 from opct.models.names import check_path
-from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
+from opct.models.plain_path import path_of
+from opct.models.scoring import Scores, tokenwise
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -57,7 +51,8 @@ class Policy:
     """A chat model with its tokenizer, possibly with a LoRA adapter.
 
     Attributes:
-        backbone: the network; sampling and scoring run on it.
+        backbone: the network.
+        path: how sampling and scoring run it.
         model: the transformers model, or the PEFT model around it.
         dtype: of matrix products.
         renderer: turns chat messages into token ids.
@@ -80,6 +75,7 @@ class Policy:
         stops = loading.stop_tokens_of(tokenizer, *configs, renderer=self.renderer)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=stops)
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
+        self.path = path_of(self.backbone)
         self.context_length = context_length(self.backbone.decoder.config)
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: str | None = None
@@ -239,7 +235,7 @@ class Policy:
         """As `generate`, for prompts that are token ids; one list of completions a prompt."""
         check_room(prompt_ids, sampling, self.context_length, self.name)
         return sample(
-            self.backbone,
+            self.path,
             prompt_ids,
             seeds,
             sampling,
@@ -251,52 +247,19 @@ class Policy:
 
     # -- scores
 
-    def score(
-        self,
-        prompt_ids: Sequence[Sequence[int]],
-        completion_ids: Sequence[Sequence[int]],
-        *,
-        prefix: SharedPrefix | None = None,
-    ) -> Scores:
-        """The hidden states that predict each completion token after its prompt; gradient as the caller has it.
-
-        Args:
-            prefix: from `shared_prefix`, for these prompts; each is then computed once, at the first call.
-        """
+    def score(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> Scores:
+        """The hidden states that predict each completion token after its prompt; gradient as the caller has it."""
         with self.backbone.autocast():
-            if prefix is None:
-                hidden = completion_hidden(self.backbone.decoder, prompt_ids, completion_ids, self.device)
-            else:
-                hidden = prefix.hidden(prompt_ids, completion_ids)
+            hidden = self.path.hidden(prompt_ids, completion_ids)
         tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
         return Scores(hidden, tokens, self.backbone.head, tuple(map(len, completion_ids)))
-
-    def shared_prefix(
-        self, prompt_ids: Sequence[Sequence[int]], *, first: int | None = None, nested: bool = False
-    ) -> SharedPrefix:
-        """Prompts for several calls of `score`, computed with the weights, adapter and gradient mode of the first call.
-
-        `SharedPrefix.backward` after the last call carries the gradient through the prompts.
-
-        Args:
-            first: compute only this many first tokens once.
-            nested: compute shared beginnings of the prompts once, too, where that pays; only without gradient.
-        """
-        begun = nested and beginning(list(dict.fromkeys(map(tuple, prompt_ids)))) > 0
-        return SharedPrefix(
-            self.backbone.decoder,
-            prompt_ids,
-            first=first,
-            cascade=no_cascade_reason(self.backbone) is None,
-            forward=functools.partial(states, self.backbone) if begun else None,
-        )
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-prob of each completion token (nats), one tensor of [tokens] a completion, without gradient."""
         return self._scored(
             prompt_ids,
             completion_ids,
-            lambda rows, _: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows)),
+            lambda rows: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows)),
         )
 
     def option_logprobs(
@@ -314,12 +277,11 @@ class Policy:
                 option_ids.append(list(self.tokenizer(choice, add_special_tokens=False)["input_ids"]))
         head = dataclasses.replace(self.backbone.head, compute_dtype=torch.float32)
 
-        def compute(rows: list[int], prefix: SharedPrefix | None) -> Tensor:
-            scores = self._score_rows(prompt_ids, option_ids, rows, prefix)
+        def compute(rows: list[int]) -> Tensor:
+            scores = self._score_rows(prompt_ids, option_ids, rows)
             return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
 
-        share = no_prefix_sharing_reason(self.backbone) is None
-        flat = iter(self._scored(prompt_ids, option_ids, compute, share=share))
+        flat = iter(self._scored(prompt_ids, option_ids, compute))
         return [[float(x.sum()) for x in itertools.islice(flat, len(choices))] for choices in options]
 
     def token_kl(
@@ -346,50 +308,32 @@ class Policy:
         reference: Callable[[], contextlib.AbstractContextManager[Policy]],
     ) -> list[list[float]]:
         """As `token_kl`, for prompts and completions that are token ids."""
-        with reference() as model:
-            share = not (no_prefix_sharing_reason(self.backbone) or no_prefix_sharing_reason(model.backbone))
 
-        def side(model: Policy, prompt_ids: Sequence[Sequence[int]], rows: list[int]) -> Scores:
-            prefix = model.shared_prefix([prompt_ids[i] for i in rows], nested=True) if share else None
-            return model._score_rows(prompt_ids, tokens, rows, prefix)
-
-        def kl(rows: list[int], _: SharedPrefix | None) -> Tensor:
+        def kl(rows: list[int]) -> Tensor:
             with reference() as model, torch.no_grad():
-                theirs = side(model, reference_ids, rows)
-            return tokenwise(losses.reverse_kl, side(self, ids, rows), theirs)
+                theirs = model._score_rows(reference_ids, tokens, rows)
+            return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
 
         widths = [max(map(len, pair)) for pair in zip(ids, reference_ids, strict=True)]
-        return [x.tolist() for x in self._scored(reference_ids, tokens, kl, widths, share=share)]
+        return [x.tolist() for x in self._scored(reference_ids, tokens, kl, widths)]
 
-    def _score_rows(self, prompt_ids, completion_ids, rows: list[int], prefix: SharedPrefix | None = None) -> Scores:
-        return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows], prefix=prefix)
+    def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
+        return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
 
     def _scored(
-        self,
-        prompt_ids,
-        completion_ids,
-        compute: Callable[[list[int], SharedPrefix | None], Tensor],
-        widths: Sequence[int] | None = None,
-        *,
-        share: bool = False,
+        self, prompt_ids, completion_ids, compute: Callable[[list[int]], Tensor], widths: Sequence[int] | None = None
     ) -> list[Tensor]:
-        """`compute` in batches of rows; with `share`, each prompt is computed once for all its completions.
+        """`compute` in batches of rows.
 
         Args:
             widths: tokens of the longest prompt that `compute` uses for each row; by default those of `prompt_ids`.
         """
         results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
         lengths, widths = [len(c) for c in completion_ids], widths or list(map(len, prompt_ids))
-        plain = [micro_batches([w + n for w, n in zip(widths, lengths, strict=True)], SCORING_TOKENS)]
-        groups = shared_batches(prompt_ids, widths, lengths, SCORING_TOKENS) if share else plain
         with self.inference():
-            for batches in groups:
-                own = [prompt_ids[i] for rows in batches for i in rows]
-                prefix = self.shared_prefix(own, nested=True) if share else None
-                for rows in batches:
-                    values = compute(rows, prefix).split([lengths[i] for i in rows])
-                    for i, value in zip(rows, values, strict=True):
-                        results[i] = value
+            for rows in self.path.batches(prompt_ids, widths, [[n] for n in lengths], SCORING_TOKENS):
+                for i, value in zip(rows, compute(rows).split([lengths[i] for i in rows]), strict=True):
+                    results[i] = value
         return results
 
     # -- weights

@@ -174,3 +174,9 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             groups.append([i])
     return groups
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of matrix products with x: autocast's where it is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

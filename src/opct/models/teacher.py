@@ -18,7 +18,6 @@ from torch import Tensor
 
 from opct.config.methods import TeacherConfig
 from opct.models.adapters import TEACHER_ADAPTER, TRAINED_ADAPTER, bare_name
-from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.loading import weights_hash
 from opct.models.policy import Policy
 
@@ -122,19 +121,3 @@ def _copied_model(policy: Policy, decay: float | None) -> Teacher:
         decay=decay,
         stored=decay is not None,
     )
-
-
-def no_sharing_reason(policy: Policy, teacher: Teacher) -> str | None:
-    """Why a prompt must be computed with each of its completions; None if once is enough."""
-    if has_dropout(policy):
-        return "dropout is on, and draws for each completion"
-    if any(getattr(m, "gradient_checkpointing", False) for m in policy.model.modules()):
-        return "activations are computed again in the backward pass, which keeps no cache"
-    with teacher() as reference:
-        return no_prefix_sharing_reason(policy.backbone) or no_prefix_sharing_reason(reference.backbone)
-
-
-def has_dropout(policy: Policy) -> bool:
-    """True where the adapter has dropout; the model's own is off (`Backbone.train`)."""
-    layers = [m.lora_dropout for m in policy.model.modules() if hasattr(m, "lora_dropout")]
-    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for layer in layers for m in layer.modules())

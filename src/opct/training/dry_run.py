@@ -24,7 +24,7 @@ from opct.models.memory import peak_memory_gb
 from opct.models.scoring import CHUNK_TOKENS
 from opct.models.vllm.engine import Engine
 from opct.runs.console import NullProgress, Progress, as_text, duration, pluralize
-from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.accumulate import accumulate
 from opct.training.setup import WARNING, TrainingData, TrainingSetup, build_setup, describe
 
 if TYPE_CHECKING:
@@ -243,10 +243,11 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     if not answered and setup.data.validation:  # the method samples nothing, but the validation does
         answered = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
     sampled = time.perf_counter()
-    weights, share = step_weights(rollouts, config.loss.reduction), shares_prompts(method, rollouts)
+    weights = step_weights(rollouts, config.loss.reduction)
     setup.policy.backbone.train()  # only then are activations computed again, and dropout is on
-    accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
-    setup.policy.model.eval().zero_grad(set_to_none=True)
+    accumulate(method, rollouts, weights, config.optim.micro_batch_tokens)
+    setup.policy.backbone.eval()
+    setup.policy.model.zero_grad(set_to_none=True)
     loss_s, answers = time.perf_counter() - sampled, [answer for r in answered for answer in r.answers]
     return Probe(len(pairs), sampled - started, loss_s, answers, first_warnings(setup.policy, answered))
 

@@ -172,12 +172,12 @@ def build_setup(
     data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
     policy = _load_policy(config, adapter, recorded_dtype)
     _refuse_untrained_head(policy)
+    if config.optim.gradient_checkpointing:
+        policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
     if policy.has_adapter and adapter is None:
         refuse_moved_start(policy)
-    if config.optim.gradient_checkpointing:
-        policy.backbone.recompute_activations()
     _start_engine(setup)
     return setup
 

@@ -45,12 +45,11 @@ from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
 from opct.models.memory import peak_memory_gb
-from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
-from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
+from opct.training.accumulate import TokenKL, accumulate
 from opct.training.resume import (
     Counters,
     load_checkpoint,
@@ -161,7 +160,7 @@ def train(
             # not before: a run that cannot begin replaces nothing
             distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
         answers = METHODS[config.method].answers_per_pair * config.rollout.num_generations
-        slow_paths = slow_path_reasons(setup.policy, setup.teacher, answers)
+        slow_paths = setup.policy.path.slow_reasons(answers)
         for line in (*describe(setup), *slow_paths, LEGEND + OF_SFT * (config.method == "sft")):
             progress.log(line)
         has_begun = "data" in before
@@ -380,11 +379,11 @@ class _Loop:
         observed = StepMetrics(method)
         policy.backbone.train()
         try:
-            budget, share = self.config.optim.micro_batch_tokens, shares_prompts(method, rollouts)
-            loss, token_kl = accumulate(method, rollouts, weights, budget, share=share, observe=observed.observe)
+            budget = self.config.optim.micro_batch_tokens
+            loss, token_kl = accumulate(method, rollouts, weights, budget, observe=observed.observe)
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
-        policy.model.eval()
+        policy.backbone.eval()
         limit = math.inf if self.config.optim.max_grad_norm is None else self.config.optim.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable_parameters().values(), limit))
         if not math.isfinite(norm):
@@ -392,7 +391,7 @@ class _Loop:
                 f"Step {step}: the gradient's norm is {norm} at a finite loss of {loss:.4g}. {self._advice()}"
             )
         of_method = observed.metrics()
-        refuse_mismatch(of_method, self.config.rollout, step, dropout=has_dropout(policy))
+        refuse_mismatch(of_method, self.config.rollout, step, dropout=policy.backbone.has_dropout)
         optimizer.step()
         metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
         kl = kl_metrics(f"train/{method.kl_name}", rollouts, in_loss(rollouts, token_kl))

@@ -97,7 +97,8 @@ def test_markdown_refuses_a_short_row():
 def test_systems_by_name():
     assert parse_system("opct") == ("opct", "", None)
     assert parse_system("sdft/bf16@4") == ("sdft", "bf16", 4)
-    for wrong in ("sdft", "opct/bf16", "chunked/fast", "verl/shipped"):
+    assert parse_system("opct/-flash,cascade@400") == ("opct", "-flash,cascade", 400)
+    for wrong in ("sdft", "opct/bf16", "opct/-", "opct/-flahs", "sdft/-flash", "chunked/fast", "verl/shipped"):
         with pytest.raises(ValueError, match="is none of opct"):
             parse_system(wrong)
     assert applies("lora", "sdft/bf16", "bfloat16")
@@ -128,14 +129,15 @@ def test_the_table_leaves_the_warm_up_out_and_has_ours_first(tmp_path: Path):
     """opct 2 and 4 s after a first step of 99, the peer 8 and 8: 4 and 2 times as long; 1536 tokens a step."""
     for rep, (ours, theirs) in enumerate([(2.0, 8.0), (4.0, 8.0)]):
         write_cell(tmp_path, "opct", rep, [99.0, ours, ours])
+        write_cell(tmp_path, "opct/-flash", rep, [99.0, 2 * ours])
         write_cell(tmp_path, "chunked/bf16", rep, [99.0, theirs])
     (tmp_path / "lora" / "short" / "opct-loss.json").write_text("{}")  # not a timed cell
     assert set(collect(tmp_path)) == {("lora", "short")}
     assert "| - |" in table(tmp_path)  # no rate, no share
     lines = table(tmp_path, 4e12).splitlines()
     assert lines[0].startswith("**short, lora**: 8 prompts x 4 completions, 64 / 48 / 64 tokens")
-    first, second = (
-        dict(zip(HEAD, [c.strip() for c in line.strip("|").split("|")], strict=True)) for line in lines[4:6]
+    first, second, third = (
+        dict(zip(HEAD, [c.strip() for c in line.strip("|").split("|")], strict=True)) for line in lines[4:7]
     )
     assert first["system (micro-batch)"] == "opct@1536"
     assert first["s a step"] == "3.00 [2.00, 4.00]"
@@ -145,6 +147,7 @@ def test_the_table_leaves_the_warm_up_out_and_has_ours_first(tmp_path: Path):
     assert second["system (micro-batch)"] == "chunked/bf16@32"
     assert second["times opct"] == "3.00 [2.00, 4.00]"
     assert second["other"] == "3.00"
+    assert (third["system (micro-batch)"], third["times opct"]) == ("opct/-flash@1536", "2.00 [2.00, 2.00]")
     write_cell(tmp_path, "sdft/bf16", 0, [0.1, 9.0])
     fastest = table(tmp_path).splitlines()[-1]
     assert fastest.startswith(
@@ -209,7 +212,7 @@ def test_a_cell_that_takes_too_long_ends_with_what_it_started(tmp_path: Path, ca
 def test_a_step_is_timed_in_its_parts(tiny_folder: Path):
     """2 x 2 completions of 5 tokens, two steps, each part with its seconds."""
     settings = {"model": str(tiny_folder), "dtype": "bfloat16", "rep": 0, "do": "time"}
-    result = work(cell_of(Workload("tiny", 2, 2, 90, 71, 5), "lora", "opct@400", steps=2, **settings))
+    result = work(cell_of(Workload("tiny", 2, 2, 90, 71, 5), "lora", "opct/-cascade@400", steps=2, **settings))
     assert len(result["steps"]) == len(result["trainer"]) == 2
     for step, own in zip(result["steps"], result["trainer"], strict=True):
         assert all(step[phase] > 0 for phase in PHASES)

@@ -19,7 +19,7 @@ from opct.methods.sampler_mismatch import StepMetrics
 from opct.models.policy import Policy
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.accumulate import accumulate, plan_of, shares_prompts
+from opct.training.accumulate import accumulate, plan_of
 from opct.training.trainer import train
 from tests import oracles
 from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs, tiny_setting
@@ -98,11 +98,10 @@ def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_con
     pairs = [*suffixed_pairs(2), *tiny_pairs(4)[2:], *tiny_anchors(1)]
     method, rollouts = setting(make_config, pairs, layers=3)
     assert len({len(r.ids) for r in rollouts}) > 2
-    assert not shares_prompts(method, rollouts)
-    [plan] = plan_of(rollouts, budget, share=False)
+    plan = plan_of(method.policy.path, rollouts, budget)
     assert (len(plan) == 5, len(plan) == 1) == (budget == 1, budget == 10_000)
     weights = step_weights(rollouts, method.settings.reduction)
-    loss, kl = accumulate(method, rollouts, weights, budget, share=False)
+    loss, kl = accumulate(method, rollouts, weights, budget)
     found = oracles.gradients(method.policy)
     expected = slow_loss(method, rollouts)
     expected.backward()

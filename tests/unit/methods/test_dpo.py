@@ -19,9 +19,9 @@ from opct.methods.sft import SFT
 from opct.models.inference.sampler import sample_seed
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.accumulate import accumulate, plan_of, shares_prompts
+from opct.training.accumulate import accumulate, plan_of
 from opct.training.trainer import train
-from tests import oracles
+from tests import oracles, tiny
 from tests.tiny import means_by_axis, tiny_anchors, tiny_pairs, tiny_setting
 
 
@@ -94,17 +94,19 @@ def test_the_chosen_answers_are_those_of_sft_and_all_come_back_from_the_run(make
 
 
 @pytest.mark.parametrize(("budget", "share"), [(1, False), (300, False), (300, True), (10_000, True)])
-def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_config, budget: int, share: bool):
+def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(
+    make_config, monkeypatch, budget: int, share: bool
+):
     """Three pairs and an identity pair, two preferences each, beta 0.5: against whole logits and autograd."""
+    monkeypatch.setattr(tiny, "OWN_PARTS", share)
     pairs = [*tiny_pairs(3), *tiny_anchors(1)]
     method, rollouts = setting(make_config, pairs, loss={"dpo_beta": 0.5})
     policy = method.policy
     assert len({tuple(r.ids) for r in rollouts}) > 3
-    assert shares_prompts(method, rollouts)
-    cuts = sum(len(group) for group in plan_of(rollouts, budget, share=share))
-    assert (cuts == len(rollouts)) == (budget == 1)
+    assert policy.path.shares_prompts == share
+    assert (len(plan_of(policy.path, rollouts, budget)) == len(rollouts)) == (budget == 1)
     weights = step_weights(rollouts, "sequence_mean")
-    loss, kl = accumulate(method, rollouts, weights, budget, share=share)
+    loss, kl = accumulate(method, rollouts, weights, budget)
     found = oracles.gradients(policy)
     expected = slow_loss(method, rollouts)
     expected.backward()

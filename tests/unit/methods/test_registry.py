@@ -38,7 +38,7 @@ class LikelySamples(Method):
     def collect(self, pairs, step):
         return policy_rollouts(self.policy, pairs, self.config, f"step {step}")
 
-    def loss(self, rollouts, weights, prefixes=None) -> MicroLoss:
+    def loss(self, rollouts, weights) -> MicroLoss:
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
         loss, found = one_pass(
             lambda tokens: -self.settings.scale * tokens.log_probs, flat_weights(student, weights), student

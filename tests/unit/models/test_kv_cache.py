@@ -9,8 +9,8 @@ import torch
 from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM, LlamaModel
 from transformers.cache_utils import DynamicLayer
 
+from opct.cpu.shared_prompts import branching_mismatch
 from opct.models.inference.kv_cache import with_cache, with_room
-from opct.models.inference.prefix_sharing import branching_mismatch
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
 from tests.tiny import tiny_model, tiny_tokenizer

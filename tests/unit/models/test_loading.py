@@ -16,12 +16,12 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
+from opct.cpu.fused_lora import unfused_reason
 from opct.data.tables import hub_or_cache
 from opct.errors import ModelError
 from opct.models import loading
 from opct.models.backbone import find_head
 from opct.models.inference.token_sampling import Sampling
-from opct.models.kernels.fused_lora import unfused_reason
 from opct.models.loading import attach_adapter, check_model_name, load_tokenizer
 from opct.models.policy import Policy
 from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer

@@ -9,9 +9,9 @@ from statistics import fmean
 import pytest
 import torch
 
+from opct.cpu import install, prefill
 from opct.errors import ModelError
 from opct.models import policy as policy_module
-from opct.models.inference import prefill
 from opct.models.policy import Policy
 from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
@@ -59,6 +59,8 @@ def test_option_logprobs_of_families_compute_their_question_once(monkeypatch, ti
         for f in range(5)
     ]
     options = [["A", "Yes it is"]] * len(prompts)
+    install(tiny_policy.model)
+    tiny_policy = Policy(tiny_policy.model, tiny_policy.tokenizer)
     apart = [tiny_policy.option_logprobs([p], [o])[0] for p, o in zip(prompts, options, strict=True)]
     computed = []
     tiny_policy.backbone.decoder.register_forward_pre_hook(

@@ -8,9 +8,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
+from opct.cpu import install, shared_rows
+from opct.cpu.shared_rows import no_shared_rows_reason
 from opct.errors import ModelError
 from opct.models.inference import decode
-from opct.models.inference.decode import no_shared_rows_reason
+from opct.models.inference import rows as rows_module
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     Completion,
@@ -19,7 +21,6 @@ from opct.models.inference.sampler import (
     sample_seed,
     tokens_at_once,
 )
-from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -36,6 +37,12 @@ def sharp_policy(eos_bias: float = 0.0, **options) -> Policy:
         bias[tokenizer.eos_token_id] = eos_bias
         model.lm_head.bias = torch.nn.Parameter(bias, requires_grad=False)
     return Policy(model, tokenizer)
+
+
+def installed(policy: Policy) -> Policy:
+    """The policy on the fast path."""
+    install(policy.backbone.bare_model)
+    return Policy(policy.model, policy.tokenizer)
 
 
 def test_seeds_differ_by_every_part_and_fit_torch():
@@ -179,8 +186,8 @@ def entered(monkeypatch) -> list[int]:
 def dropped(monkeypatch) -> list[int]:
     """How many columns were dropped, one number each time."""
     counts: list[int] = []
-    shift = decode.shift
-    monkeypatch.setattr(decode, "shift", lambda cache, n: counts.append(n) or shift(cache, n))
+    shift = rows_module.shift
+    monkeypatch.setattr(rows_module, "shift", lambda cache, n: counts.append(n) or shift(cache, n))
     return counts
 
 
@@ -194,8 +201,8 @@ def test_prompts_that_enter_a_running_batch_get_the_samples_that_they_get_in_one
     """
     policy = sharp_policy(eos_bias=4.0)
     if attention == "shared":
-        use_grouped_attention(policy.backbone.bare_model)
-        monkeypatch.setattr(decode, "SHARE_AT", 0.0)
+        policy = installed(policy)
+        monkeypatch.setattr(shared_rows, "SHARE_AT", 0.0)
         assert no_shared_rows_reason(policy.backbone) is None
     else:
         policy.backbone.decoder.config._attn_implementation = attention
@@ -235,16 +242,13 @@ def test_rows_are_filled_while_prompts_wait(monkeypatch):
 @pytest.mark.parametrize(("shared", "rows"), [(True, 32), (False, 20)])
 def test_a_prompt_that_rows_share_counts_once(tiny_policy: Policy, monkeypatch, shared: bool, rows: int):
     """Four prompts of 60 tokens with eight samples of 10 each: 4 x 60 + 32 x 10 = 560, or 32 x 70 = 2,240 in copies."""
-    monkeypatch.setattr(
-        "opct.models.inference.decode.no_shared_rows_reason", lambda _: None if shared else "asked not to"
-    )
-    monkeypatch.setattr(decode, "SHARE_AT", 0.0)
+    monkeypatch.setattr(shared_rows, "SHARE_AT", 0.0)
     widths: list[int] = []
     step = decode.DecodeBatch.step
     monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: widths.append(len(self._who)) or step(self))
     prompts, seeds = [[1, *range(10 + i, 69 + i)] for i in range(4)], [[8 * i + j for j in range(8)] for i in range(4)]
     if shared:
-        use_grouped_attention(tiny_policy.backbone.bare_model)
+        tiny_policy = installed(tiny_policy)
     groups = tiny_policy.sample(prompts, seeds, Sampling(10), batch_tokens=1600)
     assert [len(own) for own in groups] == [8] * 4
     assert max(widths) == (rows if shared else rows // 8 * 8)
@@ -279,9 +283,9 @@ def test_answers_of_small_models_are_sampled_in_larger_batches(tiny_policy, monk
 def test_rows_that_go_on_keep_no_prompts_beyond_the_budget(monkeypatch):
     """8 prompts with four samples each, eight rows of two prompts at a time: one that runs on holds its prompt."""
     policy = sharp_policy(eos_bias=4.0)
-    use_grouped_attention(policy.backbone.bare_model)
+    policy = installed(policy)
     assert no_shared_rows_reason(policy.backbone) is None
-    monkeypatch.setattr(decode, "SHARE_AT", 0.0)
+    monkeypatch.setattr(shared_rows, "SHARE_AT", 0.0)
     running: list[int] = []
     step = decode.DecodeBatch.step
     monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: running.append(self.prompts) or step(self))

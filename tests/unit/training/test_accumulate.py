@@ -8,36 +8,22 @@ import pytest
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
+from opct.cpu import fast_path, install
+from opct.cpu.switches import without
 from opct.errors import NonFiniteError
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
-from opct.models.inference import prefill
-from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
-from opct.models.teacher import make_teacher, no_sharing_reason
-from opct.training import accumulate as accumulate_module
-from opct.training.accumulate import accumulate, shares_prompts, slow_path_reasons
+from opct.training.accumulate import accumulate
 from opct.training.setup import build_setup
 from opct.training.trainer import train
 from tests import oracles
 from tests.progress import Noted
-from tests.tiny import tiny_adapter_policy, tiny_tokenizer
+from tests.tiny import tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
 
 
-def fault(make_config, policy: Policy) -> str | None:
-    return no_sharing_reason(policy, make_teacher(policy, make_config().teacher, continued=False))
-
-
-def test_dropout_and_recomputed_activations_are_in_the_way(make_config):
-    assert fault(make_config, tiny_adapter_policy()) is None
-    assert "dropout" in fault(make_config, tiny_adapter_policy(dropout=0.1))
-    recomputing = tiny_adapter_policy()
-    recomputing.backbone.decoder.gradient_checkpointing = True
-    assert "computed again" in fault(make_config, recomputing)
-
-
-def test_dropout_of_the_model_itself_is_off_and_hinders_nothing(make_config):
+def test_dropout_of_the_model_itself_is_off_and_hinders_nothing():
     """OPT calls it as a function."""
     tokenizer = tiny_tokenizer()
     config = OPTConfig(
@@ -50,17 +36,9 @@ def test_dropout_of_the_model_itself_is_off_and_hinders_nothing(make_config):
         word_embed_proj_dim=16,
         eos_token_id=tokenizer.eos_token_id,
     )
-    policy = Policy(OPTForCausalLM(config).eval(), tokenizer)
-    assert "dropout" not in (fault(make_config, policy) or "")
-
-
-def test_a_prompt_with_one_completion_is_not_shared(make_config):
-    config = make_config()
-    setup = build_setup(config)
-    method = OPCT(setup.policy, setup.teacher, config)
-    for n, shared in ((1, False), (2, True)):
-        rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=n)
-        assert shares_prompts(method, rollouts) == shared
+    model = OPTForCausalLM(config).eval()
+    install(model)
+    assert not any("dropout" in reason for reason in Policy(model, tokenizer).path.slow_reasons(2))
 
 
 @pytest.mark.parametrize("ways", [1, 2])
@@ -68,7 +46,6 @@ def test_what_prompts_begin_with_is_computed_once(make_config, monkeypatch, ways
     """Loss, KL and gradient are those of whole prompts, and fewer tokens are computed."""
     config = make_config()
     setup = build_setup(config)
-    use_grouped_attention(setup.policy.backbone.bare_model)
     method = OPCT(setup.policy, setup.teacher, config)
     batch = [
         dataclasses.replace(
@@ -77,19 +54,17 @@ def test_what_prompts_begin_with_is_computed_once(make_config, monkeypatch, ways
         for i, pair in enumerate([*setup.data.batch(1), *setup.data.batch(2)])
     ]
     rollouts = policy_rollouts(setup.policy, batch, config, "step 1", n=1)
-    assert not shares_prompts(method, rollouts[:2])  # too little is saved
-    monkeypatch.setattr(accumulate_module, "FORWARD", 1)
-    monkeypatch.setattr(prefill, "FORWARD", 1)
-    assert shares_prompts(method, rollouts)
+    monkeypatch.setattr(fast_path, "SCORE_FORWARD", 1)
     computed: list[int] = []
     setup.policy.backbone.decoder.register_forward_pre_hook(
         lambda module, args, given: computed.append(given["input_ids"].numel()), with_kwargs=True
     )
     found = []
-    for share in (False, True):
+    for off in (("shared_beginnings",), ()):
         computed.clear()
         setup.policy.model.zero_grad(set_to_none=True)
-        loss, kl = accumulate(method, rollouts, step_weights(rollouts, "token_mean"), 200, share=share)
+        with without(*off):
+            loss, kl = accumulate(method, rollouts, step_weights(rollouts, "token_mean"), 10_000)
         found.append((loss, kl, oracles.gradients(setup.policy), sum(computed)))
     (loss, kl, gradients, plain), (own_loss, own_kl, own_gradients, fewer) = found
     assert own_loss == pytest.approx(loss, rel=1e-5)
@@ -103,7 +78,7 @@ def test_a_run_says_why_prompts_are_not_shared(make_config):
     train(make_config(max_steps=1, lora=lora, data=NO_VALIDATION), progress=noted)
     assert sum("each prompt is computed with each of its completions: dropout" in line for line in noted.lines) == 1
     setup = build_setup(make_config())
-    assert slow_path_reasons(setup.policy, setup.teacher, 2) == []
+    assert setup.policy.path.slow_reasons(2) == []
 
 
 def test_a_loss_that_is_no_number_names_its_pairs_and_leaves_nothing_behind(make_config, monkeypatch):
@@ -113,5 +88,5 @@ def test_a_loss_that_is_no_number_names_its_pairs_and_leaves_nothing_behind(make
     rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1")
     weights = [w * torch.nan for w in step_weights(rollouts, "token_mean")]
     with pytest.raises(NonFiniteError, match="the loss is nan on the pairs") as caught:
-        accumulate(method, rollouts, weights, 10_000, share=True)
+        accumulate(method, rollouts, weights, 10_000)
     assert rollouts[0].pair.id in str(caught.value)

@@ -117,8 +117,6 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
         return setup
 
     monkeypatch.setattr(opct.training.trainer, "build_setup", no_teacher)
-    monkeypatch.setattr(opct.training.trainer, "shares_prompts", lambda *_: False)
-    monkeypatch.setattr(opct.training.trainer, "slow_path_reasons", lambda *_: [])
     train(there)
     [found], [expected] = metrics(there), metrics(here)
     for key in ("train/loss", "train/kl", "train/grad_norm"):

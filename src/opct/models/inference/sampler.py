@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from opct.errors import ModelError
-from opct.models.inference.decode import DecodeBatch, Request, shares
+from opct.models.inference.decode import DecodeBatch, Request
 from opct.models.inference.kv_cache import kv_bytes
-from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.inference.token_sampling import Sampling
-from opct.models.kernels.packed_linear import packed, packed_head
 
 if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
+    from opct.models.plain_path import Path
 
 StopReason = Literal["stop", "length", "given"]  # given: not sampled
 
@@ -75,7 +73,7 @@ def sample_seed(*parts: object) -> int:
 
 
 def sample(
-    backbone: Backbone,
+    path: Path,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[Sequence[int]],
     sampling: Sampling,
@@ -102,21 +100,20 @@ def sample(
     order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
     queue = deque(Request(i, prompts[i], seeds[i]) for i in order if seeds[i])
     counts, longest = [len(request.seeds) for request in queue], max((len(request.ids) for request in queue), default=0)
-    shared = shares(backbone, len(queue), sum(counts), longest)
-    rows, most = rows_that_fit(counts, longest, sampling.max_completion_tokens, batch_tokens, shared=shared)
-    no_prefix_sharing_reason(backbone)  # before packing: the check turns the adapter off, packed layers include it
-    with backbone.inference(), packed(backbone.decoder, rows):
-        logits = packed_head(backbone.head, rows)
+    kind = path.rows(len(queue), sum(counts), longest)
+    limit = sampling.max_completion_tokens
+    rows, most = rows_that_fit(counts, longest, limit, batch_tokens, shared=kind.shares_prompts)
+    with path.backbone.inference(), path.decoding(rows) as logits:
         while queue:
             first = _take(queue, rows, most)
-            batch = DecodeBatch(backbone, first, sampling, logits, shared=shared, more=bool(queue))
+            batch = DecodeBatch(path, first, sampling, logits, kind=kind, more=bool(queue))
             while batch.running:
                 finished = []
                 for row in batch.step():
                     results[row.index][row.place] = completion = Completion(
                         text=decode(row.tokens),
                         token_ids=tuple(row.tokens),
-                        stop_reason="stop" if row.tokens[-1] in backbone.stop_ids else "length",
+                        stop_reason="stop" if row.tokens[-1] in path.backbone.stop_ids else "length",
                         logprobs=tuple(row.log_probs),
                         prompt_tokens=len(prompts[row.index]),
                         seed=seeds[row.index][row.place],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from opct.models.kernels.fused_lora import compute_dtype
+from opct.models.scoring import compute_dtype
 
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, NotImplementedError)
 ROUNDING = 0.02  # of the norm

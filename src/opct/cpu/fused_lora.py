@@ -16,6 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from opct.cpu.switches import is_on
+from opct.models.scoring import compute_dtype
+
 if TYPE_CHECKING:
     from peft import PeftModel
 
@@ -27,7 +30,7 @@ def fuse_lora(model: PeftModel) -> PeftModel:
     """Give the model's LoRA layers the fused forward; the same to rounding."""
     from peft.tuners.lora import Linear
 
-    for module in model.modules():
+    for module in model.modules() if is_on("fused_lora") else ():
         if type(module) is Linear and type(module.base_layer) is torch.nn.Linear:
             module.__class__ = _fused_class()
     return model
@@ -96,12 +99,6 @@ def linear_parts(module: torch.nn.Module) -> Iterator[Parts]:
             yield child, child, None, None
         else:
             yield from linear_parts(child)
-
-
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of matrix products with x: autocast's where it is on."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 class _LoraLinear(torch.autograd.Function):

@@ -9,7 +9,7 @@ Gain: a prompt's keys and values are read once for all its completions, and a tr
     lse = log(exp lse_A + exp lse_B),   out = exp(lse_A - lse) out_A + exp(lse_B - lse) out_B
 
 In the backward pass, A and B are separate attentions that use the merged `lse` and `out` (`softmax_gradient`).
-`SharedPrompts` does the same for one new token a row, in sampling.
+`shared_rows` does the same for one new token a row, in sampling.
 Source: cascade attention in FlashInfer; Hydragen (Juravsky et al. 2024, arXiv 2402.05099).
 """
 
@@ -23,8 +23,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opct.models.kernels.flash import causal_flash, flash, queries_of, softmax_gradient
-from opct.models.kernels.fused_lora import compute_dtype
+from opct.cpu.flash import causal_flash, flash, queries_of, softmax_gradient
+from opct.models.scoring import compute_dtype
 
 ALIKE = 1.5  # completions whose lengths differ by at most this ratio are padded and computed side by side
 SHORT = 16  # tokens; completions up to this length are always side by side
@@ -208,73 +208,3 @@ def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
     share = torch.sigmoid(other_lse - lse)[..., None]
     out.copy_(torch.lerp(out.to(share.dtype), other.to(share.dtype), share))
     lse.copy_(torch.logaddexp(lse, other_lse))
-
-
-@dataclass(frozen=True)
-class SharedPrompts:
-    """Keys and values of prompts, and the rows that continue each prompt.
-
-    A forward gets it as `shared_prompts`, and transformers passes it to the attention. The cache of that forward holds
-    the rows' own tokens alone.
-
-    Attributes:
-        layers: (keys, values) of each layer, [prompts, key heads, tokens, size].
-        mask: added to the scores, [prompts, 1, 1, tokens]; None where no prompt is padded.
-        rows: the rows of each prompt, [prompts, most], padded.
-        owners: the prompt of each row, [rows].
-        places: the place of each row in `rows`, [rows].
-    """
-
-    layers: Sequence[tuple[Tensor, Tensor]]
-    mask: Tensor | None
-    rows: Tensor
-    owners: Tensor
-    places: Tensor
-
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        scaling: float | None,
-    ) -> Tensor:
-        """Attention of one token a row to its prompt and its own tokens; -> [rows, 1, heads, size].
-
-        Args:
-            query: [rows, heads, 1, size].
-            key: of the rows' own tokens, [rows, key heads, tokens, size]; values likewise.
-            mask: added to the scores of the own tokens, [rows, 1, 1, tokens].
-        """
-        keys, values = self.layers[layer]
-        count, heads, _, size = query.shape
-        queries = query.reshape(count, key.shape[1], heads // key.shape[1], size)
-        together = queries[self.rows].transpose(1, 2).flatten(2, 3)
-        with torch.autocast(query.device.type, enabled=False):
-            shared, of_shared = _with_lse(together, keys, values, self.mask, scaling)
-            own, of_own = _with_lse(queries, key, value, mask, scaling)
-            back = self.owners, slice(None), self.places
-            shape = (self.rows.shape[1], queries.shape[2])
-            weight = torch.sigmoid(of_shared.unflatten(2, shape)[back] - of_own)
-            merged = torch.lerp(own, shared.unflatten(2, shape)[back], weight)
-        return merged.to(query.dtype).reshape(count, 1, heads, -1)
-
-
-def _with_lse(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None
-) -> tuple[Tensor, Tensor]:
-    """Result and log-sum-exp of the scores, [batch, heads, queries, size] and [batch, heads, queries, 1].
-
-    In float32 throughout: for so few queries that is as fast as torch's kernel for bfloat16, which gives the
-    log-sum-exp on a CPU alone.
-    """
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    query = query.to(dtype) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    scores = query @ key.to(dtype).transpose(-1, -2)
-    if mask is not None:
-        scores += mask
-    weights = scores.softmax(-1)
-    # log w = score - log-sum-exp, for the largest of them
-    total = scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log()
-    return weights @ value.to(dtype), total

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from opct.models.kernels.cascade import cascade_attention
-from opct.models.kernels.flash import causal_attention
+from opct.cpu.cascade import cascade_attention
+from opct.cpu.flash import causal_attention
+from opct.cpu.switches import is_on
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-GROUPED = "opct_grouped"
-SDPA_LIKE = ("sdpa", GROUPED)
-"""Implementations that take a mask of booleans, of any shape."""
+GROUPED = "sdpa_grouped"  # the beginning says which masks it takes, see `Backbone.takes_masks`
 NOT_COVERED = ("softcap", "position_bias", "cache", "s_aux")  # left to transformers
 
 
@@ -57,8 +56,7 @@ def grouped_attention(
         if any(kwargs.get(name) is not None for name in NOT_COVERED):
             raise NotImplementedError(f"Shared prompts with one of {', '.join(NOT_COVERED)}, which they do not cover.")
         return prompts.attend(cast("Any", module).layer_idx, query, key, value, attention_mask, scaling), None
-    batch, heads, queries, size = query.shape
-    group = heads // key.shape[1]
+    queries, size = query.shape[2:]
     plain = dropout == 0 and all(kwargs.get(name) is None for name in NOT_COVERED)
     is_causal = getattr(module, "is_causal", True) if kwargs.get("is_causal") is None else kwargs["is_causal"]
     causal = plain and is_causal and value.shape[-1] == size
@@ -67,14 +65,22 @@ def grouped_attention(
             raise ValueError("attention with dropout, a cap or a bias, or not causal, does not branch off prompts")
         return cascade_attention(branches, cast("Any", module).layer_idx, query, key, value, scaling), None
     by_flag = attention_mask is None and queries > 1
-    if by_flag and causal and queries == key.shape[2]:
+    if by_flag and causal and queries == key.shape[2] and is_on("flash"):
         return causal_attention(query, key, value, scaling), None
-    if by_flag or not plain or group == 1:
+    if by_flag or not plain or query.shape[1] == key.shape[1] or not is_on("grouped_heads"):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    if attention_mask is not None and queries > 1:
-        attention_mask = attention_mask.expand(-1, 1, queries, -1).repeat(1, 1, group, 1)
-    packed = query.reshape(batch, key.shape[1], group * queries, size)
-    out = torch.nn.functional.scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
-    return out.reshape(batch, heads, queries, value.shape[-1]).transpose(1, 2).contiguous(), None
+    return _by_key_heads(query, key, value, attention_mask, scaling), None
+
+
+def _by_key_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """The query heads of a key head as queries of one head, so that its keys are read once."""
+    batch, heads, queries, size = query.shape
+    groups = heads // key.shape[1]
+    if mask is not None and queries > 1:
+        # heads of a key head are adjacent, so the queries come head by head, and so must the rows of the mask
+        mask = mask.expand(-1, 1, queries, -1).repeat(1, 1, groups, 1)
+    packed = query.reshape(batch, key.shape[1], groups * queries, size)
+    out = torch.nn.functional.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(batch, heads, queries, value.shape[-1]).transpose(1, 2).contiguous()

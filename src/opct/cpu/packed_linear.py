@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opct.models.kernels.fused_lora import Parts, compute_dtype, linear_parts
-from opct.models.scoring import Head
+from opct.cpu.fused_lora import Parts, linear_parts
+from opct.models.scoring import Head, compute_dtype
 
 MOST_BYTES = 4e9  # of copies; larger models keep their layers
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers of a module that have the same input

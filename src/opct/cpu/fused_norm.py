@@ -16,12 +16,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opct.models.kernels.equivalence import mismatch_reason
+from opct.cpu.equivalence import mismatch_reason
+from opct.cpu.switches import is_on
 
 
 def fuse_norms(model: torch.nn.Module) -> None:
     """Use the fused function in the model's RMS norms; norms that compute something else (Gemma's) keep theirs."""
-    for module in model.modules():
+    for module in model.modules() if is_on("fused_norm") else ():
         if type(module).__name__.endswith("RMSNorm") and _epsilon(module) is not None and _is_plain(module):
             module.__class__ = _fused(cast("Any", type(module)))
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opct.models.kernels.fused_lora import compute_dtype
+from opct.models.scoring import compute_dtype
 
 CAUSAL_TOKENS = 256  # tokens whose queries are computed together; the keys after them are skipped
 BLOCK_SCORES = 2**20  # scores computed together: two megabytes in bfloat16

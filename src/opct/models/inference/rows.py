@@ -1,0 +1,114 @@
+"""Keys and values of the rows that are sampled together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from opct.models.inference.kv_cache import is_roomy, place, shift, with_cache, with_room
+from opct.models.inference.prefill import Prefill
+
+if TYPE_CHECKING:
+    from opct.models.backbone import Backbone
+
+DROP_AT = 0.25  # unused columns are dropped when they are at least this share
+
+
+class Rows(Protocol):
+    """The running rows, each after its prompt.
+
+    Args:
+        found: the prompts.
+        span: most columns of a row after its prompt.
+        more: reserve room for prompts that may enter later.
+
+    Attributes:
+        shares_prompts: rows hold no copies of their prompts.
+        refillable: prompts may enter.
+    """
+
+    shares_prompts: ClassVar[bool]
+    refillable: bool
+
+    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool): ...
+
+    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
+        """The hidden states after one more token in every row, [rows] -> [rows, hidden].
+
+        Args:
+            done: finished rows, [rows]. Their result means nothing; their position stays within the model's context.
+        """
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep these rows alone."""
+        ...
+
+    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+        """Give rows (an index for each of `found.owners`) to other prompts; `busy` rows are unfinished, [rows]."""
+        ...
+
+
+class RepeatedKV:
+    """Each row has its own copy of its prompt."""
+
+    shares_prompts = False
+
+    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
+        self._backbone, self._span = backbone, span
+        room = 2 * span if more else span
+        self._cache = with_room(found.cache, found.owners, room)
+        self.refillable = is_roomy(self._cache)
+        self._takes_masks = self.refillable and backbone.takes_masks
+        self._written, self._columns = found.width, torch.arange(found.width + room, device=backbone.device)
+        self._starts = found.starts[found.owners]
+
+    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
+        # + 1: the column that this token is about to be written to
+        seen = self._columns[: self._written + 1] >= self._starts[:, None]
+        out = self._backbone.decoder(
+            input_ids=tokens[:, None],
+            attention_mask=self._mask(seen),
+            # a position is counted from where the row begins; one of a finished row would grow beyond the context
+            position_ids=(self._written - self._starts).masked_fill(done, 0)[:, None],
+            **with_cache(self._backbone.decoder, self._cache),
+        )
+        self._written += 1
+        return out.last_hidden_state[:, -1]
+
+    def _mask(self, seen: Tensor) -> Tensor:
+        """In the form that the attention takes as it is, so that no layer converts it."""
+        if not self._takes_masks:
+            return seen.long()
+        on_cpu = seen.device.type == "cpu"
+        return additive_mask(~seen, cast("Any", self._cache.layers[0]).keys) if on_cpu else seen[:, None, None]
+
+    def keep(self, rows: Tensor) -> None:
+        self._cache.reorder_cache(cast("torch.LongTensor", rows))
+        self._starts = self._starts[rows]
+
+    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+        # the new prompts are written before the column where all rows end, which must be wide enough for them
+        unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - found.width)
+        short = self._written + self._span > len(self._columns)
+        self._starts, self._written = drop_columns(self._cache, unused, self._starts, self._written, short=short)
+        place(self._cache, rows, found.cache, found.owners)
+        # both end at the same column, so a prompt's padding at the left moves with it
+        self._starts[rows] = self._written - found.width + found.starts[found.owners]
+
+
+def drop_columns(cache: Any, unused: int, starts: Tensor, written: int, *, short: bool) -> tuple[Tensor, int]:
+    """Drop unused columns at the left where room is short or they are many; the new (starts, written)."""
+    if unused <= 0 or not (short or unused >= DROP_AT * written):
+        return starts, written
+    shift(cache, unused)
+    # the clamp is for rows without work: what they hold begins before the first column that is left
+    return (starts - unused).clamp(min=0), written - unused
+
+
+def additive_mask(hidden: Tensor, keys: Tensor) -> Tensor:
+    """[n, tokens] -> mask added to the scores, [n, 1, 1, tokens]; in a dtype that a CPU takes with these keys."""
+    mask = torch.zeros(hidden.shape, dtype=torch.promote_types(keys.dtype, torch.float32), device=hidden.device)
+    return mask.masked_fill(hidden, float("-inf"))[:, None, None]

@@ -1,1 +1,0 @@
-"""Faster CPU versions of single operations, each with its measured gain."""
