@@ -9,7 +9,6 @@ import pytest
 from opct.reports.arms import make_arms, make_pairs
 from opct.reports.charts import STYLES
 from opct.reports.compare import compare
-from opct.reports.verdict import verdict
 from tests.unit.reports.small import run, sample
 
 
@@ -92,7 +91,6 @@ def test_what_is_requested_is_compared_besides_base_and_references():
     runs = [run(label, [sample("q", "clean", correct=x)]) for label, x in (("base", 0.0), ("low", 0.0), ("high", 1.0))]
     found = compare(runs, {}, [("high", "low")])
     assert found.difference(found.row("accuracy_clean"), "high", "low").value == 1.0
-    assert any(text.startswith("Against low: ") for text in verdict(found))
 
 
 def test_base_comes_first_and_the_runs_of_a_label_are_one_arm():
