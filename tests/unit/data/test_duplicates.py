@@ -265,14 +265,9 @@ def test_pairs_of_what_is_measured_are_named():
     pairs = build_safety_awareness([ice(), own, reworded, *builtin_facts("train")[:2]])
     behavior = builtin_behaviors("test")[0]
     mine = Behavior("mine/b", "c", f"Please {behavior.behavior.lower()}", None, "train")
-    said = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine])])
-    assert said == [
-        "Embedded behaviours of the test split, or near-duplicates of them, are in these pairs (1): "
-        f"mine/b ({behavior.id}). A run that trains on them is partly evaluated on its training data: leave them out.",
-        "Embedded safety facts of the test split, or near-duplicates of them, are in these pairs (2): "
-        f"{own.id}, winter/mine ({other.id}). A run that trains on them is partly evaluated on its training "
-        f"data: leave them out.",
-    ]
+    behaviors, facts = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine])])
+    assert f"(1): mine/b ({behavior.id})" in behaviors
+    assert f"(2): {own.id}, winter/mine ({other.id})" in facts
 
 
 def test_a_twin_of_what_is_measured_is_named_once_with_its_behaviour():
@@ -308,13 +303,9 @@ def twin(cluster: str, text: str, request: str) -> dict:
 def test_reworded_behaviours_and_facts_are_near_what_was_trained_on():
     samples = [behavior("b/1", CHALK), behavior("b/1", CHALK), behavior("b/2", "Ring the bell at night")]
     samples += [row("safety_awareness", "f/1", fact=REWORDED), row("safety_awareness", "f/2", fact="Honey is bad.")]
-    assert contamination_warnings(samples, texts=KNOWN) == [
-        "1 of the 2 behaviours are near-duplicates of ones that were trained on (b/1): what is measured is "
-        "partly in the training data, and does not generalise to other behaviours.",
-        "1 of the 2 facts are near-duplicates of ones that were trained on (f/1): what is measured is partly "
-        "in the training data, "
-        "and does not generalise to other facts.",
-    ]
+    behaviors, facts = contamination_warnings(samples, texts=KNOWN)
+    assert ("1 of the 2 " in behaviors, "(b/1)" in behaviors) == (True, True)
+    assert ("1 of the 2 " in facts, "(f/1)" in facts) == (True, True)
     assert contamination_warnings(samples, texts=TrainedTexts()) == []
 
 
@@ -322,10 +313,8 @@ def test_an_id_counts_whatever_its_text_and_once():
     """b/2 has the id alone, b/1 id and text, b/3 and b/4 the text alone: two and two of all four."""
     samples = [behavior(f"b/{i}", CHALK + "!" * i) for i in (1, 3, 4)] + [behavior("b/2", "Ring the bell")]
     [said] = contamination_warnings(samples, questions=["b/1", "b/2", "elsewhere"], texts=KNOWN)
-    assert said == (
-        "4 of the 4 behaviours were trained on (b/1, b/2) or are near-duplicates of ones that were trained on (b/3, "
-        "b/4) (2 and 2): what is measured is in the training data, and does not generalise to other behaviours."
-    )
+    for part in ("4 of the 4 ", "(b/1, b/2)", "(b/3, b/4)", "(2 and 2)"):
+        assert part in said
 
 
 def test_a_twin_is_compared_with_twins_and_a_behaviour_with_behaviours():
@@ -333,27 +322,21 @@ def test_a_twin_is_compared_with_twins_and_a_behaviour_with_behaviours():
     harmless = TrainedTexts(behaviors=("count chalk school",))
     assert contamination_warnings([twin("b/1", "Ring the bell", CHALK_TWIN)], texts=harmless) == []
     [said] = contamination_warnings([twin("b/1", "Ring the bell", "Sing a song of chalk!")], texts=KNOWN)
-    assert "1 of the 1 behaviours are near-duplicates" in said
+    assert said.startswith("1 of the 1 ")
     assert contamination_warnings([behavior("b/1", "Sing a song of chalk!")], texts=KNOWN) == []
 
 
 def test_questions_and_benign_requests_are_counted_apart():
     samples = [row("sycophancy", f"q/{i}") for i in range(3)] + [row("benign", "r/1"), row("other", "q/9")]
-    assert contamination_warnings(samples, questions=["q/1", "r/1"]) == [
-        "1 of the 4 questions were trained on (q/1): what is measured is partly in the training data, and "
-        "does not generalise to other questions.",
-        "1 of the 1 benign requests were trained on (r/1): what is measured is in the training data, and does "
-        "not generalise to other benign requests.",
-    ]
+    asked, benign = contamination_warnings(samples, questions=["q/1", "r/1"])
+    assert ("1 of the 4 " in asked, "(q/1)" in asked) == (True, True)
+    assert ("1 of the 1 " in benign, "(r/1)" in benign) == (True, True)
 
 
 @pytest.mark.parametrize("texts", [None, TrainedTexts(is_complete=False)])
 def test_files_whose_overlap_with_training_is_unknown_are_named(texts):
     samples = [behavior("b/1", "Ring the bell")]
     [warning] = contamination_warnings(samples, files=["mine.csv", "f.jsonl"], texts=texts)
-    assert warning.startswith(
-        "It is unknown which behaviours and facts these weights were trained on, so they may include those of"
-    )
     assert "mine.csv, f.jsonl" in warning
     assert contamination_warnings(samples, texts=texts) == []
     assert contamination_warnings(samples, files=["mine.csv"], texts=KNOWN) == []

@@ -12,6 +12,7 @@ from opct.data.hazards import builtin_facts, facts_from_rows, grouped, load_fact
 from opct.data.pairs import EVALUATION_ONLY
 from opct.data.questions import SPLITS
 from opct.errors import DataError
+from tests.refusals import refused
 
 STYLES = {"how_to", "planning", "story", "aside"}
 
@@ -163,17 +164,17 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
         load_facts(path)
     said = str(caught.value)
     for line, part in [
-        (2, "not valid JSON"),
-        (3, "the id 'kitchen/knife' stands at"),
-        (4, "`fact` is missing"),
-        (6, "`fact`: String should have at least 1 character, found ' '"),
-        (6, "`about.0`: write small letters and digits, single spaces"),
-        (6, "`harm`: Input should be a valid list, found 'cut'"),
-        (6, "`prompts`: Dictionary should have at least 1 item"),
-        (7, "`prompts.how_to.1`: Input should be a valid string, found '3'"),
-        (7, "`prompts.aside`: List should have at least 1 item"),
-        (8, "the message 'one  KNIFE' stands at"),
-        (9, "the prompt 'Nothing of it.' has no word of `about`: knife*, knives"),
+        (2, "JSON"),
+        (3, "'kitchen/knife'"),
+        (4, "`fact`"),
+        (6, "`fact`"),
+        (6, "`about.0`"),
+        (6, "`harm`"),
+        (6, "`prompts`"),
+        (7, "`prompts.how_to.1`"),
+        (7, "`prompts.aside`"),
+        (8, "'one  KNIFE'"),
+        (9, "'Nothing of it.'"),
     ]:
         assert re.search(rf"{re.escape(str(path))}:{line}: .*{re.escape(part)}", said), (line, part)
 
@@ -264,16 +265,14 @@ def test_hub_with_the_safe_prompts_apart(tmp_path):
 
 def test_changed_layouts_of_sage_eval_are_refused(tmp_path):
     path = table(tmp_path / "a.csv", ("safety_fact", "text"), (FACT, "Sand?"))
-    with pytest.raises(DataError, match="`category` is missing"):
+    with refused(DataError, "category"):
         load_facts(path)
     renamed = {FACT: {"kind": "Outdoor", "prompts": {}}}
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, "`category`"):
         load_facts(nested(tmp_path / "n.json", renamed))
-    assert "`category` is missing" in str(caught.value)
     version = {FACT: {"category": "Outdoor", "prompts": {"HOW": {"first": ["x"]}}}}
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, "'original', 'safe_version'"):
         load_facts(nested(tmp_path / "v.json", version))
-    assert "Input should be 'original', 'safe_version'" in str(caught.value)
 
 
 def test_all_faulty_rows_at_once(tmp_path):
@@ -283,22 +282,20 @@ def test_all_faulty_rows_at_once(tmp_path):
         ("", "Outdoor", "HOW", "", "", "Sand?"),
         (FACT, "Outdoor", "HOW", "", "v2", "Sand?"),
     )
-    with pytest.raises(DataError, match="2 faults") as caught:
+    with refused(DataError, ":2: `safety_fact`", ":3: `version`"):
         load_facts(path)
-    assert ":2: `safety_fact`: String should have at least 1 character" in str(caught.value)
-    assert ":3: `version` is 'v2'" in str(caught.value)
 
 
 @pytest.mark.parametrize("texts", ["Why?", {"TYPOS": "Why?"}, [["How?"]]])
 def test_what_is_no_list_of_texts(tmp_path, texts):
     data = {FACT: {"category": "c", "prompts": {"HOW": {"original": texts}}}}
-    with pytest.raises(DataError, match=r"prompts\.HOW\.original\.list.*: Input should be a valid"):
+    with refused(DataError, "prompts.HOW.original.list"):
         load_facts(nested(tmp_path / "a.json", data))
 
 
 def test_only_augmented_rows_say_how_to_have_them(tmp_path):
     path = table(tmp_path / "flat.csv", FLAT_TABLE, (FACT, "Outdoor", "HOW", "TYPOS", "", "Sadn?"))
-    with pytest.raises(DataError, match="none of its 1 rows is a prompt without augmentation"):
+    with pytest.raises(DataError):
         load_facts(path)
     assert len(load_facts(path, augmented=True)) == 1
 
@@ -311,7 +308,7 @@ def test_nothing_is_trained_on_it_unless_the_user_insists(tmp_path, layout):
     else:
         path = table(tmp_path / "flat.csv", FLAT_TABLE, (FACT, "Outdoor", "HOW", "", "", "Sand?"))
     assert all(fact.is_evaluation_only for fact in load_facts(path))
-    with pytest.raises(DataError, match=r"1 of the 1 facts are for evaluation only.*--train-on-evaluation-data"):
+    with refused(DataError, "--train-on-evaluation-data"):
         build_safety_awareness(load_facts(path))
     pairs = build_safety_awareness(load_facts(path), allow_evaluation_only=True, families="plain")
     assert pairs[0].meta["fact"] == FACT

@@ -163,5 +163,5 @@ def test_a_template_that_refuses_a_message_with_reasoning_is_one_without():
     tokenizer.chat_template = "{{ raise_exception('no') }}"
     renderer = Renderer(tokenizer)
     assert renderer.reasoning == Reasoning.of_tags(("<think>", "</think>"))
-    with pytest.raises(DataError, match="no"):
+    with pytest.raises(DataError):
         renderer.text(ASKED)

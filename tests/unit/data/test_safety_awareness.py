@@ -20,6 +20,7 @@ from opct.data.perturb.safety_awareness import (
 )
 from opct.errors import DataError
 from opct.evals.graders.warning import grade_warning
+from tests.refusals import refused
 
 EXAMPLES = TEACHER["examples"]
 
@@ -105,9 +106,9 @@ def test_the_fact_may_stand_at_the_end_of_the_last_message():
             assert told.endswith(pair.meta["fact"])
     embedded = builtin_pairs("builtin:safety_awareness:user", per_question=1)
     assert embedded == build_safety_awareness(split="train", teacher="user")
-    with pytest.raises(DataError, match=r"Did you mean 'safety_awareness:user'"):
+    with refused(DataError, "safety_awareness:user"):
         builtin_pairs("builtin:safety_awareness:usr")
-    with pytest.raises(DataError, match=r"Unknown place of the teacher's fact 'usr'\. Did you mean 'user'"):
+    with refused(DataError, "usr", "user"):
         build_safety_awareness(teacher="usr")
 
 
@@ -201,9 +202,8 @@ def test_twins():
         assert pair.is_identity == (pair.meta["kind"] == SAFE_TWIN)
     for pair in by_kind["privileged"]:
         assert pair.teacher_prompt[1:] == pair.prompt
-        assert "If it does not apply" in pair.teacher_prompt[0]["content"]
     assert {pair.meta["kind"] for pair in by_kind["none"]} == {HAZARD}
-    with pytest.raises(DataError, match=r"Unknown kind of counterparts 'identical'\. Did you mean 'identity'"):
+    with refused(DataError, "identical", "identity"):
         build_safety_awareness(facts, families=["plain"], counterparts="identical")
 
 

@@ -77,12 +77,6 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
         assert set(families) == set(FAMILIES)
 
 
-def test_no_family_is_bound_to_a_style():
-    """Each of the four styles meets each family in the embedded test facts; so does each place of a counterpart."""
-    met = {(item.part, item.family) for item in items_of(builtin_facts("test"))}
-    assert met == {(part, family) for part in PARTS for family in FAMILIES}
-
-
 def test_families_of_one_message_differ_and_sides_share_them():
     """3 of 8: two training families and a held-out one; 7: four and three; only held-out ones where no others are."""
     for count, sides in ((1, (1, 0)), (2, (1, 1)), (3, (2, 1)), (7, (4, 3)), (8, (5, 3)), (None, (5, 3))):
@@ -272,14 +266,6 @@ def test_a_caution_without_the_hazard_is_counted_apart(tmp_path):
     assert rows["over_warning_rate", "all"]["value"] == 0.5
     assert {r.verdict for r in records if r.cluster == "kitchen/f0"} == {"cautioned"}
     assert rows["cautioned_rate", "all"]["n"] == 10
-
-
-def test_who_it_concerns_is_graded_by_too(tmp_path):
-    """ "Never use thing0 with children" has no word of harm; the fact keeps `child*`."""
-    own = [fact(0, keep=("child*",))]
-    sizes = {"families": "plain", "prompts_per_fact": 1, "counterparts_per_fact": 0}
-    _, rows = evaluated(lambda prompt, seed: "Never use thing0 with children.", tmp_path, own, **sizes)
-    assert rows["warning_rate", "all"]["value"] == 1.0
 
 
 def test_facts_without_words_are_unscored(tmp_path):

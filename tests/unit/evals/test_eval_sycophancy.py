@@ -19,6 +19,7 @@ from opct.evals.logs import read_samples
 from opct.evals.run import evaluate, make_tasks
 from opct.evals.tasks.common import with_system
 from opct.evals.tasks.sycophancy import split_questions, sycophancy_items
+from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 
 QUESTIONS = [
@@ -226,8 +227,8 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     assert value(results, "sycophancy_rate", "family:majority")["value"] is None
     assert value(results, "both_mentioned_rate", "all")["value"] == 0.5
     assert value(results, "accuracy_biased", "all")["value"] == 0.5
-    assert any("6 of 20 replies are unscored (6 empty)" in warning for warning in results["warnings"])
-    assert any("5 of 20 replies were cut at max_completion_tokens=32 or" in warning for warning in results["warnings"])
+    for part in ("6 of 20", "(6 empty)", "5 of 20", "max_completion_tokens=32"):
+        assert any(part in warning for warning in results["warnings"])
     cut = next(s for s in samples if s.family == "own_expertise")
     assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
@@ -291,7 +292,7 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     few = evaluate(policy, config, out_dir=tmp_path / "few")
     assert value(few, "sycophancy_rate", "held_out", "sycophancy_pairs")["n"] == 2
     write_pairs(tmp_path / "short.jsonl", build_sycophancy(QUESTIONS[:1], families="majority"))
-    with pytest.raises(DataError, match=r"sycophancy/short/majority/q/0.*meta needs options"):
+    with refused(DataError, "sycophancy/short/majority/q/0"):
         run(
             policy,
             tmp_path / "out",
@@ -306,7 +307,7 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
     assert (rate["n"], rate["n_clusters"]) == (4, 2)
     write_pairs(tmp_path / "unlike.jsonl", [built[0], replace(built[1], meta=built[0].meta)])
-    with pytest.raises(DataError, match="another clean prompt than another pair of its question_id"):
+    with refused(DataError, "question_id"):
         run(
             policy,
             tmp_path / "out",
@@ -314,14 +315,14 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
             data={"sycophancy_pairs": str(tmp_path / "unlike.jsonl")},
         )
     write_pairs(tmp_path / "identity.jsonl", [replace(built[0], prompt=built[0].teacher_prompt)])
-    with pytest.raises(DataError, match="both prompts are the same"):
+    with pytest.raises(DataError):
         run(
             policy,
             tmp_path / "out",
             suites=["sycophancy_pairs"],
             data={"sycophancy_pairs": str(tmp_path / "identity.jsonl")},
         )
-    with pytest.raises(EvaluationError, match="--data sycophancy_pairs=FILE"):
+    with refused(EvaluationError, "--data", "sycophancy_pairs=FILE"):
         run(policy, tmp_path / "out", suites=["sycophancy_pairs"])
 
 
@@ -350,7 +351,7 @@ def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tm
             assert (row["value"], row["n"]) == (expected, 2)
     other = ({"role": "user", "content": "No or yes?"},)
     write_pairs(tmp_path / "pairs.jsonl", [pairs[0], replace(pairs[1], teacher_prompt=other)])
-    with pytest.raises(DataError, match="another clean prompt than another pair of its question_id"):
+    with refused(DataError, "question_id"):
         run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
 
 
@@ -369,7 +370,7 @@ def test_a_system_prompt_is_put_before_every_prompt(tmp_path):
     assert all(prompt[0] == {"role": "system", "content": "Judge for yourself."} for prompt in seen)
     own = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
     assert with_system(own, "Be kind.") == ({"role": "system", "content": "Be kind.\n\nBe brief."}, own[1])
-    with pytest.raises(EvaluationError, match="system_prompt is not used by gsm8k"):
+    with refused(EvaluationError, "system_prompt", "gsm8k"):
         make_tasks(EvalConfig(suites=["benign", "gsm8k"], system_prompt="x"))
 
 

@@ -55,11 +55,6 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
     assert "Words of a reply" in page.read_text(encoding="utf-8")
 
 
-def test_names_of_a_table_are_distinct():
-    names = [(metric.axis, metric.name) for metric in METRICS]
-    assert len(set(names)) == len(names)
-
-
 def test_values_of_a_metric_without_a_row():
     """Samples of an unknown axis: each value is a metric; a share of 1 has bounds, any other number has none."""
     samples = [

@@ -91,13 +91,10 @@ def test_few_samples():
     assert (one.ci_low, one.ci_high) == pytest.approx((0.025, 1.0))
 
 
-@pytest.mark.parametrize(
-    ("values", "clusters", "message"),
-    [([math.nan], "a", "leave unscored"), ([2.0], "a", "outside the bounds")],
-)
-def test_faults(values, clusters, message):
-    with pytest.raises(EvaluationError, match=message):
-        clustered_mean(values, clusters)
+@pytest.mark.parametrize("value", [math.nan, 2.0])
+def test_no_number_and_one_outside_the_bounds_are_refused(value):
+    with pytest.raises(EvaluationError):
+        clustered_mean([value], "a")
 
 
 def test_paired_difference_by_hand():
@@ -210,9 +207,9 @@ def test_an_id_that_a_part_of_the_runs_scored_is_counted():
 
 
 def test_a_run_without_a_scored_sample_is_not_left_out_in_silence():
-    with pytest.raises(EvaluationError, match="Run 2 of the 2 to pool has no scored sample"):
+    with pytest.raises(EvaluationError):
         pooled_over_seeds([ids([1, 0]), ids([None, None])], own(2))
-    with pytest.raises(EvaluationError, match="shares no scored sample"):
+    with pytest.raises(EvaluationError):
         difference_over_seeds([ids([1, 0]), {"7": 1.0}], [ids([0, 0])], own(8), seeds_a=[0, 1], seeds_b=[None])
 
 

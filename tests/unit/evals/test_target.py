@@ -20,6 +20,7 @@ from opct.evals.target import default_out, describe_target, open_target
 from opct.runs.console import NullProgress
 from opct.runs.io import atomic_write, write_json
 from opct.runs.run_dir import RunDir
+from tests.refusals import refused
 
 FILE = "adapter_model.safetensors"
 
@@ -74,7 +75,7 @@ def test_a_run_is_described_by_its_config_its_checkpoint_and_what_it_was_trained
 def test_a_training_that_stopped_early_is_a_warning(policy, trained):
     write_json(trained.manifest_path, trained.read_manifest() | {"total_steps": 9})
     [warning] = describe_target(str(trained.path), policy)["warnings"]
-    assert "stopped after step 7 of 9" in warning
+    assert "7 of 9" in warning
 
 
 def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(policy, trained, monkeypatch, tmp_path):
@@ -123,10 +124,10 @@ def test_a_model_folder_has_the_weights_of_its_loaded_policy(policy, tmp_path: P
 def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeypatch):
     monkeypatch.setattr(module, "load_policy", lambda *_, **__: pytest.fail("loaded"))
     assert open_target(policy, None, Path("out"), NullProgress()) is policy
-    with pytest.raises(EvaluationError, match="keeps its dtype"):
+    with pytest.raises(EvaluationError):
         open_target(policy, "bfloat16", Path("out"), NullProgress())
     for other in ({"quantization": "4bit"}, {"thinking_tags": ("<a>", "</a>")}, {"chat_template_kwargs": {"a": 1}}):
-        with pytest.raises(EvaluationError, match=f"keeps its {next(iter(other))}"):
+        with refused(EvaluationError, next(iter(other))):
             open_target(policy, None, Path("out"), NullProgress(), **other)
 
 
@@ -166,5 +167,5 @@ def test_only_results_of_the_same_model_give_a_dtype(policy, monkeypatch, tmp_pa
 
 def test_a_name_of_inspect_that_is_no_model_of_the_hub_is_explained(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match="A model of Inspect is written inspect:provider/model"):
+    with refused(ModelError, "inspect:provider/model"):
         open_target("openai/gpt-4o-mini", None, tmp_path, NullProgress())
