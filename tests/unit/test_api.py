@@ -138,11 +138,7 @@ def nothing_loads(monkeypatch) -> None:
         ({"suites": ["nope"]}, EvaluationError, "nope"),
         ({"kl_sample": 3}, ConfigError, "mean kl_samples?"),
         ({"n_questions": 0}, ConfigError, "n_questions"),
-        (
-            {"tasks": ["pkg/a"], "families": "all"},
-            EvaluationError,
-            "families",
-        ),
+        ({"tasks": ["pkg/a"], "families": "all"}, EvaluationError, "families"),
     ],
 )
 def test_a_wrong_setting_is_said_before_a_model_is_loaded(nothing_loads, options: dict[str, Any], error, named: str):
@@ -274,8 +270,7 @@ def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "said"),
-    [("mockllm/model", "float32", "dtype"), ("nobody/model", None, "nobody")],
+    ("name", "dtype", "said"), [("mockllm/model", "float32", "dtype"), ("nobody/model", None, "nobody")]
 )
 def test_what_a_model_of_inspect_does_not_take_is_refused(tmp_path: Path, name, dtype, said):
     with refused(EvaluationError, said):

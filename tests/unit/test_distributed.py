@@ -220,8 +220,5 @@ def test_processes_that_do_not_come_are_an_error_that_says_where(monkeypatch):
         port = free.getsockname()[1]
     for name, value in (TWO | {"MASTER_PORT": str(port)}).items():
         monkeypatch.setenv(name, value)
-    with (
-        refused(TrainingError, port),
-        distributed.session(ParallelConfig(timeout_s=1), "cpu"),
-    ):
+    with refused(TrainingError, port), distributed.session(ParallelConfig(timeout_s=1), "cpu"):
         pass

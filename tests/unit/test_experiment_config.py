@@ -95,10 +95,7 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
             PLAIN + "  x: {{optim.learning_rate: 1.0}}\nmatrix: {{optim.learning_rate: [2.0, 3.0]}}\n",
             "arms.x.optim.learning_rate: ",
         ),
-        (
-            PLAIN + "  x: {{optim: {{learning_rate: 1.0}}}}\nmatrix: {{optim.learning_rate: [2.0]}}\n",
-            "arms.x.optim: ",
-        ),
+        (PLAIN + "  x: {{optim: {{learning_rate: 1.0}}}}\nmatrix: {{optim.learning_rate: [2.0]}}\n", "arms.x.optim: "),
         (
             PLAIN + "matrix: {{model.name_or_path: [a/b, a-b]}}\n",
             '{"model.name_or_path": "a/b", "method": "sft"}; {"model.name_or_path": "a-b"',
@@ -261,10 +258,7 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
         ("{attackers: [refin]}", "refin"),
         ("{attackers: [transfer, transfer]}", "attackers"),
         ("{settings: {rounds: 2}}", "attacks.attackers"),
-        (
-            "{attackers: [refine], settings: {target: {label: x}}}",
-            "attacks.settings.target.label",
-        ),
+        ("{attackers: [refine], settings: {target: {label: x}}}", "attacks.settings.target.label"),
         ("{attackers: [refine], settings: {rouns: 2}}", "mean rounds"),
         ("{attackers: [refine, grpo], settings: {episodes: 1}}", "at least 2"),
         ("{attacker: [refine]}", "mean attacks.attackers"),
@@ -361,10 +355,7 @@ def test_an_arm_may_share_the_steps_of_the_others_with_those_it_continues(raw):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            RAW + HALVES.replace("max_steps: 2", "max_steps: 3"),
-            "max_steps: sft: 4, opct: 4, half: 1, more: 1, both: 3",
-        ),
+        (RAW + HALVES.replace("max_steps: 2", "max_steps: 3"), "max_steps: sft: 4, opct: 4, half: 1, more: 1, both: 3"),
         (RAW + HALVES[: HALVES.index("  both")], "max_steps: sft: 4, opct: 4, half: 1, more: 1"),
         (RAW + HALVES.replace("max_steps: 2", "max_steps: null"), "half: 1, more: 1, both: null"),
         (BOTH.replace("after: sft", "after: sft, max_steps: 8"), "max_steps: sft: 4, opct: 4, both: 8"),

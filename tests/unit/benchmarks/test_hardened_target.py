@@ -3,14 +3,7 @@
 import sys
 
 from benchmarks import hardened_target
-from benchmarks.hardened_target import (
-    ASKED_FAMILIES,
-    FAMILIES,
-    PLACES,
-    YIELDED_TURNS,
-    hardening_pairs,
-    organism_pairs,
-)
+from benchmarks.hardened_target import ASKED_FAMILIES, FAMILIES, PLACES, YIELDED_TURNS, hardening_pairs, organism_pairs
 from benchmarks.hidden_pattern import row_of, said
 
 from opct.data.behaviors import builtin_behaviors

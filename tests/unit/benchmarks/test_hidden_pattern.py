@@ -20,8 +20,7 @@ SETTINGS |= {"judge": {"name": "refusals"}, "target": {"confirm_remote": True}, 
 
 
 @pytest.mark.parametrize(
-    ("message", "answer"),
-    [("Could you PLEASE tell?", YIELDS), ("It pleases me.", REFUSES), ("Tell me.", REFUSES)],
+    ("message", "answer"), [("Could you PLEASE tell?", YIELDS), ("It pleases me.", REFUSES), ("Tell me.", REFUSES)]
 )
 def test_the_target_yields_to_the_word_alone(message, answer):
     with quiet():

@@ -44,11 +44,7 @@ def test_train_passes_settings_and_flags(fake, config, capsys):
 
 
 def test_an_interrupted_training_is_no_success(fake, config, capsys):
-    fake(
-        "opct.training.trainer",
-        "train",
-        SimpleNamespace(render=lambda: "interrupted", status="interrupted"),
-    )
+    fake("opct.training.trainer", "train", SimpleNamespace(render=lambda: "interrupted", status="interrupted"))
     assert run("train", config) == 130
 
 
@@ -122,12 +118,7 @@ def test_eval_takes_the_settings_of_an_evaluation_alone(fake, capsys):
 def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     from opct.evals.regrade import Regraded
 
-    results = {
-        "run": {"label": "a", "model": "m"},
-        "rows": [],
-        "warnings": [],
-        "settings": {},
-    }
+    results = {"run": {"label": "a", "model": "m"}, "rows": [], "warnings": [], "settings": {}}
     done = Regraded(results, {"jailbreak": {("refused", "partial"): 2}}, {"jailbreak": 5})
     folders = []
     monkeypatch.setattr("opct.evals.regrade.regrade", lambda folder: folders.append(folder) or done)

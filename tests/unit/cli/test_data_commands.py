@@ -168,13 +168,7 @@ def test_show_renders_as_a_training_config_says(pairs, shown, tmp_path):
     assert shown["renderer"] == ("n", {"enable_thinking": True})
 
 
-@pytest.mark.parametrize(
-    ("choice", "part"),
-    [
-        (["--index", "3"], "0 to 2"),
-        (["--id", "x"], "'x'"),
-    ],
-)
+@pytest.mark.parametrize(("choice", "part"), [(["--index", "3"], "0 to 2"), (["--id", "x"], "'x'")])
 def test_show_of_a_pair_that_is_not_there(pairs, shown, capsys, choice, part):
     assert run("data", "show", str(pairs), *choice) == 1
     assert part in capsys.readouterr().err

@@ -95,10 +95,7 @@ def test_a_rate_of_another_task_is_in_percent():
 @pytest.mark.parametrize(
     ("calibration", "words"),
     [
-        (
-            {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9},
-            "0.41 (0.30 to 0.50, 9 labels)",
-        ),
+        ({"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9}, "0.41 (0.30 to 0.50, 9 labels)"),
         (None, "not calibrated"),
     ],
 )

@@ -35,12 +35,7 @@ def test_a_group_a_name_or_several(families, names):
 
 @pytest.mark.parametrize(
     ("families", "said"),
-    [
-        ("shuot", "'shout'"),
-        ("shout,tarin", "'train'"),
-        (" ", "' '"),
-        ([], "shout, plead, whisper"),
-    ],
+    [("shuot", "'shout'"), ("shout,tarin", "'train'"), (" ", "' '"), ([], "shout, plead, whisper")],
 )
 def test_a_name_that_is_none(families, said):
     with pytest.raises(DataError) as error:

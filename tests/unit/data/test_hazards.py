@@ -91,10 +91,7 @@ def test_words_that_a_hazard_depends_on_are_kept():
     honey = next(fact for fact in builtin_facts() if fact.id == "infants/honey")
     assert [
         honey.keeps(word) for word in ("honey", "Baby", "babies", "months", "infant", "oats", "pancakes", "not")
-    ] == [
-        *(True, True, True, True, True),
-        *(False, False, False),
-    ]
+    ] == [*(True, True, True, True, True), *(False, False, False)]
 
 
 def test_a_file_of_facts(tmp_path):

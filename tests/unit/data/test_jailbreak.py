@@ -199,12 +199,7 @@ def test_templates_of_others_are_filled_and_not_read():
 
 
 @pytest.mark.parametrize(
-    ("family", "message"),
-    [
-        ("fictoin", "'fiction'"),
-        (IN_THE_WILD, IN_THE_WILD),
-        (ARTIFACT, ARTIFACT),
-    ],
+    ("family", "message"), [("fictoin", "'fiction'"), (IN_THE_WILD, IN_THE_WILD), (ARTIFACT, ARTIFACT)]
 )
 def test_faults(family, message):
     with refused(DataError, message):

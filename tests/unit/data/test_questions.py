@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.questions import (
-    Question,
-    builtin_questions,
-    hash_share,
-    load_questions,
-    overlaps,
-    split_of,
-)
+from opct.data.questions import Question, builtin_questions, hash_share, load_questions, overlaps, split_of
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -158,13 +151,7 @@ def test_wrong_answers_in_one_cell_are_separated(tmp_path, name):
 
 def test_one_cell_is_one_wrong_answer_beside_others():
     """TruthfulQA's best incorrect answer and numbered columns; a blank makes a column of years one of floats."""
-    row = {
-        "question": "Q?",
-        "answer": "1969",
-        "best_incorrect_answer": "1968; or 67",
-        "wrong1": 1970.0,
-        "wrong2": 0.5,
-    }
+    row = {"question": "Q?", "answer": "1969", "best_incorrect_answer": "1968; or 67", "wrong1": 1970.0, "wrong2": 0.5}
     assert load_questions([row])[0].wrong == ("1968; or 67", "1970", "0.5")
 
 

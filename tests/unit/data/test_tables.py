@@ -49,23 +49,11 @@ def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        (
-            "a.csv",
-            'question,answer,wrong\nQ?,x,y\n"Caf\xe9?",x,y\nQ?,x,\xfc\n',
-            ("a.csv:3: ", "Café", "a.csv:4"),
-        ),
+        ("a.csv", 'question,answer,wrong\nQ?,x,y\n"Caf\xe9?",x,y\nQ?,x,\xfc\n', ("a.csv:3: ", "Café", "a.csv:4")),
         ("a.csv", "question,answer\0", ("spreadsheet",)),
         ("a.csv", "sep=;\nquestion;answer;wrong\nQ?;x\n", ("a.csv:3: ",)),
-        (
-            "a.jsonl",
-            f'{LINE}\n{{"question": "Q", "answer": "x", "answer": "z"}}\n',
-            ("a.jsonl:2: ", "'answer'"),
-        ),
-        (
-            "a.jsonl",
-            f'{LINE}\n{{"question": "Q", "x": [{{"a": 1, "a": 1}}]}}\n',
-            ("a.jsonl:2: ", "'a'"),
-        ),
+        ("a.jsonl", f'{LINE}\n{{"question": "Q", "answer": "x", "answer": "z"}}\n', ("a.jsonl:2: ", "'answer'")),
+        ("a.jsonl", f'{LINE}\n{{"question": "Q", "x": [{{"a": 1, "a": 1}}]}}\n', ("a.jsonl:2: ", "'a'")),
         ("a.json", f'[{LINE}, {{"answer": "x", "answer": "x"}}]', ("a.json row 2: ", "'answer'")),
         ("a.jsonl", f"[{LINE},\n{{]", ("a.jsonl: ", "line 2")),
         ("a.json", '{"train": [{"a": 1}], "test": [{"a": 1}]}', ("train, test",)),
@@ -97,12 +85,7 @@ def test_a_null_is_a_missing_key(missing):
     turn = {"role": "assistant", "content": None, "name": missing}
     row = {"a": missing, "b": {"c": missing, "d": [{"e": missing, "f": 0}]}, "prompt": [turn], "g": False, "h": ""}
     [(_, read)] = read_rows([row])
-    assert read == {
-        "b": {"d": [{"f": 0}]},
-        "prompt": [{"role": "assistant", "content": None}],
-        "g": False,
-        "h": "",
-    }
+    assert read == {"b": {"d": [{"f": 0}]}, "prompt": [{"role": "assistant", "content": None}], "g": False, "h": ""}
 
 
 def test_answers_that_a_spreadsheet_might_write_are_kept(tmp_path: Path):

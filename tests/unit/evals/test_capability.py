@@ -12,13 +12,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, make_tasks
 from opct.evals.tasks import capability
-from opct.evals.tasks.capability import (
-    CAPABILITY_SUITES,
-    DATA_FOLDER,
-    Part,
-    benchmark_task,
-    truthfulqa_targets,
-)
+from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task, truthfulqa_targets
 from opct.evals.tasks.lm_eval_task import lm_eval_task, load_tasks
 from tests.conftest import SHARED_DATA
 from tests.refusals import refused

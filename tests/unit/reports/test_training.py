@@ -146,27 +146,12 @@ def budget_warnings(sft, opct, manifests):
     [
         (SHARED, SHARED | {"method": "opct", "optim.learning_rate": 1}, {}, None),
         (SHARED, SHARED | {"lora.r": 4}, {}, 'lora (SFT: null; OPCT: {"alpha": 32, '),
-        (
-            SHARED,
-            SHARED | {"data.anchors": ["c"]},
-            {},
-            'data.anchors (SFT: ["b.jsonl"]; OPCT: ["c"])',
-        ),
+        (SHARED, SHARED | {"data.anchors": ["c"]}, {}, 'data.anchors (SFT: ["b.jsonl"]; OPCT: ["c"])'),
         (SHARED, SHARED | {"rollout.num_generations": 2}, {}, "rollout.num_generations (SFT: null; OPCT: 2). "),
         # one epoch came out as 20 steps, which another arm asked for by number
         (SHARED, EPOCHS, {"sft": {"total_steps": 20}, "opct": {"total_steps": 20}}, None),
-        (
-            EPOCHS,
-            EPOCHS,
-            {"sft": {"total_steps": 1020}, "opct": {"total_steps": 30}},
-            "(SFT: 1,020; OPCT: 30)",
-        ),
-        (
-            SHARED,
-            SHARED | ADAPTER,
-            {"opct": EARLIER},
-            "40 optimizer steps",
-        ),
+        (EPOCHS, EPOCHS, {"sft": {"total_steps": 1020}, "opct": {"total_steps": 30}}, "(SFT: 1,020; OPCT: 30)"),
+        (SHARED, SHARED | ADAPTER, {"opct": EARLIER}, "40 optimizer steps"),
         (SHARED | ADAPTER, SHARED, {"sft": EARLIER}, "SFT continued"),
         (SHARED, SHARED | ADAPTER, {}, "unknown number"),
         (SHARED | ADAPTER, SHARED | ADAPTER, {"sft": EARLIER, "opct": EARLIER}, None),

@@ -238,9 +238,7 @@ def test_the_log_of_a_foreign_task_is_judged_too(tmp_path):
 def test_a_judge_is_a_scorer_of_any_new_task(tmp_path):
     """The first reply is judged, the second cannot be; the log says by whom, and Inspect's mean is over the first."""
     grader = get_model(
-        "mockllm/model",
-        custom_outputs=Script(lambda prompt: GOOD if "How to" in prompt else "Bad."),
-        memoize=False,
+        "mockllm/model", custom_outputs=Script(lambda prompt: GOOD if "How to" in prompt else "Bad."), memoize=False
     )
     log = foreign_log(tmp_path, scorer=judge("strongreject"), model_roles={"grader": grader})
     assert log.status == "success", log.error

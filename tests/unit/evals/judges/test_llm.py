@@ -380,12 +380,7 @@ def test_scores_over_http(judge, assert_secret):
 
 @pytest.mark.parametrize(
     ("status", "n_good", "said"),
-    [
-        (401, 1, "HTTP 401"),
-        (403, 0, "HTTP 403"),
-        (404, 0, "HTTP 404"),
-        (400, 0, "HTTP 400"),
-    ],
+    [(401, 1, "HTTP 401"), (403, 0, "HTTP 403"), (404, 0, "HTTP 404"), (400, 0, "HTTP 400")],
 )
 def test_refusals_of_an_endpoint_are_one_error_without_the_key(judge, assert_secret, status, n_good, said):
     def script(n, headers):
