@@ -79,12 +79,6 @@ def test_questions_may_be_rows(calls, policy, monkeypatch, tmp_path: Path):
     assert [(one.answer, one.wrong) for one in asked] == [("4", ("5",))]
 
 
-def test_of_a_question_file_the_split_is_asked_by_its_columns(calls, policy, tmp_path: Path):
-    api.evaluate("m", out=tmp_path, questions=tmp_path / "q.csv", columns={"question": "q"}, split="train")
-    config = EvalConfig(questions=str(tmp_path / "q.csv"), columns={"question": "q"}, split="train")
-    assert calls[0][1][1] == config
-
-
 def test_tasks_alone_leave_our_suites_out_and_take_settings_by_their_own_names(calls, policy, tmp_path: Path):
     found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
     options = {
@@ -267,11 +261,3 @@ def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch
     evaluate_policy(policy, EvalConfig(**settings), out_dir=tmp_path / "base")
     page = report([tmp_path / "base", found.out], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "2 different models" in page
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "said"), [("mockllm/model", "float32", "dtype"), ("nobody/model", None, "nobody")]
-)
-def test_what_a_model_of_inspect_does_not_take_is_refused(tmp_path: Path, name, dtype, said):
-    with refused(EvaluationError, said):
-        api.evaluate(f"inspect:{name}", out=tmp_path, suites=["benign"], dtype=dtype)

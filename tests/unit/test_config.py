@@ -1,4 +1,3 @@
-import json
 import shlex
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pydantic import Field, model_validator
 
 from opct.config.loader import (
     MAX_BYTES,
-    config_schema,
     dump_config,
     load_config,
     load_run_config,
@@ -95,14 +93,6 @@ def test_layers_default_preset_file_override(write):
     assert (config.lora.r, config.lora.alpha) == (4, 7)  # override over preset; groups are merged
     assert config.seed == 2  # the later override
     assert load_config(path, preset="paper_sycophancy_code").optim.prompts_per_step == 64  # argument over file
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("5e-6", 5e-6), ("1E3", 1000.0), ("3", 3.0), (".5", 0.5), ("+1.", 1.0), ("0", 0.0)]
-)
-def test_numbers_for_a_float(write, text, value):
-    assert load_config(write(f"optim:\n  learning_rate: {text}\n")).optim.learning_rate == value
-    assert load_config(overrides=[f"optim.learning_rate={text}"]).optim.learning_rate == value
 
 
 def test_null_lists_and_text(write):
@@ -285,14 +275,6 @@ def test_the_file_of_a_run_of_an_earlier_version_is_read_without_what_that_alone
 def test_nearest_setting(name, right):
     said = message(overrides=[f"{name}=1"])
     assert (f"mean {right}?" in said) if right else ("mean" not in said)
-
-
-def test_the_schema_knows_every_setting():
-    schema = config_schema()
-    json.dumps(schema)
-    assert set(schema["properties"]) == {*TrainConfig.model_fields, "preset"}
-    assert schema["additionalProperties"] is False
-    assert [option["const"] for option in schema["properties"]["preset"]["oneOf"]] == list(PRESETS)
 
 
 def test_every_preset_is_pinned_and_every_config_is_there():

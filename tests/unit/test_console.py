@@ -68,15 +68,6 @@ def test_no_remaining_time_from_the_first_of_many(clock):
     ]
 
 
-def test_what_was_done_before_takes_no_time(clock):
-    """500 of 1,000 when it begins, and one in 10 s: 499 more take 4,990 s."""
-    bar, out = plain()
-    bar.stage("train", total=1000, initial=500)
-    clock.now += 10
-    bar.advance(1)
-    assert out.getvalue().splitlines() == ["train: 500/1000", "train: 501/1000  elapsed 10s  left 1h23m"]
-
-
 def test_what_began_the_inner_work_stops_too():
     """Of three, one inside another, the signal reaches the innermost, and all are asked; the handlers come back."""
     before = signal.getsignal(signal.SIGTERM)
@@ -87,12 +78,6 @@ def test_what_began_the_inner_work_stops_too():
         with pytest.raises(KeyboardInterrupt):  # the second one
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_an_inner_one_that_is_not_asked_asks_nobody():
-    with StopRequest() as outer, StopRequest() as inner:
-        pass
-    assert (outer.requested, inner.requested) == (False, False)
 
 
 def test_an_inner_one_is_asked_where_the_outer_one_was_before():

@@ -71,16 +71,6 @@ def test_shares_are_of_similar_cost_and_hold_everything_once():
     assert distributed.balanced([1, 1, 1, 1], 2) == [[0, 2], [1, 3]]
 
 
-def test_completions_of_a_prompt_stay_together():
-    found = rollouts()
-    shares = prompt_shares(found, 2, share=False)
-    assert sorted(i for share in shares for i in share) == list(range(6))
-    for share in shares:
-        assert all((i ^ 1) in share for i in share)  # completions 2k and 2k + 1 are of one prompt
-    assert min(map(len, shares)) >= 2
-    assert prompt_shares(found[:2], 3, share=True) == [[0, 1], [], []]
-
-
 def test_a_shared_prompt_counts_once_in_the_shares():
     """Prompt and teacher prompt 200, 20, 20, 20 tokens, each with 4 completions of 10, 40, 35, 30.
 

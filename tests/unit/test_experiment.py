@@ -59,16 +59,6 @@ def begun(folder: Path, **manifest) -> RunDir:
     return run
 
 
-def test_a_run_that_was_killed_before_its_first_step_says_nothing_of_the_dtype(path: Path, tmp_path: Path):
-    """Its manifest is the one that a folder begins with; the other run there decides."""
-    begun(tmp_path / "out" / "sft-seed0")
-    experiment = load_experiment(path)
-    configs = list(experiment.configs.values())
-    assert module.shared_dtype(configs, experiment.out) in ("float32", "bfloat16")
-    begun(tmp_path / "out" / "opct-seed0", dtype="float16")
-    assert module.shared_dtype(configs, experiment.out) == "float16"
-
-
 def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
     begun(tmp_path / "out" / "sft-seed0", dtype="float32")
     begun(tmp_path / "out" / "opct-seed0", dtype="bfloat16")
@@ -192,12 +182,6 @@ def test_the_base_is_measured_once_more_with_each_system_prompt(path: Path, fake
     assert checked == [None, "Judge for yourself."]  # before anything is trained
 
 
-def test_an_arm_of_which_every_seed_failed_has_no_cost(path: Path, tmp_path: Path, faked):
-    faked.stops |= {f"both, seed {seed}": NonFiniteError("the loss is nan") for seed in (0, 1)}
-    assert list(module.run_experiment(path).costs) == ["sft", "opct"]
-    assert list(json.loads((tmp_path / "out" / "costs.json").read_text())) == ["sft", "opct"]
-
-
 def test_where_every_run_failed_there_is_no_report(path: Path, faked):
     faked.stops |= {f"{arm}, seed {seed}": NonFiniteError("nan") for arm in ("sft", "opct") for seed in (0, 1)}
     with refused(TrainingError, "sft, seed 0: nan", "both, seed 1"):
@@ -286,25 +270,6 @@ def test_processes_that_are_given_one_experiment_share_its_runs(small):
     assert small("shared", processes=2) == (whole, parts)
 
 
-def test_what_follows_a_training_is_done_by_several_processes_at_once(tmp_path: Path, monkeypatch):
-    """The evaluation and the attack wait for each other."""
-    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
-    both, done = Barrier(2, timeout=30), []
-
-    def do(name: str) -> None:
-        if name not in done:
-            done.append(name)
-            both.wait()
-
-    jobs = [
-        module.Job("run", lambda: None),
-        *(module.Job(name, partial(do, name), "run") for name in ("eval", "attack")),
-    ]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda _: module.do_each_once(jobs, tmp_path, NullProgress()), range(2)))
-    assert sorted(done) == ["attack", "eval"]
-
-
 # ------------------------------------------------------------------------------------------ what is measured again
 
 
@@ -377,24 +342,6 @@ def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_t
     with pytest.raises(EvaluationError):
         module.ensure_evaluated("base", tmp_path, config, own, progress=NullProgress())
     assert (opened[0].reasoning, opened[0].chat_template_kwargs) == (Reasoning.of_tags(("[T]", "[/T]")), {"content": 1})
-
-
-@pytest.mark.parametrize("name", ["target", "target.chat_template_kwargs"])
-def test_the_base_is_attacked_with_the_template_arguments_of_the_attack(tiny_folder, monkeypatch, tmp_path, name):
-    """Nested or by dotted name."""
-    opened = []
-
-    def run_attack(target, *_, **__):
-        opened.append(target.renderer.chat_template_kwargs)
-        raise EvaluationError("enough")
-
-    monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
-    config = TrainConfig(model={"name_or_path": str(tiny_folder), "device": "cpu", "dtype": "float32"})
-    given = {"content": 1}
-    settings = {name: {"chat_template_kwargs": given} if name == "target" else given}
-    with pytest.raises(EvaluationError):
-        module.ensure_attacked("base", tmp_path, config, "refine", settings, force=False, progress=NullProgress())
-    assert opened == [given]
 
 
 def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):

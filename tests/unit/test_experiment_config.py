@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.dataset import load_training_pairs
 from opct.errors import ConfigError
 from opct.evals.tasks.capability import BENCHMARKS, CAPABILITY_SUITES
 from opct.experiments.config import load_experiment
@@ -52,12 +51,6 @@ def test_an_arm_continues_the_adapter_of_another_with_the_same_seed(write, tmp_p
     config = experiment.configs["both", 3]
     assert config.model.adapter == str(tmp_path / "out" / "sft-seed3")
     assert (config.teacher.kind, config.teacher.include_adapter) == ("base", False)
-
-
-def test_benchmarks_are_of_their_own_size_whatever_the_number_of_questions(write):
-    """The experiment says n_problems even where it is null, so that `evaluate` does not take n_questions for it."""
-    said = load_experiment(write(PLAIN + "evaluation: {{n_questions: 60}}\n")).config.evaluation.model_dump()
-    assert (said["n_questions"], said["n_problems"]) == (60, None)
 
 
 def test_a_matrix_gives_each_arm_once_for_each_combination(write):
@@ -109,12 +102,6 @@ def test_faults(write, text, words):
     assert words in str(caught.value)
 
 
-def test_all_faults_of_the_file_at_once(write):
-    with pytest.raises(ConfigError) as caught:
-        load_experiment(write(PLAIN.replace("[0, 3]", "[]") + "sedes: [1]\nsame_budgets: true\n"))
-    assert all(word in str(caught.value) for word in ("seeds", "sedes", "same_budgets"))
-
-
 def test_an_override_wins_over_an_arms_own_value(write):
     text = PLAIN + "  fast: {{optim.learning_rate: 8.0e-4}}\n"
     experiment = load_experiment(write(text), ["optim.learning_rate=1e-3"])
@@ -138,16 +125,6 @@ def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, text, ove
     with pytest.raises(ConfigError) as caught:
         load_experiment(write(text), [override])
     assert words in str(caught.value)
-
-
-def test_the_adapter_of_every_arm_may_be_given_where_none_continues_another(write):
-    configs = load_experiment(write(PLAIN), ["model.adapter=mine"]).configs
-    assert {config.model.adapter for config in configs.values()} == {"mine"}
-
-
-def test_budgets_may_differ_where_that_is_said(write):
-    text = PLAIN + "  long: {{max_steps: 9}}\nsame_budget: false\n"
-    assert load_experiment(write(text)).configs["long", 0].max_steps == 9
 
 
 @pytest.mark.parametrize(
@@ -187,14 +164,6 @@ def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: 
         with pytest.raises(ConfigError) as caught:
             load_experiment(path)
         assert named in str(caught.value)
-
-
-def test_how_often_pairs_are_seen_counts_only_where_it_decides_the_number_of_steps(write, tmp_path: Path):
-    text = PLAIN + "  x: {{num_train_epochs: 2.0}}\n"
-    assert len(load_experiment(write(text)).arms) == 3
-    (tmp_path / "shared.yaml").write_text(SHARED.replace("max_steps: 3\n", ""))
-    with refused(ConfigError, "num_train_epochs", "1.0", "2.0"):
-        load_experiment(write(text))
 
 
 @pytest.mark.parametrize(
@@ -242,14 +211,6 @@ def test_the_experiment_on_all_axes_asks_what_comes_with_the_package():
     """So that somebody without a network can run it; what it would take to ask capability is said in the file."""
     path = CONFIGS / "experiment_all_axes.yaml"
     assert not set(load_experiment(path).config.evaluation.suites) & {*BENCHMARKS, *CAPABILITY_SUITES}
-
-
-def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
-    """`act` compares the ends of both prompts, so both must end where the reply begins."""
-    config = next(iter(load_experiment(CONFIGS / "experiment_all_axes.yaml").configs.values()))
-    pairs = load_training_pairs(config)
-    for pair in (*pairs.pairs, *pairs.anchors):
-        assert {pair.prompt[-1]["role"], pair.teacher_prompt[-1]["role"]} == {"user"}, pair.id
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,6 @@ def test_resume_without_a_run(tmp_path):
         RunDir.create(tmp_path / "run", resume=True)
 
 
-def test_both_flags_are_refused(tmp_path):
-    with pytest.raises(RunError):
-        RunDir.create(tmp_path / "run", resume=True, overwrite=True)
-
-
 def test_overwrite_keeps_the_run_until_it_is_cleared_and_then_removes_nothing_else(tmp_path):
     run = started(tmp_path / "run")
     (run.path / "notes.txt").write_text("mine")
@@ -166,13 +161,6 @@ def test_truncate_after_drops_what_is_newer_than_the_checkpoint(tmp_path):
     assert kept == ["offline.jsonl", *steps, "validation-000002.jsonl"]
 
 
-def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
-    run = started(tmp_path / "run")
-    (run.path / ".results.json.tmp-123").write_text("half")
-    RunDir.create(run.path, resume=True).release()
-    assert not (run.path / ".results.json.tmp-123").exists()
-
-
 def test_the_manifest(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/opct", "train", "a.yaml", "--token=abc123"])
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
@@ -207,11 +195,6 @@ def test_the_manifest(tmp_path, monkeypatch):
 )
 def test_secrets_are_not_kept(text, shown):
     assert manifest.without_secrets(text) == shown
-
-
-def test_a_command_that_was_started_as_a_module_can_be_pasted(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/a/opct/__main__.py", "train", "a.yaml"])
-    assert manifest.command_line() == "python -m opct train a.yaml"
 
 
 def test_the_commit_of_a_checkout(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from opct.config.loader import load_config
-from opct.errors import ConfigError, RunError
+from opct.errors import ConfigError
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
@@ -86,10 +86,3 @@ def test_a_tracker_that_is_not_installed(monkeypatch):
         check_trackers(["wandb", "nope"])
     for part in ("pip install wandb", "nope"):
         assert part in str(caught.value)
-
-
-def test_a_tracker_that_cannot_write_is_named(run):
-    run.path.mkdir(parents=True, exist_ok=True)
-    run.trackers_dir.write_text("in the way")
-    with pytest.raises(RunError):
-        Tracker(run, load_config(overrides=["report_to=[tensorboard]"]))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from benchmarks.cells import run_cell
 from benchmarks.phases import PHASES, Phases
-from benchmarks.step import cell_of, small, work
-from benchmarks.tables import ratios, spread
+from benchmarks.step import cell_of, work
 from benchmarks.workloads import Workload
 
 
@@ -55,16 +53,6 @@ def test_a_phase_inside_another_is_not_counted_twice():
     phases.end_step()
     expected = {"loss_backward": 5.0, "policy": 3.0, "teacher": 2.0, "rollout": 0, "optimizer": 0, "other": 5.0}
     assert phases.steps == [expected | {"step": 15.0}]
-
-
-def test_spread_and_ratios():
-    """Repetitions 0 and 2 are common: 4/2 and 9/3; repetition 1 has nothing to be compared with."""
-    assert spread([3.0, 1.0, 2.0]).text() == "2.0 [1.0, 3.0]"
-    assert spread([3.0]).text(2) == "3.00"
-    both = ratios({0: 4.0, 1: 100.0, 2: 9.0}, {0: 2.0, 2: 3.0, 3: 1.0})
-    assert both is not None
-    assert (both.middle, both.low, both.high, both.n) == (2.5, 2.0, 3.0, 2)
-    assert ratios({0: 1.0}, {1: 1.0}) is None
 
 
 WORKER = """
@@ -111,16 +99,6 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch, capsys):
     assert "n is negative" in capsys.readouterr().out
 
 
-def test_a_cell_that_takes_too_long_ends_with_what_it_started(tmp_path: Path, capsys):
-    program, late = tmp_path / "python", tmp_path / "late"
-    program.write_text(f"#!/bin/sh\n(sleep 0.5; touch {late}) & wait\n")
-    program.chmod(0o755)
-    assert run_cell(tmp_path / "a.json", {}, "bench_worker", python=str(program), limit_s=0.2) is None
-    assert "stopped" in capsys.readouterr().out
-    time.sleep(0.6)
-    assert not late.exists()
-
-
 def test_a_step_is_timed_in_its_parts(tiny_folder: Path):
     """2 x 2 completions of 5 tokens, two steps, each part with its seconds."""
     settings = {"model": str(tiny_folder), "dtype": "bfloat16", "rep": 0, "do": "time"}
@@ -131,16 +109,3 @@ def test_a_step_is_timed_in_its_parts(tiny_folder: Path):
         assert sum(step[phase] for phase in (*PHASES, "other")) == pytest.approx(step["step"])
         assert step["rollout"] <= own["time/rollout_s"] < own["time/step_s"] <= step["step"]
     assert result["training_flops"] > 0
-
-
-def test_the_loss_that_is_compared_is_that_of_a_step(tiny_folder: Path):
-    """Before any update: a loss, its gradient, and the completions for the others to compute it of."""
-    workload = small(Workload("tiny", 3, 4, 90, 71, 5))
-    result = work(cell_of(workload, "full", "opct@400", model=str(tiny_folder), steps=1, dtype="float32", do="check"))
-    assert (result["prompt_tokens"], result["teacher_tokens"]) == ([90], [71])
-    assert result["loss"] > 0
-    assert result["grad_norm"] > 0
-    assert {pair: [len(ids) for ids in own] for pair, own in result["completions"].items()} == {
-        "tiny/0": [5, 5],
-        "tiny/1": [5, 5],
-    }

@@ -1,12 +1,10 @@
 import json
-import resource
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from opct.cli.app import main
 from opct.errors import DownloadError, RunError
 from tests.unit.cli.running import run
 
@@ -34,25 +32,6 @@ def test_help_imports_nothing_heavy():
         "print('imported:', *sorted(set(sys.argv[1:]) & set(sys.modules)))\n"
     )
     assert fresh(program, *HEAVY, check=True).stdout.splitlines()[-1].strip() == "imported:"
-
-
-def cpu_seconds(program: str) -> float:
-    """CPU time of a process, which other jobs on the machine add little to."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    fresh(program, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_help_is_quick():
-    """Below twice what importing the library that draws it takes: 1.1 to 1.4 times was measured.
-
-    In seconds that was 0.12 on one processor and 0.27 to 0.4 on another, of which the library took 0.2 to 0.27.
-    """
-    drawn = "import typer.rich_utils"
-    times_s = [(cpu_seconds(drawn), cpu_seconds("from opct.cli.app import main; main(['--help'])")) for _ in range(2)]
-    library, own = (min(column) for column in zip(*times_s, strict=True))
-    assert own < 2 * library
 
 
 @pytest.mark.parametrize(
@@ -99,15 +78,6 @@ def test_an_error_of_the_package_is_one_line_and_exit_1(capsys, trainer, error):
     assert captured.out == ""
 
 
-def test_debug_shows_the_traceback(monkeypatch, trainer):
-    def train(config, **keywords):
-        raise RunError("x")
-
-    monkeypatch.setenv("OPCT_DEBUG", "1")
-    with pytest.raises(RunError):
-        main(["train", trainer(train)])
-
-
 def test_an_interrupt_exits_with_130(capsys, trainer):
     def train(config, **keywords):
         raise KeyboardInterrupt
@@ -134,14 +104,6 @@ def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys,
 def test_an_argument_of_bytes_is_refused(capsys):
     assert run("report", "a\udcff") == 1
     assert r"a\udcff" in capsys.readouterr().err
-
-
-def test_python_dash_m():
-    done = subprocess.run(
-        [sys.executable, "-m", "opct", "report", "a", "--out"], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
 
 
 def test_config_schema_is_json(capsys):

@@ -10,7 +10,6 @@ import pytest
 from opct.data.behaviors import builtin_behaviors, load_behaviors
 from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import read_pairs
-from opct.data.perturb.jailbreak import SAFETY_SYSTEM
 from tests.unit.cli.running import run as opct
 
 NAMED = ["--column", "behavior=goal", "--column", "category=category"]
@@ -25,15 +24,6 @@ def behaviors(path, n=20, **other):
     rows = [{"goal": words[i], "kind": "k" if i % 2 else "l"} | other for i in range(n)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def test_embedded_behaviours(tmp_path, capsys):
-    out = tmp_path / "pairs.jsonl"
-    assert run("--out", out, "--teacher-system", "safety", "--families", "all", "--per-behavior", 3) == 0
-    built = read_pairs(out)
-    assert Counter(pair.meta["kind"] for pair in built) == {"behavior": 90, "twin": 90}
-    assert {p.teacher_prompt[0]["content"] for p in built if p.meta["kind"] == "behavior"} == {SAFETY_SYSTEM}
-    assert f"{out}: 180 pairs" in capsys.readouterr().out
 
 
 def test_a_file_with_templates_and_artifacts(tmp_path, capsys):

@@ -122,13 +122,6 @@ def test_both_models_answer_and_new_starts_over(say):
     assert "base> [two] of 1" in shown
 
 
-def test_bytes_that_are_not_utf8_are_no_error(monkeypatch):
-    out = io.StringIO()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
-    talk(Model(), Console(file=out, width=80), max_completion_tokens=5, sampling={}, seed=0)
-    assert "[caf\ufffd]" in out.getvalue()
-
-
 def test_a_cut_answer_is_marked(say):
     assert "[cut" in say(Model(stop_reason="length"), "hi")
 

@@ -156,14 +156,6 @@ def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, cap
     assert opened == [page.as_uri()]
 
 
-def test_quickstart(fake, capsys):
-    quickstart = fake("opct.experiments.quickstart", "run_quickstart")
-    assert run("quickstart", "--out", "q", "--overwrite") == 0
-    assert quickstart.call_args.args == (Path("q"),)
-    assert quickstart.call_args.kwargs["overwrite"] is True
-    assert capsys.readouterr().out == "rendered\n"
-
-
 def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OPCT_CALIBRATIONS", "/own/calibrations")
@@ -177,8 +169,3 @@ def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
     assert rows["OPCT_CACHE"] == str(tmp_path / "cache")
     assert rows["OPCT_CALIBRATIONS"] == "/own/calibrations"
     assert "64.0 of 128.0 GiB" in rows["accelerators"]
-
-
-def test_a_file_of_data_is_no_config(capsys):
-    assert run("train", "pairs.jsonl") == 1
-    assert "`opct init " in capsys.readouterr().err

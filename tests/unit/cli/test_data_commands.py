@@ -87,11 +87,6 @@ def test_check_tells_questions_from_pairs(tmp_path, capsys, content, options, co
     assert words in "".join(capsys.readouterr())
 
 
-def test_a_model_cannot_be_asked_questions(tmp_path, capsys):
-    assert run("data", "check", questions(tmp_path / "q.jsonl", 2), "--model", "m") == 2
-    assert "questions" in capsys.readouterr().err
-
-
 def questions(path, n: int):
     rows = [{"id": f"q{i}", "question": f"What is {i}?", "answer": f"n{i}", "wrong": [f"m{i}"]} for i in range(n)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -109,19 +104,6 @@ def test_build_writes_pairs_that_load(tmp_path, capsys):
     assert f"{source}: 40 questions" in output.out
     assert f"{out}: 40 pairs" in output.out
     assert "id=id, question=question, answer=answer, wrong=wrong" in output.err
-
-
-def test_build_is_seeded_and_bounded(tmp_path):
-    source, out = questions(tmp_path / "q.jsonl", 40), tmp_path / "pairs.jsonl"
-    arguments = ["data", "build", "sycophancy", "--from", str(source), "--out", str(out), "--split", "all", "--n", "7"]
-    arguments.append("--overwrite")
-    assert run(*arguments) == 0
-    first = out.read_bytes()
-    assert first.count(b"\n") == 7
-    assert run(*arguments) == 0
-    assert out.read_bytes() == first
-    assert run(*arguments, "--seed", "1") == 0
-    assert out.read_bytes() != first
 
 
 def test_build_replaces_a_file_only_when_asked(tmp_path, capsys):

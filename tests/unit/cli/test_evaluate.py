@@ -49,18 +49,6 @@ def shown(result: EvalResult, *, everything: bool = False) -> str:
     return console.export_text()
 
 
-def test_a_suite_that_was_measured_with_other_settings_is_marked():
-    found = results()
-    found["settings"] = {"seed": 1, "kept": {"s": {"seed": 0}}}
-    assert "earlier settings" in shown(EvalResult(Path("runs/x"), found))
-
-
-def test_few_clusters_are_named_as_what_they_are():
-    found = results()
-    found["rows"] = [ROW | COUNTS | {"axis": "jailbreak", "metric": "attack_success_rate", "group": "held_out"}]
-    assert "7 behaviours" in shown(EvalResult(Path("runs/x"), found))
-
-
 def test_a_result_as_tables():
     """In 80 columns. Groups of families are for the report; what was not measured is a dash, not a zero."""
     result = EvalResult(Path("runs/x"), results("opct"), {"pkg/a": [summary("capital"), summary("river")]})
@@ -128,11 +116,6 @@ def test_rows_of_rules_have_their_agreement_with_people(monkeypatch, measured, c
     assert f"s: graded by {said.partition('; few')[0]}" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
     weakness = rules_weakness(found["rows"][0])
     assert (weakness is not None and f"{said}." in weakness) is is_weak
-
-
-@pytest.mark.parametrize(("grader", "words"), [("rules", "agreement with people is unknown"), ("inspect", "None")])
-def test_rules_without_a_recorded_agreement_get_a_warning(grader, words):
-    assert words in str(rules_weakness({"suite": "s", "settings": {"grader": grader}}))
 
 
 def test_a_label_from_outside_is_text():

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
-from opct.data.pairs import read_pairs, write_pairs
+from opct.data.pairs import read_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
-from tests.tiny import tiny_pairs
 from tests.unit.cli.running import run
 
 
@@ -95,13 +93,6 @@ def test_columns_are_named_and_repeated_for_the_evaluation(tmp_path: Path, capsy
     assert f"opct eval runs/mine --questions {questions} --column answer=a\n" in capsys.readouterr().out
     assert run("init", tmp_path / "own.yaml", "--data", "pairs.csv", "--column", "prompt=a") == 1
     assert "--column" in capsys.readouterr().err
-
-
-def test_pairs_that_no_suite_measures_are_named(tmp_path: Path, capsys):
-    for axis, noted in (("tone", True), ("sycophancy", False)):
-        write_pairs(tmp_path / f"{axis}.jsonl", [replace(pair, axis=axis) for pair in tiny_pairs(4)])
-        assert run("init", tmp_path / f"{axis}.yaml", "--data", tmp_path / f"{axis}.jsonl") == 0
-        assert ("axis tone" in capsys.readouterr().out) == noted
 
 
 def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):

@@ -2,12 +2,11 @@
 
 import csv
 import json
-from collections import Counter
 
 import pytest
 
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
+from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 from tests.refusals import refused
@@ -46,31 +45,6 @@ def own(i, split="train", **other):
     return row | other
 
 
-# --------------------------------------------------------------------------------------------------------- embedded
-
-
-def test_embedded_behaviours_and_twins():
-    behaviors = builtin_behaviors()
-    assert len(behaviors) == 70
-    assert (
-        len({b.id for b in behaviors})
-        == len({b.behavior for b in behaviors})
-        == len({b.benign for b in behaviors})
-        == 70
-    )
-    counts = Counter((b.category, b.split) for b in behaviors)
-    assert len({category for category, _ in counts}) == 10
-    for category in {b.category for b in behaviors}:
-        assert [counts[category, split] for split in SPLITS] == [3, 1, 3]
-    for behavior in behaviors:
-        assert behavior.id.startswith(f"{behavior.category}/")
-        for text in (behavior.behavior, behavior.benign):
-            assert text == text.strip()
-            assert text[-1] in ".?"
-            assert len(text) <= 120, "one sentence, without detail"
-            assert sum(text.count(mark) for mark in ".?!;") == 1, text
-
-
 def test_no_embedded_near_duplicates_and_so_none_across_splits():
     behaviors = builtin_behaviors()
     for texts in ([b.behavior for b in behaviors], [b.benign for b in behaviors]):
@@ -78,16 +52,6 @@ def test_no_embedded_near_duplicates_and_so_none_across_splits():
 
 
 # ------------------------------------------------------------------------------------------------------------- files
-
-
-def test_a_file_of_our_own_format(tmp_path):
-    path = write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, "test"), own(2, "validation", benign=None)])
-    found = load_behaviors(path)
-    assert [(b.id, b.split, b.benign) for b in found] == [
-        ("x/0", "train", COUNTERPARTS[0]),
-        ("x/1", "test", COUNTERPARTS[1]),
-        ("x/2", "validation", None),
-    ]
 
 
 def test_our_own_format_needs_no_more_than_id_category_and_behavior(tmp_path):
@@ -192,34 +156,6 @@ def test_near_duplicates_in_a_later_split_are_found():
     behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in rows]
     found = {split: [b.id for b in leaks_into_later_split(behaviors, split)] for split in (*SPLITS, None)}
     assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
-
-
-def test_twins_in_a_later_split_are_found_where_their_behaviours_differ():
-    """Of "a" the twin is measured later word for word, of "b" nearly; "c" has no twin, and the twin of "d" no like."""
-    twin, other = "Repair the lock of my own shed.", "Write a friendly letter to the landlord about the heating."
-    rows = [
-        ("a", REQUESTS[0], twin, "train"),
-        ("b", REQUESTS[1], f"{twin} Please!", "train"),
-        ("c", REQUESTS[2], None, "train"),
-        ("d", REQUESTS[3], other, "train"),
-        ("e", REQUESTS[4], twin, "test"),
-        ("f", REQUESTS[5], None, "validation"),
-    ]
-    behaviors = [Behavior(id_, "c", text, benign, split) for id_, text, benign, split in rows]
-    assert [b.id for b in leaks_into_later_split(behaviors, "train")] == ["a", "b"]
-    kept, left_out = split_duplicates(behaviors[:4], behaviors[4:])
-    assert ([b.id for b in kept], [b.id for b in left_out]) == (["c", "d"], ["a", "b"])
-
-
-def test_what_a_text_is_like_is_the_same_words_before_the_latest_split_before_the_nearest():
-    behaviors = [
-        Behavior("near", "c", f"{REQUESTS[0]}, twice", None, "train"),
-        Behavior("same", "c", REQUESTS[0].upper(), None, "train"),
-        Behavior("later", "c", f"{REQUESTS[0]} and on the church", None, "test"),
-    ]
-    assert nearest([REQUESTS[0], REQUESTS[3]], behaviors) == {0: behaviors[1]}
-    assert nearest([REQUESTS[0]], [behaviors[0], behaviors[2]])[0].id == "later"
-    assert nearest([REQUESTS[0]], behaviors[:1])[0].id == "near"
 
 
 # ------------------------------------------------------------------------------------------------------------ faults

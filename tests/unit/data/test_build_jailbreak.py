@@ -1,16 +1,14 @@
 """Pairs of the jailbreak axis: what each kind promises."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from opct.data.behaviors import Behavior, builtin_behaviors, own_splits
-from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.jailbreak import artifact_behaviors, build_jailbreak
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM, bare_prompt
+from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -53,12 +51,6 @@ def test_what_the_kinds_hold():
     assert not any(pair.is_identity for pair in pairs["behavior"] + pairs["twin"])
 
 
-def test_anchors_hold_no_sampled_turn_and_twins_may():
-    pairs = by_kind(build_jailbreak(families="build_up", parts=("twin", "anchor"), per_behavior=1))
-    assert any(m["content"] is None for pair in pairs["twin"] for m in pair.prompt)
-    assert not any(m["content"] is None for pair in pairs["anchor"] for m in pair.prompt)
-
-
 # --------------------------------------------------------------------------------------------------------- artifacts
 
 
@@ -77,17 +69,6 @@ def test_artifacts_go_where_their_goals_are():
     assert pair.prompt == ({"role": "user", "content": "Dear keeper, ..."},)
     assert pair.teacher_prompt == ({"role": "user", "content": "Tease the lion!"},)
     assert pair.meta["question_id"] == "a/2"
-
-
-def test_a_goal_between_two_splits_is_measured_on():
-    behaviors = [
-        Behavior("a/1", "a", "paint green walls at night", None, "train"),
-        Behavior("a/2", "a", "night walls wear paper masks", None, "test"),
-    ]
-    artifacts = [Artifact("p/0", "paint green walls night wear paper masks", "c", bare_prompt("x"))]
-    for known in (behaviors, behaviors[::-1]):
-        [found] = artifact_behaviors(artifacts, known)
-        assert (found.id, found.split) == ("a/2", "test")
 
 
 GOALS = [
@@ -175,32 +156,6 @@ def test_the_teacher_of_behaviors_alone_sees_turns_and_the_system_prompt_before_
     assert (bare.prompt, bare.teacher_prompt) == (({"role": "user", "content": lion.behavior},), shown)
     assert (bare.family, bare.meta["kind"], bare.id) == ("bare", "behavior", f"jailbreak/bare/{lion.id}")
     assert twin.teacher_prompt == ({"role": "user", "content": lion.benign},)
-
-
-def test_bare_pairs_need_something_for_the_teacher_alone():
-    with pytest.raises(DataError):
-        build_jailbreak(BEHAVIORS[1:2], parts=("bare",))
-
-
-# ---------------------------------------------------------------------------------------------------------- embedded
-
-
-def test_embedded_sets():
-    pairs = builtin_pairs("builtin:jailbreak")
-    assert len(pairs) == 30 * 2 * 2
-    assert Counter(pair.meta["kind"] for pair in pairs) == {"behavior": 60, "twin": 60}
-    with_system = builtin_pairs("builtin:jailbreak_system")
-    assert [pair.prompt for pair in with_system] == [pair.prompt for pair in pairs]
-    assert {p.teacher_prompt[0]["content"] for p in with_system if p.meta["kind"] == "behavior"} == {SAFETY_SYSTEM}
-    with_examples = builtin_pairs("builtin:jailbreak_examples")
-    assert len(with_examples) == 30 * (2 + 1 + 2)
-    assert all(p.teacher_prompt[:-1] == REFUSED_TURNS for p in with_examples if p.meta["kind"] == "behavior")
-    assert {len(p.teacher_prompt) for p in with_examples if p.meta["kind"] == "twin"} == {1}
-    anchors = builtin_pairs("builtin:jailbreak_anchors")
-    assert all(pair.is_identity for pair in anchors)
-    assert len(anchors) == 30 * 3
-    with refused(DataError, "jailbreak_anchors"):
-        builtin_pairs("builtin:jailbreak_anchor")
 
 
 @pytest.mark.parametrize(

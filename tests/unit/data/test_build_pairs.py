@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -67,28 +66,6 @@ def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict
     assert {key: value for key, value in pair.meta.items() if key != "question_id"} == meta
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"messages": [ASKED, SAID, SAID]}, "several answers"),
-        ({"prompt": [ASKED, SAID]}, "1 prompt(s)"),
-        ({"messages": [ASKED, SAID], "tools": [{"name": "f"}], "source": "web"}, ": tools, source;"),
-        ({"prompt": "Is it 4?", "context": ["a", "b"], "score": 1}, ": context;"),
-        ({"instruction": "Is it 4?", "history": "long"}, ": history;"),
-        ({"prompt": "Is it 4?", "messages": [ASKED, SAID, ASKED, SAID]}, ": messages;"),
-    ],
-)
-def test_what_the_prompt_leaves_out_is_said(row: dict, words: str, caplog):
-    build_pairs([row], teacher_system="It is 5.")
-    assert words in caplog.text
-
-
-def test_nothing_is_said_of_rows_that_are_read_whole(caplog):
-    rows = [{"instruction": "a", "input": "b", "output": "c", "score": 1}, {"instruction": "d", "output": "e"}]
-    build_pairs(rows, teacher_system="It is 5.")
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
 def test_a_column_that_a_template_shows_is_not_added_twice():
     """It may be the pressure, which the teacher must not see."""
     [pair] = build_pairs([{"prompt": "4?", "context": "I say no."}], templates={"t": "{{ prompt }} {{ context }}"})
@@ -125,12 +102,6 @@ def test_a_template_never_shows_an_empty_cell(rumour, shown: str):
     asking = "Well, {{ prompt }}{% if rumour %} I heard {{ rumour }}.{% endif %}{{ rumour or '' }}"
     [pair] = build_pairs(rows, templates={"hint": asking})
     assert pair.prompt == user_prompt("Well, 4?")
-
-
-def test_a_row_may_leave_out_its_id_and_its_axis():
-    rows = [{"prompt": "a", "id": 0, "axis": "x"}, {"prompt": "b"}]
-    first, second = build_pairs(rows, teacher_system="It is 5.")
-    assert (first.id, first.axis, second.axis) == ("x/custom/0", "x", "custom")
 
 
 def test_columns_of_both_prompts_and_identity_pairs():
@@ -191,13 +162,3 @@ def test_a_parquet_file_and_a_misplaced_file(tmp_path: Path, capsys):
     assert (first.prompt, second.prompt) == (CLEAN, (SYSTEM, ASKED))
     assert run("data", "build", tmp_path / "chats.parquet") == 2
     assert f"opct data build pairs --from {tmp_path / 'chats.parquet'}" in capsys.readouterr().err
-
-
-def test_the_message_says_how_questions_were_split(tmp_path: Path, capsys):
-    """Questions of a file are split by hash, 40% for training, so that others are left to ask."""
-    source = tmp_path / "q.jsonl"
-    rows = [{"question": f"What is {i}?", "answer": f"n{i}", "wrong": f"m{i}"} for i in range(12)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run("data", "build", "sycophancy", "--from", source, "--out", tmp_path / "p.jsonl") == 0
-    said = capsys.readouterr().out
-    assert "--split all" in said

@@ -113,14 +113,6 @@ def test_trl_trains_on_the_rows(tmp_path: Path, monkeypatch):
             assert set(ids[: -len(side)]) <= {tokenizer.pad_token_id}
 
 
-@pytest.mark.parametrize(("answer", "text"), [(4, "4"), (2.5, "2.5"), ("four", "four"), (None, "")])
-def test_an_answer_is_one_text(tmp_path: Path, answer: object, text: str):
-    prompt = ({"role": "user", "content": "What is 2 + 2?"},)
-    pair = ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": answer})
-    export_pairs([pair], "verl", tmp_path / "x.jsonl")
-    assert json.loads((tmp_path / "x.jsonl").read_text())["reward_model"]["ground_truth"] == text
-
-
 @pytest.mark.parametrize("answer", [["4", "four"], {"a": 1}, True])
 def test_an_answer_that_is_no_one_text_is_refused(tmp_path: Path, answer: object):
     prompt = ({"role": "user", "content": "What is 2 + 2?"},)

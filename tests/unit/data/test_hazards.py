@@ -8,13 +8,11 @@ from collections import Counter, defaultdict
 import pytest
 
 from opct.data.builders.safety_awareness import build_safety_awareness
-from opct.data.hazards import builtin_facts, facts_from_rows, grouped, load_facts
+from opct.data.hazards import builtin_facts, facts_from_rows, load_facts
 from opct.data.pairs import EVALUATION_ONLY
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 from tests.refusals import refused
-
-STYLES = {"how_to", "planning", "story", "aside"}
 
 
 def row(**changes):
@@ -33,24 +31,6 @@ def row(**changes):
 def write(path, *rows):
     path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows), encoding="utf-8")
     return path
-
-
-def test_there_are_enough_facts_in_enough_categories():
-    facts = builtin_facts()
-    categories = Counter(fact.category for fact in facts)
-    assert len(facts) >= 60
-    assert len(categories) >= 6
-    assert min(categories.values()) >= 8
-    assert len({fact.id for fact in facts}) == len(facts)
-
-
-def test_every_fact_hides_its_hazard_in_four_ways_and_has_two_counterparts():
-    for fact in builtin_facts():
-        assert {prompt.style for prompt in fact.prompts} == STYLES, fact.id
-        assert len(fact.counterparts) >= 2, fact.id
-        assert fact.fact.endswith("."), fact.id
-        assert len(fact.fact.split()) >= 10, fact.id
-        assert not fact.is_evaluation_only
 
 
 def test_splits_are_by_group_and_each_has_facts():
@@ -85,13 +65,6 @@ def test_no_near_duplicate_crosses_a_split():
         for other_split, other in messages:
             if split < other_split:
                 assert len(own & other) < min(len(own), len(other)) / 3, (own, other)
-
-
-def test_words_that_a_hazard_depends_on_are_kept():
-    honey = next(fact for fact in builtin_facts() if fact.id == "infants/honey")
-    assert [
-        honey.keeps(word) for word in ("honey", "Baby", "babies", "months", "infant", "oats", "pancakes", "not")
-    ] == [*(True, True, True, True, True), *(False, False, False)]
 
 
 def test_a_file_of_facts(tmp_path):
@@ -131,17 +104,6 @@ def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
     assert len({fact.split for fact in found if fact.group == "a"}) == 1
     again = load_facts(write(tmp_path / "again.jsonl", *rows[::-1]))
     assert {fact.id: fact.split for fact in again} == {fact.id: fact.split for fact in found}
-
-
-def test_a_group_of_the_file_is_never_cut(tmp_path):
-    """The second battery brings the paint of its group along, and that the other paint."""
-    rows = rows_of(("one", "b", 0), ("two", "z", 3), ("paint", "z", 2), ("dry", "a", 2))
-    assert [fact.group for fact in load_facts(write(tmp_path / "f.jsonl", *rows))] == ["a", "a", "a", "a"]
-
-
-def test_no_embedded_facts_are_near_duplicates_of_another_group():
-    """So the splits of the embedded facts follow from their own groups alone."""
-    assert grouped(builtin_facts()) == builtin_facts()
 
 
 def test_every_fault_is_named_at_once_with_its_line(tmp_path):
@@ -270,31 +232,6 @@ def test_changed_layouts_of_sage_eval_are_refused(tmp_path):
     version = {FACT: {"category": "Outdoor", "prompts": {"HOW": {"first": ["x"]}}}}
     with refused(DataError, "'original', 'safe_version'"):
         load_facts(nested(tmp_path / "v.json", version))
-
-
-def test_all_faulty_rows_at_once(tmp_path):
-    path = table(
-        tmp_path / "flat.csv",
-        FLAT_TABLE,
-        ("", "Outdoor", "HOW", "", "", "Sand?"),
-        (FACT, "Outdoor", "HOW", "", "v2", "Sand?"),
-    )
-    with refused(DataError, ":2: `safety_fact`", ":3: `version`"):
-        load_facts(path)
-
-
-@pytest.mark.parametrize("texts", ["Why?", {"TYPOS": "Why?"}, [["How?"]]])
-def test_what_is_no_list_of_texts(tmp_path, texts):
-    data = {FACT: {"category": "c", "prompts": {"HOW": {"original": texts}}}}
-    with refused(DataError, "prompts.HOW.original.list"):
-        load_facts(nested(tmp_path / "a.json", data))
-
-
-def test_only_augmented_rows_say_how_to_have_them(tmp_path):
-    path = table(tmp_path / "flat.csv", FLAT_TABLE, (FACT, "Outdoor", "HOW", "TYPOS", "", "Sadn?"))
-    with pytest.raises(DataError):
-        load_facts(path)
-    assert len(load_facts(path, augmented=True)) == 1
 
 
 @pytest.mark.parametrize("layout", ["nested", "flat"])

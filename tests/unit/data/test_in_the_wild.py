@@ -58,13 +58,6 @@ def test_what_is_no_gap(tmp_path, text):
     assert len(found.parts) == 1
 
 
-def test_tables(tmp_path):
-    table = write(tmp_path / "a.csv", 'id,text\n0,"Two\nlines [PROMPT]"\n1,Other\n')
-    assert [t.parts for t in load_templates(table)] == [("Two\nlines ", ""), ("Other",)]
-    named = write(tmp_path / "b.csv", ",name,prompt\n0,P1,Say it\n")
-    assert [t.parts for t in load_templates(named)] == [("Say it",)]
-
-
 def test_template_faults(tmp_path):
     with refused(DataError, "hf:owner/set"):
         load_templates("hf:owner/set")
@@ -154,17 +147,6 @@ def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
     path.write_text(json.dumps(broke(MORE_TURNS)) + "\n")
     with refused(DataError, "prompts.jsonl"):
         load_artifacts(path)
-
-
-def test_prompts_that_two_attacks_kept_have_ids_of_their_own(tmp_path):
-    """Both files have the same name; a prompt that is in both is the same one."""
-    found = [
-        load_artifacts(kept(tmp_path / name / "successful_prompts.jsonl", *rows))
-        for name, rows in (("a", [broke(MORE_TURNS)]), ("b", [broke(TURNS[:1]), broke(MORE_TURNS)]))
-    ]
-    ids = [[artifact.id for artifact in artifacts] for artifacts in found]
-    assert len({*ids[0], *ids[1]}) == 2
-    assert ids[0][0] == ids[1][1]
 
 
 @pytest.mark.parametrize(

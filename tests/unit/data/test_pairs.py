@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import opct
-from opct.data.builders.builtin import builtin_pairs
 from opct.data.pairs import ContrastivePair, read_pairs, row_faults, user_prompt, write_pairs
 from opct.errors import DataError
 from tests.refusals import refused
@@ -48,12 +46,6 @@ def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
     ]
     assert write_pairs(tmp_path / "sub" / "p.jsonl", pairs) == 2
     assert read_pairs(tmp_path / "sub" / "p.jsonl") == pairs
-
-
-def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
-    bare = {k: v for k, v in row().items() if k != "meta"}
-    path = write(tmp_path / "p.jsonl", "", bare, "   ", row(id="b", meta=None), "")
-    assert [p.meta for p in read_pairs(path)] == [{}, {}]
 
 
 @pytest.mark.parametrize(
@@ -175,40 +167,6 @@ def test_other_ways_to_write_the_same_are_read(tmp_path: Path, same: dict):
     assert read_pairs(write(tmp_path / "p.jsonl", plain | same)) == read_pairs([plain])
 
 
-@pytest.mark.parametrize("role", ["developer", "observation"])
-def test_roles_that_some_templates_know(role: str):
-    [pair] = read_pairs([row(prompt=[message(role, "x"), USER])])
-    assert pair.prompt == (message(role, "x"), USER)
-
-
-@pytest.mark.parametrize(
-    "content", [[{"type": "image_url", "image_url": {"url": "x"}}], [], [message("user", "x")], {"text": "x"}]
-)
-def test_parts_that_are_no_text_are_refused(content):
-    with pytest.raises(DataError):
-        read_pairs([row(prompt=[message("user", content)])])
-
-
-def test_embedded_pairs_are_read_by_name():
-    pairs = opct.load_pairs("builtin:sycophancy")
-    assert pairs == builtin_pairs("sycophancy")
-    assert opct.load_pairs("builtin:benign", split="test") == builtin_pairs("benign", "test")
-    assert opct.load_pairs(pairs[:2]) == pairs[:2]
-    with refused(DataError, "sycophancy"):
-        opct.load_pairs("builtin:sycofancy")
-
-
-def test_a_misspelt_key_is_one_fault(tmp_path: Path):
-    """The prompt that is missing is the misspelt one."""
-    path = write(tmp_path / "p.jsonl", {"prompt": "Is it?", "techer_prompt": "It is"}, {"teacher_prompt": "It is"})
-    with pytest.raises(DataError) as caught:
-        read_pairs(path)
-    misspelt, missing = caught.value.faults
-    assert misspelt.startswith(f"{path}:1: ")
-    assert "'teacher_prompt'" in misspelt
-    assert missing.startswith(f"{path}:2: `prompt`")
-
-
 def test_pairs_from_a_table(tmp_path: Path):
     path = tmp_path / "p.csv"
     path.write_text('prompt,teacher_prompt,family\n"Is it 4, or 5?",Is it 4?,doubt\n')
@@ -281,16 +239,6 @@ def test_pairs_from_a_dataset_folder(tmp_path: Path):
         assert pairs[0].meta == {"answer": "yes"}
 
 
-def test_faults_in_a_dataset_folder_name_the_row(tmp_path: Path):
-    datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_list([row(), row(id="b", axis="")]).remove_columns("meta").save_to_disk(str(tmp_path / "d"))
-    with pytest.raises(DataError) as caught:
-        read_pairs(tmp_path / "d")
-    assert caught.value.faults[0].startswith(f"{tmp_path / 'd'} row 2: `axis`")
-    with pytest.raises(DataError):
-        read_pairs(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("source", "config", "split", "revision"),
     [
@@ -310,17 +258,3 @@ def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, con
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert [pair.id for pair in read_pairs(source)] == ["a"]
     assert asked == [(("owner/name", config), {"split": split, "revision": revision})]
-
-
-@pytest.mark.parametrize("kind", ["RuntimeError", "DatasetNotFoundError"])
-def test_what_datasets_cannot_read_is_a_data_error(monkeypatch, kind: str):
-    """A dataset that is a script, one that breaks while it is made, one that is not there."""
-    datasets = pytest.importorskip("datasets")
-    error = getattr(datasets.exceptions, kind, RuntimeError)
-
-    def load_dataset(*arguments, **keywords):
-        raise error("Dataset scripts are no longer supported")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with refused(DataError, "train", "hf:owner/name"):
-        read_pairs("hf:owner/name")

@@ -30,21 +30,6 @@ def test_a_split_is_a_fixed_function_of_the_id():
     assert split_of("abc") == "test"
 
 
-def test_splits_have_their_shares():
-    """Of 10,000 ids 4,000 / 800 / 5,200 are expected; four standard deviations are at most 4 * sqrt(2496) = 200."""
-    splits = [split_of(f"id-{i}") for i in range(10_000)]
-    assert splits.count("train") == pytest.approx(4000, abs=200)
-    assert splits.count("validation") == pytest.approx(800, abs=110)
-    assert splits.count("test") == pytest.approx(5200, abs=200)
-
-
-def test_overlaps_is_about_whole_words():
-    assert overlaps("York", "new york")
-    assert overlaps("New York", "York")
-    assert not overlaps("Ham", "Hamburg")
-    assert not overlaps("York New", "New York")
-
-
 def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
     question = Question("q", "Q?", "right", (), tuple(f"wrong {i}" for i in range(12)), "t")
     options = question.options(3)
@@ -141,18 +126,6 @@ def test_repeated_options_count_once_and_aliases_are_never_wrong(tmp_path):
     assert load_questions(path)[0].wrong == ("x", "z")
     row = {"question": "Q?", "best_answer": "x", "correct_answers": "x; Nobody", "incorrect_answers": "nobody; y"}
     assert load_questions(jsonl(tmp_path / "g.jsonl", row))[0].wrong == ("y",)
-
-
-@pytest.mark.parametrize("name", ["wrong", "wrong_answer", "incorrect_answer", "distractor"])
-def test_wrong_answers_in_one_cell_are_separated(tmp_path, name):
-    path = write(tmp_path / "f.csv", f"question,answer,{name}\nQ?,x,y; z\n")
-    assert load_questions(path)[0].wrong == ("y", "z")
-
-
-def test_one_cell_is_one_wrong_answer_beside_others():
-    """TruthfulQA's best incorrect answer and numbered columns; a blank makes a column of years one of floats."""
-    row = {"question": "Q?", "answer": "1969", "best_incorrect_answer": "1968; or 67", "wrong1": 1970.0, "wrong2": 0.5}
-    assert load_questions([row])[0].wrong == ("1968; or 67", "1970", "0.5")
 
 
 @pytest.mark.parametrize(
@@ -280,9 +253,6 @@ def test_a_question_that_is_trained_on_and_measured_under_another_id_is_a_warnin
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-# ----------------------------------------------------------------------------------------------- drawn wrong answers
-
-
 def qa_rows(n: int, **more: str) -> list[dict[str, str]]:
     return [{"id": f"q{i}", "question": f"Q{i}?", "answer": f"answer{i}", **more} for i in range(n)]
 
@@ -298,14 +268,6 @@ def test_wrong_answers_are_drawn_from_the_same_topic(tmp_path):
         assert len(set(question.wrong)) == 3
         assert set(question.wrong) <= {f"answer{i}" for i in range(5)} - {question.answer}
     assert questions[5].wrong == ("cee",)
-
-
-def test_no_topic_or_a_lonely_one_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(DataError):
-        load_questions(jsonl(tmp_path / "f.jsonl", *qa_rows(4)))
-    rows = [*qa_rows(3, topic="a"), {"id": "b", "question": "B?", "answer": "bee", "topic": "b"}]
-    with refused(DataError, "f.jsonl:4", "bee"):
-        load_questions(jsonl(tmp_path / "f.jsonl", *rows))
 
 
 # ---------------------------------------------------------------------------------------------------------- faults
@@ -334,13 +296,6 @@ def test_all_faults_come_at_once_with_file_and_line(tmp_path):
         assert part in faults[line]
 
 
-def test_csv_rows_count_lines_not_records(tmp_path):
-    path = write(tmp_path / "f.csv", 'question,answer,wrong\n"two\nlines?",x,y\nQ?,x\nQ?,x,x\n')
-    with pytest.raises(DataError) as error:
-        load_questions(path)
-    assert [fault.split(": ")[0] for fault in error.value.faults] == [f"{path}:4", f"{path}:5"]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "named"),
     [
@@ -363,13 +318,6 @@ def test_unreadable_files_say_what_they_are(tmp_path, name, content, named):
     path.write_bytes(content)
     with refused(DataError, path.name, named):
         load_questions(path)
-
-
-def test_a_table_of_a_european_spreadsheet_is_read(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("Question Text;answer;wrong\nWhich floor, please?;the second;the first|the third\n")
-    [question] = load_questions(path)
-    assert (question.question, question.wrong) == ("Which floor, please?", ("the first", "the third"))
 
 
 def test_questions_from_data_in_python():

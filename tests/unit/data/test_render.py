@@ -30,11 +30,6 @@ def pair(prompt: list[dict], teacher_prompt: list[dict], identifier: str = "p") 
     return ContrastivePair(identifier, "a", "f", tuple(prompt), tuple(teacher_prompt))
 
 
-def test_text_ends_where_the_completion_begins(renderer: Renderer):
-    expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    assert renderer.text([message("system", "Be brief."), message("user", "Hi")]) == expected
-
-
 def test_a_prefill_is_continued_not_closed(renderer: Renderer):
     text = renderer.text([message("user", "Hi"), message("assistant", "The answer is")])
     assert text.endswith("<|im_start|>assistant\nThe answer is")
@@ -50,18 +45,6 @@ def test_render_adds_no_token_of_its_own_and_knows_the_special_ones(renderer: Re
     assert ids.count(renderer.tokenizer.eos_token_id) == 1
 
 
-def test_a_tokenizer_without_a_template_is_refused():
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = None
-    with pytest.raises(ModelError):
-        Renderer(tokenizer)
-
-
-def test_an_open_turn_cannot_be_rendered(renderer: Renderer):
-    with pytest.raises(DataError):
-        renderer.render([message("user", "a"), message("assistant", None), message("user", "b")])
-
-
 @pytest.mark.parametrize("text", ["plain words", "Grüße 日本 🙂🙂", "", "a\n\n b"])
 def test_pieces_join_to_the_text_and_are_one_a_token(renderer: Renderer, text: str):
     """A byte-level tokenizer without merges for 日 gives three tokens: two empty pieces, then the character."""
@@ -69,20 +52,6 @@ def test_pieces_join_to_the_text_and_are_one_a_token(renderer: Renderer, text: s
     pieces = renderer.pieces([*ids, renderer.tokenizer.eos_token_id])
     assert len(pieces) == len(ids) + 1
     assert "".join(pieces) == text + "<|im_end|>"
-
-
-def test_pieces_show_bytes_that_are_no_character(renderer: Renderer):
-    """A sampled completion may break off inside a character: the last piece then is the replacement character."""
-    ids = renderer.tokenizer("日", add_special_tokens=False)["input_ids"]
-    assert renderer.pieces(ids[:2]) == ["", "\ufffd"]
-
-
-def test_render_pairs_renders_both_sides(renderer: Renderer):
-    kept, left_out = render_pairs(tiny_pairs(3), renderer, max_completion_tokens=5, context_length=2048)
-    assert left_out == []
-    for rendered in kept:
-        assert rendered.prompt_ids == renderer.render(rendered.pair.prompt)
-        assert rendered.teacher_ids == renderer.render(rendered.pair.teacher_prompt)
 
 
 def test_a_pair_that_fits_to_the_token_is_kept_and_one_token_more_is_left_out(renderer: Renderer):
@@ -94,13 +63,6 @@ def test_a_pair_that_fits_to_the_token_is_kept_and_one_token_more_is_left_out(re
     assert (len(kept), left_out) == (1, [])
     kept, left_out = render_pairs([one], renderer, max_completion_tokens=5, context_length=longest + 4)
     assert (kept, left_out) == ([], [Overlong(one.id, longest + 5, longest + 4)])
-
-
-def test_a_long_teacher_prompt_counts_too(renderer: Renderer):
-    short, long = [message("user", "a")], [message("user", "word " * 60)]
-    needed = len(renderer.render(long)) + 5
-    _, left_out = render_pairs([pair(short, long)], renderer, max_completion_tokens=5, context_length=needed - 1)
-    assert [o.tokens for o in left_out] == [needed]
 
 
 def test_turns_that_the_policy_answers_get_room_for_their_answers(renderer: Renderer):
@@ -156,12 +118,6 @@ def test_thinking_is_masked_to_the_token(pieces: list[str], inside: bool, expect
     assert TAGS.outside(pieces, inside=inside) == [bool(x) for x in expected]
 
 
-@pytest.mark.parametrize("tags", [("", ""), ("<think>", ""), ("", "x")])
-@pytest.mark.timeout(5)
-def test_empty_tags_come_to_an_end(tags):
-    assert len(Reasoning.of_tags(tags).outside(["a <think>", "b"])) == 2
-
-
 def test_a_block_is_opened_by_the_template_or_a_prefill_and_never_by_the_user(renderer: Renderer):
     assert not renderer.opens_thinking([message("user", "What does <think> mean?")])
     assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")])
@@ -210,22 +166,6 @@ def test_pieces_of_a_tokenizer_that_strips_spaces_join_to_the_text(text: str, sp
     assert renderer.decode(ids) == text.strip()
 
 
-def test_spaces_stay_around_reasoning_where_the_tokenizer_strips_them():
-    renderer = Renderer(tokenizer_that_strips())
-    ids = renderer.tokenizer("this is <think>what the user asks</think> the answer", add_special_tokens=False).input_ids
-    assert renderer.split([message("user", "a")], ids) == ("this is  the answer", "what the user asks", False)
-
-
-def test_pieces_take_a_time_that_grows_with_the_tokens_and_not_with_their_square():
-    renderer = Renderer(tokenizer_that_strips())
-    decoded = []
-    text_of = renderer._text_of
-    renderer._text_of = lambda ids, **options: decoded.append(len(ids)) or text_of(ids, **options)
-    ids = renderer.tokenizer("the user asks " * 200, add_special_tokens=False)["input_ids"]
-    renderer.pieces(ids)
-    assert sum(decoded) < 12 * len(ids)
-
-
 USER = {"role": "user", "content": "Hi"}
 
 
@@ -258,14 +198,6 @@ def test_the_hash_of_a_template_is_that_of_what_it_writes():
         Renderer(tokenizer_of(NO_SYSTEM + "{# messages[0].role #}{% if messages[0].role == 'system' %}.{% endif %}")),
     ]
     assert len({first, *(other.template_hash for other in others)}) == 5
-
-
-@pytest.mark.parametrize("source", ["{{ ['a', 'b'] | random }}", "{{ lipsum(1, html=False) }}"])
-def test_what_changes_between_two_renderings_is_found(source: str):
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = source + tokenizer.chat_template
-    assert Renderer(tokenizer).changing_text() is not None
-    assert Renderer(tiny_tokenizer()).changing_text() is None
 
 
 def test_pairs_that_differ_in_what_the_template_does_not_write_are_refused_by_number():

@@ -10,7 +10,6 @@ from opct.data.pairs import row_faults
 from opct.data.perturb.sycophancy import (
     FAMILIES,
     FORMATS,
-    MIXED_TEMPLATES,
     MULTI_TURN,
     clean_prompt,
     layout_of,
@@ -23,32 +22,10 @@ from tests.refusals import refused
 SYDNEY = Question(
     "capitals/x", "What is the capital of X?", "Canberra", ("canberra city",), ("Sydney", "Perth", "Hobart"), "capitals"
 )
-TEMPLATES = [
-    (family.name, phrasing)
-    for family in FAMILIES.values()
-    for phrasing in (*family.templates, *MIXED_TEMPLATES.get(family.name, ()))
-]
 
 
 def text_of(pair) -> str:
     return "\n".join(message["content"] or "" for message in pair.prompt)
-
-
-# ----------------------------------------------------------------------------------------------------------- tables
-
-
-def test_families_share_no_phrasing():
-    texts = Counter(phrasing.text for _, phrasing in TEMPLATES if phrasing.text != "{question}")
-    assert [text for text, n in texts.items() if n > 1] == []
-
-
-def test_every_phrasing_pushes_the_suggestion():
-    for family, phrasing in TEMPLATES:
-        if family == "spurious_marker":
-            assert phrasing.marked != phrasing.plain
-        else:
-            pushed = (phrasing.text + (phrasing.stated or "") + phrasing.earlier).lower()
-            assert "{suggested}" in pushed, (family, phrasing)
 
 
 # ------------------------------------------------------------------------------------------------------------ pairs
@@ -91,22 +68,6 @@ def test_mixed_pairs_differ_in_the_pressure_alone(family):
         assert "{" not in asked
 
 
-@pytest.mark.parametrize("family", ["suggested_answer", "majority", "pressure"])
-def test_mixed_pairs_name_the_suggested_option(family):
-    """By its own label or text, in the lines that the clean prompt lacks; by its text where labels are answers too."""
-    numbers = Question("x/n", "How many?", "3", ("three",), ("1", "2", "4"), "x")
-    for question in (SYDNEY, numbers):
-        for seed in range(40):
-            pair = sycophancy_pair(question, family, answer_format="mixed", seed=seed)
-            layout = layout_of(question, family, "mixed", seed)
-            clean = "\n".join(m["content"] for m in pair.teacher_prompt).splitlines()
-            said = "\n".join(line for line in text_of(pair).splitlines() if line not in clean).casefold()
-            suggested = pair.meta["suggested"]
-            label = layout.label(question.options(seed), suggested)
-            by_label = layout.shown.format(label=label, option=suggested).casefold()
-            assert suggested.casefold() in said or (by_label in said and label not in question.options(seed))
-
-
 def test_the_teacher_of_a_marked_list_sees_the_same_list_without_the_mark():
     for seed in range(12):
         pair = sycophancy_pair(SYDNEY, "spurious_marker", seed=seed)
@@ -117,32 +78,6 @@ def test_the_teacher_of_a_marked_list_sees_the_same_list_without_the_mark():
         order = [prompt["content"].index(line.removeprefix("- ")) for line in lines[2:-1]]
         assert order == sorted(order)  # the same order on both sides
         assert prompt != teacher
-
-
-def test_the_meta_is_what_graders_need():
-    pair = sycophancy_pair(SYDNEY, "majority", answer_format="choice", seed=1)
-    meta = pair.meta
-    assert {key: meta[key] for key in ("question_id", "question", "answer", "aliases", "wrong", "topic")} == {
-        "question_id": "capitals/x",
-        "question": SYDNEY.question,
-        "answer": "Canberra",
-        "aliases": ["canberra city"],
-        "wrong": ["Sydney", "Perth", "Hobart"],
-        "topic": "capitals",
-    }
-    assert meta["options"]["ABCD".index(meta["correct_option"])] == "Canberra"
-    assert meta["options"]["ABCD".index(meta["suggested_option"])] == meta["suggested"]
-    assert "options" not in sycophancy_pair(SYDNEY, "majority").meta
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_both_sides_show_the_options_in_the_same_order(family):
-    for seed in range(6):
-        pair = sycophancy_pair(SYDNEY, family, answer_format="choice", seed=seed)
-        shown = [f"({x}) {option}" for x, option in zip("ABCD", pair.meta["options"], strict=True)]
-        assert pair.teacher_prompt[0]["content"].split("\n")[1:5] == shown
-        found = re.findall(r"\([A-D]\) (?:Canberra|Sydney|Perth|Hobart)", text_of(pair))
-        assert set(found) == set(shown)
 
 
 def test_turns_of_the_multi_turn_families():
@@ -173,15 +108,6 @@ def test_the_marker_stands_beside_the_suggested_answer_only():
             marks = Counter(bare.values())
             assert marks[bare[pair.meta["suggested"]]] == 1, shown
             assert len(marks) == 2, shown
-
-
-def test_any_number_of_options_from_two_to_ten():
-    for count in (1, 4, 9, 12):
-        question = Question("q", "Q?", "right", (), tuple(f"wrong{i}" for i in range(count)), "t")
-        pairs = build_sycophancy([question], families=FAMILIES, answer_format="choice", per_question=None)
-        for pair in pairs:
-            assert len(pair.meta["options"]) == min(count + 1, 10)
-            assert pair.meta["suggested"] in pair.meta["options"]
 
 
 # ---------------------------------------------------------------------------------------------- what is never pushed

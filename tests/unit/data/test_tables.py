@@ -88,12 +88,6 @@ def test_a_null_is_a_missing_key(missing):
     assert read == {"b": {"d": [{"f": 0}]}, "prompt": [{"role": "assistant", "content": None}], "g": False, "h": ""}
 
 
-def test_answers_that_a_spreadsheet_might_write_are_kept(tmp_path: Path):
-    (tmp_path / "a.csv").write_text("question,answer,wrong\nQ?,1e6,#1\nR?,N/A,6.02214E+23\n")
-    found = [(question.answer, question.wrong) for question in load_questions(tmp_path / "a.csv")]
-    assert found == [("1e6", ("#1",)), ("N/A", ("6.02214E+23",))]
-
-
 def test_a_number_is_the_same_text_in_every_kind_of_file(tmp_path: Path):
     pandas = pytest.importorskip("pandas")
     numbers = {"id": [1.0, 2.0, 3.5], "answer": [12.0, 0.1, 1e16], "wrong": [-3.0, 1e-7, 2.0]}
@@ -130,16 +124,6 @@ def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):
     given = build_pairs(datasets.Dataset.from_list(chats), identity=True)
     assert given == build_pairs(chats, identity=True)
     assert [message["content"] for message in given[0].prompt] == ["S", "Q?\n\n1"]
-
-
-def test_pandas_rows_with_gaps_are_rows_without_these_keys():
-    pandas = pytest.importorskip("pandas")
-    rows = [{"question": "Q?", "answer": 4, "wrong": 5.0}, {"question": "R?", "answer": 6, "wrong": 7, "topic": "t"}]
-    frame = pandas.DataFrame(rows)
-    for given in (frame, frame.to_dict("records"), frame.convert_dtypes().to_dict("records")):
-        first, second = load_questions(given)
-        assert (first.answer, first.wrong, first.topic) == ("4", ("5",), "the given rows")
-        assert second.topic == "t"
 
 
 def test_repeated_rows_are_counted(tmp_path: Path, caplog):

@@ -10,13 +10,12 @@ import pytest
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
-from opct.evals.run import evaluate, make_tasks
+from opct.evals.run import make_tasks
 from opct.evals.tasks import capability
 from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task, truthfulqa_targets
-from opct.evals.tasks.lm_eval_task import lm_eval_task, load_tasks
 from tests.conftest import SHARED_DATA
 from tests.refusals import refused
-from tests.unit.evals.fakes import FakePolicy, FakeRenderer, graded, word_id
+from tests.unit.evals.fakes import FakePolicy, graded
 
 pytest.importorskip("lm_eval")
 
@@ -169,13 +168,6 @@ def test_mmlu_takes_the_likeliest_letter_in_each_subject(data_folder, run):
     assert families["mmlu_anatomy"].endswith("Answer:")
 
 
-def test_shots_are_examples_of_the_split_for_them(data_folder):
-    (sample, *_) = task_of("mmlu", shots=2, n=1).dataset
-    assert [message.role for message in sample.input] == ["system", *["user", "assistant"] * 2, "user"]
-    assert "thing 0 of dev" in sample.input[1].text
-    assert task_of("mmlu", shots=2, n=1).metadata["graded_by"].endswith(", 2-shot with seed 1234, acc")
-
-
 def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
     """Options of log 3, log 2, log 1 and log 4, of which the first two are right: 5 of 10 parts."""
     from math import log
@@ -253,12 +245,6 @@ def test_math500_is_graded_by_inspect(data_folder, run):
     assert {sample.family for sample in samples} == {"Algebra"}
 
 
-def test_an_expression_that_the_grader_refuses_is_a_wrong_answer(data_folder, run):
-    """`math()` raises for one that it finds after a first answer in words."""
-    _, rows = run(task_of("math500"), FakePolicy(lambda *_: "The answer is 6 because of this.\n\\gcd(12, 18)"))
-    assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 4)
-
-
 def test_a_reply_that_the_grader_fails_on_is_unscored(data_folder, run):
     """An equation that begins with another, which sympy does not multiply."""
     reply = "\\[0.36a^4 - a^2 = 0.24a^4\\]\n\\[\\left(\\frac{0.24a^4}{a^2}\\right) \\times 100 = 24\\%\\]"
@@ -274,14 +260,6 @@ def test_a_reply_that_takes_too_long_to_grade_is_unscored(data_folder, run, monk
     assert rows["accuracy"]["value"] is None
 
 
-def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
-    file = tmp_path / "math500.jsonl"
-    file.write_text(json.dumps({"problem": "1?", "answer": "\\gcd(12, 18)", "unique_id": "a"}))
-    config = EvalConfig(suites=["math500"], data={"math500": str(file)})
-    with pytest.raises(EvaluationError):
-        evaluate(FakePolicy(lambda *_: "\\boxed{6}"), config, out_dir=tmp_path / "run")
-
-
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
     for name, policy in (
         ("mmlu", options_policy(lambda *_: 0)),
@@ -292,20 +270,6 @@ def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
         _, rows = run(task_of(name, n=1), policy)
         assert rows["accuracy"]["n"] == 0
         assert set(rows["accuracy"]["unscored_reasons"]) == {"context"}
-
-
-def test_any_task_of_lm_eval_with_a_file(run):
-    """LAMBADA: is the passage's last word the greedy continuation? Its perplexity is no mean over questions."""
-    rows = [{"text": "one two three"}, {"text": "one two four"}]
-    tasks = load_tasks("lambada_openai", path="lambada", splits={"": rows})
-    renderer = FakeRenderer()
-    renderer.tokenizer = lambda text, **_: {"input_ids": [word_id(word) for word in text.split()]}
-    renderer.tokenizer.all_special_tokens = ()
-    policy = options_policy(lambda *_: -1.0)
-    policy.renderer, policy.reply = renderer, lambda prompt, seed: "three more words"
-    task = lm_eval_task("lm-eval:lambada_openai", tasks, EvalConfig(), n=None, metric=None, data="rows")
-    _, found = run(task, policy)
-    assert {metric: row["value"] for metric, row in found.items()} == {"acc": 0.5}
 
 
 def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path, files):

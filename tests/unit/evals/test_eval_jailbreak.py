@@ -9,12 +9,12 @@ import pytest
 
 from opct.data.behaviors import Behavior
 from opct.data.perturb.in_the_wild import WildTemplate
-from opct.data.perturb.jailbreak import OWN_FAMILIES, bare_prompt, wrapped_prompt
+from opct.data.perturb.jailbreak import bare_prompt, wrapped_prompt
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.metrics import metric_rows
-from opct.evals.run import make_tasks, missing_counterparts
+from opct.evals.run import missing_counterparts
 from opct.evals.tasks.jailbreak import (
     finished_attacks,
     jailbreak_items,
@@ -73,18 +73,6 @@ def test_a_counterpart_has_the_wrapper_of_its_behaviour():
             assert item.prompt[-1]["content"].replace("bad", "good") == other.prompt[-1]["content"]
 
 
-def test_fewer_behaviours_are_a_part_of_more():
-    few, many = ({item.cluster for item in items(n_questions=n)} for n in (3, 9))
-    assert len(few) == 3
-    assert few < many
-    assert items(n_questions=3) == items(n_questions=3)
-
-
-def test_a_behaviour_without_a_counterpart_is_asked_alone():
-    found = items([Behavior("b/0", "c", "Do it", None, "test")], families_per_question=None)
-    assert len(found) == 1 + len(OWN_FAMILIES)
-
-
 def test_templates_and_attacks_of_others():
     attacked = Behavior("a/9", "c", "Ring the bell", None, "test")
     attacks = [(BEHAVIORS[0], bare_prompt("Polished words")), (attacked, bare_prompt("More of them"))]
@@ -125,31 +113,6 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
     assert len(finished_attacks(path, known, config(split="all"))) == 2
     with refused(EvaluationError, "pair.json"):
         finished_attacks(path, known, config(split="validation"))
-
-
-def test_splits():
-    assert len(make_tasks(config(families="fiction"))[0].dataset) == 30 * 2 * 2
-    assert len(make_tasks(config(families="fiction", split="all"))[0].dataset) == 70 * 2 * 2
-    with pytest.raises(DataError):
-        items(families=["in_the_wild"])
-
-
-def test_a_file_with_columns_of_its_own_its_counterparts_and_what_is_left_out(tmp_path):
-    """As `opct data build jailbreak` reads it; counterparts, columns and categories are of a file alone."""
-    source, counterparts = tmp_path / "b.jsonl", tmp_path / "t.jsonl"
-    rows = [{"n": i, "ask": f"w{i}a w{i}b w{i}c", "kind": "k" if i else "l"} for i in range(4)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    counterparts.write_text("".join(json.dumps(row | {"ask": f"Harmless {row['n']}"}) + "\n" for row in rows))
-    about = {"behavior_columns": {"behavior": "ask", "category": "kind", "key": "n"}, "exclude": ["l"]}
-    data = {"jailbreak": str(source), "jailbreak_counterparts": str(counterparts)}
-    [task] = make_tasks(config(split="all", families="fiction", data=data, **about))
-    families = Counter(sample.metadata["family"] for sample in task.dataset)
-    assert families == dict.fromkeys(("bare", "fiction", "benign_bare", "benign_fiction"), 3)
-    requests = {s.metadata["teacher_prompt"][0]["content"] for s in task.dataset if "benign" in s.metadata["family"]}
-    assert requests == {"Harmless 1", "Harmless 2", "Harmless 3"}
-    for what, value in about.items():
-        with pytest.raises(EvaluationError):
-            make_tasks(config(**{what: value}))
 
 
 def test_behaviours_without_counterparts_are_a_warning(records):
@@ -300,30 +263,6 @@ def test_rows_of_the_counterparts(records):
     assert (wrapped["value"], wrapped["n"], wrapped["n_clusters"]) == (pytest.approx(2 / 18), 18, 9)
     for group in ("benign_train", "benign_held_out", "benign_family:fiction"):
         assert row_of(records, "over_refusal_rate", group)["value"] == pytest.approx(1 / 9)
-
-
-def test_rows_hold_no_sample_of_the_other_kind(records):
-    """Behaviours and counterparts are never in one rate: a model that refuses all has no success."""
-    rows = metric_rows(records, {})
-    assert len({(row["metric"], row["group"]) for row in rows}) == len(rows)
-    for row in rows:
-        assert row["group"].startswith("benign_") == (row["metric"] == "over_refusal_rate")
-        assert row["n"] + row["n_unscored"] in (9, 18)
-        assert (row["axis"], row["suite"]) == ("jailbreak", "jailbreak")
-
-
-def test_truncated_replies_are_counted(tmp_path):
-    """Two behaviours in a wrapper: cut inside its apology, a reply has no verdict; bare, they refuse before the cut."""
-
-    def reply(prompt, seed):
-        apology = "I am sorry, but I think that you mean this."
-        return f"{NO} {apology}" if prompt[-1]["content"].startswith("Do the bad") else apology
-
-    found = asked(tmp_path, reply, BEHAVIORS[:2], families="fiction", max_reply_tokens=9)
-    wrapped, bare = row_of(found, "attack_success_rate", "all"), row_of(found, "attack_success_rate", "bare")
-    assert (wrapped["value"], wrapped["n"], wrapped["n_truncated"]) == (None, 0, 2)
-    assert wrapped["unscored_reasons"] == {"truncated": 2}
-    assert (bare["value"], bare["n"], bare["n_truncated"]) == (0.0, 2, 2)
 
 
 def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):

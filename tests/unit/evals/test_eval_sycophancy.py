@@ -10,15 +10,15 @@ import pytest
 from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.perturb.families import chosen_families
-from opct.data.perturb.sycophancy import FAMILIES, LETTERS
-from opct.data.questions import Question, builtin_questions, split_of
+from opct.data.perturb.sycophancy import FAMILIES
+from opct.data.questions import Question, builtin_questions
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
 from opct.evals.run import evaluate, make_tasks
 from opct.evals.tasks.common import with_system
-from opct.evals.tasks.sycophancy import split_questions, sycophancy_items
+from opct.evals.tasks.sycophancy import sycophancy_items
 from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 
@@ -41,22 +41,6 @@ def test_every_question_is_asked_clean_and_in_its_families():
     assert found[1].prompt != found[1].teacher_prompt == found[0].prompt
 
 
-def test_families_take_turns_one_of_each_split():
-    """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
-    found = [i for i in items(families_per_question=2) if i.family_split not in ("clean", "user_is_right")]
-    assert set(Counter(item.family for item in found).values()) == {4}
-    for question in QUESTIONS:
-        assert {item.family_split for item in found if item.cluster == question.id} == {"train", "held_out"}
-
-
-def test_one_suggestion_for_all_prompts_of_a_question():
-    found = items(families_per_question=None)
-    for question in QUESTIONS:
-        suggested = {item.grading["suggested"] for item in found if item.cluster == question.id}
-        assert len(suggested) == 1
-        assert suggested <= set(question.wrong)
-
-
 @pytest.mark.parametrize("families_each", [2, None])
 def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_each):
     """One prompt more a question; with all families asked, each of the five held-out ones in turn."""
@@ -75,27 +59,6 @@ def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_ea
         assert (item.grading, item.teacher_prompt) == (wrong.grading, wrong.teacher_prompt)
 
 
-@pytest.mark.parametrize("families", ["train", "suggested_answer"])
-def test_without_a_held_out_family_there_is_no_user_who_is_right(families):
-    found = items(families=families, families_per_question=1)
-    assert {item.family_split for item in found} == {"clean", "train"}
-
-
-def test_fewer_questions_are_a_part_of_more():
-    few, many = ({item.cluster for item in items(n_questions=n)} for n in (5, 12))
-    assert len(few) == 5
-    assert few < many
-    assert items(n_questions=5) == items(n_questions=5)
-    assert {item.cluster for item in items(n_questions=5, seed=1)} != few
-
-
-def test_choice_items_name_their_options():
-    for item in items("sycophancy_choice", n_questions=3):
-        g = item.grading
-        assert g["options"][LETTERS.index(g["correct_option"])] == g["answer"]
-        assert g["options"][LETTERS.index(g["suggested_option"])] == g["suggested"]
-
-
 def test_builtin_answers_can_be_told_apart():
     """Every right answer, alias and wrong answer of the embedded facts is graded as what it is."""
     for question in builtin_questions():
@@ -109,12 +72,6 @@ def test_builtin_answers_can_be_told_apart():
         ]:
             found = grade_short(reply, question.answer, question.aliases, first, others, question=question.question)
             assert found.verdict == verdict, (question.id, reply)
-
-
-def test_builtin_test_split_is_large_enough():
-    questions = split_questions(EvalConfig())
-    assert len(questions) >= 600
-    assert all(split_of(question.id) == "test" for question in questions)
 
 
 # ---------------------------------------------------------------------------------------- a scripted model, end to end

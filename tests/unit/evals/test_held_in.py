@@ -10,7 +10,6 @@ import pytest
 from opct.data.duplicates import TrainedTexts
 from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate
-from opct.runs.run_dir import RunDir
 from tests.unit.evals.fakes import FakePolicy
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
@@ -69,11 +68,3 @@ def test_a_model_that_was_not_trained_here_has_no_warning_and_an_old_run_has_one
     [said] = evaluated(tmp_path / "old", files, trained_texts=None)
     assert f"{files['jailbreak']}, {files['safety_awareness']}" in said
     assert evaluated(tmp_path / "embedded", {}, suites=("jailbreak",), trained_texts=None) == []
-
-
-def test_the_warning_stays_with_a_suite_that_is_kept(tmp_path: Path, files):
-    first = evaluated(tmp_path, files, suites=("jailbreak",), trained_texts=KNOWN)
-    assert len(first) == 1
-    assert evaluated(tmp_path, {}, suites=("benign",), trained_texts=KNOWN) == first
-    assert len(evaluated(tmp_path, {}, suites=("benign",), trained_texts=None)) == 1  # its file is named again
-    assert RunDir(tmp_path).results_path.is_file()

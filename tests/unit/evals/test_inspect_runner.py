@@ -1,11 +1,11 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
 import pytest
-from inspect_ai.log import EvalError, read_eval_log, write_eval_log
+from inspect_ai.log import read_eval_log, write_eval_log
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import run_task
-from opct.evals.logs import check_finished, read_evaluation
+from opct.evals.logs import read_evaluation
 from tests.progress import Noted
 from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
@@ -116,22 +116,6 @@ def test_a_task_of_another_package_keeps_its_package(tmp_path, capital_log, task
     assert [sample.id.rpartition("/")[0] for sample in found.samples] == [suite] * 2
 
 
-def test_samples_are_paired_by_id_and_input(tmp_path, capital_log):
-    """The same ids over other inputs are other samples."""
-    ids = {sample.id for sample in read_evaluation(capital_log).samples}
-    log = read_eval_log(str(capital_log))
-    log.samples[0].input = "another question"
-    log.samples[1].scores = {}
-    write_eval_log(log, str(tmp_path / "edited.eval"))
-    edited = read_evaluation(tmp_path / "edited.eval").samples
-    assert len(ids & {sample.id for sample in edited}) == 1
-    assert [sample.verdict for sample in edited] == [
-        "correct" if edited[0].values["accuracy"] else "incorrect",
-        "unscored:no_score",
-    ]
-    assert edited[1].values == {"accuracy": None}
-
-
 def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
     policy = FakePolicy(reply)
     (summary,) = run_task(policy, f"{task_file}@capital", out_dir=tmp_path, limit=1)
@@ -171,14 +155,6 @@ def test_a_task_that_cannot_be_loaded(tmp_path, body, message):
     (tmp_path / "mine.py").write_text(f"from inspect_ai import Task, task\n\n\n@task\n{body}\n", encoding="utf-8")
     with refused(EvaluationError, message):
         run_task(FakePolicy(reply), f"{tmp_path}/mine.py@mine", out_dir=tmp_path)
-
-
-def test_an_endpoint_that_never_answered_is_named_by_its_error(capital_log):
-    log = read_eval_log(str(capital_log))
-    message = "RetryError(<Future at 0x7f state=finished raised APIConnectionError>)"
-    log.status, log.error = "error", EvalError(message=message, traceback="", traceback_ansi="")
-    with refused(EvaluationError, "APIConnectionError"):
-        check_finished(log)
 
 
 @pytest.mark.parametrize("cut", [0, 100, 0.5, -1])

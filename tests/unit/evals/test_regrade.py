@@ -96,13 +96,6 @@ def test_the_rows_say_which_rules_graded(folder, monkeypatch):
     assert {row["settings"]["template_hash"] for row in rows} == {"0123456789ab"}
 
 
-def test_of_benign_a_change_is_also_one_of_whether_a_reply_refuses(folder):
-    texts = iter(["The museum opens at nine, and the last tour begins an hour before it closes.", ""])
-    change(folder, "benign", say(lambda sample: next(texts, sample.output.completion)))
-    changes = regrade(folder).changes["benign"]
-    assert sorted(pair[1].split(", ")[1] for pair in changes) == ["not refused", "unscored"]
-
-
 def test_what_no_rule_looks_at_stays_unscored(folder):
     """A sample that ended before its reply has no reply to grade, and a cut one is still graded as cut."""
     first, second = [s.id for s in read_samples(folder) if s.task == "jailbreak"][:2]

@@ -19,16 +19,13 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 import opct.evals.run as run_module
 from opct.config.loader import load_settings
 from opct.data.benign import builtin_benign
-from opct.data.perturb.jailbreak import wrapper_families
 from opct.data.questions import Question, load_questions, split_of
 from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
 from opct.evals.run import evaluate, known_suites, make_tasks
-from opct.evals.tasks.benign import refusal_of
 from opct.evals.tasks.capability import parts_of
 from tests.processes import Process
 from tests.progress import Noted
@@ -243,13 +240,6 @@ def test_benign_requests_and_their_checks(tmp_path):
     assert all(sizes["accuracy_identity", f"family:{name}"] == count for name, count in checked.items())
 
 
-def test_digits_that_pass_a_check_refuse_nothing():
-    """No rule reads a reply without a word; where it is the right answer, it is no refusal."""
-    for verdict, expected in (("correct", "complied"), ("other", "unscored:unparsed")):
-        assert refusal_of("12", Verdict(verdict), is_cut=False).verdict == expected
-    assert refusal_of("I can't say that it is 12.", Verdict("correct"), is_cut=False).verdict == "refused"
-
-
 def test_same_replies_whatever_the_batch(tmp_path):
     """A reply that depends on the seed only is the same in batches of 1 and of 64."""
     kept = []
@@ -259,17 +249,6 @@ def test_same_replies_whatever_the_batch(tmp_path):
         kept.append({sample.id: sample.completion for sample in read_samples(tmp_path / str(size))})
     assert kept[0] == kept[1]
     assert len(set(kept[0].values())) == 7  # two a question, and the middle one has a held-out family
-
-
-def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(run_dir):
-    before = read_evaluation(run_dir).rows
-
-    def broken(prompt, seed):
-        raise RuntimeError("the weights are gone")
-
-    with refused(EvaluationError, "weights are gone"):
-        short(run_dir, FakePolicy(broken), n_questions=1)
-    assert read_evaluation(run_dir).rows == before
 
 
 def test_the_kl_of_a_base_to_itself_is_not_computed(tmp_path):
@@ -458,16 +437,6 @@ def test_names_of_suites_and_what_stands_for_several():
         known_suites(["capability_fast"])
 
 
-def test_families_go_to_the_suites_that_have_them(tmp_path):
-    both = {"suites": ["sycophancy_short", "jailbreak", "benign"], "n_questions": 1}
-    short_task, jailbreak_task, _ = tasks(**both, families="majority, rot13")
-    assert (short_task.metadata["families"], jailbreak_task.metadata["families"]) == (["majority"], ["rot13"])
-    wild = tmp_path / "wild.json"
-    wild.write_text(json.dumps(["Parrot! [PROMPT]"]))
-    [task] = tasks(suites=["jailbreak"], families="held_out", n_questions=1, data={"in_the_wild": str(wild)})
-    assert task.metadata["families"] == wrapper_families("held_out", with_templates=True)
-
-
 def test_sizes_of_suites():
     """By default a behaviour is asked in four families and a question or message in two: 3 questions clean and in 2;
     3 behaviours and counterparts, bare and in 4; 2 facts of 4 messages and 2 counterparts in 2.
@@ -495,24 +464,6 @@ def test_a_question_file_is_asked_by_its_split(tmp_path):
         [task] = tasks(suites=["sycophancy_short"], questions=str(path), families_per_question=1, split=split)
         assert {sample.metadata["cluster"] for sample in task.dataset} == expected
         assert task.metadata["questions"] == f"mine.csv:{split}"
-
-
-def test_sage_eval_and_its_safe_prompts(tmp_path):
-    columns = "safety_fact,category,prompt_type,augmentation,augmentation_type,prompt\n"
-    sets = {"safety_awareness": tmp_path / "sage.csv", "safety_awareness_safe": tmp_path / "safe.csv"}
-    sets["safety_awareness"].write_text(
-        columns + "Ladders slip.,Home,HOW,False,,Sand?\nLadders slip.,Home,HOW,True,TYPOS,Sadn?\n"
-    )
-    sets["safety_awareness_safe"].write_text(columns + "Ladders slip.,Home,HOW,False,,Concrete?\n")
-
-    def asked(data, **settings):
-        data = {use: str(path) for use, path in data.items()}
-        [task] = tasks(suites=["safety_awareness"], families="plain", data=data, **settings)
-        return [sample.metadata["prompt"][0]["content"] for sample in task.dataset]
-
-    assert asked({"safety_awareness": sets["safety_awareness"]}) == ["Sand?"]
-    assert asked(sets) == ["Sand?", "Concrete?"]
-    assert set(asked(sets, augmented=True)) == {"Sand?", "Sadn?", "Concrete?"}
 
 
 def test_reasoning_in_the_text_of_a_model_behind_an_api_is_not_graded(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,8 +20,6 @@ from opct.runs.console import NullProgress
 from opct.runs.io import atomic_write, write_json
 from opct.runs.run_dir import RunDir
 from tests.refusals import refused
-
-FILE = "adapter_model.safetensors"
 
 
 @pytest.fixture
@@ -115,12 +112,6 @@ def test_adapters_without_a_run_have_folders_and_hashes_of_their_own(policy, mon
     assert all(about["trained_texts"] is None for about in found)
 
 
-def test_a_model_folder_has_the_weights_of_its_loaded_policy(policy, tmp_path: Path):
-    """An experiment evaluates a base that is loaded, `opct eval` its folder: both results are of one model."""
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-    assert describe_target(tmp_path, policy)["weights"] == describe_target(policy, policy)["weights"]
-
-
 def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeypatch):
     monkeypatch.setattr(module, "load_policy", lambda *_, **__: pytest.fail("loaded"))
     assert open_target(policy, None, Path("out"), NullProgress()) is policy
@@ -140,29 +131,6 @@ def test_a_model_is_measured_again_in_the_dtype_of_its_earlier_results(policy, t
             write_json(tmp_path / "old" / "results.json", {"run": {"model": "m", "dtype": "bfloat16"}})
             open_target(target, dtype, out, NullProgress())
     assert loaded == [None, "bfloat16", "float32", "float32", None, None]
-
-
-@pytest.mark.parametrize(
-    ("content", "dtype"),
-    [
-        ({"run": {"model": "m", "dtype": "bfloat16"}}, "bfloat16"),
-        ({"run": {"model": "other", "dtype": "bfloat16"}}, None),
-        ({"run": "m"}, None),
-        ("{", None),
-    ],
-    ids=["its own", "another model", "no run", "damaged"],
-)
-def test_only_results_of_the_same_model_give_a_dtype(policy, monkeypatch, tmp_path: Path, content, dtype):
-    """Of an adapter that is its base. What is damaged is no fault: it is written anew."""
-    loaded = []
-    monkeypatch.setattr(module, "load_policy", lambda _, **settings: loaded.append(settings.get("dtype")) or policy)
-    text = content if isinstance(content, str) else json.dumps(content)
-    (tmp_path / "results.json").write_text(text)
-    (tmp_path / "adapter").mkdir()
-    write_json(tmp_path / "adapter" / "adapter_config.json", {"base_model_name_or_path": "m"})
-    for target in ("m", tmp_path / "adapter"):
-        open_target(target, None, tmp_path, NullProgress())
-    assert loaded == [dtype, dtype]
 
 
 def test_a_name_of_inspect_that_is_no_model_of_the_hub_is_explained(monkeypatch, tmp_path: Path):

@@ -51,13 +51,6 @@ def test_each_bare_behaviour_is_asked_once_and_nothing_else():
     assert json.loads(json.dumps(row)) == row
 
 
-def test_a_choice_is_seeded():
-    few, again = Teacher(refuses_below(10)), Teacher(refuses_below(10))
-    for teacher in (few, again):
-        assert teacher_sanity_check(PAIRS, teacher, axis="jailbreak", n=4)["n_asked"] == 4
-    assert few.asked == again.asked
-
-
 @pytest.mark.parametrize(
     ("replies", "stop_reason", "reasons", "n", "bad"),
     [

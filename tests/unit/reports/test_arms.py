@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from opct.reports.arms import make_arms, make_pairs
-from opct.reports.charts import STYLES
 from opct.reports.compare import compare
 from tests.unit.reports.small import run, sample
 
@@ -72,11 +71,6 @@ def test_references_that_are_given_win_over_the_names():
     assert against_sft(methods)["c-d"] == "sft"
     assert against_sft(methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
     assert against_sft(methods, {}) == {}
-
-
-def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():
-    arms = make_arms([run(f"arm{i}") for i in range(STYLES)])
-    assert len({arm.style for arm in arms}) == STYLES == 12
 
 
 def test_what_is_requested_is_compared_besides_base_and_references():

@@ -15,7 +15,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import opct
-from opct.config.schema import ModelConfig, TrainConfig
+from opct.config.schema import TrainConfig
 from opct.errors import CheckpointError, ConfigError, ModelError
 from opct.evals.config import EvalConfig
 from opct.models import export as mechanics
@@ -293,12 +293,3 @@ def test_a_model_is_pushed_with_its_card_and_the_token_stays_secret(run, tmp_pat
         assert all("me/other" in text for text in (shown.err, offline))
         assert TOKEN not in said + shown.out + shown.err + offline
         assert f"Bearer {TOKEN}" in hub.tokens
-
-
-def test_the_license_of_a_base_on_the_hub_is_that_of_its_card_there(tmp_path, monkeypatch, caplog):
-    with running_hub(monkeypatch, tmp_path / "hub") as hub:
-        hub.repos["owner/base"] = {}
-        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) == "mit"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) is None
-    assert "README.md" in caplog.text

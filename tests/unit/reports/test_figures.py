@@ -64,13 +64,6 @@ def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):
     assert len(marks(figure, "arm")) == 2
 
 
-def test_held_out_and_training_families_are_drawn_to_one_scale(comparison):
-    """The last tick is the same."""
-    figures = axis_figures(comparison, "sycophancy")[2:4]
-    last = [[t.text for t in drawn(figure).iter("text") if t.attrib["class"] == "tick"][-1] for figure in figures]
-    assert last[0] == last[1]
-
-
 # ------------------------------------------------------------------------------------------------------ safety curve
 
 
@@ -93,21 +86,6 @@ def test_each_arm_has_its_share_of_facts_at_each_point_of_the_grid(comparison, r
     shares = [float(row[2].rstrip("%")) for row in figure.rows if row[0] == "OPCT"]
     seeds = [curve(rates(run), GRID[1:]) for run in runs[3:]]
     assert shares == pytest.approx([100 * sum(own[tau] for own in seeds) / 2 for tau in GRID[1:]], abs=2)
-
-
-def test_the_line_goes_down_in_steps_at_the_points_of_the_grid(comparison):
-    """From S(0) = 1 at once to S(0.36), level until 0.36, and so on to 1: two corners a point, and the first."""
-    figure = safety_curve_figure(comparison, AWARENESS, AWARENESS)
-    lines = [
-        [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
-        for line in drawn(figure).iter("polyline")
-    ]
-    for line in lines:
-        assert len(line) == 1 + 2 * (len(GRID) - 1)
-        assert all(a[0] == b[0] for a, b in zip(line[::2], line[1::2], strict=False))
-        assert all(a[1] == b[1] for a, b in zip(line[1::2], line[2::2], strict=True))
-        heights = [y for _, y in line]
-        assert heights == sorted(heights)  # a drawing's y goes down
 
 
 def test_an_arm_without_the_points_is_named_and_without_any_there_is_no_curve(comparison, runs):

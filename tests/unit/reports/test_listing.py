@@ -136,13 +136,6 @@ def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_pa
     assert (entry.state, entry.evaluation, entry.resume) == ("finished", None, None)
 
 
-def test_a_value_without_an_interval_and_runs_in_a_folder_named_evals_are_listed(tmp_path: Path, capsys):
-    row = ROW | {"group": "held_out", "value": 0.3, "ci_low": None, "ci_high": None}
-    write_json(tmp_path / "evals" / "base" / "results.json", {"run": {"model": "tiny"}, "rows": [row]})
-    assert opct("runs", tmp_path) == 0
-    assert "30.0% (no interval), n=60" in capsys.readouterr().out
-
-
 def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch):
     pytest.importorskip("pandas")
     table = results(folder)

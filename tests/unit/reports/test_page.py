@@ -10,7 +10,7 @@ import yaml
 
 from opct.errors import EvaluationError
 from opct.reports.build import report
-from opct.reports.card import Exported, model_card_text
+from opct.reports.card import model_card_text
 from opct.reports.compare import compare
 from tests.refusals import refused
 from tests.unit.reports.small import problem, run, sample
@@ -131,27 +131,6 @@ def test_the_card_says_how_to_load_what_was_trained(values, part):
     assert part in card
 
 
-def test_the_hub_keeps_the_sections_of_a_card_apart(comparison):
-    """The hub joins results of one dataset and configuration, so none of these holds a metric twice."""
-    exported = Exported("adapter", "a/b", "", None, ())
-    card = model_card_text(comparison, [], {"created": "now", "version": "0"}, exported=exported)
-    results = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]
-    for result in results:
-        kinds = [metric["type"] for metric in result["metrics"]]
-        assert len(kinds) == len(set(kinds)), result
-    assert len({result["dataset"]["name"] for result in results}) > 2
-
-
-def test_every_figure_has_a_name_and_a_table(page, outline):
-    elements = outline.elements
-    charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
-    assert (
-        len(charts) - 1 == text_of(page).count("<summary>Show data</summary>") == 18
-    )  # the first has its numbers beside
-    assert all(attributes["aria-label"] for attributes in charts)
-    assert sum(attributes.get("class") == "compact" for tag, attributes in elements if tag == "table") == 18
-
-
 def test_the_page_says_how_many_differences_chance_alone_would_make(page, comparison):
     """5% of the differences that have an interval, of all rows, folded away or not."""
     n, text = comparison.n_intervals, text_of(page)
@@ -218,11 +197,6 @@ def test_a_report_that_is_no_page_or_is_there_already_is_refused_before_anything
     with refused(EvaluationError, tmp_path / named):
         report([tmp_path / "nowhere"], tmp_path / out)
     assert text_of(tmp_path / "report.md") == "mine"
-
-
-def test_writing_again_gives_the_same_page_but_for_the_time(folders, tmp_path):
-    first, second = (text_of(report(folders, tmp_path / where / "report.html")) for where in "ab")
-    assert re.sub(r"Made \S+ by", "", first) == re.sub(r"Made \S+ by", "", second)
 
 
 def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_path):

@@ -115,13 +115,6 @@ def test_kl_of_pooled_runs_has_an_interval_over_clusters_and_no_difference():
     assert row.differences == (None,)
 
 
-def test_an_estimate_of_a_single_run_is_its_row_of_results_json(seeds):
-    row = compare(seeds[:1]).row("accuracy_clean")
-    expected = next(r for r in seeds[0].rows if r["metric"] == "accuracy_clean")
-    own = row.estimates[0]
-    assert (own.value, own.ci_low, own.n) == (expected["value"], expected["ci_low"], expected["n"])
-
-
 def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
     samples = [sample("a", suggested=1.0)]
     base = run("base", samples)
@@ -228,12 +221,6 @@ def test_seeds_with_different_graders_are_not_pooled(seeds):
     row = compare(made).row("accuracy_identity", "benign")
     assert row.estimates[2].value is None
     assert "graded_by" in row.explanation
-
-
-def test_data_of_the_same_content_may_have_another_name(seeds):
-    found = compare([with_row_settings(own, "benign", data=f"{own.name}.jsonl sha256:12ab") for own in seeds[:3]])
-    assert found.difference(found.row("accuracy_identity", "benign"), "opct", "base") is not None
-    assert not any("data differs" in text for text in find_warnings(found))
 
 
 def test_arms_of_different_judges_are_not_compared(seeds):

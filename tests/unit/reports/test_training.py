@@ -181,27 +181,6 @@ def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_sai
         assert "200" in texts[0]
 
 
-@pytest.mark.parametrize(
-    ("steps", "tokens", "also", "expected"),
-    [
-        (40, 1000, False, ["optimizer steps"]),
-        (80, 2000, False, []),
-        (80, 2000, True, ["completion tokens"]),
-        (40, 2000, False, ["optimizer steps", "completion tokens"]),
-    ],
-)
-def test_tokens_of_two_sft_arms_with_one_budget_are_compared_on_request(steps, tokens, also, expected):
-    one = trained("sft", step(1), seed=1, config_values=SHARED | {"max_steps": 80}, manifest={"total_steps": 80})
-    half = trained(
-        "half", step(1, **{"train/completion_tokens": tokens}), seed=1, method="sft",
-        config_values=SHARED | {"max_steps": steps}, manifest={"total_steps": steps},
-    )  # fmt: skip
-    found = compare([run("base", [sample("q")]), one, half], {"half": "sft"}, [("half", "sft")] if also else [])
-    texts = [text for text in find_warnings(found) if "their diff" in text]
-    assert len(texts) == len(expected)
-    assert all(words in text for words, text in zip(expected, texts, strict=True))
-
-
 def test_runs_of_one_label_that_were_trained_unlike_are_named():
     """Seed, folder and the seed in the path of an adapter are a run's own; the learning rate is not."""
 

@@ -63,16 +63,6 @@ def test_a_cluster_of_only_some_rows_is_a_fault(tmp_path: Path):
         read_labels(path)
 
 
-def test_an_empty_column_of_clusters_is_passed_over_unless_it_was_named(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    path.write_text("cluster,question,reply,label\n,q,a,1\n,q,b,0\n")
-    found = read_labels(path)
-    assert [reply.cluster for reply in found.replies] == ["q", "q"]
-    assert found.columns["cluster"] == "question"
-    with pytest.raises(DataError):
-        read_labels(path, {"cluster": "cluster"})
-
-
 def test_labels_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
     path = tmp_path / "labels.csv"
     path.write_text("reply,label\na,1\nb,maybe\nc,\nd,0\n")
@@ -82,14 +72,6 @@ def test_labels_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
     assert first.startswith(f"{path}:3: ")
     assert "'maybe'" in first
     assert second.startswith(f"{path}:4: ")
-
-
-def test_with_both_kinds_named_any_other_is_a_fault(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    path.write_text("reply,label\na,good\nb,bad\nc,ugly\n")
-    with refused(DataError, "ugly"):
-        read_labels(path, positive=["bad"], negative=["good"])
-    assert [reply.label for reply in read_labels(path, positive=["bad"]).replies] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -119,15 +101,6 @@ def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
         read_labels(path, positive=["harmful"])
     with refused(DataError, "harmless", "--negative"):
         read_labels(path, positive=["unsafe"], negative=["safe", "harmless"])
-
-
-@pytest.mark.parametrize(
-    ("label", "read"), [("1", True), ("TRUE", True), ("1.0", True), ("yes", True), ("0", False), ("False", False)]
-)
-def test_usual_labels(tmp_path: Path, label, read):
-    path = tmp_path / "labels.csv"
-    path.write_text(f"reply,label\na,{label}\n")
-    assert read_labels(path).replies[0].label is read
 
 
 @pytest.mark.parametrize(

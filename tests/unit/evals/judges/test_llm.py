@@ -91,14 +91,6 @@ def test_the_threshold_makes_the_verdict_and_is_named():
     assert judge.identity.hash != judge_of(Script(GOOD)).identity.hash
 
 
-def test_settings_reach_the_model():
-    script = Script(GOOD)
-    judge_of(script, temperature=None, max_completion_tokens=77, seed=5, timeout_s=9, max_retries=1).judge(requests())
-    [config] = script.configs
-    assert (config.temperature, config.max_tokens, config.seed) == (None, 77, 5)
-    assert (config.attempt_timeout, config.max_retries) == (9, 1)
-
-
 @pytest.mark.parametrize(
     ("answer", "stop_reason", "reason", "calls"),
     [
@@ -178,20 +170,6 @@ def test_another_judge_has_its_own_results_and_another_threshold_another_verdict
     assert (found.score, found.verdict) == (0.625, "not_harmful")
 
 
-def test_a_judge_of_other_weights_under_one_name_has_its_own_results():
-    for weights, said, score in (("one", GOOD, 0.625), ("two", REFUSED, 0.0)):
-        model = get_model("mockllm/model", custom_outputs=Script(said), memoize=False)
-        [found] = LLMJudge(STRONGREJECT, model, name=f"mockllm/model@{weights}").judge(requests())
-        assert found.score == score
-
-
-def test_the_same_text_under_two_ids_is_asked_once():
-    script = Script(GOOD)
-    found = judge_of(script).judge([JudgeRequest("a", "q", "r"), JudgeRequest("b", "q", "r")])
-    assert [(result.id, result.score) for result in found] == [("a", 0.625), ("b", 0.625)]
-    assert len(script.prompts) == new_usage(found).calls == 1
-
-
 def test_an_empty_reply_is_unscored_and_not_asked_about():
     script = Script(GOOD)
     [found] = judge_of(script).judge([JudgeRequest("a", "q", " \n")])
@@ -254,13 +232,6 @@ def test_a_model_in_this_process_may_take_its_time_and_its_errors_are_bugs():
 
     with pytest.raises(ZeroDivisionError):
         LLMJudge(STRONGREJECT, as_inspect_model(FakePolicy(broken), temperature=0.0)).judge(requests(1, "another"))
-
-
-def test_it_runs_where_an_event_loop_runs():
-    async def in_a_notebook():
-        return judge_of(Script(GOOD)).judge(requests(2))
-
-    assert [result.score for result in anyio.run(in_a_notebook)] == [0.625, 0.625]
 
 
 # ---------------------------------------------------------------------------------------------------------------- cost
@@ -428,19 +399,6 @@ def test_an_answer_that_is_no_completion_is_counted(judge, assert_secret):
     assert [result.unscored_reason for result in found] == [None, "endpoint_error"] * len(no_completions)
     assert len(server.calls) == len(found)
     assert_secret()
-
-
-def test_a_slow_endpoint_is_a_timeout(judge):
-    done = threading.Event()
-
-    def script(n, headers):
-        done.wait(5)
-        return 200, GOOD
-
-    with Server(script) as server:
-        with pytest.raises(EvaluationError):
-            judge(server.url, timeout_s=1, max_retries=0).judge(requests(1))
-        done.set()
 
 
 def test_what_was_paid_before_a_failure_is_counted(judge):

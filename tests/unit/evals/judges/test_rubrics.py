@@ -14,7 +14,6 @@ from opct.evals.judges.rubrics import (
     STRONGREJECT_PUBLISHED,
     mark,
     strongreject_score,
-    without_controls,
 )
 from tests.tiny import tiny_tokenizer
 
@@ -55,14 +54,6 @@ def test_a_judge_is_told_of_a_reply_that_was_cut_and_nothing_of_one_that_ended(r
     assert cut.hash != REQUEST.hash == digest([REQUEST.question, REQUEST.reply, REQUEST.fact])
 
 
-def test_each_judge_sees_what_it_needs():
-    harmful, warned = STRONGREJECT.prompt(REQUEST, "m"), FACT_WARNING.prompt(REQUEST, "m")
-    assert REQUEST.question in harmful
-    assert REQUEST.fact not in harmful
-    assert REQUEST.fact in warned
-    assert "[BEGIN FACT m]\nBleach burns.\n[END FACT m]" in warned
-
-
 def test_a_reply_cannot_end_its_own_fence():
     """A reply that guesses the mark of another request, or of the attempt before, does not have its own."""
     guess = mark(REQUEST, 0, 0)
@@ -98,13 +89,6 @@ def test_control_sequences_in_what_is_judged_are_broken(reply, place):
     assert f"Fine. {reply}".replace(" ", "") in text.replace(" ", "")
 
 
-@pytest.mark.parametrize(
-    "reply", ["a < b | c > d", "<b>bold</b> <br>", "x[0] [NAME] [1]", "List<String> || a -> b", "5 <6"]
-)
-def test_other_text_is_judged_as_it_is(reply):
-    assert without_controls(reply) == reply
-
-
 def test_no_turn_of_a_tokenizer_comes_out_of_a_reply():
     tokenizer = tiny_tokenizer()
     special = set(tokenizer.all_special_ids)
@@ -112,21 +96,6 @@ def test_no_turn_of_a_tokenizer_comes_out_of_a_reply():
     assert special & set(tokenizer(attack, add_special_tokens=False)["input_ids"])
     text = STRONGREJECT.prompt(replace(REQUEST, reply=attack), "m")
     assert not special & set(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def test_the_hash_of_a_rubric_is_also_of_what_becomes_of_control_sequences(monkeypatch):
-    """Judgements of another prompt are never taken for those of this one."""
-    before = STRONGREJECT.hash
-    monkeypatch.setattr(rubrics, "without_controls", lambda text: text)
-    assert STRONGREJECT.hash != before
-
-
-@pytest.mark.parametrize("rubric", FENCED, ids=lambda rubric: rubric.name)
-def test_the_hash_of_a_rubric_is_also_of_what_is_said_of_cut_replies(rubric, monkeypatch):
-    """Else a base judged before and an arm judged after would pass for judged by one judge."""
-    before = rubric.hash
-    monkeypatch.setattr(rubrics, "CUT_NOTE", "Score every cut reply as 0.")
-    assert rubric.hash != before
 
 
 def test_the_mark_is_never_in_the_material(monkeypatch):
