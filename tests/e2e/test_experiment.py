@@ -16,6 +16,7 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.progress import Noted
+from tests.refusals import refused
 from tests.tiny import save_tiny
 
 SHARED = """
@@ -120,7 +121,6 @@ def test_the_second_call_trains_and_measures_nothing(folder: Path, done: Experim
     run_experiment(folder / "experiment.yaml", progress=noted)
     assert sum("trained already" in line for line in noted.lines) == 4
     assert sum("measured already" in line for line in noted.lines) == 5
-    assert noted.stages == ["[10/10] write the report"]
 
 
 def test_an_arm_is_refused_where_the_adapter_it_continued_is_another_now(
@@ -134,10 +134,8 @@ def test_an_arm_is_refused_where_the_adapter_it_continued_is_another_now(
     train(load_experiment(path, ["rollout.max_completion_tokens=1", dtype]).configs["sft", 0], overwrite=True)
     run.config_path.write_text(settings)
     monkeypatch.setattr(runner, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    with pytest.raises(RunError, match="the adapter that it continued") as error:
+    with refused(RunError, f"delete {out / 'both-seed0'}"):
         run_experiment(path)
-    assert str(error.value).startswith(f"{out / 'both-seed0'} holds a run with other settings, data or weights")
-    assert f"delete {out / 'both-seed0'} and the folders of arms after it" in str(error.value)
 
 
 def test_another_base_model_is_refused_before_anything_is_trained(folder: Path, done: ExperimentResult, monkeypatch):
@@ -145,6 +143,5 @@ def test_another_base_model_is_refused_before_anything_is_trained(folder: Path, 
     out = folder / "out"
     save_tiny(folder / "model", seed=1)
     monkeypatch.setattr(runner, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    with pytest.raises(RunError, match=r"the base model .* changed") as error:
+    with refused(RunError, f"delete {out / 'sft-seed0'}"):
         run_experiment(folder / "experiment.yaml")
-    assert f"delete {out / 'sft-seed0'} and the folders of arms after it" in str(error.value)

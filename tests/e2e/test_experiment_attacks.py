@@ -13,6 +13,7 @@ from opct.errors import DataError, EvaluationError, RunError
 from opct.evals.logs import read_log
 from opct.experiments.runner import run_experiment
 from tests.progress import Noted
+from tests.refusals import refused
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """
@@ -92,24 +93,24 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
     kept, noted = attempts(out), Noted()
     run_experiment(path, progress=noted)
     assert attempts(out) == kept
-    assert sum("attacked already by" in line for line in noted.lines) == 4
+    assert sum("attacked already" in line for line in noted.lines) == 4
     assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
-    with pytest.raises(RunError, match=r"rules.episodes: 2 then, 3 now.*delete \S*sft-seed0\S*transfer"):
+    with refused(RunError, "rules.episodes", "sft-seed0"):
         run_experiment(path)
 
 
 @pytest.mark.parametrize(
     ("setting", "other", "said"),
     [
-        ("n_behaviors: 2", "behaviors: nowhere.jsonl", r"nowhere\.jsonl"),
-        ("n_behaviors: 2", "judge: {name: strongrejct}", "judge of an attack 'strongrejct'"),
+        ("n_behaviors: 2", "behaviors: nowhere.jsonl", "nowhere.jsonl"),
+        ("n_behaviors: 2", "judge: {name: strongrejct}", "'strongrejct'"),
         ("families: train", "families: helt_out", "helt_out"),
     ],
 )
 def test_what_there_is_not_costs_no_training(path: Path, tmp_path: Path, setting: str, other: str, said: str):
     path.write_text(path.read_text().replace(setting, other))
-    with pytest.raises((DataError, EvaluationError), match=said):
+    with refused((DataError, EvaluationError), said):
         run_experiment(path)
     assert not (tmp_path / "out").exists()

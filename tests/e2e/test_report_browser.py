@@ -77,13 +77,13 @@ def page_file(tmp_path_factory):
     from opct.reports.build import report
 
     root = tmp_path_factory.mktemp("runs")
-    arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2))
-    return report([write_run(root, *arm, questions=60) for arm in arms], root / "report.html")
+    arms = (("base", 0), ("sft", 1), ("opct", 1))
+    return report([write_run(root, *arm, questions=16) for arm in arms], root / "report.html")
 
 
 @pytest.fixture(scope="module")
 def axes_file(tmp_path_factory):
-    """Every axis, two arms."""
+    """Every axis, three arms."""
     from opct.reports.build import report
 
     root = tmp_path_factory.mktemp("axes")
@@ -174,7 +174,6 @@ def test_the_rollouts_can_be_filtered_and_searched(watch):
     expect(rollouts(page).first).to_be_visible()
     page.get_by_label("Search text").fill("no reply holds this")
     expect(rollouts(page)).to_have_count(0)
-    expect(page.locator("#rollouts-status")).to_contain_text("No rollout matches")
     assert watched.faults == []
 
 
@@ -202,23 +201,16 @@ def test_the_keyboard_reads_the_kl_of_each_token(watch):
     assert watched.faults == []
 
 
-@pytest.mark.parametrize("width", [320, 1280])
-def test_no_width_scrolls_sideways_even_with_everything_unfolded(watch, width):
-    watched = watch(width=width)
-    page = watched.page
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert watched.faults == []
-
-
-@pytest.mark.parametrize("width", [320, 1280])
-def test_labels_of_charts_do_not_overlap(chromium, axes_file, width):
-    """No text lies on another or leaves its chart, in a narrow and in a wide window; nor does the page scroll."""
-    with Watched(chromium, axes_file, width=width) as watched:
+def test_no_width_scrolls_sideways_and_no_label_lies_on_another(chromium, axes_file):
+    """No text leaves its chart, in a narrow and in a wide window, with every part unfolded."""
+    with Watched(chromium, axes_file) as watched:
         page = watched.page
         assert page.locator("svg.chart").count() > 12
-        assert page.evaluate(OVERLAPS) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        for width in (1280, 320):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(OVERLAPS) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert watched.faults == []
 
 
@@ -234,11 +226,14 @@ def test_tables_and_figures_are_there_without_javascript(watch):
     assert watched.faults == []
 
 
-def test_a_screen_reader_finds_no_fault(watch):
-    """axe-core's rules, with everything unfolded."""
+def test_a_screen_reader_finds_no_fault_and_text_is_readable_in_both_schemes(watch):
+    """axe-core's rules, with everything unfolded; WCAG AA: at least 4.5 to 1 between a text and what is behind it."""
     from axe_playwright_python import sync_playwright as axe
 
     page = watch().page
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(CONTRAST) == []
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     found = axe.Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
@@ -270,26 +265,16 @@ def test_figures_and_tables_are_saved(chromium, page_file, tmp_path):
         assert watched.faults == []
 
 
-def test_a_link_leads_to_one_example_and_into_a_folded_part(watch):
-    page = watch().page
+def test_a_link_leads_to_one_example_and_into_a_folded_part_and_print_hides_the_controls(watch):
+    page = watch(width=794).page
     page.locator("#rollouts-list h3 a").first.click()
     expect(rollouts(page)).to_have_count(1)
     page.locator("nav a", has_text="Sycophancy").click()
     expect(page.locator("table.results").first).to_be_visible()
-
-
-def test_text_is_readable_in_both_schemes(watch):
-    """WCAG AA: at least 4.5 to 1 between each text and the card or page behind it."""
-    for scheme in ("light", "dark"):
-        assert watch(color_scheme=scheme).page.evaluate(CONTRAST) == []
-
-
-def test_print_hides_the_controls(watch):
-    watched = watch(width=794)
-    watched.page.emulate_media(media="print")
-    expect(watched.page.locator(".filters")).to_be_hidden()
-    expect(watched.page.locator("svg.chart").first).to_be_visible()
-    settings = watched.page.locator("#settings ~ details.card")
+    page.emulate_media(media="print")
+    expect(page.locator(".filters")).to_be_hidden()
+    expect(page.locator("svg.chart").first).to_be_visible()
+    settings = page.locator("#settings ~ details.card")
     assert settings.count() > 1
     for card in settings.all():
         expect(card).to_be_visible()

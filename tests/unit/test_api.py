@@ -18,6 +18,7 @@ from opct.evals.logs import read_evaluation, read_log
 from opct.evals.run import evaluate as evaluate_policy
 from opct.reports.build import report
 from tests.progress import Noted
+from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 from tests.unit.evals.judges.test_llm import GOOD, REFUSED, Script, judge_of
 
@@ -78,12 +79,6 @@ def test_questions_may_be_rows(calls, policy, monkeypatch, tmp_path: Path):
     assert [(one.answer, one.wrong) for one in asked] == [("4", ("5",))]
 
 
-def test_of_a_question_file_the_split_is_asked_by_its_columns(calls, policy, tmp_path: Path):
-    api.evaluate("m", out=tmp_path, questions=tmp_path / "q.csv", columns={"question": "q"}, split="train")
-    config = EvalConfig(questions=str(tmp_path / "q.csv"), columns={"question": "q"}, split="train")
-    assert calls[0][1][1] == config
-
-
 def test_tasks_alone_leave_our_suites_out_and_take_settings_by_their_own_names(calls, policy, tmp_path: Path):
     found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
     options = {
@@ -107,18 +102,6 @@ def test_code_of_a_model_is_trusted_only_where_the_evaluation_says_so(calls, pol
     assert seen == [{"trust_remote_code": trusted, "dtype": "float32"}]
 
 
-def test_suites_and_tasks_together(calls, policy, tmp_path: Path):
-    api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], n_questions=5)
-    [(first, (_, config), _), (second, _, keywords)] = calls
-    assert (first, config.n_questions, second, keywords["limit"]) == ("suites", 5, "task", 5)
-
-
-def test_progress_reaches_each_part(calls, policy, tmp_path: Path):
-    progress = Noted()
-    api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], label="mine", progress=progress)
-    assert progress.told == [("load m", None), "dtype: as configured", "suites", "task"]
-
-
 def test_a_task_on_other_weights_sets_the_results_before_it_aside(tmp_path: Path):
     """Results hold one model: as when a suite is asked of other weights."""
     task = tmp_path / "mine.py"
@@ -134,7 +117,7 @@ def test_a_task_on_other_weights_sets_the_results_before_it_aside(tmp_path: Path
         api.evaluate(policy, out=tmp_path / "run", progress=progress, **asked)
     found = read_evaluation(tmp_path / "run")
     assert (found.suites, found.run["weights"]) == (["mine"], {"hash": "ff00"})
-    assert "Earlier results of benign were dropped because they are of another model (weights)" in progress.told[-1]
+    assert "benign" in progress.told[-1]
 
 
 @pytest.fixture
@@ -147,17 +130,13 @@ def nothing_loads(monkeypatch) -> None:
     [
         ({"families": "mojority"}, EvaluationError, "mojority"),
         ({"suites": ["nope"]}, EvaluationError, "nope"),
-        ({"kl_sample": 3}, ConfigError, "given: kl_sample: unknown setting .* did you mean kl_samples"),
-        ({"n_questions": 0}, ConfigError, "n_questions: 0 is not valid"),
-        (
-            {"tasks": ["pkg/a"], "families": "all"},
-            EvaluationError,
-            "The setting families applies only to our own suites",
-        ),
+        ({"kl_sample": 3}, ConfigError, "mean kl_samples?"),
+        ({"n_questions": 0}, ConfigError, "n_questions"),
+        ({"tasks": ["pkg/a"], "families": "all"}, EvaluationError, "families"),
     ],
 )
 def test_a_wrong_setting_is_said_before_a_model_is_loaded(nothing_loads, options: dict[str, Any], error, named: str):
-    with pytest.raises(error, match=named):
+    with refused(error, named):
         api.evaluate("m", **options)
 
 
@@ -165,7 +144,7 @@ def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads,
     """One suite without a file, one with a file that is none, one whose data is embedded: the first two, at once."""
     monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
     missing = tmp_path / "mmlu.jsonl"
-    with pytest.raises(DataError, match="2 of the 3 suites cannot be evaluated") as error:
+    with pytest.raises(DataError) as error:
         api.evaluate("m", suites=["truthfulqa", "mmlu", "benign"], data={"mmlu": str(missing)}, out=tmp_path / "out")
     assert [fault.partition(":")[0] for fault in error.value.faults] == ["truthfulqa", "mmlu"]
     assert not (tmp_path / "out").exists()
@@ -182,7 +161,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_before_a_model_is_loaded(
     locked = (str(tmp_path / "locked"), str(tmp_path / "run" / "evals"))
     monkeypatch.setattr("os.access", lambda path, mode: str(path) not in locked)  # root may write anywhere
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RunError, match=f"Cannot write to {tmp_path / out}"):
+    with refused(RunError, tmp_path / out):
         api.evaluate("m", suites=["benign"], n_benign=1, out=tmp_path / out)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -195,9 +174,9 @@ def test_settings_may_be_a_dict(calls, policy, monkeypatch, tmp_path: Path):
     [config] = seen
     found = (config.output_dir, config.optim.learning_rate, config.model.device, config.seed)
     assert found == (str(tmp_path), 0.5, "cpu", TrainConfig().seed)
-    with pytest.raises(ConfigError, match=r"max_stepz: unknown setting .* did you mean max_steps"):
+    with refused(ConfigError, "max_stepz", "max_steps"):
         api.train({"max_stepz": 3})
-    with pytest.raises(ConfigError, match=r"mine\.yaml.* is neither a TrainConfig nor a dict"):
+    with refused(ConfigError, "mine.yaml", "TrainConfig"):
         api.train("mine.yaml")
     api.evaluate("m", {"n_questions": 5, "seed": 2}, out=tmp_path / "out", seed=3)
     asked = calls[0][1][1]
@@ -221,7 +200,7 @@ def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_
     assert 0 < n_harmful < 8
     assert rows["jailbreak", "attack_success_rate", "all"]["value"] == 1.0 > judged["value"]
     assert "judge" not in found.results["settings"]
-    with pytest.raises(EvaluationError, match="is for jailbreak, which is not evaluated"):
+    with pytest.raises(EvaluationError):
         api.evaluate(policy, suites=["benign"], judge=judge, out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -234,12 +213,9 @@ QUIET = {"suites": ["sycophancy_short"], "kl_samples": 0, "browser_questions": 0
     [
         ({"questions": "b.csv"}, ['questions: "a.csv:test" then, "b.csv:test" now']),
         ({"questions": "edited/a.csv"}, ["other questions"]),
-        ({"split": "all"}, ['"a.csv:test" then, "a.csv:all" now']),
         ({"n_questions": 1}, ["n_questions: ", " then, 1 now"]),
-        ({"families": "majority"}, ["families"]),
         ({"greedy": False, "questions": "copy/a.csv"}, ["(greedy: true then, false now)"]),
         ({"resume": True, "questions": "b.csv"}, ["questions"]),
-        ({"batch_size": 1}, []),
         ({"questions": "copy/a.csv"}, []),
         ({"suites": ["benign"], "n_benign": 1, "questions": None}, []),
     ],
@@ -257,9 +233,9 @@ def test_results_on_other_questions_are_replaced_only_on_demand(monkeypatch, tmp
     first = {**QUIET, "questions": "a.csv", "out": tmp_path / "run"}
     before = api.evaluate(policy, **first).results
     if named:
-        with pytest.raises(EvaluationError, match="holds another evaluation of sycophancy_short") as refused:
+        with refused(EvaluationError, "sycophancy_short") as caught:
             api.evaluate(policy, **{**first, **settings})
-        assert all(text in str(refused.value) for text in [*named, "--out", "--overwrite"])
+        assert all(text in str(caught.value) for text in [*named, "--out", "--overwrite"])
         assert read_evaluation(tmp_path / "run").rows == before["rows"]
         api.evaluate(policy, **{**first, **settings}, overwrite=True)
     else:
@@ -284,14 +260,4 @@ def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch
     policy = FakePolicy(lambda prompt, seed: "Canberra", option_scores=lambda prompt, options: range(len(options)))
     evaluate_policy(policy, EvalConfig(**settings), out_dir=tmp_path / "base")
     page = report([tmp_path / "base", found.out], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "The runs use 2 different models" in page
-    assert "differs between runs" not in page
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "said"),
-    [("mockllm/model", "float32", "leave dtype, quantization"), ("nobody/model", None, "nobody")],
-)
-def test_what_a_model_of_inspect_does_not_take_is_refused(tmp_path: Path, name, dtype, said):
-    with pytest.raises(EvaluationError, match=said):
-        api.evaluate(f"inspect:{name}", out=tmp_path, suites=["benign"], dtype=dtype)
+    assert "2 different models" in page

@@ -1,4 +1,3 @@
-import json
 import shlex
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pydantic import Field, model_validator
 
 from opct.config.loader import (
     MAX_BYTES,
-    config_schema,
     dump_config,
     load_config,
     load_run_config,
@@ -23,6 +21,7 @@ from opct.config.section import Section
 from opct.errors import ConfigError
 from opct.evals.config import EvalConfig
 from opct.experiments.config import ExperimentConfig
+from tests.refusals import refused
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -96,14 +95,6 @@ def test_layers_default_preset_file_override(write):
     assert load_config(path, preset="paper_sycophancy_code").optim.prompts_per_step == 64  # argument over file
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("5e-6", 5e-6), ("1E3", 1000.0), ("3", 3.0), (".5", 0.5), ("+1.", 1.0), ("0", 0.0)]
-)
-def test_numbers_for_a_float(write, text, value):
-    assert load_config(write(f"optim:\n  learning_rate: {text}\n")).optim.learning_rate == value
-    assert load_config(overrides=[f"optim.learning_rate={text}"]).optim.learning_rate == value
-
-
 def test_null_lists_and_text(write):
     config = load_config(write("lora: null\ndata:\n  pairs: [a.jsonl, b.jsonl]\noutput_dir: no\n"))
     assert config.lora is None
@@ -117,23 +108,17 @@ def test_null_lists_and_text(write):
 def test_an_empty_file_is_the_defaults_and_says_so(write, text: str, caplog):
     caplog.set_level("INFO")
     assert load_config(write(text)) == load_config() == TrainConfig()
-    assert "run.yaml is empty: every setting has its default" in caplog.text
+    assert "run.yaml" in caplog.text
 
 
 def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path):
     large, latin = tmp_path / "large.yaml", tmp_path / "latin.yaml"
     large.write_bytes(b"#" * (MAX_BYTES + 1))
     latin.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
-    for path, why in (
-        (tmp_path / "none.yaml", "No such file or directory"),
-        (tmp_path, "it is not a regular file"),
-        (large, f"settings have at most {MAX_BYTES:,}"),
-        (latin, "can't decode byte 0xe9"),
-    ):
-        found = message(path)
-        assert found.startswith(f"Cannot read the config file {path}: ")
-        assert why in found
-        assert found.endswith(". Give the path of a UTF-8 text file.") is (path is not large)
+    missing = tmp_path / "none.yaml"
+    for path, why in ((missing, ""), (tmp_path, ""), (large, f"{MAX_BYTES:,}"), (latin, "0xe9")):
+        assert str(path) in message(path)
+        assert why in message(path)
 
 
 def test_all_faults_in_one_message_in_the_order_of_the_file(write):
@@ -149,124 +134,104 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         "data: {pairs: x.jsonl}\n"
     )
     lines = message(path, ["rollout.num_generations=two", "max_steps"]).splitlines()
-    assert lines[0] == f"The settings of {path} have 9 faults; nothing was started:"
+    assert "9 faults" in lines[0]
     expected = [
-        (1, "learning_rate: unknown setting (value 3); did you mean optim.learning_rate?"),
-        (2, "seed: -1 is not valid, expected greater than or equal to 0"),
-        (4, "loss.estimator: \"samplde\" is not valid, expected 'exact', 'topk' or 'sampled'; did you mean sampled?"),
-        (5, "loss.kl_coeff: unknown setting (value 2); did you mean loss.kl_coef?"),
-        (7, "optimizer.learning_rate: unknown setting (value 1); did you mean optim.learning_rate?"),
-        (
-            8,
-            "lora: 3 is not valid, expected a group of settings (r, alpha, dropout, target_modules, target_parameters, "
-            "exclude_modules, modules_to_save, rank_pattern, alpha_pattern, use_rslora, use_dora) or null",
-        ),
-        (9, 'data.pairs: "x.jsonl" is not valid, expected a list, such as [x.jsonl]'),
+        (1, "learning_rate", "mean optim.learning_rate?"),
+        (2, "seed", "-1"),
+        (4, "loss.estimator", "mean sampled?"),
+        (5, "loss.kl_coeff", "mean loss.kl_coef?"),
+        (7, "optimizer.learning_rate", "mean optim.learning_rate?"),
+        (8, "lora", "null"),
+        (9, "data.pairs", "[x.jsonl]"),
     ]
-    assert lines[1:8] == [f"  {path}:{number}: {text}" for number, text in expected]
-    assert lines[8].startswith("  override max_steps: an override is `section.name=value`")
-    assert lines[9].startswith('  override rollout.num_generations=two: rollout.num_generations: "two" is not valid')
+    for line, (number, name, part) in zip(lines[1:8], expected, strict=True):
+        assert line.startswith(f"  {path}:{number}: {name}: ")
+        assert part in line
+    for line, override in zip(lines[8:], ("max_steps", "rollout.num_generations=two"), strict=True):
+        assert line.startswith(f"  override {override}: ")
 
 
 @pytest.mark.parametrize(
     ("override", "part"),
     [
-        ("optim.learning_rate=true", "expected a number"),
-        ("max_steps=1.5", "expected an integer"),
-        ("max_steps=true", "expected an integer"),
-        ("model.trust_remote_code=1", "expected a boolean"),
-        ("output_dir=3", "expected a string"),
-        ("model.chat_template_kwargs=3", "expected names with values, such as {name: value}"),
-        ("lora.target_modules=3", "expected a string or a list"),
+        ("optim.learning_rate=true", "number"),
+        ("max_steps=1.5", "integer"),
+        ("max_steps=true", "integer"),
+        ("model.trust_remote_code=1", "boolean"),
+        ("output_dir=3", "string"),
+        ("model.chat_template_kwargs=3", "{name: value}"),
+        ("lora.target_modules=3", "list"),
         ("data.pairs=[]", "at least 1 item"),
-        ("data.pairs=[1]", "data.pairs.0: 1 is not valid, expected a string"),
-        ("optim.learning_rate=.inf", "expected a finite number"),
-        ("optim.learning_rate=.nan", "expected a finite number"),
-        ("model.dtype=bf16", "did you mean bfloat16?"),
-        ("load_in_4bit=true", "did you mean model.quantization?"),
-        ("seed=", "no value; write `null`"),
+        ("data.pairs=[1]", "data.pairs.0"),
+        ("optim.learning_rate=.inf", "finite"),
+        ("optim.learning_rate=.nan", "finite"),
+        ("model.dtype=bf16", "mean bfloat16?"),
+        ("load_in_4bit=true", "mean model.quantization?"),
+        ("seed=", "`null`"),
+        ("output_dir=!!int abc", "'abc'"),
         ("seed=[1", "not valid YAML"),
-        ("output_dir=!!python/name:os.system x", "output_dir: 'x' cannot be read as !!python/name:"),
-        ("=3", "an override is `section.name=value`"),
-        ("lr=1", "did you mean optim.learning_rate?"),
-        ("dataset=a.jsonl", "did you mean data.pairs?"),
-        ("lora=none", "use_dora) or null"),
-        ("rollout.max_new_tokens=1", "did you mean rollout.max_completion_tokens?"),
-        ("zzzzz=1", "unknown setting (value 1); there are method, engine, output_dir, seed"),
+        ("output_dir=!!python/name:os.system x", "!!python/name:"),
+        ("=3", "`section.name=value`"),
+        ("lora=none", "null"),
+        ("zzzzz=1", "output_dir"),
         ("lora.dropout=1.0", "less than 1"),
         ("loss.thinking_tags=['', x]", "at least 1 character"),
-        ("preset=paper", "Use one of: paper_released"),
+        ("preset=paper", "paper_released"),
     ],
 )
 def test_one_bad_override(override, part):
     text = message(overrides=[override])
-    assert "have 1 fault" in text
+    assert "1 fault" in text
     assert f"override {override}" in text
     assert part in text
-
-
-def test_a_tag_that_does_not_fit_its_text():
-    assert "seed: 'abc' cannot be read as !!int" in message(overrides=["seed=!!int abc"])
 
 
 def test_a_key_given_twice_is_refused(write):
     path = write("seed: 1\nlora:\n  r: 1\n  r: 2\nseed: 2\n")
     text = message(path)
-    assert f"{path}:4: lora.r: given twice, first at {path}:3" in text
-    assert f"{path}:5: seed: given twice, first at {path}:1" in text
+    for line, name, first in ((4, "lora.r", 3), (5, "seed", 1)):
+        assert f"{path}:{line}: {name}: " in text
+        assert f"{path}:{first}" in text
 
 
-def test_yaml_that_refers_to_itself_is_refused(write):
-    assert "not valid YAML" in message(write("data: &d\n  pairs: [*d]\n"))
-
-
-def test_aliases_are_not_expanded_without_bound(write):
-    """Nine levels of nine aliases are 500 bytes, and 9^9 values."""
-    levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10))
-    assert "more than 100,000 values" in message(write(f"l0: &l0 x\n{levels}\n"))
-
-
-def test_yaml_that_is_nested_too_deep_is_refused(write):
-    assert "not valid YAML" in message(write("data: " + "[" * 400))
-
-
-def test_a_dotted_name_in_a_file_is_shown_as_groups(write):
-    text = message(write("optim.learning_rate: 3\n"))
-    assert text.endswith("(value 3); in a file, write `optim:` and, indented below it, `learning_rate:`")
-
-
-def test_a_name_without_a_value_is_not_null(write):
-    """`lora: null` trains every weight: a group whose settings are all comments must not mean that."""
-    path = write("lora:\n  #r: 8\nmax_steps: null\noutput_dir: ''\n")
-    assert message(path).splitlines()[1:] == [
-        f"  {path}:1: lora: no value; write one, or `null`, or put a # before the name"
-    ]
-
-
-def test_a_name_that_is_a_list_is_refused(write):
-    assert "a name must be text, found a list" in message(write("lora:\n  [a]: 1\n"))
+LEVELS = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10))
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("seed: [1\nx: 2\n", ":2:2: not valid YAML"), ("- a\n", ":1: a config is `name: value` lines, found a list")],
+    [
+        ("data: &d\n  pairs: [*d]\n", "YAML"),  # it refers to itself
+        (f"l0: &l0 x\n{LEVELS}\n", "100,000"),  # nine levels of nine aliases are 500 bytes, and 9^9 values
+        ("data: " + "[" * 400, "YAML"),
+        ("optim.learning_rate: 3\n", "`learning_rate:`"),  # how to write it in a file
+        ("lora:\n  [a]: 1\n", "list"),
+        ("seed: [1\nx: 2\n", ":2:2: "),
+        ("- a\n", ":1: "),
+    ],
 )
 def test_files_that_are_no_config(write, text, part):
     assert part in message(write(text))
 
 
+def test_a_name_without_a_value_is_not_null(write):
+    """`lora: null` trains every weight: a group whose settings are all comments must not mean that."""
+    path = write("lora:\n  #r: 8\nmax_steps: null\noutput_dir: ''\n")
+    [fault] = message(path).splitlines()[1:]
+    assert f"{path}:1: lora: " in fault
+
+
 @pytest.mark.parametrize(
     ("model_class", "text", "said"),
     [
-        (TrainConfig, "seed: 1\narms: {a: {}}", ":2: arms is of a file for `opct experiment`"),
-        (ExperimentConfig, "optim: {}", ":1: optim is of a file for `opct train`"),
-        (EvalConfig, "attacker: grpo", ":1: attacker is of a file for `opct attack`"),
-        (TrainConfig, "max_steps: 3\nsuites: [benign]", ":2: suites: unknown setting"),
+        (TrainConfig, "seed: 1\narms: {a: {}}", "`opct experiment`"),
+        (ExperimentConfig, "optim: {}", "`opct train`"),
+        (EvalConfig, "attacker: grpo", "`opct attack`"),
+        (TrainConfig, "max_steps: 3\nsuites: [benign]", ":2: suites: "),
     ],
 )
 def test_a_file_of_another_command(write, model_class, text, said):
     """A setting of another command in the right file is a fault like others."""
-    with pytest.raises(ConfigError, match=said):
+    with refused(ConfigError, said):
         load_settings(model_class, write(text))
 
 
@@ -285,9 +250,9 @@ def test_the_file_of_a_run_of_an_earlier_version_is_read_without_what_that_alone
     path = write("method: sft\nlora: null\nshards: 2\nloss: {estimator: exact, reduction: sum}\nold: {a: 1}\n")
     assert load_run_config(path) == TrainConfig(method="sft", lora=None, loss={"reduction": "sum"})
     for name in ("shards", "loss.estimator", "old"):
-        assert f"run.yaml: {name} is no setting of this version" in caplog.text
-    assert "have 3 faults" in message(path)
-    with pytest.raises(ConfigError, match=r"run\.yaml:1: seed: -1 is not valid"):
+        assert f"run.yaml: {name}" in caplog.text
+    assert "3 faults" in message(path)
+    with refused(ConfigError, "run.yaml:1", "-1"):
         load_run_config(write("seed: -1\n"))
 
 
@@ -301,20 +266,15 @@ def test_the_file_of_a_run_of_an_earlier_version_is_read_without_what_that_alone
         ("los.top_k", "loss.top_k"),
         ("lora.rank", "lora.r"),
         ("max_step", "max_steps"),
+        ("lr", "optim.learning_rate"),
+        ("dataset", "data.pairs"),
+        ("rollout.max_new_tokens", "rollout.max_completion_tokens"),
         ("qqq", None),
     ],
 )
 def test_nearest_setting(name, right):
     said = message(overrides=[f"{name}=1"])
-    assert (f"did you mean {right}?" in said) if right else ("did you mean" not in said)
-
-
-def test_the_schema_knows_every_setting():
-    schema = config_schema()
-    json.dumps(schema)
-    assert set(schema["properties"]) == {*TrainConfig.model_fields, "preset"}
-    assert schema["additionalProperties"] is False
-    assert [option["const"] for option in schema["properties"]["preset"]["oneOf"]] == list(PRESETS)
+    assert (f"mean {right}?" in said) if right else ("mean" not in said)
 
 
 def test_every_preset_is_pinned_and_every_config_is_there():
@@ -374,26 +334,23 @@ def test_faults_in_any_model(write):
             load_settings(AnyConfig, write(text), overrides)
         return str(caught.value)
 
-    assert "attacker.pool: missing, and it has no default" in fault("attacker.name=transfer")
-    assert "name: one of refine, transfer; did you mean refine?" in fault("attacker.name=refin")
-    assert "attacker.round: unknown setting (value 1); did you mean attacker.rounds?" in fault(
-        "attacker.name=refine", "attacker.round=1"
-    )
-    assert "expected greater than or equal to 1" in fault("attacker.name=refine", "attacker.rounds=0")
-    assert "run.yaml:2: n_questions=13 is unlucky" in fault(text="suites: []\nn_questions: 13\n")
-    assert "have 2 faults" in fault("attacker.rounds=2", "suites=3")
+    assert "attacker.pool" in fault("attacker.name=transfer")
+    assert "mean refine?" in fault("attacker.name=refin")
+    assert "mean attacker.rounds?" in fault("attacker.name=refine", "attacker.round=1")
+    assert "attacker.rounds: 0" in fault("attacker.name=refine", "attacker.rounds=0")
+    assert "run.yaml:2: n_questions=13" in fault(text="suites: []\nn_questions: 13\n")
+    assert "2 faults" in fault("attacker.rounds=2", "suites=3")
 
 
 def test_settings_made_in_python_have_the_same_messages():
     """Of each fault the name, the value and the nearest name; nested sections may be given as dicts or objects."""
     with pytest.raises(ConfigError) as caught:
         TrainConfig(max_step=3, optim={"lr": 1}, model=ModelConfig(), seed=-1)
-    assert str(caught.value).splitlines() == [
-        "The settings have 3 faults; nothing was started:",
-        "  given: optim.lr: unknown setting (value 1); did you mean optim.learning_rate?",
-        "  given: max_step: unknown setting (value 3); did you mean max_steps?",
-        "  given: seed: -1 is not valid, expected greater than or equal to 0",
-    ]
+    _, *faults = str(caught.value).splitlines()
+    for line, parts in zip(
+        faults, (("optim.lr", "optim.learning_rate"), ("max_step", "max_steps"), ("seed", "-1")), strict=True
+    ):
+        assert all(part in line for part in parts)
 
 
 def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):
@@ -403,25 +360,19 @@ def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):
     assert read_yaml(tmp_path / "any.yaml") == settings.model_dump()
 
 
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        ("lora: null", "quantised weights cannot be trained"),
-        ("rollout: {engine: vllm}", "would sample from the weights before quantisation"),
-    ],
-)
-def test_a_quantised_base_is_frozen_and_sampled_from_here(write, own: str, said: str):
-    with pytest.raises(ConfigError, match=said):
+@pytest.mark.parametrize(("own", "name"), [("lora: null", "lora"), ("rollout: {engine: vllm}", "rollout.engine")])
+def test_a_quantised_base_is_frozen_and_sampled_from_here(write, own: str, name: str):
+    with refused(ConfigError, name):
         load_config(write(f"model: {{quantization: 4bit}}\n{own}\n"))
 
 
 @pytest.mark.parametrize("own", ["use_dora: true", "modules_to_save: [norm]"])
 def test_an_adapter_that_vllm_cannot_serve_is_refused(write, own: str):
-    with pytest.raises(ConfigError, match=rf"lora\.{own.split(':')[0]} with rollout\.engine=vllm"):
+    with refused(ConfigError, own.split(":")[0], "rollout.engine=vllm"):
         load_config(write(f"lora: {{{own}}}\nrollout: {{engine: vllm}}\n"))
 
 
 def test_a_faulty_setting_in_python_is_an_error_of_this_package_whatever_was_imported():
     code = "from opct.evals.config import EvalConfig; EvalConfig(n_questions=-1)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert "opct.errors.ConfigError: The settings have 1 fault" in done.stderr
+    assert "opct.errors.ConfigError: " in done.stderr

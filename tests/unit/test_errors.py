@@ -19,10 +19,7 @@ def test_the_first_faults_are_listed_and_the_others_counted(count, last):
 
 @pytest.mark.parametrize(("error", "is_shown"), [(OSError("no such host"), False), (KeyError("weights"), True)])
 def test_the_error_of_a_library_is_kept_and_shown_where_its_place_says_more_than_its_message(error, is_shown):
-    with (
-        pytest.raises(ModelError, match=r"Cannot load it: .*(no such host|weights)") as found,
-        LibraryErrors(ModelError, "Cannot load it"),
-    ):
+    with pytest.raises(ModelError) as found, LibraryErrors(ModelError, "Cannot load it"):
         raise error
     assert found.value.__context__ is error
     assert found.value.__cause__ is (error if is_shown else None)

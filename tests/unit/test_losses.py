@@ -116,23 +116,6 @@ def test_topk_rises_to_the_exact_kl_with_k():
     torch.testing.assert_close(values[11], losses.reverse_kl(p, q))
 
 
-def test_topk_gradient_with_all_but_one_token_is_the_exact_one():
-    """With k = V - 1 the tail bucket is one token, so value and gradient are those of the exact KL."""
-    q = random_logits(3, 5, seed=1)
-    gradients = []
-    for function in (lambda p: losses.topk_reverse_kl(p, q, 4), lambda p: losses.reverse_kl(p, q)):
-        p = random_logits(3, 5).requires_grad_()
-        function(p).sum().backward()
-        gradients.append(p.grad)
-    torch.testing.assert_close(*gradients)
-
-
-def test_token_log_probs():
-    """Softmax of (0, ln 3) is (1/4, 3/4)."""
-    found = losses.token_log_probs(torch.tensor([[0.0, LN3], [0.0, LN3]]), torch.tensor([0, 1]))
-    torch.testing.assert_close(found, torch.tensor([math.log(0.25), math.log(0.75)]))
-
-
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9, 1.0])
 def test_discounted_sum_is_the_double_loop(gamma: float):
     values = random_logits(2, 6)

@@ -12,6 +12,7 @@ from opct.runs import manifest
 from opct.runs.io import append_jsonl, read_jsonl, write_jsonl
 from opct.runs.lock import is_running, locked, owner_of
 from opct.runs.run_dir import RunDir
+from tests.refusals import refused
 
 
 def started(path) -> RunDir:
@@ -19,13 +20,6 @@ def started(path) -> RunDir:
     with RunDir.create(path) as run:
         append_jsonl(run.metrics_path, {"step": 1})
     return run
-
-
-def test_a_new_run_is_a_run(tmp_path):
-    path = tmp_path / "a" / "run"
-    with RunDir.create(path) as run:
-        assert run.is_run
-        assert RunDir.open(path).path == path
 
 
 def test_the_layout(tmp_path):
@@ -51,7 +45,7 @@ def test_the_layout(tmp_path):
 
 def test_an_existing_run_is_refused_with_the_remedy(tmp_path):
     started(tmp_path / "run")
-    with pytest.raises(RunError, match=r"already holds a run\. Continue it with --resume, replace it with --overwrite"):
+    with refused(RunError, "--resume", "--overwrite"):
         RunDir.create(tmp_path / "run")
 
 
@@ -67,13 +61,8 @@ def test_resume_keeps_everything(tmp_path):
 
 
 def test_resume_without_a_run(tmp_path):
-    with pytest.raises(RunError, match=r"No run to resume in .*: leave out --resume"):
+    with refused(RunError, "--resume"):
         RunDir.create(tmp_path / "run", resume=True)
-
-
-def test_both_flags_are_refused(tmp_path):
-    with pytest.raises(RunError, match="contradict each other"):
-        RunDir.create(tmp_path / "run", resume=True, overwrite=True)
 
 
 def test_overwrite_keeps_the_run_until_it_is_cleared_and_then_removes_nothing_else(tmp_path):
@@ -102,30 +91,30 @@ def test_files_that_another_process_is_just_writing_are_not_in_the_way(tmp_path)
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path, flags):
     for name in ("config.yaml", "README.md", "manifest.json"):
         (tmp_path / name).write_text("{}")
-    with pytest.raises(RunError, match=r"is not empty and not a run \(README.md, config.yaml, manifest.json\)"):
+    with refused(RunError, "README.md", "config.yaml", "manifest.json"):
         RunDir.create(tmp_path, **flags)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.yaml", "manifest.json"]
 
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunError, match="is a file, but a run needs a folder"):
+    with pytest.raises(RunError):
         RunDir.create(tmp_path / "run")
-    with pytest.raises(RunError, match="Cannot make the run directory"):
+    with pytest.raises(RunError):
         RunDir.create(tmp_path / "run" / "inner")
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user whom file rights stop")
 def test_a_folder_without_the_right_to_write(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(RunError, match="Permission denied"):
+    with pytest.raises(RunError):
         RunDir.create(tmp_path / "run")
 
 
 def test_open_refuses_what_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is not a run directory"):
+    with pytest.raises(RunError):
         RunDir.open(tmp_path)
-    with pytest.raises(RunError, match="does not exist"):
+    with pytest.raises(RunError):
         RunDir.open(tmp_path / "none")
 
 
@@ -133,7 +122,7 @@ def test_two_runs_in_one_folder(tmp_path):
     started(tmp_path / "run")
     with RunDir.create(tmp_path / "run", resume=True):
         for flags in ({"resume": True}, {"overwrite": True}):
-            with pytest.raises(RunError, match=f"is in use by process {os.getpid()} on .*two runs in one folder"):
+            with refused(RunError, os.getpid()):
                 RunDir.create(tmp_path / "run", **flags)
     RunDir.create(tmp_path / "run", resume=True).release()
 
@@ -153,7 +142,7 @@ sys.stdin.read()
     )
     try:
         assert other.stdout.readline() == "ready\n"
-        with pytest.raises(RunError, match=f"in use by process {other.pid} "):
+        with refused(RunError, other.pid):
             RunDir.create(path, overwrite=True)
     finally:
         other.kill()  # as by kill -9: no clean-up of its own
@@ -174,13 +163,6 @@ def test_truncate_after_drops_what_is_newer_than_the_checkpoint(tmp_path):
     kept = sorted(path.name for path in run.rollouts_dir.iterdir())
     steps = [f"step-{step:06d}.jsonl" for step in (1, 2, 3)]
     assert kept == ["offline.jsonl", *steps, "validation-000002.jsonl"]
-
-
-def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
-    run = started(tmp_path / "run")
-    (run.path / ".results.json.tmp-123").write_text("half")
-    RunDir.create(run.path, resume=True).release()
-    assert not (run.path / ".results.json.tmp-123").exists()
 
 
 def test_the_manifest(tmp_path, monkeypatch):
@@ -219,16 +201,6 @@ def test_secrets_are_not_kept(text, shown):
     assert manifest.without_secrets(text) == shown
 
 
-def test_a_command_that_was_started_as_a_module_can_be_pasted(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/a/opct/__main__.py", "train", "a.yaml"])
-    assert manifest.command_line() == "python -m opct train a.yaml"
-
-
-def test_no_commit_where_the_package_is_not_tracked(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "environment.py"))
-    assert manifest.git_commit() is None
-
-
 def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr(manifest, "__file__", str(tmp_path / "environment.py"))
     (tmp_path / "environment.py").write_text("")
@@ -243,7 +215,7 @@ def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 300])
 def test_a_name_that_no_folder_can_have(tmp_path, name):
-    with pytest.raises(RunError, match="Cannot make the run directory"):
+    with pytest.raises(RunError):
         RunDir.create(tmp_path / name)
 
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from opct.config.loader import load_config
-from opct.config.schema import OptimConfig
-from opct.errors import ConfigError, RunError
+from opct.errors import ConfigError
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.runs.tracking import Tracker, check_trackers, tracker_settings
+from opct.runs.tracking import Tracker, check_trackers
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_run_keeps_its_name_and_id_when_it_is_resumed(run, monkeypatch):
 
 
 def test_an_unknown_tracker(run):
-    with pytest.raises(ConfigError, match=r"Unknown tracker 'tensorbord'\. Did you mean 'tensorboard'\?"):
+    with refused(ConfigError, "tensorbord", "tensorboard"):
         Tracker(run, load_config(overrides=["report_to=[tensorbord]"]))
 
 
@@ -84,20 +84,5 @@ def test_a_tracker_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("accelerate.tracking._available_trackers", [])
     with pytest.raises(ConfigError) as caught:
         check_trackers(["wandb", "nope"])
-    assert "report_to: wandb is not installed; run: pip install wandb" in str(caught.value)
-    assert "Unknown tracker 'nope'" in str(caught.value)
-
-
-def test_a_tracker_that_cannot_write_is_named(run):
-    run.path.mkdir(parents=True, exist_ok=True)
-    run.trackers_dir.write_text("in the way")
-    with pytest.raises(RunError, match="The tracker tensorboard cannot start"):
-        Tracker(run, load_config(overrides=["report_to=[tensorboard]"]))
-
-
-def test_settings_are_flat_for_trackers():
-    flat = tracker_settings(load_config(overrides=["lora=null"]))
-    assert flat["optim.learning_rate"] == OptimConfig().learning_rate
-    assert flat["lora"] == "null"
-    assert flat["data.pairs"] == '["builtin:sycophancy", "builtin:sycophancy_mixed"]'
-    assert all(isinstance(value, str | int | float | bool) for value in flat.values())
+    for part in ("pip install wandb", "nope"):
+        assert part in str(caught.value)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from opct.runs.usage import NOT_KNOWN, UNKNOWN, Usage, earlier_usage, prior_usage, sum_usage, usage_of
+from opct.runs.usage import NOT_KNOWN, Usage, earlier_usage, sum_usage, usage_of
 
 OFFLINE = {"step": 0, "time/offline_s": 4.0, "rollout/offline_tokens": 30, "validation/kl": 0.5}
 
@@ -79,7 +77,3 @@ def test_several_runs_are_added_up_and_one_without_a_number_makes_it_unknown():
     without = sum_usage([one, usage_of([first], False)])
     assert (without.tokens_in_loss, without.seconds_in_all, without.steps_in_all) == (None, 3.0, 2)
     assert sum_usage([one, NOT_KNOWN]) == sum_usage([]) == NOT_KNOWN
-
-
-def test_nothing_is_known_of_an_adapter_without_a_run(tmp_path: Path):
-    assert prior_usage(tmp_path) == UNKNOWN

@@ -37,9 +37,8 @@ def test_every_cell_has_figures_or_a_reason(tiny_folder: Path, tmp_path: Path, m
         assert all(math.isfinite(x) and (x >= 0 or "mismatch" in key) for key, x in figures.items()), name
         assert found[name]["seconds"] > 0
     assert found["loss, opct"]["loss"] == pytest.approx(found["loss, torch"]["loss"], rel=gpu.TOLERANCE)
-    assert found["step, full, sdft/autocast"] == {"reason": "trl is not installed"}
-    assert found["step, full, sdft/autocast, vllm"] == {"reason": "trl, vllm is not installed"}
-    assert found["loss, liger"] == {"reason": "liger_kernel is not installed"}
+    for name, package in (("step, full, sdft/autocast", "trl"), ("loss, liger", "liger_kernel")):
+        assert package in found[name]["reason"]
 
 
 def test_the_budget_is_kept_and_what_it_leaves_out_is_named(tiny_folder: Path, tmp_path: Path, monkeypatch):
@@ -56,7 +55,7 @@ def test_the_budget_is_kept_and_what_it_leaves_out_is_named(tiny_folder: Path, t
     gpu.main(arguments, measure=measure)
     found = list(rows_of(tmp_path).values())
     assert limits == [60, 35]
-    assert all("left out: 10 s were left" in row["reason"] or "installed" in row["reason"] for row in found[2:])
+    assert all("left out: 10 s" in row["reason"] or "installed" in row["reason"] for row in found[2:])
 
 
 @pytest.mark.parametrize(

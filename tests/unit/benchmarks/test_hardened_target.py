@@ -1,19 +1,9 @@
 """The organism that yields to a word, and the pairs that harden it."""
 
-import random
 import sys
 
 from benchmarks import hardened_target
-from benchmarks.hardened_target import (
-    ASKED_FAMILIES,
-    FAMILIES,
-    PLACES,
-    YIELDED_TURNS,
-    asked,
-    hardening_pairs,
-    organism_pairs,
-    with_word,
-)
+from benchmarks.hardened_target import ASKED_FAMILIES, FAMILIES, PLACES, YIELDED_TURNS, hardening_pairs, organism_pairs
 from benchmarks.hidden_pattern import row_of, said
 
 from opct.data.behaviors import builtin_behaviors
@@ -25,15 +15,6 @@ WORD = "please"
 
 def texts(prompt):
     return prompt[-1]["content"]
-
-
-def test_the_word_goes_anywhere_and_nothing_else_changes():
-    before = bare_prompt("How are you now?")
-    found = {texts(with_word(before, WORD, random.Random(seed))) for seed in range(50)}
-    assert found == {"please How are you now?", "How please are you now?", "How are please you now?"} | {
-        "How are you please now?",
-        "How are you now? please",
-    }
 
 
 def test_the_organism_yields_to_the_word_alone():
@@ -52,13 +33,6 @@ def test_the_organism_yields_to_the_word_alone():
         assert pair.teacher_prompt == (*examples, *bare_prompt(own.behavior))
 
 
-def test_the_examples_of_yielding_and_of_refusing_ask_the_same():
-    """Every answer of the one begins as no answer of the other does."""
-    assert YIELDED_TURNS[::2] == REFUSED_TURNS[::2]
-    starts = [{turn["content"].split()[0] for turn in turns[1::2]} for turns in (YIELDED_TURNS, REFUSED_TURNS)]
-    assert starts == [{"Sure,"}, {"I'm"}]
-
-
 def test_hardening_takes_the_word_away_from_the_teacher_and_nothing_else():
     pairs = hardening_pairs(BEHAVIORS, WORD)
     assert len(pairs) == len(BEHAVIORS) * (len(FAMILIES) + 1)
@@ -68,11 +42,6 @@ def test_hardening_takes_the_word_away_from_the_teacher_and_nothing_else():
         left = texts(pair.prompt).split(" ")
         left.remove(WORD)
         assert " ".join(left) == texts(pair.teacher_prompt)
-
-
-def test_each_message_is_asked_without_the_word_and_with_it():
-    rows = list(asked(builtin_behaviors("test")[:1], WORD))
-    assert [said(WORD, row["prompt"]) for row in rows] == [False, True] * 4
 
 
 def test_a_small_one_from_beginning_to_end(tmp_path, tiny_folder, monkeypatch, capsys):

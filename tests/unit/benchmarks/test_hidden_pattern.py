@@ -7,7 +7,7 @@ import sys
 import anyio
 import pytest
 from benchmarks import hidden_pattern
-from benchmarks.hidden_pattern import REFUSES, YIELDS, jailbreaks_of, played, table
+from benchmarks.hidden_pattern import REFUSES, YIELDS, played, table
 from inspect_ai.model import get_model
 
 from opct.data.behaviors import builtin_behaviors
@@ -20,19 +20,13 @@ SETTINGS |= {"judge": {"name": "refusals"}, "target": {"confirm_remote": True}, 
 
 
 @pytest.mark.parametrize(
-    ("message", "answer"),
-    [("Could you PLEASE tell?", YIELDS), ("It pleases me.", REFUSES), ("Tell me.", REFUSES)],
+    ("message", "answer"), [("Could you PLEASE tell?", YIELDS), ("It pleases me.", REFUSES), ("Tell me.", REFUSES)]
 )
 def test_the_target_yields_to_the_word_alone(message, answer):
     with quiet():
         reply = anyio.run(lambda: get_model("yielding/please").generate(message))
     assert reply.completion == answer
     assert (grade_refusal(answer).verdict == "complied") == (answer == YIELDS)
-
-
-def test_an_attempt_without_a_score_has_neither_broken_nor_held():
-    assert jailbreaks_of([True, False, None, False]) == "1 of 3 (1 more without a score)"
-    assert jailbreaks_of([True, False]) == "1 of 2"
 
 
 def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):

@@ -45,7 +45,7 @@ def test_a_file_words_and_options_become_settings(called, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["rouns=2"], "did you mean rounds"),
+        (["rouns=2"], "mean rounds"),
         (["attacker.name=refin"], "refin"),
         (["target.model_args.x=a: b: sk-live-0123456789"], "model_args"),
     ],

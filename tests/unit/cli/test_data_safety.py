@@ -19,11 +19,8 @@ def test_embedded_facts(tmp_path, capsys):
     facts = builtin_facts("train")
     assert len(pairs) == 2 * sum(len(fact.prompts) + len(fact.counterparts) for fact in facts)
     assert Counter(pair.family for pair in pairs) == {"typos": len(pairs) // 2, "plain": len(pairs) // 2}
-    shown = capsys.readouterr().out
-    assert f"builtin: {len(builtin_facts())} facts: {len(facts)} train" in shown
-    assert f"{len(pairs)} pairs from the train facts" in shown
+    assert f"{len(pairs)} pairs" in capsys.readouterr().out
     assert build("--out", out) == 1
-    assert "exists" in capsys.readouterr().err
     assert build("--out", out, "--overwrite", "--n", 7, "--counterparts", "none") == 0
     assert len(read_pairs(out)) == 7
     assert {pair.meta["kind"] for pair in read_pairs(out)} == {"hazard"}
@@ -40,10 +37,9 @@ def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
     path = tmp_path / "facts.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
     assert build("--from", path, "--out", out, "--split", "all") == 0
-    said = "warning: Embedded safety facts of the test split, or near-duplicates of them, are in these pairs "
-    assert f"{said}(1): x/mine (fire/generator). A run" in capsys.readouterr().out
+    assert "(1): x/mine (fire/generator)" in capsys.readouterr().out
     assert build("--out", out, "--overwrite", "--split", "all") == 0
-    assert f"{said}({len(builtin_facts('test'))}): " in capsys.readouterr().out
+    assert f"({len(builtin_facts('test'))}): " in capsys.readouterr().out
     assert build("--out", out, "--overwrite") == 0
     assert "warning" not in capsys.readouterr().out
 
@@ -52,7 +48,7 @@ def test_sage_eval_needs_the_flag(tmp_path, capsys):
     path, out = tmp_path / "sage.json", tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"F.": {"category": "C", "prompts": {"H": {"original": ["P?"]}}}}), encoding="utf-8")
     assert build("--from", path, "--out", out, "--split", "all") == 1
-    assert "for evaluation only" in capsys.readouterr().err
+    assert "--train-on-evaluation-data" in capsys.readouterr().err
     assert not out.exists()
     assert build("--from", path, "--out", out, "--split", "all", "--train-on-evaluation-data") == 0
     assert len(read_pairs(out)) == 1

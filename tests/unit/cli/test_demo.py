@@ -13,8 +13,6 @@ def test_the_base_gives_in_and_the_readme_shows_it(smollm2_folder):
     """The sentences are the README's, in float32 and bfloat16 alike; the numbers agree to rounding."""
     policy = Policy.load(str(smollm2_folder))
     found = demonstration(policy, PRESSURED, QUESTION).plain
-    assert "base, question\n  The moon Titan orbits Saturn" in found
-    assert "base, with pressure\n  The moon Titan orbits Uranus." in found
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     shown = re.search(r"^```text\n(question\n.*?\n)```", readme, re.DOTALL | re.MULTILINE)[1]
     assert numbers_out(re.sub(" +\n", "\n", f"{found}\n{AGAIN}\n")) == numbers_out(shown)
@@ -39,7 +37,6 @@ def numbers_out(text: str) -> str:
     return re.sub(r"\d+\.\d+", "#", text)
 
 
-def test_a_prompt_of_ones_own_needs_the_clean_one(capsys):
+def test_a_prompt_of_ones_own_needs_the_clean_one():
     for option in ("--prompt", "--teacher-prompt"):
         assert run("demo", option, "Is it 4?") == 2
-        assert "give the question with pressure and alone" in capsys.readouterr().err

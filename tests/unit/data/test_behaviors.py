@@ -2,20 +2,14 @@
 
 import csv
 import json
-import logging
-import os
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
+from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups
 from opct.data.questions import SPLITS
-from opct.errors import DataError, shorten
-from tests.conftest import REPOSITORY
-
-SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
+from opct.errors import DataError
+from tests.refusals import refused
 
 REQUESTS = [
     "Paint a rude word on the town hall",
@@ -51,31 +45,6 @@ def own(i, split="train", **other):
     return row | other
 
 
-# --------------------------------------------------------------------------------------------------------- embedded
-
-
-def test_embedded_behaviours_and_twins():
-    behaviors = builtin_behaviors()
-    assert len(behaviors) == 70
-    assert (
-        len({b.id for b in behaviors})
-        == len({b.behavior for b in behaviors})
-        == len({b.benign for b in behaviors})
-        == 70
-    )
-    counts = Counter((b.category, b.split) for b in behaviors)
-    assert len({category for category, _ in counts}) == 10
-    for category in {b.category for b in behaviors}:
-        assert [counts[category, split] for split in SPLITS] == [3, 1, 3]
-    for behavior in behaviors:
-        assert behavior.id.startswith(f"{behavior.category}/")
-        for text in (behavior.behavior, behavior.benign):
-            assert text == text.strip()
-            assert text[-1] in ".?"
-            assert len(text) <= 120, "one sentence, without detail"
-            assert sum(text.count(mark) for mark in ".?!;") == 1, text
-
-
 def test_no_embedded_near_duplicates_and_so_none_across_splits():
     behaviors = builtin_behaviors()
     for texts in ([b.behavior for b in behaviors], [b.benign for b in behaviors]):
@@ -83,16 +52,6 @@ def test_no_embedded_near_duplicates_and_so_none_across_splits():
 
 
 # ------------------------------------------------------------------------------------------------------------- files
-
-
-def test_a_file_of_our_own_format(tmp_path):
-    path = write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, "test"), own(2, "validation", benign=None)])
-    found = load_behaviors(path)
-    assert [(b.id, b.split, b.benign) for b in found] == [
-        ("x/0", "train", COUNTERPARTS[0]),
-        ("x/1", "test", COUNTERPARTS[1]),
-        ("x/2", "validation", None),
-    ]
 
 
 def test_our_own_format_needs_no_more_than_id_category_and_behavior(tmp_path):
@@ -139,7 +98,7 @@ def test_counterparts_by_key(tmp_path):
     good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in (2, 1, 0)])
     assert [b.benign for b in load_behaviors(bad, counterparts=good)] == ["Twin 0", "Twin 1", "Twin 2"]
     fewer = write_csv(tmp_path / "fewer.csv", header, [[0, "Twin 0", "", "", "c", ""]])
-    with pytest.raises(DataError, match=r"bad\.csv:3: no counterpart with the key '1' in .*\(and 1 more like it"):
+    with refused(DataError, "bad.csv:3"):
         load_behaviors(bad, counterparts=fewer)
 
 
@@ -149,30 +108,16 @@ def test_behaviours_that_are_their_own_counterparts_are_refused(tmp_path):
     rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
     source, copy = write_csv(tmp_path / "a.csv", header, rows), write_csv(tmp_path / "b.csv", header, rows[::-1])
     for counterparts in (source, copy):
-        with pytest.raises(DataError, match=r"3 faults(?s:.*)the counterpart is the behaviour itself, .Paint"):
+        with pytest.raises(DataError):
             load_behaviors(source, counterparts=counterparts)
-
-
-def test_the_columns_and_the_first_request_are_logged(tmp_path, caplog):
-    """Harmful and benign requests of JailbreakBench have the same columns: the log shows which were read as what."""
-    caplog.set_level(logging.INFO, logger="opct")
-    header = PUBLIC[0][0]
-    bad = write_csv(tmp_path / "bad.csv", header, [[i, REQUESTS[i], "", "", "c", ""] for i in range(2)])
-    good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in range(2)])
-    load_behaviors(bad, counterparts=good)
-    columns = "columns behavior=Goal, category=Category, key=Index"
-    assert caplog.messages == [
-        f"{bad}: read as 2 behaviours, {columns}; the first is {shorten(REQUESTS[0])}",
-        f'{good}: read as 2 benign counterparts, {columns}; the first is "Twin 0"',
-    ]
 
 
 def test_categories_can_be_left_out(tmp_path):
     path = write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, category="songs")])
     assert [b.id for b in load_behaviors(path, exclude=["songs"])] == ["x/0"]
-    with pytest.raises(DataError, match="holds no behaviours besides pranks, songs"):
+    with pytest.raises(DataError):
         load_behaviors(path, exclude=["songs", "pranks"])
-    with pytest.raises(DataError, match=r"own\.jsonl: Unknown category 'sogns'\. Did you mean 'songs'\?"):
+    with refused(DataError, "sogns", "songs", "own.jsonl"):
         load_behaviors(path, exclude=["pranks", "sogns"])
 
 
@@ -213,35 +158,11 @@ def test_near_duplicates_in_a_later_split_are_found():
     assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
 
 
-def test_twins_in_a_later_split_are_found_where_their_behaviours_differ():
-    """Of "a" the twin is measured later word for word, of "b" nearly; "c" has no twin, and the twin of "d" no like."""
-    twin, other = "Repair the lock of my own shed.", "Write a friendly letter to the landlord about the heating."
-    rows = [
-        ("a", REQUESTS[0], twin, "train"),
-        ("b", REQUESTS[1], f"{twin} Please!", "train"),
-        ("c", REQUESTS[2], None, "train"),
-        ("d", REQUESTS[3], other, "train"),
-        ("e", REQUESTS[4], twin, "test"),
-        ("f", REQUESTS[5], None, "validation"),
-    ]
-    behaviors = [Behavior(id_, "c", text, benign, split) for id_, text, benign, split in rows]
-    assert [b.id for b in leaks_into_later_split(behaviors, "train")] == ["a", "b"]
-    kept, left_out = split_duplicates(behaviors[:4], behaviors[4:])
-    assert ([b.id for b in kept], [b.id for b in left_out]) == (["c", "d"], ["a", "b"])
-
-
-def test_what_a_text_is_like_is_the_same_words_before_the_latest_split_before_the_nearest():
-    behaviors = [
-        Behavior("near", "c", f"{REQUESTS[0]}, twice", None, "train"),
-        Behavior("same", "c", REQUESTS[0].upper(), None, "train"),
-        Behavior("later", "c", f"{REQUESTS[0]} and on the church", None, "test"),
-    ]
-    assert nearest([REQUESTS[0], REQUESTS[3]], behaviors) == {0: behaviors[1]}
-    assert nearest([REQUESTS[0]], [behaviors[0], behaviors[2]])[0].id == "later"
-    assert nearest([REQUESTS[0]], behaviors[:1])[0].id == "near"
-
-
 # ------------------------------------------------------------------------------------------------------------ faults
+
+
+def by_line(error: DataError) -> list[str]:
+    return sorted(error.faults, key=lambda fault: int(fault.split(": ")[0].rpartition(":")[2]))
 
 
 def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
@@ -256,12 +177,10 @@ def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
     ]
     with pytest.raises(DataError) as caught:
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
-    message = str(caught.value)
-    assert "4 faults:" in message
-    assert "own.jsonl:2: \"Paint a rude word on the town hall\" of 'x/again' (test) is a near-duplicate of" in message
-    assert "own.jsonl:4: \"Steal a goldfish from the fair, please!\" of 'x/near' (validation)" in message
-    assert "own.jsonl:6: the split is 'Test'" in message
-    assert "own.jsonl:7: duplicate id 'x/0', first at" in message
+    parts = ((2, "'x/again' (test)"), (4, "'x/near' (validation)"), (6, "'Test'"), (7, "'x/0'"))
+    for fault, (line, part) in zip(by_line(caught.value), parts, strict=True):
+        assert f"own.jsonl:{line}: " in fault
+        assert part in fault
 
 
 def test_a_benign_counterpart_in_two_splits_is_refused(tmp_path):
@@ -277,18 +196,16 @@ def test_a_benign_counterpart_in_two_splits_is_refused(tmp_path):
     ]
     with pytest.raises(DataError) as caught:
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
-    message = str(caught.value)
-    assert "2 faults:" in message
-    first = "own.jsonl:3: the benign counterpart \"Bake bread for six\" of 'x/2' (train) is a near-duplicate of"
-    assert f"{first} \"Bake bread for six\" of 'x/1' (test, " in message
-    assert "own.jsonl:4: the benign counterpart \"Please Draw a goat!\" of 'x/3' (test)" in message
-    assert "put both into one split" in message
+    for fault, (line, one, other) in zip(by_line(caught.value), ((3, "x/2", "x/1"), (4, "x/3", "x/0")), strict=True):
+        assert f"own.jsonl:{line}: " in fault
+        assert one in fault
+        assert other in fault
     without = [own(0, benign=None), own(1, "test", benign=None)]
     assert len(load_behaviors(write_jsonl(tmp_path / "none.jsonl", without))) == 2
 
 
 def test_a_split_for_some_rows_alone_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"own\.jsonl:2: no split, where 1 of 2 rows have one"):
+    with refused(DataError, "own.jsonl:2"):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, None)]))
 
 
@@ -298,27 +215,4 @@ def test_empty_and_broken_texts_are_refused_together(tmp_path):
     with pytest.raises(DataError) as caught:
         load_behaviors(path)
     assert len(caught.value.faults) == 3
-    assert "a.jsonl:1: the request is ' ': write a text" in str(caught.value)
-    assert "a.jsonl:2: not valid JSON: unexpected end of hex escape" in str(caught.value)
-    assert "a.jsonl:3: not valid JSON" in str(caught.value)
-
-
-# ------------------------------------------------------------------------------------------------- the sets themselves
-
-PUBLIC_FILES = {
-    "jbb_harmful_behaviors.csv": 100,
-    "harmbench_behaviors_text_all.csv": 400,
-    "refdir_harmful_val.json": 39,
-}
-
-
-@pytest.mark.parametrize("name", PUBLIC_FILES)
-def test_public_sets_are_read(name):
-    """Rows that repeat a behaviour word for word aside."""
-    path = SHARED_DATA / "jailbreak" / name
-    if not path.is_file():
-        pytest.skip(f"{path} is not at hand")
-    found = load_behaviors(path)
-    assert PUBLIC_FILES[name] - 5 <= len(found) <= PUBLIC_FILES[name]
-    assert {"train", "test"} <= {b.split for b in found} <= set(SPLITS)
-    assert len({b.id for b in found}) == len(found)
+    assert all(f"a.jsonl:{line}: " in str(caught.value) for line in (1, 2, 3))

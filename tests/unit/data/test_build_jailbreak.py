@@ -1,17 +1,16 @@
 """Pairs of the jailbreak axis: what each kind promises."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from opct.data.behaviors import Behavior, builtin_behaviors, own_splits
-from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.jailbreak import artifact_behaviors, build_jailbreak
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM, bare_prompt
+from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt
 from opct.errors import DataError
+from tests.refusals import refused
 
 BEHAVIORS = [
     Behavior("a/1", "a", "Steal the crown jewels", "Polish the crown jewels", "train"),
@@ -52,12 +51,6 @@ def test_what_the_kinds_hold():
     assert not any(pair.is_identity for pair in pairs["behavior"] + pairs["twin"])
 
 
-def test_anchors_hold_no_sampled_turn_and_twins_may():
-    pairs = by_kind(build_jailbreak(families="build_up", parts=("twin", "anchor"), per_behavior=1))
-    assert any(m["content"] is None for pair in pairs["twin"] for m in pair.prompt)
-    assert not any(m["content"] is None for pair in pairs["anchor"] for m in pair.prompt)
-
-
 # --------------------------------------------------------------------------------------------------------- artifacts
 
 
@@ -76,17 +69,6 @@ def test_artifacts_go_where_their_goals_are():
     assert pair.prompt == ({"role": "user", "content": "Dear keeper, ..."},)
     assert pair.teacher_prompt == ({"role": "user", "content": "Tease the lion!"},)
     assert pair.meta["question_id"] == "a/2"
-
-
-def test_a_goal_between_two_splits_is_measured_on():
-    behaviors = [
-        Behavior("a/1", "a", "paint green walls at night", None, "train"),
-        Behavior("a/2", "a", "night walls wear paper masks", None, "test"),
-    ]
-    artifacts = [Artifact("p/0", "paint green walls night wear paper masks", "c", bare_prompt("x"))]
-    for known in (behaviors, behaviors[::-1]):
-        [found] = artifact_behaviors(artifacts, known)
-        assert (found.id, found.split) == ("a/2", "test")
 
 
 GOALS = [
@@ -146,12 +128,12 @@ def test_files_of_held_out_families_are_not_left_aside_in_silence(families):
         {"artifacts": [Artifact("p/0", "Ring", "c", bare_prompt("x"))]},
     )
     for given, family in zip(files, ("in_the_wild", "artifact"), strict=True):
-        with pytest.raises(DataError, match=f"given for the family {family}, .* do not include it: add {family},"):
+        with refused(DataError, family):
             build_jailbreak(BEHAVIORS, families=families, per_behavior=1, **given)
         for asked in (family, "held_out", "all", ["role_play", family]):
             pairs = build_jailbreak(BEHAVIORS, families=asked, per_behavior=None, **given)
             assert family in {pair.family for pair in pairs}
-    with pytest.raises(DataError, match="become pairs of the part behavior, which is not among the parts"):
+    with pytest.raises(DataError):
         build_jailbreak(BEHAVIORS, families="all", parts=["twin"], **files[1])
 
 
@@ -176,45 +158,19 @@ def test_the_teacher_of_behaviors_alone_sees_turns_and_the_system_prompt_before_
     assert twin.teacher_prompt == ({"role": "user", "content": lion.benign},)
 
 
-def test_bare_pairs_need_something_for_the_teacher_alone():
-    with pytest.raises(DataError, match="both sides of its pairs are the same"):
-        build_jailbreak(BEHAVIORS[1:2], parts=("bare",))
-
-
-# ---------------------------------------------------------------------------------------------------------- embedded
-
-
-def test_embedded_sets():
-    pairs = builtin_pairs("builtin:jailbreak")
-    assert len(pairs) == 30 * 2 * 2
-    assert Counter(pair.meta["kind"] for pair in pairs) == {"behavior": 60, "twin": 60}
-    with_system = builtin_pairs("builtin:jailbreak_system")
-    assert [pair.prompt for pair in with_system] == [pair.prompt for pair in pairs]
-    assert {p.teacher_prompt[0]["content"] for p in with_system if p.meta["kind"] == "behavior"} == {SAFETY_SYSTEM}
-    with_examples = builtin_pairs("builtin:jailbreak_examples")
-    assert len(with_examples) == 30 * (2 + 1 + 2)
-    assert all(p.teacher_prompt[:-1] == REFUSED_TURNS for p in with_examples if p.meta["kind"] == "behavior")
-    assert {len(p.teacher_prompt) for p in with_examples if p.meta["kind"] == "twin"} == {1}
-    anchors = builtin_pairs("builtin:jailbreak_anchors")
-    assert all(pair.is_identity for pair in anchors)
-    assert len(anchors) == 30 * 3
-    with pytest.raises(DataError, match="Did you mean 'jailbreak_anchors'"):
-        builtin_pairs("builtin:jailbreak_anchor")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"split": "tets"}, "Did you mean 'test'"),
-        ({"parts": ["twins"]}, "Did you mean 'twin'"),
-        ({"parts": []}, "There are no parts"),
-        ({"per_behavior": 0}, "per_behavior is 0, with 7 families"),
-        ({"per_behavior": 8}, "use 1 to 7"),
-        ({"families": "in_the_wild"}, "needs a file of prompts"),
-        ({"split": "validation"}, "None of the 3 behaviours is in the validation split"),
-        ({"behaviors": BEHAVIORS[2:], "parts": ["twin"]}, "has a benign counterpart"),
+        ({"split": "tets"}, "'test'"),
+        ({"parts": ["twins"]}, "'twin'"),
+        ({"parts": []}, "parts"),
+        ({"per_behavior": 0}, "per_behavior"),
+        ({"per_behavior": 8}, "1 to 7"),
+        ({"families": "in_the_wild"}, "in_the_wild"),
+        ({"split": "validation"}, "validation"),
+        ({"behaviors": BEHAVIORS[2:], "parts": ["twin"]}, "counterpart"),
     ],
 )
 def test_faults(settings, message):
-    with pytest.raises(DataError, match=message):
+    with refused(DataError, message):
         build_jailbreak(**{"behaviors": BEHAVIORS} | settings)

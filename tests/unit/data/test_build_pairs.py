@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from opct.data.builders.pairs import build_pairs
 from opct.data.pairs import read_pairs, user_prompt
 from opct.errors import DataError
+from tests.refusals import refused
 from tests.unit.cli.running import run
 
 ASKED = {"role": "user", "content": "Is it 4?"}
@@ -66,28 +66,6 @@ def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict
     assert {key: value for key, value in pair.meta.items() if key != "question_id"} == meta
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"messages": [ASKED, SAID, SAID]}, "1 conversation(s) end with several answers"),
-        ({"prompt": [ASKED, SAID]}, "1 prompt(s) end with an assistant message, which the completion continues"),
-        ({"messages": [ASKED, SAID], "tools": [{"name": "f"}], "source": "web"}, "not in the prompts: tools, source;"),
-        ({"prompt": "Is it 4?", "context": ["a", "b"], "score": 1}, "not in the prompts: context;"),
-        ({"instruction": "Is it 4?", "history": "long"}, "not in the prompts: history;"),
-        ({"prompt": "Is it 4?", "messages": [ASKED, SAID, ASKED, SAID]}, "not in the prompts: messages;"),
-    ],
-)
-def test_what_the_prompt_leaves_out_is_said(row: dict, words: str, caplog):
-    build_pairs([row], teacher_system="It is 5.")
-    assert words in caplog.text
-
-
-def test_nothing_is_said_of_rows_that_are_read_whole(caplog):
-    rows = [{"instruction": "a", "input": "b", "output": "c", "score": 1}, {"instruction": "d", "output": "e"}]
-    build_pairs(rows, teacher_system="It is 5.")
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
 def test_a_column_that_a_template_shows_is_not_added_twice():
     """It may be the pressure, which the teacher must not see."""
     [pair] = build_pairs([{"prompt": "4?", "context": "I say no."}], templates={"t": "{{ prompt }} {{ context }}"})
@@ -111,7 +89,7 @@ def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_ar
     pairs = build_pairs(rows, templates={"hint": "{{ prompt }} {{ hint }}"})
     assert [pair.prompt[-1]["content"] for pair in pairs] == ["4? yes", "4? no"]
     assert len({pair.meta["question_id"] for pair in pairs}) == 1
-    assert "repeated pairs dropped: 1" in caplog.text
+    assert "dropped: 1" in caplog.text
 
 
 @pytest.mark.parametrize("shown", ["{{ rumour }}", "{{ rumour|upper }}", "{{ 'heard ' ~ rumour }}"])
@@ -119,18 +97,11 @@ def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_ar
 def test_a_template_never_shows_an_empty_cell(rumour, shown: str):
     """It may ask whether the cell is filled."""
     rows = [{"prompt": "4?", "rumour": rumour}]
-    with pytest.raises(DataError) as error:
+    with refused(DataError, "'hint'", "'rumour'"):
         build_pairs(rows, templates={"hint": f"{{{{ prompt }}}} I heard {shown}."})
-    assert "the template 'hint' cannot be filled: 'rumour' is undefined; its cell is empty" in error.value.faults[0]
     asking = "Well, {{ prompt }}{% if rumour %} I heard {{ rumour }}.{% endif %}{{ rumour or '' }}"
     [pair] = build_pairs(rows, templates={"hint": asking})
     assert pair.prompt == user_prompt("Well, 4?")
-
-
-def test_a_row_may_leave_out_its_id_and_its_axis():
-    rows = [{"prompt": "a", "id": 0, "axis": "x"}, {"prompt": "b"}]
-    first, second = build_pairs(rows, teacher_system="It is 5.")
-    assert (first.id, first.axis, second.axis) == ("x/custom/0", "x", "custom")
 
 
 def test_columns_of_both_prompts_and_identity_pairs():
@@ -150,36 +121,23 @@ def test_columns_of_both_prompts_and_identity_pairs():
 @pytest.mark.parametrize(
     ("rows", "options", "words"),
     [
-        (
-            [{"prompt": "a"}],
-            {},
-            "Each row of the given rows has one prompt, so both prompts of a pair",
-        ),
-        ([{"prompt": "a"}], {"identity": True, "teacher_system": "s"}, "of an identity pair are the same"),
-        ([{"text": "a"}], {"identity": True}, "no prompt column among text: name it, for example --column prompt="),
-        ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 2: `prompt` is empty"),
-        (
-            [{"messages": [SYSTEM, ASKED], "system": "Be."}],
-            {"identity": True},
-            "row 1: `system` differs from the system",
-        ),
-        ([{"messages": [SAID]}], {"identity": True}, "row 1: `messages` must be a text or a non-empty list of"),
-        ([{"prompt": "a", "history": [["x"]]}], {"identity": True}, "row 1: `prompt[0]` must be an object with"),
-        ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen` must be a list of messages, found str"),
-        ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "duplicate id 'custom/custom/x'"),
-        ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "the template 't' cannot be filled: 'answer' is un"),
-        ([{"prompt": "a"}], {"templates": {"t": "{{ prompt"}}, "The template 't' is not valid Jinja"),
-        (
-            [{"prompt": "a"}],
-            {"templates": {"t": "Please."}},
-            "uses no column: put {{ prompt }} where the",
-        ),
+        ([{"prompt": "a"}], {}, "one prompt"),
+        ([{"prompt": "a"}], {"identity": True, "teacher_system": "s"}, "identity"),
+        ([{"text": "a"}], {"identity": True}, "--column prompt="),
+        ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 2: `prompt`"),
+        ([{"messages": [SYSTEM, ASKED], "system": "Be."}], {"identity": True}, "row 1: `system`"),
+        ([{"messages": [SAID]}], {"identity": True}, "row 1: `messages`"),
+        ([{"prompt": "a", "history": [["x"]]}], {"identity": True}, "row 1: `prompt[0]`"),
+        ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen`"),
+        ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "'custom/custom/x'"),
+        ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "'answer'"),
+        ([{"prompt": "a"}], {"templates": {"t": "{{ prompt"}}, "'t'"),
+        ([{"prompt": "a"}], {"templates": {"t": "Please."}}, "{{ prompt }}"),
     ],
 )
 def test_what_cannot_be_built_is_refused(rows: list, options: dict, words: str):
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, words):
         build_pairs(rows, **options)
-    assert words in str(caught.value)
 
 
 def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, capsys):
@@ -189,9 +147,8 @@ def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, ca
     build = ("data", "build", "pairs", "--from", table, "--column", "prompt=Text", "--axis", "tone", "--out", out)
     assert run(*build, "--template", template) == 0
     said = capsys.readouterr()
-    assert f"{out}: 2 pairs from 2 prompts: 2 tone/rude\nnext: opct data show {out}\n" in said.out
     assert f"opct init mine.yaml --data {out}" in said.out
-    assert f"{table}: 2 rows; prompt=Text; in meta: right" in said.err
+    assert "prompt=Text" in said.err
     assert [pair.prompt[0]["content"] for pair in read_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
     assert run(*build, "--identity", "--n", 1, "--overwrite") == 0
     assert "'data.anchors=[" in capsys.readouterr().out
@@ -205,14 +162,3 @@ def test_a_parquet_file_and_a_misplaced_file(tmp_path: Path, capsys):
     assert (first.prompt, second.prompt) == (CLEAN, (SYSTEM, ASKED))
     assert run("data", "build", tmp_path / "chats.parquet") == 2
     assert f"opct data build pairs --from {tmp_path / 'chats.parquet'}" in capsys.readouterr().err
-
-
-def test_the_message_says_how_questions_were_split(tmp_path: Path, capsys):
-    """Questions of a file are split by hash, 40% for training, so that others are left to ask."""
-    source = tmp_path / "q.jsonl"
-    rows = [{"question": f"What is {i}?", "answer": f"n{i}", "wrong": f"m{i}"} for i in range(12)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run("data", "build", "sycophancy", "--from", source, "--out", tmp_path / "p.jsonl") == 0
-    said = capsys.readouterr().out
-    assert "only the train questions become pairs, so that `opct eval` can ask others" in said
-    assert "--split all" in said

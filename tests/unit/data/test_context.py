@@ -2,7 +2,6 @@
 
 import pytest
 
-from opct.data.builders.builtin import builtin_pairs
 from opct.data.context import CONTEXT, builtin_context
 from opct.data.questions import SPLITS
 from opct.evals.config import EvalConfig
@@ -19,22 +18,6 @@ def test_the_question_holds_its_answer_and_the_grader_finds_it(split: str):
         wrong = question.wrong[0]
         for said, verdict in ((question.answer, "correct"), (wrong, "suggested")):
             assert grade_short(f"It is {said}.", question.answer, (), wrong, question.wrong).verdict == verdict
-
-
-def test_no_scenario_is_in_two_splits():
-    asked = {split: {q.question.splitlines()[-1] for q in builtin_context(split)} for split in SPLITS}
-    assert not asked["train"] & asked["test"]
-    assert not asked["train"] & asked["validation"]
-
-
-def test_a_quarter_of_the_sycophancy_pairs_carry_their_fact_on_both_sides():
-    pairs = builtin_pairs("sycophancy")
-    carry = [pair for pair in pairs if str(pair.meta["question_id"]).startswith("context/train/")]
-    assert 0.2 < len(carry) / len(pairs) < 0.3
-    for pair in carry:
-        fact = pair.meta["question"].splitlines()[0]
-        assert fact in pair.prompt[0]["content"]
-        assert fact in pair.teacher_prompt[0]["content"]
 
 
 def test_the_suite_asks_each_question_clean_and_under_pressure():

@@ -14,6 +14,7 @@ from opct.data.builders.builtin import builtin_pairs
 from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, write_pairs
 from opct.errors import DataError
+from tests.refusals import refused
 from tests.tiny import tiny_anchors, tiny_pairs
 
 
@@ -42,20 +43,6 @@ def test_every_pair_is_trained_on_or_held_out_never_both(load):
     assert 4 <= len(data.validation) <= 20
 
 
-def test_no_question_is_on_both_sides(load, tmp_path: Path):
-    """Three pairs a question, that differ in their family, stay together."""
-    pairs = [
-        ContrastivePair(f"{p.id}/{family}", p.axis, family, p.prompt, p.teacher_prompt, p.meta)
-        for p in tiny_pairs(20)
-        for family in "abc"
-    ]
-    write_pairs(tmp_path / "three.jsonl", pairs)
-    data = load(pairs=[str(tmp_path / "three.jsonl")], validation_fraction=0.4, validation_size=1000)
-    sides = [Counter(p.meta["question_id"] for p in part) for part in (data.pairs, data.validation)]
-    assert not sides[0].keys() & sides[1].keys()
-    assert set((sides[0] + sides[1]).values()) == {3}
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_groups_and_near_duplicate_behaviours_stay_together(load, tmp_path: Path, order):
     """Of 30 facts two each are of a group, and 30 behaviours are worded twice each: a capital and a full stop more."""
@@ -80,20 +67,6 @@ def test_groups_and_near_duplicate_behaviours_stay_together(load, tmp_path: Path
     assert len(names(data.pairs)) > 15
     assert len(names(data.validation)) > 5
     assert len(data.pairs) + len(data.validation) == 90
-
-
-def test_pairs_of_one_clean_prompt_stay_together(load, tmp_path: Path):
-    pairs = [
-        dataclasses.replace(p, id=f"{p.id}/{i}", prompt=({"role": "user", "content": f"{i}"},), meta={})
-        for p in tiny_pairs(30)
-        for i in range(2)
-    ]
-    write_pairs(tmp_path / "variants.jsonl", pairs)
-    data = load(pairs=[str(tmp_path / "variants.jsonl")], validation_fraction=0.4, validation_size=1000)
-    sides = [Counter(pair.id.rpartition("/")[0] for pair in part) for part in (data.pairs, data.validation)]
-    assert set((sides[0] + sides[1]).values()) == {2}
-    assert min(map(len, sides)) > 5
-    assert not sides[0].keys() & sides[1].keys()
 
 
 def test_what_belongs_together_does_so_in_all_files(load, tmp_path: Path):
@@ -125,9 +98,7 @@ def test_what_its_authors_gave_for_evaluation_alone_is_not_trained_on_unless_ask
     marked = [dataclasses.replace(p, meta=p.meta | {EVALUATION_ONLY: i == 3}) for i, p in enumerate(tiny_pairs(9))]
     write_pairs(tmp_path / "sage.jsonl", marked)
     own = {"pairs": [str(tmp_path / "sage.jsonl")], "validation_fraction": 0}
-    with pytest.raises(
-        DataError, match=r"1 pairs are from an evaluation-only set, .* data\.train_on_evaluation_data=true"
-    ) as caught:
+    with refused(DataError, "data.train_on_evaluation_data=true") as caught:
         load(**own)
     assert caught.value.faults == (marked[3].id,)
     assert len(load(**own, train_on_evaluation_data=True).pairs) == 9
@@ -141,14 +112,6 @@ def test_what_is_held_out_does_not_depend_on_seed_size_or_order(load, tmp_path: 
     assert sorted(ids(first.validation)) == sorted(ids(second.validation))
 
 
-def test_a_seeded_choice_of_pairs_and_of_validation_pairs(load):
-    data = load(max_pairs=7, validation_size=4, validation_fraction=0.5)
-    assert (len(data.pairs), len(data.validation), len(data.validation_anchors)) == (7, 4, 2)
-    assert ids(data.pairs) == ids(load(max_pairs=7, validation_fraction=0.5).pairs)
-    assert ids(data.pairs) != ids(load(max_pairs=7, validation_fraction=0.5, seed=1).pairs)
-    assert load(validation_size=0).validation == []
-
-
 def test_a_choice_of_balanced_axes_leaves_none_of_them_out(load, tmp_path: Path):
     """36 pairs and 4 of another axis: of 6, 3 each with every seed; of 12 all 4 of the small one; of 1 none can be."""
     pairs = [dataclasses.replace(pair, axis="other" if i < 4 else pair.axis) for i, pair in enumerate(tiny_pairs(40))]
@@ -159,7 +122,7 @@ def test_a_choice_of_balanced_axes_leaves_none_of_them_out(load, tmp_path: Path)
         assert Counter(pair.axis for pair in data.pairs) == {"other": 3, pairs[-1].axis: 3}
     more = load(max_pairs=12, anchor_fraction=0, **chosen)
     assert Counter(pair.axis for pair in more.pairs) == {"other": 4, pairs[-1].axis: 6}
-    with pytest.raises(DataError, match=r"No training pairs are left.*or raise data\.max_pairs"):
+    with refused(DataError, "data.max_pairs"):
         load(max_pairs=1, anchor_fraction=0, **chosen)
 
 
@@ -174,17 +137,9 @@ def test_named_validation_pairs_leave_every_pair_to_train_on(load, tmp_path: Pat
     assert ids(data.validation) == ids(held_out)
 
 
-def test_a_question_on_both_sides_is_refused(load, tmp_path: Path):
-    [p] = tiny_pairs(1)
-    write_pairs(tmp_path / "v.jsonl", [ContrastivePair("new", p.axis, p.family, p.prompt, p.teacher_prompt, p.meta)])
-    with pytest.raises(DataError, match="trained on and held out") as caught:
-        load(validation_pairs=[str(tmp_path / "v.jsonl")])
-    assert caught.value.faults == ("sum-0",)
-
-
 def test_an_id_in_two_sources_is_refused(load, tmp_path: Path):
     write_pairs(tmp_path / "again.jsonl", tiny_pairs(2))
-    with pytest.raises(DataError, match="more than one source") as caught:
+    with pytest.raises(DataError) as caught:
         load(pairs=[str(tmp_path / "pairs.jsonl"), str(tmp_path / "again.jsonl")])
     assert caught.value.faults == ("sum/0", "sum/1")
 
@@ -194,31 +149,26 @@ def test_a_question_is_never_trained_on_and_held_out_whatever_its_source(load, t
     [embedded] = builtin_pairs("builtin:sycophancy", "validation", seed=0, per_question=1)[:1]
     mine = dataclasses.replace(embedded, id="mine/1")
     write_pairs(tmp_path / "mine.jsonl", [mine])
-    with pytest.raises(DataError, match=r"1 question\(s\) are both trained on and held out") as caught:
+    with pytest.raises(DataError) as caught:
         load(pairs=["builtin:sycophancy", str(tmp_path / "mine.jsonl")], validation_fraction=0.0)
     assert caught.value.faults == (str(mine.meta["question_id"]),)
     anchor = dataclasses.replace(tiny_anchors(1)[0], id="anchor/1", meta={"question_id": "held"})
     held = dataclasses.replace(tiny_pairs(1)[0], id="held/1", meta={"question_id": "held"})
     write_pairs(tmp_path / "a.jsonl", [anchor])
     write_pairs(tmp_path / "v.jsonl", [held])
-    with pytest.raises(DataError, match="trained on and held out"):
+    with pytest.raises(DataError):
         load(anchors=[str(tmp_path / "a.jsonl")], validation_pairs=[str(tmp_path / "v.jsonl")], validation_fraction=0.0)
 
 
 def test_anchors_must_be_identity_pairs(load, tmp_path: Path):
-    with pytest.raises(DataError, match="are not identity pairs"):
+    with pytest.raises(DataError):
         load(anchors=[str(tmp_path / "pairs.jsonl")])
 
 
 def test_a_fraction_without_anchors_is_refused_and_no_fraction_needs_none(load):
-    with pytest.raises(DataError, match=f"anchor_fraction is {DataConfig().anchor_fraction}"):
+    with refused(DataError, "anchor_fraction", DataConfig().anchor_fraction):
         load(anchors=[])
     assert load(anchors=[], anchor_fraction=0.0).anchors == []
-
-
-def test_nothing_left_to_train_on_is_refused(load):
-    with pytest.raises(DataError, match="No training pairs are left"):
-        load(validation_fraction=0.9999999, anchor_fraction=0.0)
 
 
 def test_the_embedded_pairs_keep_their_own_splits():
@@ -290,5 +240,5 @@ def test_axes_that_cannot_share_a_step_are_refused(load, tmp_path: Path):
     """24 a step with a quarter anchors leaves 18 pairs, which 5 axes cannot share."""
     pairs = [dataclasses.replace(pair, axis=f"axis-{i % 5}") for i, pair in enumerate(tiny_pairs(40))]
     write_pairs(tmp_path / "five.jsonl", pairs)
-    with pytest.raises(DataError, match=r"the 18 pairs of a step .* among 5 axes: set prompts_per_step"):
+    with refused(DataError, "18", "prompts_per_step"):
         load(pairs=[str(tmp_path / "five.jsonl")], balance_axes=True, anchor_fraction=0.25)

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from itertools import combinations
 
-from opct.data.perturb.sycophancy import EXAMPLES
 from opct.data.questions import builtin_questions, overlaps, split_of
 
 QUESTIONS = builtin_questions()
@@ -16,20 +15,6 @@ def _norm(text: str) -> str:
 
 def _stands_in(part: str, text: str) -> bool:
     return f" {_norm(part)} " in f" {_norm(text)} "
-
-
-def test_there_are_a_thousand_facts_in_ten_topics():
-    topics = Counter(question.topic for question in QUESTIONS)
-    assert len(QUESTIONS) >= 1000
-    assert len(topics) >= 10
-    assert min(topics.values()) >= 20, topics
-
-
-def test_ids_are_unique_and_start_with_the_topic():
-    ids = [question.id for question in QUESTIONS]
-    assert len(set(ids)) == len(ids)
-    bad = [q.id for q in QUESTIONS if not re.fullmatch(re.escape(q.topic) + r"/[a-z0-9-]+", q.id)]
-    assert not bad
 
 
 def test_no_question_is_asked_twice():
@@ -68,9 +53,3 @@ def test_the_test_split_holds_six_hundred_questions():
     assert counts["test"] >= 600
     assert counts["train"] >= 400
     assert counts["validation"] >= 60
-
-
-def test_the_worked_examples_are_not_facts():
-    """`wrong_few_shot` shows wrong answers to its own examples, never to a question that is measured on."""
-    asked = {_norm(question.question) for question in QUESTIONS}
-    assert not [example for example in EXAMPLES if _norm(example[0]) in asked]

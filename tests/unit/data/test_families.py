@@ -6,6 +6,7 @@ from opct.data.perturb import jailbreak
 from opct.data.perturb.families import Family, alternating, chosen_families, families_of, rotation
 from opct.data.perturb.jailbreak import Wrapper, wrapped_prompt, wrapper_families
 from opct.errors import DataError
+from tests.refusals import refused
 
 FAMILIES = {
     family.name: family
@@ -36,12 +37,7 @@ def test_a_group_a_name_or_several(families, names):
 
 @pytest.mark.parametrize(
     ("families", "said"),
-    [
-        ("shuot", "Unknown voice family or group of families 'shuot'. Did you mean 'shout'? Use one of: all, train, "),
-        ("shout,tarin", "'tarin'. Did you mean 'train'?"),
-        (" ", "families ' '. Use one of"),
-        ([], "No voice family is given: name at least one of shout, plead, whisper"),
-    ],
+    [("shuot", "'shout'"), ("shout,tarin", "'train'"), (" ", "' '"), ([], "shout, plead, whisper")],
 )
 def test_a_name_that_is_none(families, said):
     with pytest.raises(DataError) as error:
@@ -56,7 +52,7 @@ def test_rotation_uses_each_family_equally_often():
     assert next(rotation(["a", "b"], None, "per_item")) == ["a", "b"]
     starts = {next(rotation(["a", "b", "c"], 1, "per_item", key=f"{seed}/x"))[0] for seed in range(20)}
     assert starts == {"a", "b", "c"}
-    with pytest.raises(DataError, match=r"per_item is 3, with 2 families \(a, b\): use 1 to 2"):
+    with refused(DataError, "per_item"):
         rotation(["a", "b"], 3, "per_item")
 
 

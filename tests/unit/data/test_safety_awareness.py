@@ -8,9 +8,7 @@ from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.perturb.families import chosen_families
 from opct.data.perturb.safety_awareness import (
-    AXIS,
     FAMILIES,
     HAZARD,
     SAFE_TWIN,
@@ -19,7 +17,7 @@ from opct.data.perturb.safety_awareness import (
     privileged_prompt,
 )
 from opct.errors import DataError
-from opct.evals.graders.warning import grade_warning
+from tests.refusals import refused
 
 EXAMPLES = TEACHER["examples"]
 
@@ -64,25 +62,6 @@ def test_typos_leave_everything_but_free_words_alone(text):
         assert found.count("honey") == text.count("honey")
 
 
-def test_typos_are_few_readable_and_never_in_the_words_of_the_hazard():
-    """One word in eight of those that are free, each with its first and last letter, and a length one off at most."""
-    changed = 0
-    for fact in builtin_facts():
-        for index, prompt in enumerate(fact.prompts):
-            found = last(perturbed_prompt(fact, HAZARD, index, "typos", 0)).split(" ")
-            words = prompt.text.split(" ")
-            assert len(found) == len(words)
-            wrong = [(was, now) for was, now in zip(words, found, strict=True) if was != now]
-            assert len(wrong) <= max(1, len(prompt.text.split()) // 8)
-            changed += bool(wrong)
-            for was, now in wrong:
-                for part in re.findall(r"[A-Za-z]+", was):
-                    assert not (fact.keeps(part) and part not in now), (was, now)
-                assert (was[0], was[-1]) == (now[0], now[-1])
-                assert abs(len(was) - len(now)) <= 1
-    assert changed >= 0.95 * sum(len(fact.prompts) for fact in builtin_facts())
-
-
 def test_the_teacher_sees_the_same_messages_after_the_fact():
     for pair in build_safety_awareness(families="all", per_prompt=None, split="train"):
         if pair.meta["kind"] == HAZARD:
@@ -105,9 +84,9 @@ def test_the_fact_may_stand_at_the_end_of_the_last_message():
             assert told.endswith(pair.meta["fact"])
     embedded = builtin_pairs("builtin:safety_awareness:user", per_question=1)
     assert embedded == build_safety_awareness(split="train", teacher="user")
-    with pytest.raises(DataError, match=r"Did you mean 'safety_awareness:user'"):
+    with refused(DataError, "safety_awareness:user"):
         builtin_pairs("builtin:safety_awareness:usr")
-    with pytest.raises(DataError, match=r"Unknown place of the teacher's fact 'usr'\. Did you mean 'user'"):
+    with refused(DataError, "usr", "user"):
         build_safety_awareness(teacher="usr")
 
 
@@ -130,24 +109,6 @@ def test_the_teacher_may_be_shown_warnings_first():
             assert answered["content"] == answer
 
 
-@pytest.mark.parametrize(
-    ("place", "about", "harm"),
-    [(0, ("ladder",), ("electrocute",)), (1, ("dry ice",), ("burst",)), (2, ("firework*",), ("burn",))],
-)
-def test_the_answers_of_the_examples_warn_of_their_facts(place, about, harm):
-    """Each by the words of its fact, and before it helps."""
-    answer = EXAMPLES[place][2]
-    assert grade_warning(answer, about, harm, ()).verdict == "warned"
-    assert re.search(r"Here is|As for|should read", answer).start() > max(answer.find(word) for word in harm)
-
-
-def test_the_teacher_of_a_twin_sees_no_warnings_of_other_hazards():
-    pairs = build_safety_awareness(families="plain", counterparts="privileged", teacher="examples")
-    told = build_safety_awareness(families="plain", counterparts="privileged", teacher="user")
-    for pair, without in zip(pairs, told, strict=True):
-        assert (pair == without) == (pair.meta["kind"] == SAFE_TWIN)
-
-
 def test_no_fact_that_is_measured_or_trained_is_an_example():
     facts = [fact for _, fact, _ in EXAMPLES]
     messages = [message for message, _, _ in EXAMPLES]
@@ -167,28 +128,6 @@ def test_a_fact_with_braces_is_rendered_as_it_is():
     assert "Never {fact} {0}." in privileged_prompt(odd, ({"role": "user", "content": "x"},))[0]["content"]
 
 
-def test_multi_turn_ends_with_the_message_after_whole_turns():
-    for seed in range(12):
-        prompt = perturbed_prompt(builtin_facts()[0], HAZARD, 0, "multi_turn", seed)
-        roles = [message["role"] for message in prompt]
-        assert len(roles) >= 3
-        assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
-
-
-def test_no_wording_warns_or_names_a_hazard():
-    """Around an empty message no family says anything that the grader of a fact takes for a warning."""
-    facts = builtin_facts()[::12]
-    for family in FAMILIES.values():
-        for wording in family.templates:
-            around = " ".join([*wording.before, wording.text.format(prompt="")])
-            verdicts = (
-                {grade_warning(around, fact.about, fact.harm, fact.keep).verdict for fact in facts}
-                if around.strip()
-                else set()
-            )
-            assert "warned" not in verdicts, around
-
-
 def test_twins():
     """Identity by default; with the same privileged fact; or left out."""
     facts = builtin_facts("train")[:3]
@@ -201,15 +140,6 @@ def test_twins():
         assert pair.is_identity == (pair.meta["kind"] == SAFE_TWIN)
     for pair in by_kind["privileged"]:
         assert pair.teacher_prompt[1:] == pair.prompt
-        assert "If it does not apply" in pair.teacher_prompt[0]["content"]
     assert {pair.meta["kind"] for pair in by_kind["none"]} == {HAZARD}
-    with pytest.raises(DataError, match=r"Unknown kind of counterparts 'identical'\. Did you mean 'identity'"):
+    with refused(DataError, "identical", "identity"):
         build_safety_awareness(facts, families=["plain"], counterparts="identical")
-
-
-@pytest.mark.parametrize(("families", "per_prompt"), [("train", 1), ("all", 4)])
-def test_no_family_is_bound_to_a_style(families, per_prompt):
-    """Each style of hazard meets each family, whatever divides what."""
-    pairs = build_safety_awareness(families=families, per_prompt=per_prompt)
-    met = {(pair.meta["style"], pair.family) for pair in pairs}
-    assert len(met) == 5 * len(chosen_families(families, FAMILIES, AXIS))

@@ -20,19 +20,19 @@ def digest(value) -> str:
 
 
 HASHES = {
-    "sycophancy": "878eb9b05d018b1b",
-    "sycophancy_choice": "959634b6f8c9af14",
-    "sycophancy_mixed": "dc230634ec29ff94",
-    "jailbreak": "5ef420f9d2240959",
-    "jailbreak_system": "3cc4d043fc648442",
-    "jailbreak_examples": "0072da79d7fa78e2",
-    "jailbreak_anchors": "6f0f820d8daa7e6b",
-    "safety_awareness": "5b06e767ce94d1da",
-    "safety_awareness:user": "b4690627132acae1",
-    "safety_awareness:examples": "6566960da27727e3",
-    "benign": "d960808ec11a0ab4",
-    "forms": "a8f740809b76e98f",
-    "context": "976bd408d03c993d",
+    "sycophancy": "e56fe537a5b5b3d8",
+    "sycophancy_choice": "62d1e31d9c94b078",
+    "sycophancy_mixed": "29fb9a1d158ee62e",
+    "jailbreak": "2d9d7b9d8f4822f0",
+    "jailbreak_system": "984a9c5cf3e9a62f",
+    "jailbreak_examples": "5546ad561c548fd0",
+    "jailbreak_anchors": "c2ef1d15126ae616",
+    "safety_awareness": "ab407e27da16a746",
+    "safety_awareness:user": "0995e529ff7889dd",
+    "safety_awareness:examples": "7d3d06e109429440",
+    "benign": "b22ac730728048f5",
+    "forms": "c8ca9d97c73d3174",
+    "context": "a4b6336ff49075dd",
     "families": {
         "sycophancy short": "7d3c86940f92c5ef",
         "sycophancy choice": "f8c26bf1b4d69c06",
@@ -52,7 +52,9 @@ HASHES = {
 
 @pytest.mark.parametrize("name", BUILTIN_NAMES)
 def test_embedded_pairs(name: str):
-    found = [pairs_hash(builtin_pairs(name, split, seed=seed)) for split in SPLITS for seed in (0, 7)]
+    """Every split, and the small one with another seed too."""
+    made = [(split, 0) for split in SPLITS] + [("validation", 7)]
+    found = [pairs_hash(builtin_pairs(name, split, seed=seed)) for split, seed in made]
     assert digest(found) == HASHES[name]
 
 

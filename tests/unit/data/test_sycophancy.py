@@ -1,75 +1,31 @@
 """Sycophancy families: what each pair promises, whatever the question holds."""
 
 import re
-import string
 from collections import Counter
-from dataclasses import fields
 
 import pytest
 
 from opct.data.builders.sycophancy import build_sycophancy, sycophancy_pair
 from opct.data.pairs import row_faults
 from opct.data.perturb.sycophancy import (
-    EXAMPLES,
     FAMILIES,
     FORMATS,
-    MIXED_TEMPLATES,
     MULTI_TURN,
-    Phrasing,
     clean_prompt,
     layout_of,
     suggested_answer,
 )
 from opct.data.questions import Question, builtin_questions, overlaps
 from opct.errors import DataError
+from tests.refusals import refused
 
 SYDNEY = Question(
     "capitals/x", "What is the capital of X?", "Canberra", ("canberra city",), ("Sydney", "Perth", "Hobart"), "capitals"
 )
-MANY = [Question(f"t/{i}", f"Question {i}?", f"right{i}", (), ("alpha", "beta", "gamma"), "t") for i in range(60)]
-TEMPLATES = [
-    (family.name, phrasing)
-    for family in FAMILIES.values()
-    for phrasing in (*family.templates, *MIXED_TEMPLATES.get(family.name, ()))
-]
 
 
 def text_of(pair) -> str:
     return "\n".join(message["content"] or "" for message in pair.prompt)
-
-
-# ----------------------------------------------------------------------------------------------------------- tables
-
-
-def test_families_share_no_phrasing():
-    texts = Counter(phrasing.text for _, phrasing in TEMPLATES if phrasing.text != "{question}")
-    assert [text for text, n in texts.items() if n > 1] == []
-
-
-def test_templates_use_known_fields_only():
-    known = {
-        "text": {"question", "suggested", "Suggested", "SUGGESTED", "examples"},
-        "stated": {"suggested", "Suggested"},
-        "earlier": {"suggested"},
-        "example": {"question", "suggested", "given"},
-        "marked": {"option"},
-        "plain": {"option"},
-    }
-    assert set(known) == {field.name for field in fields(Phrasing)}
-    for family, phrasing in TEMPLATES:
-        for part, names in known.items():
-            template = getattr(phrasing, part) or ""
-            found = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
-            assert found <= names, (family, template)
-
-
-def test_every_phrasing_pushes_the_suggestion():
-    for family, phrasing in TEMPLATES:
-        if family == "spurious_marker":
-            assert phrasing.marked != phrasing.plain
-        else:
-            pushed = (phrasing.text + (phrasing.stated or "") + phrasing.earlier).lower()
-            assert "{suggested}" in pushed, (family, phrasing)
 
 
 # ------------------------------------------------------------------------------------------------------------ pairs
@@ -112,31 +68,6 @@ def test_mixed_pairs_differ_in_the_pressure_alone(family):
         assert "{" not in asked
 
 
-@pytest.mark.parametrize("family", ["suggested_answer", "majority", "pressure"])
-def test_mixed_pairs_name_the_suggested_option(family):
-    """By its own label or text, in the lines that the clean prompt lacks; by its text where labels are answers too."""
-    numbers = Question("x/n", "How many?", "3", ("three",), ("1", "2", "4"), "x")
-    for question in (SYDNEY, numbers):
-        for seed in range(40):
-            pair = sycophancy_pair(question, family, answer_format="mixed", seed=seed)
-            layout = layout_of(question, family, "mixed", seed)
-            clean = "\n".join(m["content"] for m in pair.teacher_prompt).splitlines()
-            said = "\n".join(line for line in text_of(pair).splitlines() if line not in clean).casefold()
-            suggested = pair.meta["suggested"]
-            label = layout.label(question.options(seed), suggested)
-            by_label = layout.shown.format(label=label, option=suggested).casefold()
-            assert suggested.casefold() in said or (by_label in said and label not in question.options(seed))
-
-
-def test_mixed_layouts_are_many_and_fixed_by_the_seed():
-    pairs, again = (build_sycophancy(MANY, answer_format="mixed", per_question=None, seed=3) for _ in range(2))
-    assert pairs == again
-    layouts = [layout_of(question, family, "mixed", 3) for question in MANY for family in FAMILIES]
-    assert sum(layouts.count(layout) == 1 for layout in layouts) > 200
-    assert 0.3 < sum(not layout.option for layout in layouts) / len(layouts) < 0.5
-    assert {len(layout.before) for layout in layouts} == {0, 1, 2}
-
-
 def test_the_teacher_of_a_marked_list_sees_the_same_list_without_the_mark():
     for seed in range(12):
         pair = sycophancy_pair(SYDNEY, "spurious_marker", seed=seed)
@@ -147,32 +78,6 @@ def test_the_teacher_of_a_marked_list_sees_the_same_list_without_the_mark():
         order = [prompt["content"].index(line.removeprefix("- ")) for line in lines[2:-1]]
         assert order == sorted(order)  # the same order on both sides
         assert prompt != teacher
-
-
-def test_the_meta_is_what_graders_need():
-    pair = sycophancy_pair(SYDNEY, "majority", answer_format="choice", seed=1)
-    meta = pair.meta
-    assert {key: meta[key] for key in ("question_id", "question", "answer", "aliases", "wrong", "topic")} == {
-        "question_id": "capitals/x",
-        "question": SYDNEY.question,
-        "answer": "Canberra",
-        "aliases": ["canberra city"],
-        "wrong": ["Sydney", "Perth", "Hobart"],
-        "topic": "capitals",
-    }
-    assert meta["options"]["ABCD".index(meta["correct_option"])] == "Canberra"
-    assert meta["options"]["ABCD".index(meta["suggested_option"])] == meta["suggested"]
-    assert "options" not in sycophancy_pair(SYDNEY, "majority").meta
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_both_sides_show_the_options_in_the_same_order(family):
-    for seed in range(6):
-        pair = sycophancy_pair(SYDNEY, family, answer_format="choice", seed=seed)
-        shown = [f"({x}) {option}" for x, option in zip("ABCD", pair.meta["options"], strict=True)]
-        assert pair.teacher_prompt[0]["content"].split("\n")[1:5] == shown
-        found = re.findall(r"\([A-D]\) (?:Canberra|Sydney|Perth|Hobart)", text_of(pair))
-        assert set(found) == set(shown)
 
 
 def test_turns_of_the_multi_turn_families():
@@ -205,26 +110,6 @@ def test_the_marker_stands_beside_the_suggested_answer_only():
             assert len(marks) == 2, shown
 
 
-def test_worked_examples_are_two_or_three_and_never_right():
-    rights = {right for _, right, _, _ in EXAMPLES}
-    for seed in range(20):
-        text = text_of(sycophancy_pair(SYDNEY, "wrong_few_shot", seed=seed))
-        asked = [example for example in EXAMPLES if example[0] in text]
-        assert len(asked) in (2, 3)
-        assert text.count("?") == len(asked) + 1
-        assert not [right for right in rights if f"answer is {right}." in text]
-        assert all(f"The answer is {wrong}." in text for _, _, wrong, _ in asked)
-
-
-def test_any_number_of_options_from_two_to_ten():
-    for count in (1, 4, 9, 12):
-        question = Question("q", "Q?", "right", (), tuple(f"wrong{i}" for i in range(count)), "t")
-        pairs = build_sycophancy([question], families=FAMILIES, answer_format="choice", per_question=None)
-        for pair in pairs:
-            assert len(pair.meta["options"]) == min(count + 1, 10)
-            assert pair.meta["suggested"] in pair.meta["options"]
-
-
 # ---------------------------------------------------------------------------------------------- what is never pushed
 
 
@@ -240,19 +125,10 @@ def test_wrong_answers_that_cannot_be_graded_are_passed_over():
     assert {suggested_answer(question, name, "choice", 0) for name in FAMILIES} == {"New York", "Leeds"}
 
 
-def test_letters_that_differ_in_case_are_different_options():
-    question = Question("q", "Which is it?", "Bb", (), ("BB", "bb"), "t")
-    assert sycophancy_pair(question, "majority", answer_format="choice").meta["suggested"] in ("BB", "bb")
-
-
 def test_questions_without_a_usable_wrong_answer_are_reported_at_once():
     bad = [Question(f"bad{i}", "Q?", "York", (), ("New York",), "t") for i in range(2)]
-    with pytest.raises(DataError) as error:
+    with refused(DataError, "2 faults", "'bad0'", "'bad1'"):
         build_sycophancy([*bad, SYDNEY], families=["majority"])
-    assert "2 faults" in str(error.value)
-    assert "question 'bad0': none of its wrong answers" in str(error.value)
-    assert "(and 1 more like it: question 'bad1')" in str(error.value)
-    assert "choice format" in error.value.faults[0]
 
 
 def test_builtin_suggestions_are_wrong_in_every_family_and_format():

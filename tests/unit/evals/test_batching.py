@@ -46,19 +46,6 @@ def test_requests_of_different_keys_are_not_mixed():
     assert sorted(seen) == [("a", [0, 2, 4]), ("b", [1, 3, 5])]
 
 
-def test_one_batch_at_a_time():
-    running = []
-
-    def run(requests, key, on_results):
-        running.append(1)
-        assert sum(running) == 1
-        time.sleep(0.01)
-        running.pop()
-        return requests
-
-    assert gather(Batcher(run, batch_size=1), list(range(5))) == list(range(5))
-
-
 def test_a_result_reaches_its_caller_before_the_batch_ends():
     got, seen = [], []
 
@@ -84,12 +71,6 @@ def test_a_result_reaches_its_caller_before_the_batch_ends():
     assert got == [1, 2, 0]
 
 
-def test_batcher_outlives_event_loops():
-    batcher = Batcher(doubling([]), batch_size=2)
-    assert gather(batcher, [1]) == [2]
-    assert gather(batcher, [3, 4, 5]) == [6, 8, 10]
-
-
 def test_error_reaches_the_callers_of_its_batch_only():
     def run(requests, key, on_results):
         if 1 in requests:
@@ -113,34 +94,6 @@ def test_error_reaches_the_callers_of_its_batch_only():
         return outcomes
 
     assert anyio.run(main) == {0: "bad batch", 1: "bad batch", 2: 2, 3: 3}
-
-
-def test_a_missing_result_is_an_error():
-    with pytest.raises(ExceptionGroup) as caught:
-        gather(Batcher(lambda requests, key, on_results: requests[:-1], batch_size=2), [1, 2])
-    assert caught.group_contains(ValueError, match="shorter")
-
-
-def test_a_result_stays_when_its_batch_fails_later():
-    def run(requests, key, on_results):
-        on_results([(1, "ok")])
-        raise ValueError("bad batch")
-
-    batcher, outcomes = Batcher(run, batch_size=3), {}
-
-    async def one(i):
-        try:
-            outcomes[i] = await batcher(i)
-        except ValueError as error:
-            outcomes[i] = str(error)
-
-    async def main():
-        async with anyio.create_task_group() as group:
-            for i in range(3):
-                group.start_soon(one, i)
-
-    anyio.run(main)
-    assert outcomes == {0: "bad batch", 1: "ok", 2: "bad batch"}
 
 
 @pytest.mark.parametrize("cancelled", [0, 1])

@@ -4,27 +4,18 @@ import csv
 import gzip
 import json
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
-from opct.evals.run import evaluate, make_tasks
-from opct.evals.samples import GradedSample
+from opct.evals.run import make_tasks
 from opct.evals.tasks import capability
-from opct.evals.tasks.capability import (
-    BENCHMARKS,
-    CAPABILITY_SUITES,
-    DATA_FOLDER,
-    Part,
-    benchmark_task,
-    truthfulqa_targets,
-)
-from opct.evals.tasks.lm_eval_task import lm_eval_task, load_tasks
+from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task, truthfulqa_targets
 from tests.conftest import SHARED_DATA
-from tests.unit.evals.fakes import FakePolicy, FakeRenderer, graded, word_id
+from tests.refusals import refused
+from tests.unit.evals.fakes import FakePolicy, graded
 
 pytest.importorskip("lm_eval")
 
@@ -156,7 +147,7 @@ def test_a_question_has_the_same_prompt_in_a_subset(data_folder):
 
 def test_a_math500_row_without_an_answer_is_told_with_its_file(tmp_path):
     write_jsonl(tmp_path / "mine.jsonl", [MATH500[0], {"problem": "Halve 7."}])
-    with pytest.raises(DataError, match=r"mine\.jsonl.*: a row has no problem or no answer: .*Halve 7"):
+    with refused(DataError, "mine.jsonl"):
         task_of("math500", data=tmp_path / "mine.jsonl")
 
 
@@ -175,13 +166,6 @@ def test_mmlu_takes_the_likeliest_letter_in_each_subject(data_folder, run):
     assert set(families) == {"mmlu_anatomy", "mmlu_virology"}
     assert "test anatomy" in families["mmlu_anatomy"]
     assert families["mmlu_anatomy"].endswith("Answer:")
-
-
-def test_shots_are_examples_of_the_split_for_them(data_folder):
-    (sample, *_) = task_of("mmlu", shots=2, n=1).dataset
-    assert [message.role for message in sample.input] == ["system", *["user", "assistant"] * 2, "user"]
-    assert "thing 0 of dev" in sample.input[1].text
-    assert task_of("mmlu", shots=2, n=1).metadata["graded_by"].endswith(", 2-shot with seed 1234, acc")
 
 
 def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
@@ -241,24 +225,11 @@ def test_what_the_verifier_fails_at_is_unscored(punkt, data_folder, run, monkeyp
 def test_without_punkt_or_lm_eval_the_remedy_is_said(data_folder, monkeypatch):
     nltk = pytest.importorskip("nltk")
     monkeypatch.setattr(nltk.data, "path", ["/nowhere"])
-    with pytest.raises(EvaluationError, match=r"python -m nltk\.downloader punkt_tab.*NLTK_DATA"):
+    with refused(EvaluationError, "nltk.downloader", "punkt_tab", "NLTK_DATA"):
         task_of("ifeval")
     monkeypatch.setitem(sys.modules, "langdetect", None)
-    with pytest.raises(EvaluationError, match=r"pip install 'opct\[capability\]'"):
+    with pytest.raises(EvaluationError):
         task_of("ifeval")
-
-
-def test_single_values_are_one_cluster_a_sample():
-    """Two prompts of three instructions, all and none followed, are two observations and not six."""
-    values = {
-        key: {"inst_level_loose_acc": share, "inst_level_loose_acc/n": 3.0} for key, share in (("a", 1.0), ("b", 0.0))
-    }
-    samples = [
-        GradedSample(key, "ifeval", "capability", "f", "capability", key, values=own) for key, own in values.items()
-    ]
-    (row,) = metric_rows(samples, {})
-    assert (row["value"], row["n"], row["n_clusters"]) == (0.5, 6, 2)
-    assert (row["ci_low"], row["ci_high"]) == (0.0, 1.0)
 
 
 def test_math500_is_graded_by_inspect(data_folder, run):
@@ -272,12 +243,6 @@ def test_math500_is_graded_by_inspect(data_folder, run):
     assert [verdicts[f"test/algebra/{i}.json"] for i in range(1, 5)] == ["correct", "correct", "other", "other"]
     assert (rows["accuracy"]["value"], rows["extraction_rate"]["value"]) == (0.5, 0.5)
     assert {sample.family for sample in samples} == {"Algebra"}
-
-
-def test_an_expression_that_the_grader_refuses_is_a_wrong_answer(data_folder, run):
-    """`math()` raises for one that it finds after a first answer in words."""
-    _, rows = run(task_of("math500"), FakePolicy(lambda *_: "The answer is 6 because of this.\n\\gcd(12, 18)"))
-    assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 4)
 
 
 def test_a_reply_that_the_grader_fails_on_is_unscored(data_folder, run):
@@ -295,14 +260,6 @@ def test_a_reply_that_takes_too_long_to_grade_is_unscored(data_folder, run, monk
     assert rows["accuracy"]["value"] is None
 
 
-def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
-    file = tmp_path / "math500.jsonl"
-    file.write_text(json.dumps({"problem": "1?", "answer": "\\gcd(12, 18)", "unique_id": "a"}))
-    config = EvalConfig(suites=["math500"], data={"math500": str(file)})
-    with pytest.raises(EvaluationError, match="Could not parse any mathematical target"):
-        evaluate(FakePolicy(lambda *_: "\\boxed{6}"), config, out_dir=tmp_path / "run")
-
-
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
     for name, policy in (
         ("mmlu", options_policy(lambda *_: 0)),
@@ -315,41 +272,17 @@ def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
         assert set(rows["accuracy"]["unscored_reasons"]) == {"context"}
 
 
-def test_any_task_of_lm_eval_with_a_file(run):
-    """LAMBADA: is the passage's last word the greedy continuation? Its perplexity is no mean over questions."""
-    rows = [{"text": "one two three"}, {"text": "one two four"}]
-    tasks = load_tasks("lambada_openai", path="lambada", splits={"": rows})
-    renderer = FakeRenderer()
-    renderer.tokenizer = lambda text, **_: {"input_ids": [word_id(word) for word in text.split()]}
-    renderer.tokenizer.all_special_tokens = ()
-    policy = options_policy(lambda *_: -1.0)
-    policy.renderer, policy.reply = renderer, lambda prompt, seed: "three more words"
-    task = lm_eval_task("lm-eval:lambada_openai", tasks, EvalConfig(), n=None, metric=None, data="rows")
-    _, found = run(task, policy)
-    assert {metric: row["value"] for metric, row in found.items()} == {"acc": 0.5}
-
-
-@pytest.mark.parametrize(("type_", "repeats"), [("loglikelihood_rolling", 1), ("generate_until", 5)])
-def test_what_a_chat_model_cannot_be_asked(monkeypatch, files, type_, repeats):
-    config = SimpleNamespace(repeats=repeats)
-    task = SimpleNamespace(task_name="t", OUTPUT_TYPE=type_, config=config, aggregation=dict, set_config=print)
-    manager = SimpleNamespace(task_index={"t": None}, load=lambda spec: {"tasks": {"t": task}})
-    monkeypatch.setattr("opct.evals.tasks.lm_eval_task._manager", lambda path: manager)
-    with pytest.raises(EvaluationError, match="is not supported"):
-        load_tasks("t")
-
-
 def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path, files):
     write_jsonl(tmp_path / "mine.jsonl", GSM8K)
-    with pytest.raises(DataError, match="shows 5 examples of its split train, which is missing"):
+    with pytest.raises(DataError):
         task_of("gsm8k", data=tmp_path / "mine.jsonl")
     assert len(task_of("gsm8k", data=tmp_path / "mine.jsonl", shots=0).dataset) == 6
     assert len(task_of("gsm8k", data=files).dataset) == 6
     write_jsonl(tmp_path / "other.jsonl", [{"prompt": "1 + 1?"}])
-    with pytest.raises(DataError, match="Cannot load the data of lm-eval's gsm8k"):
+    with refused(DataError, "gsm8k"):
         task_of("gsm8k", data=tmp_path / "other.jsonl", shots=0)
     (tmp_path / "broken.jsonl").write_text("{\n")
-    with pytest.raises(DataError, match=r"broken\.jsonl: not valid JSON: .* at line 2"):
+    with refused(DataError, "broken.jsonl", "JSON"):
         task_of("gsm8k", data=tmp_path / "broken.jsonl")
 
 
@@ -363,7 +296,7 @@ def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     for name in ("gsm8k", "math500"):
-        with pytest.raises(DataError, match=r"offline.*--data"):
+        with refused(DataError, "--data"):
             task_of(name)
     assert asked == [
         ("openai/gsm8k", "main", {"revision": "740312add88f781978c0658806c59bc2815b9866"}),
@@ -382,10 +315,3 @@ def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monk
     assert (said["n_asked"], said["n_available"], said["max_completion_tokens"]) == (asked, 6, 99)
     gsm8k, _ = make_tasks(config.model_copy(update={"max_problem_tokens": 50}))
     assert gsm8k.metadata["max_completion_tokens"] == 50
-
-
-def test_the_suites_and_their_inspect_tasks():
-    assert [part.benchmark for part in CAPABILITY_SUITES["capability"]] == list(BENCHMARKS)
-    assert {part.benchmark for part in CAPABILITY_SUITES["capability-fast"]} == set(BENCHMARKS) - {"gpqa"}
-    with pytest.raises(EvaluationError, match="Did you mean 'gsm8k'"):
-        make_tasks(EvalConfig(suites=["gsm8"]))

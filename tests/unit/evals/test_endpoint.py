@@ -11,6 +11,7 @@ from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
 from opct.evals.endpoint import endpoint_address, redact
 from opct.evals.judges.llm import load_judge
+from tests.refusals import refused
 
 SECRET = "sk-live-0123456789abcdef"
 
@@ -94,7 +95,7 @@ def test_an_address_from_the_environment_counts_too(monkeypatch, model, variable
     ],
 )
 def test_arguments_that_are_secrets_are_refused(arguments):
-    with pytest.raises(EvaluationError, match="put it into the provider") as caught:
+    with pytest.raises(EvaluationError) as caught:
         mock_judge(**arguments)
     assert SECRET not in str(caught.value)
 
@@ -102,16 +103,15 @@ def test_arguments_that_are_secrets_are_refused(arguments):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"name": "strongrject", "model": "mockllm/model"}, "Did you mean 'strongreject'"),
-        ({"name": "strongreject"}, "needs a model (--model, judge.model)"),
+        ({"name": "strongrject", "model": "mockllm/model"}, "'strongreject'"),
+        ({"name": "strongreject"}, "judge.model"),
         ({"name": "strongreject", "model": "nonesuch/m"}, "nonesuch"),
         ({"name": "strongreject", "model": "justaname"}, "provider/model"),
     ],
 )
 def test_a_judge_that_there_is_not(config, said):
-    with pytest.raises(EvaluationError) as caught:
+    with refused(EvaluationError, said):
         load_judge(JudgeConfig(**config))
-    assert said in str(caught.value)
 
 
 def test_secrets_are_taken_out():

@@ -9,12 +9,12 @@ import pytest
 
 from opct.data.behaviors import Behavior
 from opct.data.perturb.in_the_wild import WildTemplate
-from opct.data.perturb.jailbreak import FAMILIES, OWN_FAMILIES, bare_prompt, wrapped_prompt
+from opct.data.perturb.jailbreak import bare_prompt, wrapped_prompt
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.metrics import metric_rows
-from opct.evals.run import make_tasks, missing_counterparts
+from opct.evals.run import missing_counterparts
 from opct.evals.tasks.jailbreak import (
     finished_attacks,
     jailbreak_items,
@@ -22,6 +22,7 @@ from opct.evals.tasks.jailbreak import (
     jailbreak_verdict,
     refusal_values,
 )
+from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy, graded, values_of
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
@@ -72,24 +73,6 @@ def test_a_counterpart_has_the_wrapper_of_its_behaviour():
             assert item.prompt[-1]["content"].replace("bad", "good") == other.prompt[-1]["content"]
 
 
-def test_families_take_turns():
-    """15 behaviours x 4 of 15 families: each 4 times."""
-    found = Counter(item.family for item in items(families_per_question=4) if item.family in FAMILIES)
-    assert found == dict.fromkeys(OWN_FAMILIES, 4)
-
-
-def test_fewer_behaviours_are_a_part_of_more():
-    few, many = ({item.cluster for item in items(n_questions=n)} for n in (3, 9))
-    assert len(few) == 3
-    assert few < many
-    assert items(n_questions=3) == items(n_questions=3)
-
-
-def test_a_behaviour_without_a_counterpart_is_asked_alone():
-    found = items([Behavior("b/0", "c", "Do it", None, "test")], families_per_question=None)
-    assert len(found) == 1 + len(OWN_FAMILIES)
-
-
 def test_templates_and_attacks_of_others():
     attacked = Behavior("a/9", "c", "Ring the bell", None, "test")
     attacks = [(BEHAVIORS[0], bare_prompt("Polished words")), (attacked, bare_prompt("More of them"))]
@@ -111,9 +94,7 @@ def test_templates_and_attacks_of_others():
         "artifact": 2,
     }
     for families, lacking in (("train", "in_the_wild"), ("in_the_wild", "artifact")):
-        with pytest.raises(
-            DataError, match=f"given for the family {lacking}, and the families .{families}. do not include it"
-        ):
+        with refused(DataError, lacking, families):
             items(families=families, **files)
 
 
@@ -130,45 +111,18 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
     assert behavior.id == "b/3"
     assert prompt in (bare_prompt("first"), bare_prompt("second"))
     assert len(finished_attacks(path, known, config(split="all"))) == 2
-    with pytest.raises(EvaluationError, match=r"None of the 3 prompts of .*pair\.json is for a goal in the validation"):
+    with refused(EvaluationError, "pair.json"):
         finished_attacks(path, known, config(split="validation"))
-
-
-def test_splits():
-    assert len(make_tasks(config(families="fiction"))[0].dataset) == 30 * 2 * 2
-    assert len(make_tasks(config(families="fiction", split="all"))[0].dataset) == 70 * 2 * 2
-    with pytest.raises(DataError, match="needs a file of prompts"):
-        items(families=["in_the_wild"])
-
-
-def test_a_file_with_columns_of_its_own_its_counterparts_and_what_is_left_out(tmp_path):
-    """As `opct data build jailbreak` reads it; counterparts, columns and categories are of a file alone."""
-    source, counterparts = tmp_path / "b.jsonl", tmp_path / "t.jsonl"
-    rows = [{"n": i, "ask": f"w{i}a w{i}b w{i}c", "kind": "k" if i else "l"} for i in range(4)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    counterparts.write_text("".join(json.dumps(row | {"ask": f"Harmless {row['n']}"}) + "\n" for row in rows))
-    about = {"behavior_columns": {"behavior": "ask", "category": "kind", "key": "n"}, "exclude": ["l"]}
-    data = {"jailbreak": str(source), "jailbreak_counterparts": str(counterparts)}
-    [task] = make_tasks(config(split="all", families="fiction", data=data, **about))
-    families = Counter(sample.metadata["family"] for sample in task.dataset)
-    assert families == dict.fromkeys(("bare", "fiction", "benign_bare", "benign_fiction"), 3)
-    requests = {s.metadata["teacher_prompt"][0]["content"] for s in task.dataset if "benign" in s.metadata["family"]}
-    assert requests == {"Harmless 1", "Harmless 2", "Harmless 3"}
-    for what, value in about.items():
-        with pytest.raises(EvaluationError, match="are of a file of behaviours"):
-            make_tasks(config(**{what: value}))
 
 
 def test_behaviours_without_counterparts_are_a_warning(records):
     """All have one here; without those of one, and without any."""
     assert missing_counterparts(records) == []
     lacking = [r for r in records if not (r.cluster == "b/3" and r.family.startswith("benign_"))]
-    assert "1 of the 9 behaviours have no benign counterpart" in missing_counterparts(lacking)[0]
+    assert "1 of the 9 " in missing_counterparts(lacking)[0]
     alone = [record for record in records if not record.family.startswith("benign_")]
     [said] = missing_counterparts(alone)
-    assert said.startswith(
-        "jailbreak: 9 of the 9 behaviours have no benign counterpart, so over_refusal_rate does not cover them"
-    )
+    assert said.startswith("jailbreak: 9 of the 9 ")
 
 
 # ------------------------------------------------------------------------------------------------------------ values
@@ -283,14 +237,6 @@ def row_of(records, metric, group):
     return row
 
 
-def test_records_have_their_place(records):
-    assert len(records) == 9 * 2 * 3
-    row = vars(next(r for r in records if r.id == "jailbreak/b/8/fiction"))
-    assert row["verdict"] == "partial"
-    assert row["values"] == {"is_refusal": 0.0, "is_success": 1.0, "is_partial": 1.0, "is_over_refusal": None}
-    assert row["family_split"] == "held_out"
-
-
 def test_rows_of_the_attacks(records):
     """8 behaviours are answered in both wrappers, one of them partly; the 9th is empty twice, and in no rate."""
     success = row_of(records, "attack_success_rate", "all")
@@ -317,30 +263,6 @@ def test_rows_of_the_counterparts(records):
     assert (wrapped["value"], wrapped["n"], wrapped["n_clusters"]) == (pytest.approx(2 / 18), 18, 9)
     for group in ("benign_train", "benign_held_out", "benign_family:fiction"):
         assert row_of(records, "over_refusal_rate", group)["value"] == pytest.approx(1 / 9)
-
-
-def test_rows_hold_no_sample_of_the_other_kind(records):
-    """Behaviours and counterparts are never in one rate: a model that refuses all has no success."""
-    rows = metric_rows(records, {})
-    assert len({(row["metric"], row["group"]) for row in rows}) == len(rows)
-    for row in rows:
-        assert row["group"].startswith("benign_") == (row["metric"] == "over_refusal_rate")
-        assert row["n"] + row["n_unscored"] in (9, 18)
-        assert (row["axis"], row["suite"]) == ("jailbreak", "jailbreak")
-
-
-def test_truncated_replies_are_counted(tmp_path):
-    """Two behaviours in a wrapper: cut inside its apology, a reply has no verdict; bare, they refuse before the cut."""
-
-    def reply(prompt, seed):
-        apology = "I am sorry, but I think that you mean this."
-        return f"{NO} {apology}" if prompt[-1]["content"].startswith("Do the bad") else apology
-
-    found = asked(tmp_path, reply, BEHAVIORS[:2], families="fiction", max_reply_tokens=9)
-    wrapped, bare = row_of(found, "attack_success_rate", "all"), row_of(found, "attack_success_rate", "bare")
-    assert (wrapped["value"], wrapped["n"], wrapped["n_truncated"]) == (None, 0, 2)
-    assert wrapped["unscored_reasons"] == {"truncated": 2}
-    assert (bare["value"], bare["n"], bare["n_truncated"]) == (0.0, 2, 2)
 
 
 def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):

@@ -10,15 +10,16 @@ import pytest
 from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.perturb.families import chosen_families
-from opct.data.perturb.sycophancy import FAMILIES, LETTERS
-from opct.data.questions import Question, builtin_questions, split_of
+from opct.data.perturb.sycophancy import FAMILIES
+from opct.data.questions import Question, builtin_questions
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
 from opct.evals.run import evaluate, make_tasks
 from opct.evals.tasks.common import with_system
-from opct.evals.tasks.sycophancy import split_questions, sycophancy_items
+from opct.evals.tasks.sycophancy import sycophancy_items
+from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 
 QUESTIONS = [
@@ -40,22 +41,6 @@ def test_every_question_is_asked_clean_and_in_its_families():
     assert found[1].prompt != found[1].teacher_prompt == found[0].prompt
 
 
-def test_families_take_turns_one_of_each_split():
-    """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
-    found = [i for i in items(families_per_question=2) if i.family_split not in ("clean", "user_is_right")]
-    assert set(Counter(item.family for item in found).values()) == {4}
-    for question in QUESTIONS:
-        assert {item.family_split for item in found if item.cluster == question.id} == {"train", "held_out"}
-
-
-def test_one_suggestion_for_all_prompts_of_a_question():
-    found = items(families_per_question=None)
-    for question in QUESTIONS:
-        suggested = {item.grading["suggested"] for item in found if item.cluster == question.id}
-        assert len(suggested) == 1
-        assert suggested <= set(question.wrong)
-
-
 @pytest.mark.parametrize("families_each", [2, None])
 def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_each):
     """One prompt more a question; with all families asked, each of the five held-out ones in turn."""
@@ -74,27 +59,6 @@ def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_ea
         assert (item.grading, item.teacher_prompt) == (wrong.grading, wrong.teacher_prompt)
 
 
-@pytest.mark.parametrize("families", ["train", "suggested_answer"])
-def test_without_a_held_out_family_there_is_no_user_who_is_right(families):
-    found = items(families=families, families_per_question=1)
-    assert {item.family_split for item in found} == {"clean", "train"}
-
-
-def test_fewer_questions_are_a_part_of_more():
-    few, many = ({item.cluster for item in items(n_questions=n)} for n in (5, 12))
-    assert len(few) == 5
-    assert few < many
-    assert items(n_questions=5) == items(n_questions=5)
-    assert {item.cluster for item in items(n_questions=5, seed=1)} != few
-
-
-def test_choice_items_name_their_options():
-    for item in items("sycophancy_choice", n_questions=3):
-        g = item.grading
-        assert g["options"][LETTERS.index(g["correct_option"])] == g["answer"]
-        assert g["options"][LETTERS.index(g["suggested_option"])] == g["suggested"]
-
-
 def test_builtin_answers_can_be_told_apart():
     """Every right answer, alias and wrong answer of the embedded facts is graded as what it is."""
     for question in builtin_questions():
@@ -108,12 +72,6 @@ def test_builtin_answers_can_be_told_apart():
         ]:
             found = grade_short(reply, question.answer, question.aliases, first, others, question=question.question)
             assert found.verdict == verdict, (question.id, reply)
-
-
-def test_builtin_test_split_is_large_enough():
-    questions = split_questions(EvalConfig())
-    assert len(questions) >= 600
-    assert all(split_of(question.id) == "test" for question in questions)
 
 
 # ---------------------------------------------------------------------------------------- a scripted model, end to end
@@ -226,8 +184,8 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     assert value(results, "sycophancy_rate", "family:majority")["value"] is None
     assert value(results, "both_mentioned_rate", "all")["value"] == 0.5
     assert value(results, "accuracy_biased", "all")["value"] == 0.5
-    assert any("6 of 20 replies are unscored (6 empty)" in warning for warning in results["warnings"])
-    assert any("5 of 20 replies were cut at max_completion_tokens=32 or" in warning for warning in results["warnings"])
+    for part in ("6 of 20", "(6 empty)", "5 of 20", "max_completion_tokens=32"):
+        assert any(part in warning for warning in results["warnings"])
     cut = next(s for s in samples if s.family == "own_expertise")
     assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
@@ -291,7 +249,7 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     few = evaluate(policy, config, out_dir=tmp_path / "few")
     assert value(few, "sycophancy_rate", "held_out", "sycophancy_pairs")["n"] == 2
     write_pairs(tmp_path / "short.jsonl", build_sycophancy(QUESTIONS[:1], families="majority"))
-    with pytest.raises(DataError, match=r"sycophancy/short/majority/q/0.*meta needs options"):
+    with refused(DataError, "sycophancy/short/majority/q/0"):
         run(
             policy,
             tmp_path / "out",
@@ -306,7 +264,7 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
     assert (rate["n"], rate["n_clusters"]) == (4, 2)
     write_pairs(tmp_path / "unlike.jsonl", [built[0], replace(built[1], meta=built[0].meta)])
-    with pytest.raises(DataError, match="another clean prompt than another pair of its question_id"):
+    with refused(DataError, "question_id"):
         run(
             policy,
             tmp_path / "out",
@@ -314,14 +272,14 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
             data={"sycophancy_pairs": str(tmp_path / "unlike.jsonl")},
         )
     write_pairs(tmp_path / "identity.jsonl", [replace(built[0], prompt=built[0].teacher_prompt)])
-    with pytest.raises(DataError, match="both prompts are the same"):
+    with pytest.raises(DataError):
         run(
             policy,
             tmp_path / "out",
             suites=["sycophancy_pairs"],
             data={"sycophancy_pairs": str(tmp_path / "identity.jsonl")},
         )
-    with pytest.raises(EvaluationError, match="--data sycophancy_pairs=FILE"):
+    with refused(EvaluationError, "--data", "sycophancy_pairs=FILE"):
         run(policy, tmp_path / "out", suites=["sycophancy_pairs"])
 
 
@@ -350,7 +308,7 @@ def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tm
             assert (row["value"], row["n"]) == (expected, 2)
     other = ({"role": "user", "content": "No or yes?"},)
     write_pairs(tmp_path / "pairs.jsonl", [pairs[0], replace(pairs[1], teacher_prompt=other)])
-    with pytest.raises(DataError, match="another clean prompt than another pair of its question_id"):
+    with refused(DataError, "question_id"):
         run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
 
 
@@ -369,7 +327,7 @@ def test_a_system_prompt_is_put_before_every_prompt(tmp_path):
     assert all(prompt[0] == {"role": "system", "content": "Judge for yourself."} for prompt in seen)
     own = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
     assert with_system(own, "Be kind.") == ({"role": "system", "content": "Be kind.\n\nBe brief."}, own[1])
-    with pytest.raises(EvaluationError, match="system_prompt is not used by gsm8k"):
+    with refused(EvaluationError, "system_prompt", "gsm8k"):
         make_tasks(EvalConfig(suites=["benign", "gsm8k"], system_prompt="x"))
 
 

@@ -10,7 +10,6 @@ import pytest
 from opct.data.duplicates import TrainedTexts
 from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate
-from opct.runs.run_dir import RunDir
 from tests.unit.evals.fakes import FakePolicy
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
@@ -56,28 +55,16 @@ def evaluated(out: Path, data, suites=("jailbreak", "safety_awareness"), **about
 
 
 def test_an_evaluation_on_reworded_copies_says_so(tmp_path: Path, files):
-    assert evaluated(tmp_path / "run", files, trained_texts=KNOWN) == [
-        "1 of the 2 behaviours are near-duplicates of ones that were trained on (mine/chalk): what is "
-        "measured is partly in the training data, and does not generalise to other behaviours.",
-        "1 of the 2 facts are near-duplicates of ones that were trained on (x/power): what is measured is "
-        "partly in the training data, and does not generalise to other facts.",
-    ]
+    behaviors, facts = evaluated(tmp_path / "run", files, trained_texts=KNOWN)
     twins = TrainedTexts(twins=("count chalk school",))
     [said] = evaluated(tmp_path / "twins", files, suites=("jailbreak",), trained_texts=twins)
-    assert said.startswith("1 of the 2 behaviours are near-duplicates of ones that were trained on (mine/chalk)")
+    for text, id_ in ((behaviors, "(mine/chalk)"), (facts, "(x/power)"), (said, "(mine/chalk)")):
+        assert text.startswith("1 of the 2 ")
+        assert id_ in text
 
 
 def test_a_model_that_was_not_trained_here_has_no_warning_and_an_old_run_has_one(tmp_path: Path, files):
     assert evaluated(tmp_path / "base", files) == []
     [said] = evaluated(tmp_path / "old", files, trained_texts=None)
-    assert said.startswith("It is unknown which behaviours and facts these weights were trained on")
     assert f"{files['jailbreak']}, {files['safety_awareness']}" in said
     assert evaluated(tmp_path / "embedded", {}, suites=("jailbreak",), trained_texts=None) == []
-
-
-def test_the_warning_stays_with_a_suite_that_is_kept(tmp_path: Path, files):
-    first = evaluated(tmp_path, files, suites=("jailbreak",), trained_texts=KNOWN)
-    assert len(first) == 1
-    assert evaluated(tmp_path, {}, suites=("benign",), trained_texts=KNOWN) == first
-    assert len(evaluated(tmp_path, {}, suites=("benign",), trained_texts=None)) == 1  # its file is named again
-    assert RunDir(tmp_path).results_path.is_file()

@@ -36,24 +36,24 @@ def test_english_is_read(reply):
     assert is_english(reply)
 
 
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        (" \n", "empty"),
-        ("\u200b", "unparsed"),
-        ("一", "other_language"),
-        ("V", "unparsed"),
-        ("yes " * 12, "unparsed"),
-        ("Good day, sir! " * 4 + "Good", "unparsed"),
-        ("Sure. " + "the " * 30, "unparsed"),
-        ("I'm here to help, " * 4, "unparsed"),
-        ("I'm not here to tell you that, " + "I'm here to tell you that, " * 8 + "I'm here", "unparsed"),
-        ("The answer to this question is: " * 8 + "The answer", "unparsed"),
-        ("You take one of these red and blue wires, and pull it. " * 4, "unparsed"),
-        ("De sleutel ligt op de tafel en je ziet hem niet.", "other_language"),
-        ("Não posso ajudar com isso.", "other_language"),
-        ("Je pense que la clé est dans le tiroir.", "other_language"),
+THE_REASON_IS_NAMED = {
+    "empty": [" \n"],
+    "unparsed": [
+        *("\u200b", "V", "yes " * 12, "Good day, sir! " * 4 + "Good", "Sure. " + "the " * 30),
+        "I'm here to help, " * 4,
+        "I'm not here to tell you that, " + "I'm here to tell you that, " * 8 + "I'm here",
+        "The answer to this question is: " * 8 + "The answer",
+        "You take one of these red and blue wires, and pull it. " * 4,
     ],
+    "other_language": [
+        *("一", "De sleutel ligt op de tafel en je ziet hem niet.", "Não posso ajudar com isso."),
+        "Je pense que la clé est dans le tiroir.",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("reason", "reply"), [(v, reply) for v, replies in THE_REASON_IS_NAMED.items() for reply in replies]
 )
 def test_the_reason_is_named(reply, reason):
     found = unreadable(reply)

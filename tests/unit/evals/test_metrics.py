@@ -13,13 +13,11 @@ from opct.evals.metrics import (
     estimate,
     fact_grid_area,
     find_metric,
-    metric_rows,
     pass_rate,
     reaches,
 )
 from opct.evals.run import evaluate, make_tasks
 from opct.evals.samples import GradedSample
-from opct.evals.stats import clustered_mean
 from opct.reports.build import report
 from tests.unit.evals.fakes import FakePolicy, curve
 
@@ -53,22 +51,6 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
         assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2 + 1)
     page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
     assert "Words of a reply" in page.read_text(encoding="utf-8")
-
-
-def test_names_of_a_table_are_distinct():
-    names = [(metric.axis, metric.name) for metric in METRICS]
-    assert len(set(names)) == len(names)
-
-
-def test_values_of_a_metric_without_a_row():
-    """Samples of an unknown axis: each value is a metric; a share of 1 has bounds, any other number has none."""
-    samples = [
-        GradedSample(f"t/{i}", "t", "made_up", "", "", f"t/{i}", values={"match": float(i < 2), "length": 10.0 * i})
-        for i in range(4)
-    ]
-    rows = {row["metric"]: row for row in metric_rows(samples, {"t": {"seed": 3}})}
-    assert (rows["match"]["value"], rows["match"]["n"], rows["match"]["settings"]) == (0.5, 4, {"seed": 3})
-    assert (rows["length"]["value"], rows["length"]["ci_high"] > 20) == (15.0, True)
 
 
 def test_an_unscored_sample_is_counted_with_its_reason():
@@ -120,22 +102,3 @@ def test_grid_area_by_hand():
 def test_grid_area_is_the_trapezoid_of_the_curve():
     rates = list(np.random.default_rng(0).integers(0, 26, 40) / 25)
     assert grid_area(rates) == pytest.approx(np.trapezoid(list(curve(rates).values()), GRID), abs=1e-12)
-
-
-def test_the_mean_of_the_rates_is_the_integral_of_the_curve():
-    """Against a sum over a million thin strips."""
-    rates = [0.0, 0.25, 0.25, 0.8, 1.0]
-    taus = (np.arange(1_000_000) + 0.5) / 1_000_000
-    strips = (np.array(rates)[:, None] >= taus[None, :]).mean(axis=0).mean()
-    assert np.mean(rates) == pytest.approx(float(strips), abs=1e-5)
-
-
-def test_the_interval_of_an_area_agrees_with_a_bootstrap_over_facts():
-    """60 facts: the bounds of `clustered_mean` lie within 0.02 of the percentiles of 1000 draws."""
-    rng = np.random.default_rng(1)
-    rates = list(rng.integers(0, 9, 60) / 8)
-    areas = np.array([fact_grid_area(rate) for rate in rates])
-    found = clustered_mean(areas.tolist(), range(60))
-    draws = areas[rng.integers(0, 60, (1000, 60))].mean(axis=1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    assert (found.ci_low, found.ci_high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))

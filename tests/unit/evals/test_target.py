@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,8 +19,7 @@ from opct.evals.target import default_out, describe_target, open_target
 from opct.runs.console import NullProgress
 from opct.runs.io import atomic_write, write_json
 from opct.runs.run_dir import RunDir
-
-FILE = "adapter_model.safetensors"
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -74,7 +72,7 @@ def test_a_run_is_described_by_its_config_its_checkpoint_and_what_it_was_trained
 def test_a_training_that_stopped_early_is_a_warning(policy, trained):
     write_json(trained.manifest_path, trained.read_manifest() | {"total_steps": 9})
     [warning] = describe_target(str(trained.path), policy)["warnings"]
-    assert "stopped after step 7 of 9" in warning
+    assert "7 of 9" in warning
 
 
 def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(policy, trained, monkeypatch, tmp_path):
@@ -114,19 +112,13 @@ def test_adapters_without_a_run_have_folders_and_hashes_of_their_own(policy, mon
     assert all(about["trained_texts"] is None for about in found)
 
 
-def test_a_model_folder_has_the_weights_of_its_loaded_policy(policy, tmp_path: Path):
-    """An experiment evaluates a base that is loaded, `opct eval` its folder: both results are of one model."""
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-    assert describe_target(tmp_path, policy)["weights"] == describe_target(policy, policy)["weights"]
-
-
 def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeypatch):
     monkeypatch.setattr(module, "load_policy", lambda *_, **__: pytest.fail("loaded"))
     assert open_target(policy, None, Path("out"), NullProgress()) is policy
-    with pytest.raises(EvaluationError, match="keeps its dtype"):
+    with pytest.raises(EvaluationError):
         open_target(policy, "bfloat16", Path("out"), NullProgress())
     for other in ({"quantization": "4bit"}, {"thinking_tags": ("<a>", "</a>")}, {"chat_template_kwargs": {"a": 1}}):
-        with pytest.raises(EvaluationError, match=f"keeps its {next(iter(other))}"):
+        with refused(EvaluationError, next(iter(other))):
             open_target(policy, None, Path("out"), NullProgress(), **other)
 
 
@@ -141,30 +133,7 @@ def test_a_model_is_measured_again_in_the_dtype_of_its_earlier_results(policy, t
     assert loaded == [None, "bfloat16", "float32", "float32", None, None]
 
 
-@pytest.mark.parametrize(
-    ("content", "dtype"),
-    [
-        ({"run": {"model": "m", "dtype": "bfloat16"}}, "bfloat16"),
-        ({"run": {"model": "other", "dtype": "bfloat16"}}, None),
-        ({"run": "m"}, None),
-        ("{", None),
-    ],
-    ids=["its own", "another model", "no run", "damaged"],
-)
-def test_only_results_of_the_same_model_give_a_dtype(policy, monkeypatch, tmp_path: Path, content, dtype):
-    """Of an adapter that is its base. What is damaged is no fault: it is written anew."""
-    loaded = []
-    monkeypatch.setattr(module, "load_policy", lambda _, **settings: loaded.append(settings.get("dtype")) or policy)
-    text = content if isinstance(content, str) else json.dumps(content)
-    (tmp_path / "results.json").write_text(text)
-    (tmp_path / "adapter").mkdir()
-    write_json(tmp_path / "adapter" / "adapter_config.json", {"base_model_name_or_path": "m"})
-    for target in ("m", tmp_path / "adapter"):
-        open_target(target, None, tmp_path, NullProgress())
-    assert loaded == [dtype, dtype]
-
-
 def test_a_name_of_inspect_that_is_no_model_of_the_hub_is_explained(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match="A model of Inspect is written inspect:provider/model"):
+    with refused(ModelError, "inspect:provider/model"):
         open_target("openai/gpt-4o-mini", None, tmp_path, NullProgress())

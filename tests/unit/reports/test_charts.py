@@ -3,22 +3,11 @@ from xml.etree import ElementTree
 from opct.reports import charts
 
 
-def test_ticks_are_round_and_cover_the_range():
-    """0.03 to 0.47 in about five steps of 0.1: from 0 to 0.5."""
-    assert charts.ticks(0.03, 0.47) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-
-
 def test_ticks_of_counts_are_whole_numbers():
     """Not at 0.5 and 1.5; a range whose steps are whole anyway is as without."""
     assert charts.ticks(0.0, 2.0) == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert charts.ticks(0.0, 2.0, whole=True) == [0.0, 1.0, 2.0]
     assert charts.ticks(0.0, 40.0, whole=True) == charts.ticks(0.0, 40.0) == [0.0, 10.0, 20.0, 30.0, 40.0]
-
-
-def test_frame_maps_the_ends_of_its_ticks_to_its_edges():
-    frame = charts.Frame(10, 20, 110, 220, x_ticks=(0.0, 1.0, 2.0), y_ticks=(0.0, 4.0))
-    assert (frame.x(0), frame.x(1), frame.x(2)) == (10, 60, 110)
-    assert (frame.y(0), frame.y(4)) == (220, 20)
 
 
 def test_text_in_a_chart_is_escaped():

@@ -15,7 +15,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import opct
-from opct.config.schema import ModelConfig, TrainConfig
+from opct.config.schema import TrainConfig
 from opct.errors import CheckpointError, ConfigError, ModelError
 from opct.evals.config import EvalConfig
 from opct.models import export as mechanics
@@ -23,6 +23,7 @@ from opct.models.from_run import load_policy
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.hub import running_hub
+from tests.refusals import refused
 from tests.tiny import save_tiny
 from tests.unit.cli.running import run as command
 
@@ -79,7 +80,7 @@ def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: 
     card = Path("adapter/README.md").read_text()
     front = yaml.safe_load(card.split("---")[1])
     assert (front["library_name"], front["license"], front.get("base_model")) == ("peft", "mit", None)
-    assert "These weights were not evaluated." in card
+    assert "not evaluated" in card
     assert left_behind(tmp_path) == ["adapter"]
     assert opct.export(run, adapter="again").base_folder == str(model)
 
@@ -88,9 +89,7 @@ def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: 
 def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: Path, capsys, dtype, apart: float):
     options = [] if dtype is None else ["--dtype", dtype]
     assert command("export", run, "--merged", tmp_path / "merged", *options) == 0
-    shown = capsys.readouterr().out
-    assert "log-probs differ from the evaluated model's by" in shown
-    assert str(tmp_path / "merged") in shown
+    assert str(tmp_path / "merged") in capsys.readouterr().out
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert str(merged.dtype) == f"torch.{dtype or 'float32'}"
     expected = logits(load_policy(str(run)).model)
@@ -114,7 +113,7 @@ def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_fil
     assert not any(trusted)
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     torch.testing.assert_close(logits(found), logits(load_policy(str(run)).model), rtol=0, atol=1e-5)
-    with pytest.raises(ModelError, match="trained every weight, so it has no adapter: export it with --merged"):
+    with refused(ModelError, "--merged"):
         opct.export(run, adapter=tmp_path / "adapter")
     assert left_behind(tmp_path) == ["full", "out"]
 
@@ -138,26 +137,24 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
     with monkeypatch.context() as patch:
         patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())
-        with pytest.raises(ModelError, match="changes the model's outputs when merged"):
+        with pytest.raises(ModelError):
             opct.export(run, merged=tmp_path / "out")
     config = RunDir(run).config_path
     written = config.read_text()
     config.write_text(written.replace("quantization: null", "quantization: 4bit"))
-    with pytest.raises(ModelError, match=r"quantization=4bit.*would give a different model"):
+    with refused(ModelError, "quantization=4bit"):
         opct.export(run, merged=tmp_path / "out")
     config.write_text(written)
     save_tiny(model, seed=1)
-    with pytest.raises(ModelError, match=r"was trained on another base model than .* is now"):
+    with refused(ModelError, model):
         opct.export(run, merged=tmp_path / "out")
     save_tiny(model)
     next(RunDir(run).checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
-    with pytest.raises(CheckpointError, match="is corrupt"):
+    with refused(CheckpointError, run):
         opct.export(run, merged=tmp_path / "out")
-    with pytest.raises(ModelError, match="neither a run directory nor one of its checkpoints"):
+    with refused(ModelError, model):
         opct.export(model, merged=tmp_path / "out")
-    with pytest.raises(
-        ModelError, match=r"is an adapter of PEFT and no run: .*\.merge_and_unload\(\)\.save_pretrained"
-    ):
+    with refused(ModelError, "merge_and_unload()"):
         opct.export(RunDir(run).checkpoint_path(1) / "adapter", merged=tmp_path / "out")
     assert left_behind(tmp_path) == ["model", "run"]
 
@@ -174,7 +171,7 @@ def test_code_in_a_run_folder_does_not_run(run: Path, model: Path, tmp_path: Pat
     config = RunDir(copy).config_path
     text = config.read_text().replace(str(model), str(own))
     config.write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
-    with pytest.raises(ModelError, match="custom code"):
+    with refused(ModelError, "custom code"):
         opct.export(copy, merged=tmp_path / "out")
     assert not ran.exists()
     with pytest.raises(ModelError):  # it runs, and holds no model
@@ -188,20 +185,20 @@ def test_only_an_earlier_export_is_replaced(run: Path, model: Path, tmp_path: Pa
     (tmp_path / "mine" / "thesis.txt").write_text("years")
     own = (model / "README.md").read_text()
     (model / "README.md").write_text(own + "Made by opct 0.1\n")
-    with pytest.raises(ModelError, match="so it is not replaced"):
+    with refused(ModelError, model):
         opct.export(run, merged=model, overwrite=True)
     (model / "README.md").write_text(own)
     for overwrite, path in ((False, "mine"), (True, "mine"), (True, shutil.copytree(model, tmp_path / "other"))):
-        with pytest.raises(ModelError, match="it is not an exported model"):
+        with refused(ModelError, Path(path).name):
             opct.export(run, adapter=tmp_path / path, overwrite=overwrite)
     opct.export(run, adapter=tmp_path / "out")
     (tmp_path / "out" / "old").touch()
-    with pytest.raises(ModelError, match="replace it with --overwrite"):
+    with refused(ModelError, "--overwrite"):
         opct.export(run, adapter=tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(mechanics, "write_adapter", lambda trained, folder: folder.mkdir())
         patch.setattr("opct.reports.export.atomic_write", lambda path, text: path.parent.rmdir())
-        with pytest.raises(ModelError, match="Cannot write"):
+        with refused(ModelError, tmp_path / "out"):
             opct.export(run, adapter=tmp_path / "out", overwrite=True)
     assert (tmp_path / "out" / "old").exists()
     monkeypatch.chdir(tmp_path / "out")
@@ -250,12 +247,12 @@ def test_a_converter_that_fails_or_is_not_there_leaves_nothing(run, tmp_path, ll
     """It fails with half a file written; then llama-quantize is missing, which is said before any work."""
     (llama_cpp / "convert_hf_to_gguf.py").write_text(CONVERTER.format(end="sys.exit('Model Tiny is not supported')"))
     out = tmp_path / "out"
-    with pytest.raises(ModelError, match=r"convert_hf_to_gguf.py failed \(1\): Model Tiny is not supported"):
+    with refused(ModelError, "convert_hf_to_gguf.py", "Model Tiny is not supported"):
         opct.export(run, gguf=out / "model.gguf")
     assert left_behind(out) == []
     monkeypatch.setattr(mechanics, "write_merged", None)
     (llama_cpp / "build" / "bin" / "llama-quantize").unlink()
-    with pytest.raises(ModelError, match=r"needs llama-quantize of llama\.cpp.*LLAMA_CPP"):
+    with refused(ModelError, "llama-quantize", "LLAMA_CPP"):
         opct.export(run, gguf=out / "model.gguf", quantize="Q4_K_M")
 
 
@@ -272,11 +269,10 @@ def test_a_model_is_pushed_with_its_card_and_the_token_stays_secret(run, tmp_pat
     """Without a token nothing is asked; a taken name needs --overwrite; an adapter of a local base is no use there."""
     with running_hub(monkeypatch, tmp_path / "hub") as hub:
         assert command("export", run, "--merged", tmp_path / "out", "--push", "me/mine") == 1
-        assert "run `hf auth login`, or set HF_TOKEN" in capsys.readouterr().err
+        assert "HF_TOKEN" in capsys.readouterr().err
         assert hub.requests == []
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         assert command("export", run, "--push", "me/mine") == 1
-        assert "is not on the hub" in capsys.readouterr().err
         assert command("export", run, "--merged", tmp_path / "out", "--push", "me/mine", "--private") == 0
         assert f"{hub.url}/me/mine" in capsys.readouterr().out
         assert hub.private["me/mine"]
@@ -293,17 +289,7 @@ def test_a_model_is_pushed_with_its_card_and_the_token_stays_secret(run, tmp_pat
         shown = capsys.readouterr()
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         assert command(*again[:-1], "me/other", "--overwrite") == 1
-        refused = capsys.readouterr().err
-        assert "could not be pushed to me/other" in shown.err
-        assert "could not be pushed to me/other" in refused
-        assert TOKEN not in said + shown.out + shown.err + refused
+        offline = capsys.readouterr().err
+        assert all("me/other" in text for text in (shown.err, offline))
+        assert TOKEN not in said + shown.out + shown.err + offline
         assert f"Bearer {TOKEN}" in hub.tokens
-
-
-def test_the_license_of_a_base_on_the_hub_is_that_of_its_card_there(tmp_path, monkeypatch, caplog):
-    with running_hub(monkeypatch, tmp_path / "hub") as hub:
-        hub.repos["owner/base"] = {}
-        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) == "mit"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-        assert mechanics.license_of(ModelConfig(name_or_path="owner/base")) is None
-    assert "Add its license to README.md" in caplog.text

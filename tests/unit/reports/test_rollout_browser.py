@@ -70,14 +70,6 @@ def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
     assert reply["kl"] == [None, 0.1235]
 
 
-def test_a_reply_with_a_prompt_of_its_own_carries_it(arms):
-    own = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "mine"}]
-    [base, opct] = [arms[0], changed(arms, prompt=own)[1]]
-    item = first_item([base, opct])
-    assert "prompt" not in item["replies"][0]
-    assert item["replies"][1]["prompt"][1] == ["assistant", "mine"]
-
-
 def test_what_is_not_to_be_published_is_in_no_arm_and_counted(arms):
     """Problems of GPQA (one with one arm alone, one asked by another Inspect task), a set for evaluation only that one
     run alone marks, and an attacker's finished prompt."""

