@@ -143,7 +143,7 @@ def run_experiment(
         TrainingError: the training of every run failed; if only some failed, the result names them.
         DataError, EvaluationError: a suite lacks data or a package; nothing was trained.
         OpctError: any error of training, evaluation or the report.
-        KeyboardInterrupt: a signal asked to stop; everything is saved.
+        KeyboardInterrupt: a signal stopped it; everything is saved.
     """
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
@@ -203,7 +203,7 @@ class Job:
 def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
     """Do every job that no other process in the folder `out` has locked, then wait for the others and look again.
 
-    A job that is done already is skipped by its own functions, so in the end each process has looked at all of them.
+    A job that is done already is skipped by its function, so in the end each process has looked at all of them.
     """
     locks = out / LOCKS
     locks.mkdir(parents=True, exist_ok=True)
@@ -292,7 +292,7 @@ def ensure_trained(
         force: replace a run with other settings, data or weights to begin with.
 
     Raises:
-        KeyboardInterrupt: a signal asked training to stop; it is saved.
+        KeyboardInterrupt: a signal stopped training; it is saved.
         RunError: the folder holds such a run, and `force` is false.
     """
     run, is_other = RunDir(config.output_dir), False
@@ -332,7 +332,7 @@ def ensure_evaluated(
         out=folder,
         label=label,
         progress=progress,
-        resume=True,  # what is the same is not asked again
+        resume=True,  # what is the same is not measured again
         overwrite=True,
     ).results
     assert found is not None
@@ -362,11 +362,11 @@ def ensure_attacked(
     """Run or resume an attack on a run or the base, unless it is finished.
 
     Args:
-        folder: of the run, or of the base's results; the log of the attack is kept in its `evals`.
+        folder: of the run, or of the base's results; the log of the attack is in its `evals`.
         settings: of `opct.run_attack`.
 
     Raises:
-        KeyboardInterrupt: a signal asked to stop; finished attempts are kept.
+        KeyboardInterrupt: a signal stopped it; finished attempts are in the log.
         OtherAttackError: the folder holds an attack with other settings or on other weights.
     """
     from opct.attack.run import PREFIX, load_attack_config, run_attack
