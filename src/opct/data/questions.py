@@ -190,7 +190,7 @@ def _words(text: str) -> tuple[str, ...]:
 @cache
 def _builtin() -> tuple[Question, ...]:
     folder = resources.files("opct.data").joinpath("builtin", "facts")
-    # sorted: the order of a folder differs between file systems, and ids are chosen in order
+    # sorted: the order of a folder differs between file systems, and pairs are made in the order of the questions
     tables = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".tsv")), key=lambda entry: entry.name)
     return tuple(q for table in tables for q in _embedded(table.name, table.read_text(encoding="utf-8")))
 
