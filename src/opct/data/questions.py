@@ -124,7 +124,7 @@ def split_of(question_id: str) -> Split:
 
 def hash_share(text: str) -> float:
     """A number in [0, 1) that depends on the text alone: the first 8 bytes of its sha256 over 2**64."""
-    # not `hash`: Python's own changes with every process
+    # not `hash`, which Python seeds anew in every process
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
 
 

@@ -129,7 +129,7 @@ def without_reasoning(state: TaskState) -> TaskState:
 
     Models of this process and many providers have split it off already; a server that does not know the form has not.
     """
-    # a policy of this process split it off by its own form: a "<think>" that is left in its text belongs to the answer
+    # a policy of this process split it off by its renderer's form: a "<think>" that is left belongs to the answer
     if "token_ids" not in (state.output.metadata or {}):
         split_output(state.output)
     return state
@@ -143,7 +143,7 @@ def split_output(output: ModelOutput) -> None:
     content = output.message.content
     kept = [] if isinstance(content, str) else [part for part in content if part.type == "reasoning"]
     output.message.content = [*kept, ContentReasoning(reasoning=said.reasoning), ContentText(text=said.answer)]
-    # a field of its own, copied when the output was made: graders read it, and would see the reasoning in it
+    # not a view of the message, but copied when the output was made: graders would see the reasoning in it
     output.completion = said.answer
 
 
