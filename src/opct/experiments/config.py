@@ -157,6 +157,7 @@ class Experiment:
             if plain:
                 alike = [other for other in plain if other.settings == arm.settings]
                 found.append((arm.name, (alike or plain)[0].name))
+        # each once, in order: a comparison of the file may be one that is made anyway
         return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
 
     def first_config(self, arm: Arm) -> TrainConfig:
@@ -320,6 +321,7 @@ def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def _prompt_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[str]:
+    # runs, too: the base with a system prompt gets a folder beside them
     taken = {
         BASE,
         *(arm.name for arm in arms),

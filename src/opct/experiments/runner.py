@@ -90,6 +90,7 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
     from rich.console import Group
 
     found = read_json(page.with_suffix(".json"))
+    # a group with a colon is one family, category or fact: the page has these
     rows = [row for row in found["rows"] if ":" not in row["group"]]
     wanted = found["first_rows"][:FIRST]
     first = [row for row in rows if [row["suite"], row["metric"], row["group"]] in wanted]
@@ -247,12 +248,14 @@ def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict
     def measurements(after: str, label: str, folder: Path, config: TrainConfig, settings: EvalConfig) -> Iterator[Job]:
         evaluation = partial(ensure_evaluated, label, folder, config, settings, progress=steps)
         yield Job(f"{after or label}, evaluation", partial(measure, after, evaluation), after)
+        # not of the base with a system prompt: `opct attack` gives its target none
         for attacker, own in experiment.config.attacks.by_name.items() if label == BASE or after else ():
             attack = partial(ensure_attacked, label, folder, config, attacker, own, force=force, progress=steps)
             yield Job(f"{after or label}, {attacker}", partial(measure, after, attack), after)
 
     for seed, arm in itertools.product(experiment.config.seeds, experiment.arms):
         config, name = experiment.configs[arm.name, seed], _name(arm.name, seed)
+        # of the same seed: the adapter that is continued was trained with it
         before = _name(arm.after, seed) if arm.after else ""
         yield Job(name, partial(_train, experiment, arm, seed, force, steps, failed), before)
         yield from measurements(name, arm.name, Path(config.output_dir), config, experiment.config.evaluation)
@@ -470,6 +473,7 @@ def _check_inputs(experiment: Experiment) -> None:
     runs = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
     base = _base_config(experiment)
     untrained = [(label, experiment.out / label, base, own) for label, own in experiment.untrained.items()]
+    # a finished experiment only writes its report anew: the data of its suites need not be there any more
     if not all(is_evaluated(*target) for target in (*runs, *untrained)):
         model = with_weights(base.model)
         renderer = load_renderer(model)
