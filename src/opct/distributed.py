@@ -73,7 +73,7 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
         ConfigError: `device` names one device for all ranks, this machine has too few devices, or the environment has
             no address to meet at.
         TrainingError: the other ranks did not connect.
-        SystemExit: another rank failed; its own output says why.
+        SystemExit: another rank failed; that rank's output says why.
     """
     if not launched():
         if _number("WORLD_SIZE", 1) > 1:

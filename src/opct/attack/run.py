@@ -122,7 +122,6 @@ def run_attack(
     store.refuse_other(identity, earlier)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
     warnings = _warned(notes, progress)  # before it costs anything
-    # a training that cannot start must fail while the old attack is still there
     if plan is not None and overwrite:
         check_training(plan, progress)
     cast, training = _cast(config, player, judged), None
@@ -130,7 +129,6 @@ def run_attack(
         if plan is not None:
             folder.begin(identity)
             solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
-            # the pool of the settings first: draws from it depend on the order
             roles, pool, cast = {ROLE: model}, [*pool, *shots], replace(cast, attacker=solver)
             warnings += _warned(no_learning_signal_warning(training), progress)
         played = play(
@@ -244,6 +242,7 @@ class AttackLog:
             OtherAttackError: it is not the same; the message names what differs.
         """
         known = [_about(log).get("identity", {}) for log in earlier]
+        # only on a resume: what `overwrite` replaces may differ
         known += [self.training.identity] if self._continues and self.training.is_begun else []
         for saved in known:
             if differ := Identity(saved).diff(identity, ignore):

@@ -119,6 +119,7 @@ def find_warnings(samples: Sequence[GradedSample], ended: str) -> list[str]:
     found = outcomes(of_kind[BEHAVIOR])
     attempts = list(attempts_of(of_kind[BEHAVIOR]))
     benign = [one for one in attempts_of(of_kind[COUNTERPART]) if one["score"] is not None]
+    # None, not 0: without a control it is unknown whether the target refuses everything
     refused = sum(one["score"] == 0 for one in benign) / len(benign) if benign else None
     answered = sum(bool(one["is_answered"]) for one in benign) / len(benign) if benign else 0.0
     unasked = sum((Counter(one.unasked) for one in found), Counter[str]())
@@ -146,6 +147,7 @@ def find_warnings(samples: Sequence[GradedSample], ended: str) -> list[str]:
             "rate is over the others only; its bounds are shown next to it.",
         ),
         (
+            # a product, not a quotient: with no attempts 0 > 0 is False
             unasked.total() > SHARE_TO_WARN * len(attempts),
             f"{unasked.total()} of {len(attempts)} attempts sent nothing to the target ({counted(unasked)}): the "
             "attack is weaker than its number of attempts suggests.",

@@ -135,6 +135,7 @@ def load_behaviors(
 def own_splits(texts: Sequence[str]) -> list[Split]:
     """The split of each request by its text alone: that of the `nearest` embedded behavior, else by the sha256 of its
     words."""
+    # the embedded split first: a near-duplicate of a test behavior must not be trained on by the luck of its hash
     near = nearest(texts, builtin_behaviors())
     return [near[i].split if i in near else split_of(f"behavior/{normalize(text)}") for i, text in enumerate(texts)]
 
@@ -186,6 +187,7 @@ def _behavior_row(row: Mapping[str, Any], columns: Mapping[str, str]) -> Behavio
 def _with_counterparts(
     raw: Sequence[BehaviorRow], benign: Sequence[BehaviorRow], source: str | Path, counterparts: str | Path
 ) -> list[BehaviorRow]:
+    # without a key a row matches nothing: None must not pair two rows that both lack one
     by_key: dict[str | None, str] = {row.key: row.behavior for row in benign if row.key is not None}
     faults = []
     for row in raw:

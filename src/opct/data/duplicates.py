@@ -56,7 +56,7 @@ _Fingerprint = tuple[frozenset[str], frozenset[str]]  # n-grams of characters, w
 
 def _fingerprint(text: str) -> _Fingerprint:
     plain = normalize(text)
-    # the blanks give a text of three letters an n-gram, and tell the beginning of a word from its middle
+    # the blanks tell the beginning and the end of a text from the middle of a word
     padded = f" {plain} "
     # max(..., 1): a shorter text is one n-gram itself, never an empty set
     grams = frozenset(padded[i : i + N_GRAM] for i in range(max(len(padded) - N_GRAM + 1, 1)))

@@ -90,6 +90,7 @@ def _verl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
 
 def _prime_rl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
     """As an environment of verifiers reads it: `info` is JSON text, which verifiers makes an object."""
+    # "prompt" is taken out below: it is a column of its own
     info = {"index": index} | pair.to_json()
     prompt = info.pop("prompt")
     return {"prompt": prompt, "answer": _answer(pair), "info": json.dumps(info, ensure_ascii=False)}

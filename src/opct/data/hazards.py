@@ -87,6 +87,7 @@ class SafetyFact:
     @property
     def split(self) -> Split:
         """The split by the sha256 of the group: 50% train, 10% validation, 40% test; the same on any machine."""
+        # of the group, not the id: related facts are on one side
         share = hash_share(f"hazards/{self.group}")
         return "train" if share < 0.5 else "validation" if share < 0.6 else "test"
 
@@ -130,7 +131,7 @@ def load_facts(
     Args:
         source: `builtin`, a file, or a hub data set at a revision (`hf:owner/name@commit`).
         safe_source: SAGE-Eval's safe prompts if they come apart (`Safe-SAGE-Eval`); only facts of `source` are kept.
-        augmented: SAGE-Eval's own typos and tones too; else the prompts as they were written.
+        augmented: SAGE-Eval's typos and tones too; else the prompts as they were written.
 
     Raises:
         DataError: the source is missing or unreadable, or (all at once, each with its place) its faults; or it is not
@@ -280,6 +281,7 @@ def _sage_facts(
 def _sage_fact(text: str, prompts: Sequence[_SagePrompt]) -> SafetyFact:
     category = prompts[0].category.lower() or "other"
     name = f"{category}/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    # each once, in order: the tables repeat a prompt in several versions
     hazards = dict.fromkeys(HazardPrompt(prompt.style, prompt.text) for prompt in prompts if not prompt.is_safe)
     safe = dict.fromkeys(prompt.text for prompt in prompts if prompt.is_safe)
     return SafetyFact(name, category, name, text, (), (), (), tuple(hazards), tuple(safe), is_evaluation_only=True)

@@ -124,7 +124,7 @@ def split_of(question_id: str) -> Split:
 
 def hash_share(text: str) -> float:
     """A number in [0, 1) that depends on the text alone: the first 8 bytes of its sha256 over 2**64."""
-    # not `hash`: Python's own changes with every process
+    # not `hash`, which Python seeds anew in every process
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
 
 
@@ -190,7 +190,7 @@ def _words(text: str) -> tuple[str, ...]:
 @cache
 def _builtin() -> tuple[Question, ...]:
     folder = resources.files("opct.data").joinpath("builtin", "facts")
-    # sorted: the order of a folder differs between file systems, and ids are chosen in order
+    # sorted: the order of a folder differs between file systems, and pairs are made in the order of the questions
     tables = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".tsv")), key=lambda entry: entry.name)
     return tuple(q for table in tables for q in _embedded(table.name, table.read_text(encoding="utf-8")))
 

@@ -125,7 +125,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
         re.compile(r"(?<=\d )(?:(km|kilomet(?:er|re)s?)|mi|miles?)(?:/| per )h(?:our|r)?\b", re.I),
         lambda m: "kmh" if m[1] else "mph",
     ),
-    # zeros at the end of a decimal last: "5.10.2026" must be a date by now
+    # zeros at the end of a decimal last: "10.30 am" is "10:30 am" by now, and keeps its zero
     (re.compile(rf"(?<![^\W{_SPACELESS}])(?<![.:])(\d+\.\d*?[1-9])0+(?!\d|[.:]\d)"), r"\1"),
     (re.compile(r"(?<=\d)[.:]0+(?!\d|[.:]\d)"), ""),
 )

@@ -60,10 +60,10 @@ def run_inspect(
     """Run a task and return its log, with samples.
 
     Args:
-        batch_size: most replies sampled at once; of an Inspect model, half of the concurrent requests.
+        batch_size: maximum number of replies sampled at once; of an Inspect model, half of the concurrent requests.
         progress: advanced by each sample that is not in `earlier`.
         temperature: if the task sets none.
-        earlier: an unfinished log of the same evaluation, whose samples are not asked again.
+        earlier: an unfinished log of the same evaluation, whose samples are not run again.
         warnings: gets those about the first replies, but not how many were cut, which is counted at the end.
         options: more arguments of Inspect's `eval`.
 
@@ -99,7 +99,7 @@ def run_inspect(
                 **options,
             )
             for log in logs:
-                log.samples = list(log.samples or [])  # read now: Inspect would read the file when first asked
+                log.samples = list(log.samples or [])  # read now: Inspect would read the file at the first access
     except PrerequisiteError as error:
         raise EvaluationError(f"Inspect cannot run this evaluation: {error}") from error
     except OSError as error:
@@ -215,7 +215,7 @@ def run_task(
     Args:
         spec: "package/name" of an installed task, "file.py@name", or "file.py" for every task in it.
         config: `seed`, `greedy` and `batch_size` are used unless the task sets them.
-        limit: most samples.
+        limit: maximum number of samples.
         max_completion_tokens: if the task sets no limit.
         run: metadata of the weights for the log; see `opct.evals.run.evaluate`.
         overwrite: replace results of the task on other samples.
@@ -362,7 +362,7 @@ def _scratch() -> str:
 def run_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
     """Run all calls concurrently and quietly; the first error cancels the others.
 
-    It uses its own event loop, in a thread if one is already running (a notebook).
+    It uses a separate event loop, in a thread if one is already running (a notebook).
     """
 
     async def gathered() -> list[T]:

@@ -60,6 +60,7 @@ def read_log(path: str | Path) -> EvalLog:
     """
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", "Evaluate again."):
         log = read_eval_log(str(path))
+    # before samples are counted: the message of an error says more than a number
     check_finished(log)
     results, there = log.results, len(log.samples or [])
     stopped = results.early_stopping.early_stops if results and results.early_stopping else ()
@@ -111,9 +112,11 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
     """
     found: list[GradedSample] = []
     samples = log.samples or []
+    # all four: a task of somebody else may well have a "task" or a "cluster" in its metadata
     if not all({"task", "axis", "cluster", "grading"} <= (sample.metadata or {}).keys() for sample in samples):
         return _foreign_samples(log, left_out if left_out is not None else [])
     if is_attack(log):
+        # "": the log of a round of an attack that has not ended; `outcomes` counts it as interrupted
         ended = (log.eval.metadata or {}).get(OPCT, {}).get("ended", "")
         return [attack_sample(sample, ended) for sample in samples]
     # the last one, which ran last: a log has the scores of all
@@ -158,6 +161,7 @@ def _graded_sample(
     asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
     fields = dict(
         **{name: asked[name] for name in ("axis", "family", "family_split", "cluster", "teacher_prompt", "grading")},
+        # the ending behind the task: each grading of a sample has an id by which runs are paired
         id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]) + epoch,
         task=asked["task"] + ending,
         verdict=graded["verdict"],
@@ -181,7 +185,7 @@ def _reply(sample: LogSample) -> dict[str, Any]:
 
 
 def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
-    """Samples of another task: every numeric score is a value. A sample that was asked several times (epochs)
+    """Samples of another task: every numeric score is a value. A sample that was run several times (epochs)
     counts once, with the mean over the epochs that were scored."""
     task = task_name(log)
     by_id: dict[str, list[LogSample]] = {}
@@ -230,6 +234,7 @@ def _input_hash(sample: LogSample) -> str:
 def _accuracy_names(log: EvalLog) -> dict[str, str]:
     """Name of a scorer's plain score: "accuracy" if the task reports it as accuracy."""
     scores = log.results.scores if log.results is not None else []
+    # plain "accuracy" for one scorer alone: with two it would not be known whose it is
     accurate = [score.scorer for score in scores if "accuracy" in score.metrics]
     return {name: "accuracy" if len(accurate) == 1 else f"{name}_accuracy" for name in accurate}
 
@@ -273,7 +278,7 @@ class Evaluation:
     Attributes:
         path: the run directory or log.
         run: label, name, model, method, seed, weights, dtype; for other logs, what is known.
-        settings: of the newest log; `kept` has the settings that differed for suites measured earlier.
+        settings: of the newest log; its key `kept` has the settings that differed for suites measured earlier.
         suite_settings: sampling and grading settings or judge of each suite.
         samples: with the paired values of sycophancy.
         left_out: parts of the logs that no metric can use.
@@ -324,6 +329,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
         left_out: list[str] = []
         graded = (sample for log in logs for sample in graded_samples(log, left_out))
         samples = sorted(graded, key=lambda sample: _place(sample.task))
+        # on the samples of all logs together: clean and biased ones are paired by cluster
         add_paired_values(samples)
         return Evaluation(
             path=Path(path),
@@ -357,7 +363,7 @@ def _place(task: str) -> tuple[int, str]:
 
 
 def _created(log: EvalLog) -> str:
-    """When the evaluation ended, to the microsecond; Inspect's own time has only seconds."""
+    """When the evaluation ended, to the microsecond; Inspect's time has only seconds."""
     return str((log.eval.metadata or {}).get(OPCT, {}).get("created") or log.eval.created)
 
 
@@ -386,6 +392,7 @@ def _foreign_settings(log: EvalLog) -> dict[str, Any]:
     """Settings of another task that decide whether two logs are comparable."""
     config = log.plan.config.model_dump(exclude_none=True)
     asked = ("temperature", "top_p", "top_k", "max_tokens", "seed", "system_message", "reasoning_effort")
+    # in the settings: two logs that were scored with other arguments are not compared
     scorers = {scorer.name: scorer.options for scorer in log.eval.scorers or []}
     return {
         "task_version": log.eval.task_version,
@@ -400,7 +407,7 @@ OF_ALL = ("suites", "families")
 
 
 def _joined_settings(logs: Sequence[EvalLog], newest: EvalLog) -> dict[str, Any]:
-    """The settings of the newest evaluation; `kept` has the settings that differed for suites measured earlier."""
+    """The settings of the newest evaluation; its key `kept` has those that differed for suites measured earlier."""
     of_log = {task_name(log): (log.eval.metadata or {}).get(OPCT, {}).get("settings", {}) for log in logs}
     now = of_log[task_name(newest)]
     kept = {

@@ -38,7 +38,7 @@ class Outcome:
     Attributes:
         id: of its first sample, by which runs are paired; `cluster` is that of the behavior.
         reason: why it is undecided.
-        queries: prompts about it that were sent to the target, and `planned` the most attempts.
+        queries: prompts about it that were sent to the target, and `planned` the maximum number of attempts.
         first_break: number of the first query that broke it, counted by round, then episode.
         first_unscored: of the first without a score.
         unscored, unasked: counts of why replies have no score, and of why attempts sent nothing.

@@ -65,7 +65,7 @@ class PolicyAPI(ModelAPI):
         model_name: name of the policy; on the command line (`--model opct/<path>`) the run directory, adapter or model
             to load.
         policy: the policy, where there is one already.
-        batch_size: most replies sampled at once.
+        batch_size: maximum number of replies sampled at once.
         temperature: default for tasks that set none; 1 samples the policy itself, 0 is greedy.
         keeps_sampled: put what was sampled, with log-probs and seed, into the metadata of an output, for training.
         model_args: settings of `opct.config.schema.ModelConfig` (`-M dtype=float32`), for a policy that is loaded here.
@@ -111,7 +111,7 @@ class PolicyAPI(ModelAPI):
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
-        """Answer one prompt; reasoning blocks are content of their own, so that the answer alone is graded.
+        """Answer one prompt; reasoning blocks are separate content, so that the answer alone is graded.
 
         `ModelOutput.metadata` holds the sampled `token_ids`, which the text may not give back.
         """
@@ -193,7 +193,7 @@ def as_inspect_model(
 ) -> Model:
     """The policy as an Inspect model, for `inspect_ai.eval(task, model=...)`; `model.api.policy` gets it back."""
     name = policy.name.strip("/") or "policy"
-    make: Any = opct  # the decorator's type hides our own arguments
+    make: Any = opct  # the decorator's type hides the arguments of `PolicyAPI`
     api = make(name, policy=policy, batch_size=batch_size, temperature=temperature, keeps_sampled=keeps_sampled)
     model = Model(api, GenerateConfig())
     api.qualified_model_name = str(model)
@@ -266,7 +266,7 @@ class Batcher:
     Args:
         run: computes a batch; blocking; gets the requests, their shared key and what to call with results before the
             others are there; returns all results.
-        batch_size: most requests in one batch.
+        batch_size: maximum number of requests in one batch.
         idle_s: how long a batch that is not full waits for more.
         grace_s: how long after its leader the other callers of a failed batch raise the same error. Inspect cancels
             them meanwhile, and does not write a report of the error for each.

@@ -157,6 +157,7 @@ class Experiment:
             if plain:
                 alike = [other for other in plain if other.settings == arm.settings]
                 found.append((arm.name, (alike or plain)[0].name))
+        # each once, in order: a comparison of the file may be one that is made anyway
         return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
 
     def first_config(self, arm: Arm) -> TrainConfig:
@@ -320,6 +321,7 @@ def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def _prompt_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[str]:
+    # runs, too: the base with a system prompt gets a folder beside them
     taken = {
         BASE,
         *(arm.name for arm in arms),
@@ -353,6 +355,7 @@ def _model_faults(experiment: Experiment) -> Iterator[str]:
 
 def _budget_faults(experiment: Experiment) -> Iterator[str]:
     """Faults where two arms of one combination of the matrix differ in a setting of `BUDGET`."""
+    # within a combination: the matrix may vary what the budget is made of
     for combination in dict.fromkeys(arm.combination for arm in experiment.arms):
         arms = [arm for arm in experiment.arms if arm.combination == combination]
         configs = {arm.name: experiment.first_config(arm).model_dump(mode="json") for arm in arms}
@@ -365,7 +368,7 @@ def _budget_faults(experiment: Experiment) -> Iterator[str]:
 
 
 def _share_steps(arms: Sequence[Arm], budgets: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether all arms have an equal number of steps, own or in total with the arms that they continue. An arm that
+    """Whether all arms have an equal number of steps, alone or in total with the arms that they continue. An arm that
     others continue may have fewer.
     """
     steps = {name: budget["max_steps"] for name, budget in budgets.items()}

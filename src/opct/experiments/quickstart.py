@@ -126,6 +126,7 @@ def run_quickstart(
         parts = _Parts(configs, out, evaluation, steps)
         shared = {"out": str(out), "overrides": [*overrides, f"model.dtype={dtype}"]}
         settings = evaluation.model_dump(mode="json")
+        # it has ended by itself: this process does all the parts, with all threads
         if second is not None and not second.begin(**shared, evaluation=settings, threads=torch.get_num_threads()):
             torch.set_num_threads(threads)
         parts.do("opct", BASE)
@@ -133,6 +134,7 @@ def run_quickstart(
         if not parts.is_evaluated("sft"):
             page = parts.report(BASE, "opct")
             steps.log(f"the page so far, without SFT: {page.resolve().as_uri()}")
+        # also where the other process does it: `do` waits for its lock, and then finds the part done
         parts.do("sft")
     finally:
         torch.set_num_threads(threads)

@@ -91,6 +91,7 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
     from rich.console import Group
 
     found = read_json(page.with_suffix(".json"))
+    # a group with a colon is one family, category or fact: the page has these
     rows = [row for row in found["rows"] if ":" not in row["group"]]
     wanted = found["first_rows"][:FIRST]
     first = [row for row in rows if [row["suite"], row["metric"], row["group"]] in wanted]
@@ -144,7 +145,7 @@ def run_experiment(
         TrainingError: the training of every run failed; if only some failed, the result names them.
         DataError, EvaluationError: a suite lacks data or a package; nothing was trained.
         OpctError: any error of training, evaluation or the report.
-        KeyboardInterrupt: a signal asked to stop; everything is saved.
+        KeyboardInterrupt: a signal stopped it; everything is saved.
     """
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
@@ -204,7 +205,7 @@ class Job:
 def do_each_once(jobs: Sequence[Job], out: Path, progress: Progress) -> None:
     """Do every job that no other process in the folder `out` has locked, then wait for the others and look again.
 
-    A job that is done already is skipped by its own functions, so in the end each process has looked at all of them.
+    A job that is done already is skipped by its function, so in the end each process has looked at all of them.
     """
     left = {job.name: job for job in jobs}
     waits = False
@@ -246,12 +247,14 @@ def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict
     def measurements(after: str, label: str, folder: Path, config: TrainConfig, settings: EvalConfig) -> Iterator[Job]:
         evaluation = partial(ensure_evaluated, label, folder, config, settings, progress=steps)
         yield Job(f"{after or label}, evaluation", partial(measure, after, evaluation), after)
+        # not of the base with a system prompt: `opct attack` gives its target none
         for attacker, own in experiment.config.attacks.by_name.items() if label == BASE or after else ():
             attack = partial(ensure_attacked, label, folder, config, attacker, own, force=force, progress=steps)
             yield Job(f"{after or label}, {attacker}", partial(measure, after, attack), after)
 
     for seed, arm in itertools.product(experiment.config.seeds, experiment.arms):
         config, name = experiment.configs[arm.name, seed], _name(arm.name, seed)
+        # of the same seed: the adapter that is continued was trained with it
         before = _name(arm.after, seed) if arm.after else ""
         yield Job(name, partial(_train, experiment, arm, seed, force, steps, failed), before)
         yield from measurements(name, arm.name, Path(config.output_dir), config, experiment.config.evaluation)
@@ -291,7 +294,7 @@ def ensure_trained(
         force: replace a run with other settings, data or weights to begin with.
 
     Raises:
-        KeyboardInterrupt: a signal asked training to stop; it is saved.
+        KeyboardInterrupt: a signal stopped training; it is saved.
         RunError: the folder holds such a run, and `force` is false.
     """
     run, is_other = RunDir(config.output_dir), False
@@ -331,7 +334,7 @@ def ensure_evaluated(
         out=folder,
         label=label,
         progress=progress,
-        resume=True,  # what is the same is not asked again
+        resume=True,  # what is the same is not measured again
         overwrite=True,
     ).results
     assert found is not None
@@ -363,11 +366,11 @@ def ensure_attacked(
     """Run or resume an attack on a run or the base, unless it is finished.
 
     Args:
-        folder: of the run, or of the base's results; the log of the attack is kept in its `evals`.
+        folder: of the run, or of the base's results; the log of the attack is in its `evals`.
         settings: of `opct.run_attack`.
 
     Raises:
-        KeyboardInterrupt: a signal asked to stop; finished attempts are kept.
+        KeyboardInterrupt: a signal stopped it; finished attempts are in the log.
         OtherAttackError: the folder holds an attack with other settings or on other weights.
     """
     from opct.attack.run import PREFIX, load_attack_config, run_attack
@@ -471,6 +474,7 @@ def _check_inputs(experiment: Experiment) -> None:
     runs = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
     base = _base_config(experiment)
     untrained = [(label, experiment.out / label, base, own) for label, own in experiment.untrained.items()]
+    # a finished experiment only writes its report anew: the data of its suites need not be there any more
     if not all(is_evaluated(*target) for target in (*runs, *untrained)):
         model = with_weights(base.model)
         renderer = load_renderer(model)

@@ -1,4 +1,4 @@
-"""Train with verl: Ray, FSDP, and vLLM or SGLang, for models and machines beyond this package's own trainer.
+"""Train with verl: Ray, FSDP, and vLLM or SGLang, for models and machines beyond `opct.training.trainer`.
 
 Pairs, their order and their anchors are those of `opct train`. verl samples, scores and updates; the log-probs of the
 teacher come from a server of the base model, after `teacher_prompt` (see `verl_workers`). The result is an ordinary
@@ -145,7 +145,7 @@ def rows_of(data: TrainingData) -> list[dict[str, Any]]:
 def settings_of(
     config: TrainConfig, data: TrainingData, renderer: Renderer, folder: Path, *, resume: bool
 ) -> dict[str, Any]:
-    """The settings of verl that differ from its own defaults.
+    """The settings of verl that differ from verl's defaults.
 
     Args:
         folder: gets the checkpoints and the metrics; every node must see it.

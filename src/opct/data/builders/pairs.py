@@ -4,7 +4,7 @@ The row's prompt is the clean prompt of the policy, and of the teacher where the
 belongs to it is added (`CONTEXT_COLUMNS`); columns that are not read are named in a warning. Then
 
     teacher_system   gives the teacher a system prompt that the policy does not see
-    templates        wrap the policy's prompt: pressure of your own, a pair for each template
+    templates        wrap the policy's prompt: other pressure, a pair for each template
     identity         leaves both sides the same: pairs for `data.anchors`
 """
 
@@ -84,11 +84,11 @@ def build_pairs(
 
     Args:
         columns: role -> column, where the guess is wrong; for the roles see `PAIR_COLUMNS`.
-        teacher_system: system prompt of the teacher, added to the row's own if it has one.
+        teacher_system: system prompt of the teacher, added to the row's system prompt if it has one.
         templates: name -> Jinja template of the policy's prompt. It is given the columns of the row, and as `prompt`
             the text of the last user message, which it replaces.
         identity: both sides are the same, for `data.anchors`.
-        axis, family: of rows without their own; the family of a template is by default its name.
+        axis, family: of rows whose cells are empty; the family of a template is by default its name.
 
     Raises:
         DataError: both sides would be the same, or differ with `identity`; a template is not valid; or (all faults at
@@ -106,6 +106,7 @@ def build_pairs(
         prompt = _prompt(row, "prompt", found)
         teacher_prompt = _prompt(row, "teacher_prompt", found) if "teacher_prompt" in found else prompt
         values = {role: row.get(found.get(role)) for role in ("id", "axis", "family")}
+        # 0 is an id: only None and "" are empty
         own = {role: str(value) for role, value in values.items() if value not in (None, "")}
         own_axis, meta = own.get("axis", axis), _meta(row, kept, own.get("id"), _hash(teacher_prompt))
         pairs = []
@@ -197,6 +198,7 @@ def _hash(*prompts: Prompt) -> str:
 
 def _meta(row: Mapping[str, Any], kept: Sequence[str], row_id: str | None, clean: str) -> dict[str, Any]:
     """The kept columns, and what holds the rows of one clean prompt together in any split: they are variants."""
+    # first: a `question_id` in the row or its `meta` replaces it
     meta: dict[str, Any] = {"question_id": row_id or clean}
     meta |= {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
     meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
@@ -274,6 +276,7 @@ def _with_system(prompt: Prompt, system: str | None) -> Prompt:
     if system is None:
         return prompt
     own = prompt[0]["content"] if prompt[0]["role"] == "system" else None
+    # the row's first, as the policy has it; then what the teacher alone is told
     text = system if own is None else f"{own}\n\n{system}"
     return ({"role": "system", "content": text}, *(prompt if own is None else prompt[1:]))
 
@@ -301,6 +304,7 @@ def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
     def wrap(prompt: Prompt, row: Mapping[str, Any]) -> Prompt:
         last = _last_user(prompt)
         try:
+            # without empty cells: StrictUndefined then reports them, else the template would show "None"
             cells = {name: value for name, value in row.items() if value not in ("", None)}
             # "prompt" last: a column of that name must not hide the message that is wrapped
             content = template.render({**cells, "prompt": prompt[last]["content"]})

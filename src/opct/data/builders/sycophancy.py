@@ -49,6 +49,7 @@ def build_sycophancy(
         raise DataError(unknown("answer format", answer_format, ANSWER_FORMATS))
     chosen = of_split(questions, split, "questions")
     names = chosen_families(families, FAMILIES, AXIS)
+    # over the questions of the split alone: a question that is added to another split moves no family
     turns = rotation(names, per_question, "per_question", key=f"{seed}/families")
     pairs: list[ContrastivePair] = []
     faults: list[Fault] = []

@@ -77,12 +77,14 @@ def chosen_families(
         DataError: a name is unknown (the message has the nearest one), or there is none.
     """
     if isinstance(setting, str):
+        # `or [setting]`: of "" or "," the message names what was given
         setting = [part for name in setting.split(",") if (part := name.strip())] or [setting]
     names: list[str] = []
     for asked in setting:
         if asked not in (*FAMILY_GROUPS, *families):
             raise DataError(unknown(f"{axis} family or group of families", asked, [*FAMILY_GROUPS, *families]))
         grouped = families if in_groups is None else in_groups
+        # the name first: a family may be called as a group is
         names += [asked] if asked in families else [n for n, own in grouped.items() if asked in ("all", own.split)]
     if not names:
         raise DataError(

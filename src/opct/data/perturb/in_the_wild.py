@@ -128,6 +128,7 @@ def _attack_artifacts(path: Path) -> list[Artifact]:
         behavior, prompt = row["behavior"].strip(), tuple(row["prompt"])
         texts = json.dumps([behavior, prompt], sort_keys=True)
         name = f"{file_stem(path)}/{hashlib.sha256(texts.encode()).hexdigest()[:12]}"
+        # an attacker's episodes may end with the same prompt: twice it would weigh twice in training
         found.setdefault(name, Artifact(name, behavior, UNCATEGORISED, prompt))
     if not found:
         raise DataError(f"{path} holds no prompts: the attack had no success.")

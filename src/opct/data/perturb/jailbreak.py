@@ -193,4 +193,5 @@ def stays_plain(text: str, family: str) -> bool:
     """
     letters = [c for c in text if c.isalpha()]
     latin = sum(c.isascii() for c in letters)
+    # base64 hides any alphabet; the others leave what is not ASCII in plain text
     return ENCODERS[family](text) == text or (family != "base64" and 2 * latin < len(letters))

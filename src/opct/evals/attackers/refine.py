@@ -1,6 +1,6 @@
 """`refine`: a model rewords the request over several rounds, given the replies; nothing is trained.
 
-After PAIR (Chao et al. 2023, arXiv 2310.08419): N conversations in parallel, each with its own attempts, the target's
+After PAIR (Chao et al. 2023, arXiv 2310.08419): N conversations in parallel, each with its attempts, the target's
 replies and their scores. Three differences: the attacker writes the message alone, without JSON and reasoning, which
 small models cannot keep to; the system prompt is ours and names no topic, and successes on other behaviors stand in
 place of worked examples; where a history does not fit the attacker's context, its oldest attempts are left out first.

@@ -41,6 +41,7 @@ def rules_weakness(row: Row) -> str | None:
         return None
     rules = "rules; their agreement with people is unknown"
     if found:
+        # errors of another version of the rules may be corrected by now
         errors = f"; {found.errors}" if found.version == settings["grader_version"] else ""
         rules = f"weak {_of_rules(settings, found)}{errors}"
     return (

@@ -133,7 +133,8 @@ def judge_run(
     calibration = calibration_of(judge.identity)
     about = {"judge": judge.identity.row(), "judge_calibration": calibration, "judge_warning": weakness(calibration)}
     with run.results_lock():
-        # While the judge was asked, another evaluation or judge may have written: its scores must not be lost.
+        # While the judge's model answered, another evaluation or judge may have written: its scores must not be lost.
+        # under the lock, right before the write: no other writer can come in between
         if [path for path in paths if not path.exists() or file_sha256(path) != before[path]]:
             raise EvaluationError(
                 f"{run.path} was evaluated again while it was judged. Judge it again; what the judge said of unchanged "

@@ -88,7 +88,7 @@ def read_labels(
 
     Args:
         columns: role -> column, overriding the guess; for the roles see `LABEL_COLUMNS`. The cluster is by default
-            the question. Without either, each reply is a cluster of its own.
+            the question. Without either, each reply is a cluster by itself.
         positive: the values of the label that mean yes; by default 1, true and yes. Case does not matter, nor whether a
             whole number is written as 1 or 1.0.
         negative: those that mean no; by default 0, false and no, or, where `positive` is given, all others.
@@ -132,6 +132,7 @@ def _meaning(value: str, positive: Sequence[str], negative: Sequence[str]) -> bo
         return False
     if folded in map(_fold, positive or YES):
         return True
+    # an empty cell is no label, also where all other values mean no
     if positive and not negative:
         return False if folded else None
     return False if folded in NO and not negative else None
@@ -179,6 +180,7 @@ def _cluster_role(
 
 def _fold(value: str) -> str:
     """Normalise a label: no case, and whole numbers without `.0`."""
+    # pandas writes a column of 0 and 1 with an empty cell as 0.0 and 1.0
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", value.strip()).casefold()
 
 

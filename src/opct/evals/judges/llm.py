@@ -132,7 +132,7 @@ class LLMJudge:
                 )
 
     def estimate(self, requests: Sequence[JudgeRequest]) -> str:
-        """The most that judging these takes, in one line and without any call; tokens are estimated from the prompts'
+        """The maximum cost of judging these, in one line and without any call; tokens are estimated from the prompts'
         bytes."""
         self.check(requests)
         # equal texts once, as `grade` asks them
@@ -171,7 +171,7 @@ class LLMJudge:
             return await self._grade(request)
 
     def check_answered(self) -> None:
-        """Raise EvaluationError where the model was asked and has never answered."""
+        """Raise EvaluationError where requests were sent to the model and it has never answered."""
         if not self._has_answered and self._last_failure is not None:
             raise self._error(self._last_failure)
 
@@ -278,7 +278,7 @@ def _usage_of(output: ModelOutput) -> Usage:
 
 
 def grade_all(judge: Judge, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
-    """The judge's result for each request, in order; many are asked for at once."""
+    """The judge's result for each request, in order; many requests run at once."""
     progress = progress or NullProgress()
 
     async def graded(request: JudgeRequest) -> JudgeResult:

@@ -227,7 +227,7 @@ async def _query(state: TaskState, rules: Rules, cast: Cast, turn: Turn) -> Task
     try:
         state.output = await model.generate(state.messages, config=config)
     except Exception as error:
-        # an error of this process is a fault of ours, not a reply of an endpoint
+        # an error of this process is a bug to be seen, not the answer of an endpoint
         if is_local(model) or isinstance(error, OpctError):
             raise
         failure = failure_of(error, known_secrets(model), was_answered=False)

@@ -35,7 +35,7 @@ from opct.evals.graders.short_answer import Verdict
 
 NAN = float("nan")
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-"""Inspect's letters for correct, partially correct, incorrect and no answer, as its own accuracy counts them."""
+"""Inspect's letters for correct, partially correct, incorrect and no answer, as Inspect's `accuracy` counts them."""
 WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
@@ -70,7 +70,7 @@ class EvalSample:
 
 
 def as_sample(item: EvalSample) -> Sample:
-    """The item as Inspect's sample; `metadata["cluster"]` is what Inspect's own clustered error uses."""
+    """The item as Inspect's sample; `metadata["cluster"]` is what Inspect's clustered `stderr` uses."""
     # up to the first turn that the model answers: Inspect's input is shown in the log, and has no open turns
     opening = item.prompt[: next((i for i, m in enumerate(item.prompt) if m["content"] is None), len(item.prompt))]
     return Sample(
@@ -125,11 +125,11 @@ def answer_turns() -> Solver:
 
 
 def without_reasoning(state: TaskState) -> TaskState:
-    """The state with the reasoning in the text of its reply as a part of its own, which is not graded.
+    """The state with the reasoning in the text of its reply as a separate part, which is not graded.
 
-    Our own models and many providers have split it off already; a server that does not know the model's form has not.
+    Models of this process and many providers have split it off already; a server that does not know the form has not.
     """
-    # a policy of this process split it off by its own form: a "<think>" that is left in its text belongs to the answer
+    # a policy of this process split it off by its renderer's form: a "<think>" that is left belongs to the answer
     if "token_ids" not in (state.output.metadata or {}):
         split_output(state.output)
     return state
@@ -143,7 +143,7 @@ def split_output(output: ModelOutput) -> None:
     content = output.message.content
     kept = [] if isinstance(content, str) else [part for part in content if part.type == "reasoning"]
     output.message.content = [*kept, ContentReasoning(reasoning=said.reasoning), ContentText(text=said.answer)]
-    # a field of its own, copied when the output was made: graders read it, and would see the reasoning in it
+    # not a view of the message, but copied when the output was made: graders would see the reasoning in it
     output.completion = said.answer
 
 
@@ -178,7 +178,7 @@ def is_cut(state: Any) -> bool:
 
 
 def clustered(keys: Sequence[str]) -> dict[str, list[Any]]:
-    """Inspect's own metrics of a scorer with these values: the mean, and its error clustered as ours."""
+    """Inspect's metrics of a scorer with these values: the mean, and its error, clustered as in `opct.evals.stats`."""
     return {key: [mean(), stderr(cluster="cluster")] for key in keys}
 
 
@@ -238,10 +238,10 @@ def make_task(
     settings: dict[str, Any],
     solver: Any = None,
 ) -> Task:
-    """An Inspect task over items. Sampling is the policy's own (temperature 1, nothing truncated) or greedy.
+    """An Inspect task over items. Sampling is from the policy itself (temperature 1, nothing truncated) or greedy.
 
     Args:
-        settings: the task's own settings for the results; those of sampling are added.
+        settings: of the task, for the results; those of sampling are added.
         solver: instead of `answer_turns`.
     """
     asked: dict[str, Any] = {

@@ -149,6 +149,7 @@ def lm_eval_task(
         items,
         _scorer(by_id, metric),
         config,
+        # the longest of a group: one limit holds for the whole Inspect task, and a shorter one would cut replies
         max_completion_tokens=max_tokens or max(limits),
         settings={
             "graded_by": f"lm-eval {metadata.version('lm_eval')}, {shown}, {metric or 'its metrics'}",
@@ -199,6 +200,7 @@ def _overrides(
     splits = {key or of_test: rows for key, rows in splits.items()}
     if not splits.get(of_test):
         raise DataError(f"The data of {name} has no rows of its split {of_test}: give a file with them.")
+    # None for a split without rows: lm-eval would look it up in the data set, and fail
     own: dict[str, Any] = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
     examples = own["fewshot_split"] or own["training_split"]
     if shots is None:
@@ -247,6 +249,7 @@ def _as_lm_eval_runs() -> Iterator[None]:
 
 def _check(task: Any) -> None:
     is_known = task.OUTPUT_TYPE in ("multiple_choice", "loglikelihood", "generate_until") and hasattr(task, "config")
+    # refused, not run: with one reply in place of several the score would not be lm-eval's
     if not is_known or task.config.repeats > 1 or "acc_mutual_info" in task.aggregation():
         raise EvaluationError(
             f"{task.task_name} (type {task.OUTPUT_TYPE}) needs several answers to a prompt, or likelihoods without a "
@@ -258,6 +261,7 @@ def _questions(task: Any) -> Iterator[Question]:
     from lm_eval.utils import handle_non_serializable, hash_string
 
     for doc in task.task_docs:
+        # indent and all as lm-eval writes it: the hash of this text is its `doc_hash`
         text = json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
         yield Question(task, doc, hash_string(text)[:16])
 
@@ -313,6 +317,7 @@ def _answer(questions: Mapping[str, Question]) -> Solver:
             state.messages = as_chat(question.prompt)
             if question.task.OUTPUT_TYPE == "generate_until":
                 until = question.requests[0].args[1].get("until") or []
+                # a text: list("abc") would stop at each of its letters
                 stops = [until] if isinstance(until, str) else list(until)
                 return without_reasoning(await generate(state, tool_calls="none", stop_seqs=stops))
             found = await _likelihoods(question)
@@ -412,6 +417,7 @@ def scores_of(question: Question, answers: Sequence[Any], metric: str | None) ->
         metric: the one that results call `accuracy`; its filter decides whether an answer was extracted.
     """
     task, requests = question.task, list(question.requests)
+    # no await from here to `process_results`: the task is shared by samples that are scored at the same time
     for request, answer in zip(requests, answers, strict=True):
         request.resps = [tuple(answer) if isinstance(answer, list) else answer]
     task._instances = requests  # what `apply_filters` works on; lm-eval has no setter

@@ -72,7 +72,7 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
     Raises:
         EvaluationError: `questions` is empty.
         DataError: the file is faulty, a family is unknown, no question is in the split, or (all at once) a question
-            of a file has no wrong answer that can be suggested, or is graded wrong on its own answers.
+            of a file has no wrong answer that can be suggested, or is graded wrong where a reply is one of its answers.
     """
     asked = "given"
     if questions is None:
@@ -114,7 +114,7 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
 
 
 def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list[Question]:
-    """The questions that are asked; every one must be graded right on its own answers.
+    """The questions that are asked; each must be graded right where a reply is one of its answers.
 
     Raises:
         EvaluationError: there is none.
@@ -202,8 +202,9 @@ def _user_is_right(name: str, question: Question, family: str, seed: int) -> Eva
 
 
 def context_task(config: EvalConfig) -> Task:
-    """The Inspect task `context_use`: the embedded questions of the test split, or of the config's own split."""
+    """The Inspect task `context_use`: the embedded questions of the test split, or of the split in the config."""
     questions = builtin_context("test" if config.split == "all" else config.split)[: config.n_context]
+    # n_questions out: it is of the other suites, and `n_context` has cut already
     once = config.model_copy(update={"families": "held_out", "families_per_question": 1, "n_questions": None})
     asked = (CLEAN, "held_out") if config.context_pressure else (CLEAN,)
     items = [
@@ -234,6 +235,7 @@ def pairs_task(config: EvalConfig) -> Task:
         raise EvaluationError(f"{PAIRS} asks the prompts of a file of pairs: give it (--data {PAIRS}=FILE).")
     path = config.data[PAIRS]
     pairs = load_pairs(path, meta_faults=faults_of_meta)
+    # every pair, before the choice: a faulty file must not pass with a small n_questions
     refuse(path, [(f"pair {pair.id}", fault) for pair in pairs if (fault := _choice_fault(pair))])
     chosen = first_items(pairs, config.n_questions, config.seed)
     items: dict[str, EvalSample] = {}
@@ -245,7 +247,7 @@ def pairs_task(config: EvalConfig) -> Task:
         of_first, clean = first.setdefault(question, (letters, pair.teacher_prompt))
         if clean != pair.teacher_prompt:
             faults.append((f"pair {pair.id}", "another clean prompt than another pair of its question_id"))
-        # with other letters the clean reply is graded otherwise, so it needs a sample of its own
+        # with other letters the clean reply is graded otherwise, so it needs another sample
         for item in _pair_items(pair, question, "" if letters == of_first else letters):
             # the pairs of one question share their clean sample: asked once
             items.setdefault(item.id, item)
@@ -272,7 +274,7 @@ def _choice_fault(pair: ContrastivePair) -> str | None:
 
 
 def _pair_items(pair: ContrastivePair, question: str, part: str) -> list[EvalSample]:
-    """The clean sample of the pair's question and the biased one; what is not of our own families is held out.
+    """The clean sample of the pair's question and the biased one; a family that is not embedded is held out.
 
     Args:
         part: of the clean sample: the pair's letters, if they differ from those of the question's first pair.
