@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from inspect_ai.log import EvalLog
-from inspect_ai.model import ChatMessageUser, get_model
+from inspect_ai.model import ChatMessageUser, ModelOutput, get_model
 from inspect_ai.solver import solver
+from inspect_ai.util import Store
 
 from opct.errors import EvaluationError
 from opct.evals.attackers.config import BudgetConfig
@@ -20,6 +22,7 @@ from opct.evals.logs import graded_samples, read_log
 from opct.evals.metrics import metric_rows
 from opct.evals.outcomes import outcomes
 from opct.evals.tasks.attack import Cast
+from opct.evals.tasks.common import is_cut, stop_reason_of, stopped_early
 from tests.unit.attack.scripted import Scripted, first_word, output, subjects, user
 
 
@@ -214,3 +217,11 @@ def test_replies_without_an_answer_are_unscored_for_a_reason(tmp_path):
     cast = replace(Cast(numbered(), first_word()), reads=Reader(opens=True))
     played = run(tmp_path / "c", closes, subjects("a"), Rules(1, 1), cast=cast)
     assert scores(played.log) == {("a", 1): [1.0]}
+
+
+def test_an_answer_without_choices_is_unscored():
+    """As some endpoints give it: no defence, and no error."""
+    nothing = ModelOutput(model="mockllm/model", choices=[])
+    assert Reader()(nothing) == ("", False)
+    state = SimpleNamespace(output=nothing, store=Store())
+    assert (is_cut(state), stopped_early(state), stop_reason_of(nothing)) == (False, None, "unknown")

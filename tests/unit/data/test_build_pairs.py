@@ -85,11 +85,12 @@ def test_templates_wrap_the_last_user_message():
 
 
 def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_are_counted(caplog):
-    rows = [{"prompt": "4?", "hint": hint} for hint in ("yes", "no", "no")]
+    rows = [{"prompt": "4?", "hint": hint, "n": n} for n, hint in enumerate(("yes", "no", "no"))]
     pairs = build_pairs(rows, templates={"hint": "{{ prompt }} {{ hint }}"})
     assert [pair.prompt[-1]["content"] for pair in pairs] == ["4? yes", "4? no"]
     assert len({pair.meta["question_id"] for pair in pairs}) == 1
     assert "dropped: 1" in caplog.text
+    assert [pair.meta["n"] for pair in pairs] == [0, 1], "the first of them stays, with its other columns"
 
 
 @pytest.mark.parametrize("shown", ["{{ rumour }}", "{{ rumour|upper }}", "{{ 'heard ' ~ rumour }}"])

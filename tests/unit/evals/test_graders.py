@@ -156,6 +156,7 @@ def test_short_reply(reply, verdict):
         ("no, only by card", [], "yes, in cash", [], "You can't pay in cash.", "unscored:no_yes_or_no"),
         ("北京", [], "上海", [], "中国的首都是北京。", "correct"),
         ("北京", [], "上海", [], "不是北京", "unscored:other_language"),
+        ("Paris", [], "Lyon", [], "ﬁ.", "other"),
         ("パリ", [], "バリ", [], "バリ", "suggested"),
         ("서울", [], "부산", [], "수도는 서울입니다.", "correct"),
         ("Москва", [], "Киев", [], "не Москва", "unscored:other_language"),

@@ -138,7 +138,8 @@ def build_pairs(
     repeated = []
     for where, own in parsed:
         repeated += [where for pair in own if pair.id in unique]
-        unique |= {pair.id: pair for pair in own}
+        for pair in own:
+            unique.setdefault(pair.id, pair)  # the first row's `meta`: the warning says that later ones are dropped
     warn_of_repeats(name, repeated, "pairs")
     _warn_of_endings(name, rows, found["prompt"], [own[0] for _, own in parsed])
     return list(unique.values())

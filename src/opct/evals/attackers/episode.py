@@ -215,9 +215,9 @@ class Reader:
             EvaluationError: the text closes a block that it never opened, and it is unknown whether the template opens
                 it. Then a reply that was cut earlier has no tag, and would pass for an answer.
         """
-        is_cut = output.stop_reason in ("max_tokens", "model_length")
         if not output.choices:
             return "", False
+        is_cut = output.stop_reason in ("max_tokens", "model_length")
         has_reasoning = _has_reasoning(output)
         if "token_ids" in (output.metadata or {}):  # a policy of this process, which split it off itself
             return output.completion, has_reasoning and is_cut and not output.completion

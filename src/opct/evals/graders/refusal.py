@@ -239,7 +239,8 @@ def _breaks_off(own: str) -> bool:
 
 def _folded(reply: str) -> str:
     # NFKC: no-break spaces and full-width letters become those that the patterns are written in
-    text = unicodedata.normalize("NFKC", reply).translate(_STRAIGHT)
+    # after the quotation marks: of "´" it makes a blank and an accent
+    text = unicodedata.normalize("NFKC", reply.translate(_STRAIGHT))
     # Markdown: "I **cannot** help"; a lone "*" stays, it marks an item of a list for ANSWERS
     text = re.sub(r"[*_#]{1,3}(?=\S)|(?<=\S)[*_#]{1,3}", "", text)
     return re.sub(r"[ \t\u200b]+", " ", text).strip()

@@ -44,7 +44,7 @@ def choice_faults(options: Sequence[str]) -> Iterator[str]:
         options: in the order of their letters.
     """
     for letter, text in zip(LETTERS, options, strict=False):
-        if text.upper() in LETTERS[: len(options)]:  # the letter of an option, too
+        if text.upper() in list(LETTERS[: len(options)]):  # the letter of an option, too
             continue
         for reply in (f"({letter})", text):
             found = _chosen(reply, options)

@@ -37,7 +37,7 @@ TRUNCATED = "unscored:truncated"
 OTHER_LANGUAGE = "unscored:other_language"
 NO_YES_OR_NO = "unscored:no_yes_or_no"
 
-_LATIN = re.compile("[A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff\uff21-\uff5a]")
+_LATIN = re.compile("[A-Za-z\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff\ufb00-\ufb06\uff21-\uff5a]")
 # a letter, not `\w`: digits would make "1969" a reply in another script, as they are not in `_LATIN`
 _LETTERS = re.compile(r"[^\W\d_]")
 _DENYING = re.compile("[不没沒非無无未別别勿莫]|ない|ません|なく|ずに|아[니닌닙]|않|못|없|ไม่|มิ")

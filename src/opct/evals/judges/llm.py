@@ -221,8 +221,9 @@ class LLMJudge:
         self.usage += spent
         if not output.choices:
             return self._failed(Failure(ERROR, "it answered without a completion")), spent
-        # an answer in between begins the count for `give_up_after` anew
-        self._has_answered, self._n_failed_in_row = True, 0
+        # an answer from the cache does not show that the endpoint takes the key
+        if not is_cached:
+            self._has_answered, self._n_failed_in_row = True, 0
         return output, spent
 
     async def _generate(

@@ -51,7 +51,7 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.provider import as_prompt
 from opct.evals.samples import ATTACK, CUT, UNSCORED
-from opct.evals.tasks.common import NAN, as_number, as_score, clustered, is_cut
+from opct.evals.tasks.common import NAN, as_number, as_score, clustered, is_cut, stop_reason_of
 from opct.models.inference.sampler import sample_seed
 
 PREFIX = "attack_"
@@ -246,7 +246,7 @@ async def _query(state: TaskState, rules: Rules, cast: Cast, turn: Turn) -> Task
 async def _judge(state: TaskState, cast: Cast, turn: Turn, prompt: Any) -> None:
     """Note the attempt whose reply is the state's output."""
     output, used = state.output, state.output.usage
-    stop_reason = STOP_REASONS.get(output.stop_reason, "stop")
+    stop_reason = STOP_REASONS.get(stop_reason_of(output), "stop")
     answer, is_unfinished = cast.reads(output)
     sampled = used.output_tokens if used else cast.max_tokens  # the maximum, so that budgets hold
     reply: dict[str, Any] = {

@@ -285,8 +285,10 @@ def _hub_rows(name: str, revision: str) -> list[Any]:
 
 
 def _math_item(row: Mapping[str, Any], origin: str) -> EvalSample:
-    problem, answer = row.get("problem"), row.get("answer") or row.get("correct_answer")
-    if not problem or not answer:
+    # `or` would take the number 0 for a missing answer
+    given = [row[name] for name in ("answer", "correct_answer") if row.get(name) not in (None, "")]
+    problem = row.get("problem")
+    if not problem or not given:
         raise DataError(f"{origin}: a row has no problem or no answer: {dict(row)!r:.200}")
     prompt: Prompt = ({"role": "user", "content": MATH_TEMPLATE.format(problem=problem)},)
     return EvalSample(
@@ -297,7 +299,7 @@ def _math_item(row: Mapping[str, Any], origin: str) -> EvalSample:
         cluster=str(row.get("unique_id") or hashlib.sha256(str(problem).encode()).hexdigest()[:16]),
         prompt=prompt,
         teacher_prompt=prompt,
-        grading={"answer": str(answer)},
+        grading={"answer": str(given[0])},
     )
 
 

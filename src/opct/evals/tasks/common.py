@@ -116,7 +116,7 @@ def answer_turns() -> Solver:
             state = without_reasoning(await generate(state, tool_calls="none"))
             if not state.output.completion.strip():
                 # unscored, not graded: without that turn it is not the prompt that was to be asked
-                reason = "context" if state.output.stop_reason == "model_length" else "empty_earlier_turn"
+                reason = "context" if stop_reason_of(state.output) == "model_length" else "empty_earlier_turn"
                 state.store.set("unscored", reason)
                 return state
         return without_reasoning(await generate(state, tool_calls="none"))
@@ -165,16 +165,21 @@ def stopped_early(state: Any) -> Verdict | None:
     """The verdict on a sample without a reply that could be graded, or None."""
     reason: str | None = state.store.get("unscored")
     # with text the reply was cut at the context, which is graded; without it the prompt did not fit
-    if reason is None and state.output.stop_reason == "model_length" and not state.output.completion:
+    if reason is None and stop_reason_of(state.output) == "model_length" and not state.output.completion:
         reason = "context"
-    if state.output.stop_reason == "content_filter":  # the text is the provider's, not the model's
+    if stop_reason_of(state.output) == "content_filter":  # the text is the provider's, not the model's
         reason = "content_filter"
     return None if reason is None else Verdict(f"unscored:{reason}")
 
 
 def is_cut(state: Any) -> bool:
     """Whether a reply was cut at the token limit or the end of the context."""
-    return state.output.stop_reason in ("max_tokens", "model_length")
+    return stop_reason_of(state.output) in ("max_tokens", "model_length")
+
+
+def stop_reason_of(output: ModelOutput) -> str:
+    """Why a reply ended; "unknown" where an endpoint gave none, for which Inspect's own property is an IndexError."""
+    return output.stop_reason if output.choices else "unknown"
 
 
 def clustered(keys: Sequence[str]) -> dict[str, list[Any]]:
