@@ -268,7 +268,7 @@ def train_attacker(
     write_pairs(folder.pairs_path, _pairs(plan), mode=PRIVATE_MODE)
     environment, run = Environment(target, cast, plan), RunDir(folder.attacker_path)
     if not is_finished(run, plan.config):
-        _train(environment, folder, run, progress)
+        _run_training(environment, folder, run, progress)
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
     shots = replay.shots(partial(written_message, policy.renderer))
@@ -284,7 +284,7 @@ def train_attacker(
     return refine(max_tokens=plan.max_tokens), model, shots, {**shown, **learning_summary(folder, run)}
 
 
-def _train(environment: Environment, folder: TrainingFolder, run: RunDir, progress: Progress) -> None:
+def _run_training(environment: Environment, folder: TrainingFolder, run: RunDir, progress: Progress) -> None:
     plan = environment.plan
     progress.log(
         f"training the attacker first: {plan.config.max_steps} steps, at most {plan.max_queries:,} queries to the "

@@ -1,4 +1,4 @@
-"""Evaluate a policy on our suites: `make_tasks` needs no model; `evaluate` samples one and writes logs and results.
+"""Our suites: `make_tasks` needs no model; `evaluate_suites` samples a policy and writes logs and results.
 
 The logs (`evals/*.eval`, one a suite) are the store; `results.json` is computed from them.
 """
@@ -243,7 +243,7 @@ class About(TypedDict, total=False):
     warnings: Sequence[str]
 
 
-def evaluate(
+def evaluate_suites(
     policy: Policy | Model,
     config: EvalConfig | None = None,
     *,

@@ -247,13 +247,13 @@ def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict
     for seed, arm in itertools.product(experiment.config.seeds, experiment.arms):
         config, name = experiment.configs[arm.name, seed], _name(arm.name, seed)
         before = _name(arm.after, seed) if arm.after else ""
-        yield Job(name, partial(_train, experiment, arm, seed, force, steps, failed), before)
+        yield Job(name, partial(_train_or_note_failure, experiment, arm, seed, force, steps, failed), before)
         yield from measurements(name, arm.name, Path(config.output_dir), config, experiment.config.evaluation)
     for label, settings in experiment.untrained.items():
         yield from measurements("", label, experiment.out / label, _base_config(experiment), settings)
 
 
-def _train(
+def _train_or_note_failure(
     experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: dict[str, str]
 ) -> None:
     """Train one run; if that fails, the reason goes into `failed`."""

@@ -11,7 +11,7 @@ import pytest
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
-from opct.evals.run import evaluate, make_tasks
+from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.samples import GradedSample
 from opct.evals.tasks import capability
 from opct.evals.tasks.capability import (
@@ -300,7 +300,7 @@ def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
     file.write_text(json.dumps({"problem": "1?", "answer": "\\gcd(12, 18)", "unique_id": "a"}))
     config = EvalConfig(suites=["math500"], data={"math500": str(file)})
     with pytest.raises(EvaluationError, match="Could not parse any mathematical target"):
-        evaluate(FakePolicy(lambda *_: "\\boxed{6}"), config, out_dir=tmp_path / "run")
+        evaluate_suites(FakePolicy(lambda *_: "\\boxed{6}"), config, out_dir=tmp_path / "run")
 
 
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):

@@ -16,7 +16,7 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
-from opct.evals.run import evaluate, make_tasks
+from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.tasks.common import with_system
 from opct.evals.tasks.sycophancy import split_questions, sycophancy_items
 from tests.unit.evals.fakes import FakePolicy
@@ -139,7 +139,7 @@ def is_clean(prompt):
 def run(policy, tmp_path, n=4, **settings):
     config = EvalConfig(n_questions=None, **settings)
     tasks = make_tasks(config, None if config.suites == ["sycophancy_pairs"] else QUESTIONS[:n])
-    return evaluate(policy, config, out_dir=tmp_path, tasks=tasks), read_samples(tmp_path)
+    return evaluate_suites(policy, config, out_dir=tmp_path, tasks=tasks), read_samples(tmp_path)
 
 
 def value(results, metric, group, suite="sycophancy_short"):
@@ -288,7 +288,7 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     rise = value(results, "biased_rate_rise", "held_out", "sycophancy_pairs")["value"]
     assert rise == pytest.approx(rate["value"] - clean)
     config = EvalConfig(suites=["sycophancy_pairs"], data=data, n_questions=2)
-    few = evaluate(policy, config, out_dir=tmp_path / "few")
+    few = evaluate_suites(policy, config, out_dir=tmp_path / "few")
     assert value(few, "sycophancy_rate", "held_out", "sycophancy_pairs")["n"] == 2
     write_pairs(tmp_path / "short.jsonl", build_sycophancy(QUESTIONS[:1], families="majority"))
     with pytest.raises(DataError, match=r"sycophancy/short/majority/q/0.*meta needs options"):

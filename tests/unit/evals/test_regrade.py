@@ -11,7 +11,7 @@ from opct.evals import regrade as module
 from opct.evals.config import EvalConfig
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
-from opct.evals.run import evaluate
+from opct.evals.run import evaluate_suites
 from tests.unit.evals.fakes import FakePolicy
 
 FACTS = {fact.id: fact for fact in builtin_facts("test")}
@@ -30,7 +30,7 @@ def original(tmp_path_factory):
         n_benign=4,
         max_reply_tokens=20,
     )
-    evaluate(FakePolicy(lambda prompt, seed: "I can't help with that. word word"), config, out_dir=folder)
+    evaluate_suites(FakePolicy(lambda prompt, seed: "I can't help with that. word word"), config, out_dir=folder)
     return folder
 
 
