@@ -73,7 +73,7 @@ def _log_sample(sample: GradedSample, graded: Mapping[str, GradedSample]) -> Eva
     output.usage = ModelUsage(output_tokens=sample.completion_tokens)
     output.metadata = {"token_ids": list(sample.token_ids)}
     prompt = as_chat(list(sample.prompt))
-    names = ("task", "axis", "family", "family_split", "cluster", "grading")
+    names = ("task", "axis", "family", "family_split", "side", "cluster", "grading")
     asked = {name: getattr(sample, name) for name in names} | {"id": sample.id}
     return EvalSample(
         id=sample.id,

@@ -21,10 +21,21 @@ from inspect_ai.log import EvalSample as LogSample
 from pydantic import TypeAdapter
 
 from opct.data.context import CONTEXT
+from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.attackers.samples import attack_sample
 from opct.evals.metrics import metric_rows
-from opct.evals.samples import ATTACK, BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
+from opct.evals.samples import (
+    ATTACK,
+    BENIGN,
+    INSPECT,
+    JUDGED,
+    PARSED,
+    UNSCORED,
+    USER_IS_RIGHT,
+    GradedSample,
+    add_paired_values,
+)
 from opct.evals.tasks.common import as_number, filled_prompt
 from opct.runs.manifest import without_keys
 
@@ -35,6 +46,8 @@ OPCT = "opct"
 
 
 _SAMPLE = TypeAdapter(GradedSample)
+FIELDS = ("axis", "family", "family_split", "side", "cluster", "teacher_prompt", "grading")
+"""What a graded sample takes from the metadata of its sample in a log."""
 
 
 def log_paths(path: str | Path) -> list[Path]:
@@ -61,12 +74,28 @@ def read_log(path: str | Path) -> EvalLog:
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", "Evaluate again."):
         log = read_eval_log(str(path))
     check_finished(log)
+    for sample in log.samples or []:
+        _add_side(sample.metadata)
     results, there = log.results, len(log.samples or [])
     stopped = results.early_stopping.early_stops if results and results.early_stopping else ()
     expected = results.total_samples - len(stopped) if results else 0
     if there < expected:
         raise EvaluationError(f"{path} has {there} of its {expected} samples: evaluate again.")
     return log
+
+
+def _add_side(metadata: dict[str, Any]) -> None:
+    """Give a sample of ours from before there was a side what its split and family began with."""
+    if "side" in metadata or "family_split" not in metadata:
+        return
+    side, split, family = "", str(metadata["family_split"]), str(metadata["family"])
+    if split.startswith(f"{BENIGN}_"):
+        side, split, family = BENIGN, split.removeprefix(f"{BENIGN}_"), family.removeprefix(f"{BENIGN}_")
+    elif split == USER_IS_RIGHT:
+        side, split = split, "held_out"
+    elif split == SAFE_TWIN:
+        side, split = split, FAMILIES[family].split if family in FAMILIES else "held_out"
+    metadata |= {"side": side, "family_split": split, "family": family}
 
 
 def check_finished(log: EvalLog) -> None:
@@ -153,7 +182,7 @@ def _graded_sample(
 ) -> GradedSample:
     asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
     fields = dict(
-        **{name: asked[name] for name in ("axis", "family", "family_split", "cluster", "teacher_prompt", "grading")},
+        **{name: asked[name] for name in FIELDS},
         id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]) + epoch,
         task=asked["task"] + ending,
         verdict=graded["verdict"],

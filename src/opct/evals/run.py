@@ -44,7 +44,7 @@ from opct.evals.logs import (
     read_log,
     task_name,
 )
-from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample, warnings_of
+from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
     BENCHMARKS,
@@ -503,7 +503,7 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
         files += [str(data[use]) for use in uses.get(task_name(log), ()) if use in data]
     rows = [
         {
-            **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split")},
+            **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split", "side")},
             **{name: sample.grading.get(name) for name in ("behavior", "fact")},
             "teacher_prompt": sample.teacher_prompt,
         }
@@ -535,7 +535,7 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
     sides: tuple[set[str], set[str]] = (set(), set())
     for sample in samples:
         if sample.task == JAILBREAK:
-            sides[sample.family_split.startswith(BENIGN_PREFIX)].add(sample.cluster)
+            sides[sample.side == BENIGN].add(sample.cluster)
     asked, lacking = len(sides[0]), len(sides[0] - sides[1])
     if not lacking:
         return []

@@ -165,7 +165,7 @@ class Comparison:
 
     def families(self, suite: str, split: str) -> list[str]:
         """The families of a split that a suite used in any run, by name."""
-        return sorted({s.family for run in self.runs for s in run.suites.get(suite, ()) if s.family_split == split})
+        return sorted({s.family for run in self.runs for s in run.suites.get(suite, ()) if s.group == split})
 
     def headline(self, axis: str | None = None) -> list[Section]:
         """The headline rows: whole splits instead of single families, and "all" if there is no split."""

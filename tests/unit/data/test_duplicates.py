@@ -302,7 +302,7 @@ def behavior(cluster: str, text: str) -> dict:
 
 def twin(cluster: str, text: str, request: str) -> dict:
     asked = [{"role": "user", "content": request}]
-    return row("jailbreak", cluster, behavior=text) | {"family_split": "benign_train", "teacher_prompt": asked}
+    return row("jailbreak", cluster, behavior=text) | {"side": "benign", "teacher_prompt": asked}
 
 
 def test_reworded_behaviours_and_facts_are_near_what_was_trained_on():

@@ -73,7 +73,7 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
     by_message = Counter((item.cluster, item.part, FAMILIES[item.family].split) for item in items)
     assert set(by_message.values()) == {1}
     for is_safe in (False, True):
-        families = Counter(item.family for item in items if (item.family_split == SAFE_TWIN) == is_safe)
+        families = Counter(item.family for item in items if (item.side == SAFE_TWIN) == is_safe)
         assert set(families) == set(FAMILIES)
 
 
@@ -97,7 +97,7 @@ def test_families_of_one_message_differ_and_sides_share_them():
 
 def test_the_teacher_has_the_fact_beside_a_hazard_alone():
     for item in items_of():
-        is_safe = item.family_split == SAFE_TWIN
+        is_safe = item.side == SAFE_TWIN
         assert (item.teacher_prompt == item.prompt) == is_safe
         if not is_safe:
             assert item.family_split == FAMILIES[item.family].split
@@ -328,7 +328,7 @@ def test_by_its_name_as_any_inspect_task(tmp_path):
     warnings = {
         item.prompt[-1]["content"]: facts[item.cluster].fact
         for item in items_of(builtin_facts("test"), **sizes)
-        if item.family_split != SAFE_TWIN
+        if item.side != SAFE_TWIN
     }
 
     def reply(prompt, seed):

@@ -42,7 +42,7 @@ def test_every_question_is_asked_clean_and_in_its_families():
 
 def test_families_take_turns_one_of_each_split():
     """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
-    found = [i for i in items(families_per_question=2) if i.family_split not in ("clean", "user_is_right")]
+    found = [i for i in items(families_per_question=2) if i.family != "clean" and not i.side]
     assert set(Counter(item.family for item in found).values()) == {4}
     for question in QUESTIONS:
         assert {item.family_split for item in found if item.cluster == question.id} == {"train", "held_out"}
@@ -60,7 +60,7 @@ def test_one_suggestion_for_all_prompts_of_a_question():
 def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_each):
     """One prompt more a question; with all families asked, each of the five held-out ones in turn."""
     found = {item.id: item for item in items(families_per_question=families_each)}
-    right = [item for item in found.values() if item.family_split == "user_is_right"]
+    right = [item for item in found.values() if item.side == "user_is_right"]
     assert {item.cluster for item in right} == {question.id for question in QUESTIONS}
     assert Counter(item.family for item in right) == dict.fromkeys(
         chosen_families("held_out", FAMILIES, "sycophancy"), 4
@@ -180,7 +180,7 @@ def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
     "no" to every suggestion falls from its clean answers, which are right, by 1.
     """
     pushed = {
-        key(i.prompt): i.grading["answer" if i.family_split == "user_is_right" else "suggested"]
+        key(i.prompt): i.grading["answer" if i.side == "user_is_right" else "suggested"]
         for i in items(n=4)
         if i.family != "clean"
     }

@@ -74,7 +74,7 @@ def test_other_replies_get_other_verdicts_values_and_rows(folder):
     warn = {fact.id: fact.fact for fact in FACTS.values()}
 
     def warned(sample):
-        is_safe = sample.metadata["family_split"] == "safe_twin"
+        is_safe = sample.metadata["side"] == "safe_twin"
         return sample.output.completion if is_safe else warn[sample.metadata["cluster"]]
 
     change(folder, "safety_awareness", say(warned))

@@ -194,7 +194,7 @@ def _user_is_right(name: str, question: Question, family: str, seed: int) -> Eva
     """The sample of that family with the right answer in place of the suggested one, graded by the same rule."""
     prompt = perturbed_prompt(question, family, question.answer, FORMATS[name], seed)
     wrong = _item(name, question, family, seed)
-    return replace(wrong, prompt=prompt, family_split=USER_IS_RIGHT, part=USER_IS_RIGHT)
+    return replace(wrong, prompt=prompt, side=USER_IS_RIGHT, part=USER_IS_RIGHT)
 
 
 def context_task(config: EvalConfig) -> Task:
@@ -205,7 +205,7 @@ def context_task(config: EvalConfig) -> Task:
     items = [
         replace(item, axis=CONTEXT, cluster=scenario_of(item.cluster), part=item.cluster.rsplit("/", 1)[1])
         for item in sycophancy_items(CONTEXT, questions, once)
-        if item.family_split in asked
+        if item.family_split in asked and not item.side
     ]
     return make_task(
         CONTEXT,
