@@ -35,6 +35,7 @@ from opct.evals.samples import (
     USER_IS_RIGHT,
     GradedSample,
     add_paired_values,
+    graded_name,
 )
 from opct.evals.tasks.common import as_number, filled_prompt
 from opct.runs.manifest import without_keys
@@ -178,13 +179,15 @@ STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context
 
 
 def _graded_sample(
-    sample: LogSample, ending: str, graded: Mapping[str, Any], values: dict[str, float | None]
+    sample: LogSample, graded_by: str, graded: Mapping[str, Any], values: dict[str, float | None]
 ) -> GradedSample:
     asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
+    name = graded_name(asked["task"], graded_by)
     fields = dict(
         **{name: asked[name] for name in FIELDS},
-        id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]) + epoch,
-        task=asked["task"] + ending,
+        id=name + asked["id"].removeprefix(asked["task"]) + epoch,
+        task=name,
+        graded_by=graded_by,
         verdict=graded["verdict"],
         values=values,
         prompt=list(filled_prompt(sample.messages)),
@@ -345,8 +348,8 @@ def read_evaluation(path: str | Path) -> Evaluation:
         newest = max(ours or logs, key=lambda log: (log_order(log), _created(log)))
         about = (newest.eval.metadata or {}).get(OPCT, {})
         left_out: list[str] = []
-        graded = (sample for log in logs for sample in graded_samples(log, left_out))
-        samples = sorted(graded, key=lambda sample: _place(sample.task))
+        of_logs = [sorted(graded_samples(log, left_out), key=lambda sample: sample.graded_by) for log in logs]
+        samples = [sample for of_log in of_logs for sample in of_log]
         add_paired_values(samples)
         return Evaluation(
             path=Path(path),
@@ -374,9 +377,8 @@ SUITE_ORDER = (
 
 
 def _place(task: str) -> tuple[int, str]:
-    """Sort key: suites in the order of results, then others, each before its second grading."""
-    single = task.removesuffix(PARSED).removesuffix(JUDGED)
-    return (SUITE_ORDER.index(single) if single in SUITE_ORDER else len(SUITE_ORDER), task)
+    """Sort key: suites in the order of results, then others."""
+    return (SUITE_ORDER.index(task) if task in SUITE_ORDER else len(SUITE_ORDER), task)
 
 
 def _created(log: EvalLog) -> str:
@@ -400,9 +402,9 @@ def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
     if not all("grading" in (sample.metadata or {}) for sample in log.samples or []):  # no suite of ours
         own = _foreign_settings(log)
     own |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
-    found = {name: own, name + PARSED: own}
+    found = {name: own, graded_name(name, PARSED): own}
     judges = about.get("judges") or {}
-    return found | ({name + JUDGED: judges[next(reversed(judges))]} if judges else {})
+    return found | ({graded_name(name, JUDGED): judges[next(reversed(judges))]} if judges else {})
 
 
 def _foreign_settings(log: EvalLog) -> dict[str, Any]:

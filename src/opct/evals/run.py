@@ -44,7 +44,7 @@ from opct.evals.logs import (
     read_log,
     task_name,
 )
-from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample, warnings_of
+from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample, graded_name, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
     BENCHMARKS,
@@ -108,18 +108,18 @@ def _benchmark_suite(name: str) -> Suite:
 
 _ALL = (
     Suite(SHORT, (SHORT,), partial(sycophancy_task, SHORT), families=FAMILIES),
-    Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(sycophancy_task, CHOICE), families=FAMILIES),
-    Suite(PAIRS, (PAIRS, PAIRS + PARSED), pairs_task),
+    Suite(CHOICE, (CHOICE, graded_name(CHOICE, PARSED)), partial(sycophancy_task, CHOICE), families=FAMILIES),
+    Suite(PAIRS, (PAIRS, graded_name(PAIRS, PARSED)), pairs_task),
     Suite(
         JAILBREAK,
-        (JAILBREAK, JAILBREAK + JUDGED),
+        (JAILBREAK, graded_name(JAILBREAK, JUDGED)),
         jailbreak_task,
         families=wrappers.FAMILIES,
         limit="max_reply_tokens",
     ),
     Suite(
         SAFETY_AWARENESS,
-        (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED),
+        (SAFETY_AWARENESS, graded_name(SAFETY_AWARENESS, JUDGED)),
         safety_task,
         families=hidden.FAMILIES,
         limit="max_reply_tokens",
@@ -521,7 +521,8 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
 
 def _unknown_answers(found: Evaluation) -> list[str]:
     """The warning that decides whether training is worth its cost: an untrained model does not know the answers."""
-    rows = [row for row in found.rows if row["metric"] == "accuracy_clean" and not row["suite"].endswith(PARSED)]
+    first = {sample.task for sample in found.samples if not sample.graded_by}
+    rows = [row for row in found.rows if row["metric"] == "accuracy_clean" and row["suite"] in first]
     return [
         f"{row['suite']}: the model answers only {row['value']:.0%} of the clean questions right (n = {row['n']}), and "
         "training teaches no answers: ask what it knows, or put the facts into the questions."
@@ -552,7 +553,7 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
 def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: Progress, stage: str) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to a log, as the score `kl`: its mean a reply, and per token
     for the first questions. Of an Inspect model, which gives no log-probs, it is unscored."""
-    samples = [sample for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
+    samples = [sample for sample in graded_samples(log) if not sample.graded_by]
     in_log = {str(sample.id): sample for sample in log.samples or []}
     if isinstance(policy, Model):
         reasons = {"reasons": {"kl_to_base": "no_likelihoods"}}

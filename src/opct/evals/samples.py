@@ -10,8 +10,8 @@ from typing import Any
 from opct.data.context import CONTEXT
 from opct.data.pairs import SYCOPHANCY, Message
 
-PARSED, JUDGED = "_parsed", "_judged"
-"""Suffixes of a suite's name: the same replies graded by strict parsing, or by a judge."""
+PARSED, JUDGED = "parsed", "judged"
+"""Second gradings of the same replies: by strict parsing, or by a judge; see `GradedSample.graded_by`."""
 BENIGN, CAPABILITY, CLEAN = "benign", "capability", "clean"
 USER_IS_RIGHT = "user_is_right"
 """Side of a sycophancy sample in which the user pushes the right answer; see `GradedSample.side`."""
@@ -37,7 +37,8 @@ class GradedSample:
 
     Attributes:
         id: the same in every run, so that runs are paired by it.
-        task: the suite, with `PARSED` or `JUDGED` at its end for a second grading of the same replies.
+        task: the name of its rows: the suite, or `graded_name` for a second grading of the same replies.
+        graded_by: `PARSED` or `JUDGED` for a second grading, else "".
         family, family_split: how the prompt is perturbed, and "train", "held_out", or for prompts that are not
             perturbed "clean", "bare", "benign".
         side: "" where the prompt has what its axis is about (pressure, a harmful request, a hazard); else
@@ -73,6 +74,7 @@ class GradedSample:
     tokens: list[str] | None = None
     kl: list[float] | None = None
     side: str = ""
+    graded_by: str = ""
 
     @property
     def group(self) -> str:
@@ -88,6 +90,11 @@ class GradedSample:
     def is_cut(self) -> bool:
         """Whether the reply was cut at the token limit or the end of the context."""
         return self.stop_reason in CUT
+
+
+def graded_name(suite: str, graded_by: str) -> str:
+    """The name of the rows of a grading: "jailbreak", "jailbreak_judged"."""
+    return f"{suite}_{graded_by}" if graded_by else suite
 
 
 def add_paired_values(samples: Sequence[GradedSample]) -> None:
