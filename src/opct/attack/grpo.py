@@ -46,6 +46,7 @@ from opct.models.inference.sampler import Completion
 from opct.models.loading import is_run_or_adapter
 from opct.models.policy import Policy
 from opct.runs.console import Field, NullProgress, Progress
+from opct.runs.identity import Identity
 from opct.runs.io import PRIVATE_MODE, append_jsonl, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import check_trackers
@@ -196,13 +197,12 @@ def _training_behaviors(
 
 def _refuse_fixed(fixed: TrainConfig, planned: TrainConfig) -> None:
     """Raise ConfigError if a setting differs that is not one of `SETTABLE`."""
-    before, now = (flat_settings(config.model_dump(mode="json")) for config in (fixed, planned))
-    for name in sorted({**before, **now}):
-        if before.get(name) != now.get(name) and not f"{name}.".startswith(tuple(f"{own}." for own in SETTABLE)):
-            raise ConfigError(
-                f"{name}={now.get(name)}: this cannot be set for an attacker's training, which uses "
-                f"{before.get(name)}. Settings that can be set: {', '.join(SETTABLE)}."
-            )
+    differing = Identity(fixed.model_dump()).differing(planned.model_dump(), SETTABLE)
+    for name, (usual, given) in sorted(differing.items()):
+        raise ConfigError(
+            f"{name}={given}: this cannot be set for an attacker's training, which uses {usual}. Settings that can be "
+            f"set: {', '.join(SETTABLE)}."
+        )
 
 
 def attack_pair(behavior_id: str, behavior: str, messages: Sequence[Mapping[str, Any]]) -> ContrastivePair:

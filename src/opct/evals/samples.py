@@ -9,6 +9,7 @@ from typing import Any
 
 from opct.data.context import CONTEXT
 from opct.data.pairs import SYCOPHANCY, Message
+from opct.runs.console import counted
 
 PARSED, JUDGED = "parsed", "judged"
 """Second gradings of the same replies: by strict parsing, or by a judge; see `GradedSample.graded_by`."""
@@ -153,7 +154,6 @@ def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> l
             limit = limits.get(suite, "the token limit")
             found.append(f"{suite}: {cut} of {len(own)} replies were cut at {limit} or the context: raise the limit.")
         reasons = Counter(s.unscored_reason for s in own if s.unscored_reason and s.verdict != NO_CHECK)
-        if sum(reasons.values()) > 0.05 * len(own):
-            named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-            found.append(f"{suite}: {sum(reasons.values())} of {len(own)} replies are unscored ({named}).")
+        if reasons.total() > 0.05 * len(own):
+            found.append(f"{suite}: {reasons.total()} of {len(own)} replies are unscored ({counted(reasons)}).")
     return found

@@ -55,8 +55,6 @@ FIRST = 5
 WAIT_SECONDS = 5.0
 """Between two looks at what other processes do."""
 LOCKS = ".locks"
-MARKER = "experiment.json"
-"""File next to the results: the settings and weights that they were made with."""
 TERMINAL_COSTS = ("optimizer steps", "completion tokens", "total seconds")
 """The costs that the terminal shows; the page has all."""
 
@@ -329,7 +327,7 @@ def ensure_evaluated(
     ).results
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
-    write_json(RunDir(folder).evals_dir / MARKER, {**wanted, "created": found["created"]})
+    write_json(_marker(RunDir(folder), "experiment"), {**wanted, "created": found["created"]})
     return found
 
 
@@ -339,7 +337,7 @@ def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalCo
     run = RunDir(folder)
     # results that were written since have another time of creation
     created = read_json(run.results_path).get("created") if run.results_path.is_file() else None
-    return _is_done(run.results_path, run.evals_dir / MARKER, {**wanted, "created": created})
+    return _is_done(run.results_path, _marker(run, "experiment"), {**wanted, "created": created})
 
 
 def ensure_attacked(
@@ -389,7 +387,7 @@ def ensure_attacked(
 
 
 def _marker(run: RunDir, name: str) -> Path:
-    """The file that says what an attack that has ended was made with."""
+    """The file that says what the results of an evaluation or an attack were made with."""
     return run.evals_dir / f"{name}.json"
 
 
