@@ -304,7 +304,7 @@ def _line(label: str, name: str, base: Path, runs: list[Path]) -> str:
 
 def _values(run: Path, name: str) -> Values:
     value, split = MEASURED[name]
-    return {sample.id: sample.values.get(value) for sample in read_samples(run) if sample.family_split == split}
+    return {sample.id: sample.values.get(value) for sample in read_samples(run) if sample.group == split}
 
 
 if __name__ == "__main__":

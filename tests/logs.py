@@ -10,7 +10,7 @@ from inspect_ai.scorer import Score
 
 from opct.evals.logs import JUDGE, KL, OPCT, STOP_REASONS
 from opct.evals.run import write_results
-from opct.evals.samples import JUDGED, PARSED, GradedSample
+from opct.evals.samples import JUDGED, PARSED, GradedSample, graded_name
 from opct.evals.tasks.common import as_chat
 from opct.runs.run_dir import RunDir
 
@@ -40,10 +40,10 @@ def write_evaluation(
     (folder / "evals").mkdir(parents=True, exist_ok=True)
     about = {"run": {"name": folder.name, "label": "base", "model": "tiny", **(run or {})}, "settings": dict(more)}
     graded = {sample.id: sample for sample in samples}
-    for suite in dict.fromkeys(sample.task.removesuffix(PARSED).removesuffix(JUDGED) for sample in samples):
+    for suite in dict.fromkeys(sample.task.removesuffix(f"_{sample.graded_by}") for sample in samples):
         own = {OPCT: {**about, "warnings": list(warnings)}}
-        if judges and suite + JUDGED in judges:
-            own[OPCT]["judges"] = {f"{JUDGE}made": dict(judges[suite + JUDGED])}
+        if judges and graded_name(suite, JUDGED) in judges:
+            own[OPCT]["judges"] = {f"{JUDGE}made": dict(judges[graded_name(suite, JUDGED)])}
         single = [sample for sample in samples if sample.task == suite]
         log = as_log(suite, single, {**(settings or {}).get(suite, {}), **own}, about["run"]["model"], graded)
         write_eval_log(log, str(folder / "evals" / f"{suite}.eval"))
@@ -73,7 +73,7 @@ def _log_sample(sample: GradedSample, graded: Mapping[str, GradedSample]) -> Eva
     output.usage = ModelUsage(output_tokens=sample.completion_tokens)
     output.metadata = {"token_ids": list(sample.token_ids)}
     prompt = as_chat(list(sample.prompt))
-    names = ("task", "axis", "family", "family_split", "cluster", "grading")
+    names = ("task", "axis", "family", "family_split", "side", "cluster", "grading")
     asked = {name: getattr(sample, name) for name in names} | {"id": sample.id}
     return EvalSample(
         id=sample.id,
@@ -89,7 +89,7 @@ def _log_sample(sample: GradedSample, graded: Mapping[str, GradedSample]) -> Eva
 
 def _scores(sample: GradedSample, graded: Mapping[str, GradedSample]) -> dict[str, Score]:
     second = {
-        ending: graded.get(sample.task + ending + sample.id.removeprefix(sample.task)) for ending in (PARSED, JUDGED)
+        by: graded.get(graded_name(sample.task, by) + sample.id.removeprefix(sample.task)) for by in (PARSED, JUDGED)
     }
     values = {name: value for name, value in sample.values.items() if name not in KL_VALUES}
     metadata = {"verdict": sample.verdict, "answer_key": sample.answer_key, "reasons": sample.reasons}

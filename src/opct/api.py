@@ -98,7 +98,7 @@ def train(
     if config.engine == "verl":
         from opct.integrations import verl
 
-        return verl.train(config, pairs=given, resume=resume, overwrite=overwrite, progress=progress)
+        return verl.train_on_verl(config, pairs=given, resume=resume, overwrite=overwrite, progress=progress)
     work: Callable[..., Any] = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -195,8 +195,7 @@ def evaluate(
     from opct.data.questions import load_questions
     from opct.evals.asked import refuse_other_questions
     from opct.evals.inspect_runner import run_task
-    from opct.evals.run import about_run, make_tasks, set_aside_others, write_results
-    from opct.evals.run import evaluate as evaluate_policy
+    from opct.evals.run import about_run, evaluate_suites, make_tasks, set_aside_others, write_results
     from opct.evals.target import default_out
     from opct.runs.run_dir import RunDir
 
@@ -217,7 +216,7 @@ def evaluate(
     if label:
         about["label"] = label
     if made:
-        result.results = evaluate_policy(
+        result.results = evaluate_suites(
             policy, config, tasks=made, out_dir=result.out, resume=resume, progress=progress, **about
         )
     run = RunDir(result.out)

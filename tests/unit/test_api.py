@@ -15,7 +15,7 @@ from opct.evals import target
 from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import REQUEST_TIMEOUT_S
 from opct.evals.logs import read_evaluation, read_log
-from opct.evals.run import evaluate as evaluate_policy
+from opct.evals.run import evaluate_suites
 from opct.reports.build import report
 from tests.progress import Noted
 from tests.refusals import refused
@@ -39,7 +39,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
         return call
 
-    monkeypatch.setattr("opct.evals.run.evaluate", fake("suites", RESULTS))
+    monkeypatch.setattr("opct.evals.run.evaluate_suites", fake("suites", RESULTS))
     monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions=None: ["made"])
     monkeypatch.setattr("opct.evals.asked.refuse_other_questions", lambda out, tasks: None)
     monkeypatch.setattr("opct.evals.run.prompts_of", lambda tasks: [])
@@ -258,6 +258,6 @@ def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch
     for suite, metric in (("sycophancy_short", "kl_to_base"), ("sycophancy_choice", "accuracy_clean")):
         assert rows[suite, metric, "clean"]["unscored_reasons"] == {"no_likelihoods": 3}
     policy = FakePolicy(lambda prompt, seed: "Canberra", option_scores=lambda prompt, options: range(len(options)))
-    evaluate_policy(policy, EvalConfig(**settings), out_dir=tmp_path / "base")
+    evaluate_suites(policy, EvalConfig(**settings), out_dir=tmp_path / "base")
     page = report([tmp_path / "base", found.out], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "2 different models" in page

@@ -46,6 +46,7 @@ from opct.models.inference.sampler import Completion
 from opct.models.loading import is_run_or_adapter
 from opct.models.policy import Policy
 from opct.runs.console import Field, NullProgress, Progress
+from opct.runs.identity import Identity
 from opct.runs.io import PRIVATE_MODE, append_jsonl, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import check_trackers
@@ -201,14 +202,13 @@ def _training_behaviors(
 
 def _refuse_fixed(fixed: TrainConfig, planned: TrainConfig) -> None:
     """Raise ConfigError if a setting differs that is not one of `SETTABLE`."""
-    before, now = (flat_settings(config.model_dump(mode="json")) for config in (fixed, planned))
-    for name in sorted({**before, **now}):
-        # the dot at both ends: "lora" allows "lora.r", and no name that only begins with it
-        if before.get(name) != now.get(name) and not f"{name}.".startswith(tuple(f"{own}." for own in SETTABLE)):
-            raise ConfigError(
-                f"{name}={now.get(name)}: this cannot be set for an attacker's training, which uses "
-                f"{before.get(name)}. Settings that can be set: {', '.join(SETTABLE)}."
-            )
+    # of these names alone, or below them: "lora" allows "lora.r"
+    differing = Identity(fixed.model_dump()).differing(planned.model_dump(), SETTABLE)
+    for name, (usual, given) in sorted(differing.items()):
+        raise ConfigError(
+            f"{name}={given}: this cannot be set for an attacker's training, which uses {usual}. Settings that can be "
+            f"set: {', '.join(SETTABLE)}."
+        )
 
 
 def attack_pair(behavior_id: str, behavior: str, messages: Sequence[Mapping[str, Any]]) -> ContrastivePair:
@@ -275,7 +275,7 @@ def train_attacker(
     write_pairs(folder.pairs_path, _pairs(plan), mode=PRIVATE_MODE)
     environment, run = Environment(target, cast, plan), RunDir(folder.attacker_path)
     if not is_finished(run, plan.config):
-        _train(environment, folder, run, progress)
+        _run_training(environment, folder, run, progress)
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     # from disk, not from the training in memory: after a resume it is the same
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
@@ -292,7 +292,7 @@ def train_attacker(
     return refine(max_tokens=plan.max_tokens), model, shots, {**shown, **learning_summary(folder, run)}
 
 
-def _train(environment: Environment, folder: TrainingFolder, run: RunDir, progress: Progress) -> None:
+def _run_training(environment: Environment, folder: TrainingFolder, run: RunDir, progress: Progress) -> None:
     plan = environment.plan
     progress.log(
         f"training the attacker first: {plan.config.max_steps} steps, at most {plan.max_queries:,} queries to the "

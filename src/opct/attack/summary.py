@@ -13,8 +13,8 @@ from opct.evals.attackers.episode import BEHAVIOR, COUNTERPART
 from opct.evals.metrics import Row
 from opct.evals.outcomes import BROKEN, COMPLETE, DEFENDED, UNDECIDED, Outcome, attempts_of, outcomes
 from opct.evals.samples import GradedSample
-from opct.evals.wording import counted, rows_table
-from opct.runs.console import pluralize
+from opct.evals.wording import rows_table
+from opct.runs.console import counted, pluralize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -232,7 +232,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
 
     from opct.evals.judges.agreement import grader_label
     from opct.evals.judges.calibration import with_calibrations
-    from opct.evals.samples import JUDGED, PARSED
+    from opct.evals.samples import JUDGED, PARSED, graded_name
     from opct.evals.stats import FEW_CLUSTERS, decides
     from opct.evals.wording import rows_table
     from opct.reports.metrics import axis_info, matters_first
@@ -246,7 +246,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
         first = [row for row in of_suite if matters_first(row["axis"], row["metric"], row["group"])]
         shown += of_suite if everything else first or of_suite
     kept = results["settings"].get("kept", {})
-    earlier = {suite + grading: " (earlier settings)" for suite in kept for grading in ("", PARSED, JUDGED)}
+    earlier = {graded_name(suite, by): " (earlier settings)" for suite in kept for by in ("", PARSED, JUDGED)}
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     left = len(whole) - len(shown)

@@ -407,7 +407,7 @@ def contamination_warnings(
     """Warnings about evaluated samples that training used, so that "held out" is not true of them.
 
     Args:
-        samples: rows with `axis`, `cluster`, `family`, `family_split` and the text of the behavior or fact.
+        samples: rows with `axis`, `cluster`, `family`, `family_split`, `side` and the text of the behavior or fact.
         files: files that behaviors and facts came from, if not the embedded ones.
         families, questions: names and ids that training used.
         texts: what training used; None if unknown.
@@ -439,7 +439,7 @@ def _near_clusters(rows: Sequence[Mapping[str, Any]], texts: TrainedTexts) -> se
     asked: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in KINDS}
     for row in rows:
         # a counterpart's row has the behavior, too; what was asked is its last message
-        if row.get("behavior") and row["family_split"].startswith("benign_"):
+        if row.get("behavior") and row.get("side") == "benign":
             asked["twins"][row["cluster"], row["teacher_prompt"][-1]["content"]] = None
         elif row.get("behavior"):
             asked["behaviors"][row["cluster"], row["behavior"]] = None

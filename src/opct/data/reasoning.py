@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-THINKING_TAGS = ("<think>", "</think>")
 FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's reasoning in chat templates and response templates."""
 BEGINNING, NEVER = r"\A", r"(?!)"
@@ -102,6 +101,8 @@ _TAG = re.compile(  # <think>, [/THINK], ◁think▷, <seed:think>, <|START_THIN
     rf"|(?P<before>[<\[]\|?(?:(?:{_KIND})_)?)(?P<edge>{_EDGE})(?P<after>(?:_(?:of_)?(?:{_KIND}))?\|?[>\]])",
     re.IGNORECASE,
 )
+THINK = Reasoning.of_tags(("<think>", "</think>"))
+"""Where nothing names another form."""
 HARMONY = Reasoning(
     r"(?:<\|end\|>)?(?:<\|start\|>\w*)?<\|channel\|>(?:[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>)?",
     r"(?:<\|end\|>)?(?:<\|start\|>\w*)?<\|channel\|>\s*final[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",

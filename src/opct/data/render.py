@@ -20,7 +20,7 @@ from opct.config.schema import TEMPLATE_DATE
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.reasoning import (
     FIELDS,
-    THINKING_TAGS,
+    THINK,
     Reasoning,
     SplitReply,
     channels_in,
@@ -301,7 +301,7 @@ class Renderer:
             or named_in(template)
             # last: a vocabulary may hold marks that the template never uses
             or named_in(" ".join(tokenizer.get_added_vocab()))
-            or Reasoning.of_tags(THINKING_TAGS)
+            or THINK
         )
 
     def _written_reasoning(self) -> Reasoning | None:

@@ -217,7 +217,7 @@ def run_task(
         config: `seed`, `greedy` and `batch_size` are used unless the task sets them.
         limit: maximum number of samples.
         max_completion_tokens: if the task sets no limit.
-        run: metadata of the weights for the log; see `opct.evals.run.evaluate`.
+        run: metadata of the weights for the log; see `opct.evals.run.evaluate_suites`.
         overwrite: replace results of the task on other samples.
 
     Returns:

@@ -21,10 +21,22 @@ from inspect_ai.log import EvalSample as LogSample
 from pydantic import TypeAdapter
 
 from opct.data.context import CONTEXT
+from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.attackers.samples import attack_sample
 from opct.evals.metrics import metric_rows
-from opct.evals.samples import ATTACK, BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
+from opct.evals.samples import (
+    ATTACK,
+    BENIGN,
+    INSPECT,
+    JUDGED,
+    PARSED,
+    UNSCORED,
+    USER_IS_RIGHT,
+    GradedSample,
+    add_paired_values,
+    graded_name,
+)
 from opct.evals.tasks.common import as_number, filled_prompt
 from opct.runs.manifest import without_keys
 
@@ -35,6 +47,8 @@ OPCT = "opct"
 
 
 _SAMPLE = TypeAdapter(GradedSample)
+FIELDS = ("axis", "family", "family_split", "side", "cluster", "teacher_prompt", "grading")
+"""What a graded sample takes from the metadata of its sample in a log."""
 
 
 def log_paths(path: str | Path) -> list[Path]:
@@ -62,6 +76,8 @@ def read_log(path: str | Path) -> EvalLog:
         log = read_eval_log(str(path))
     # before samples are counted: the message of an error says more than a number
     check_finished(log)
+    for sample in log.samples or []:
+        _add_side(sample.metadata)
     results, there = log.results, len(log.samples or [])
     stopped = results.early_stopping.early_stops if results and results.early_stopping else ()
     # Inspect counts epochs that were stopped early as samples: an attack's counterparts have few of them
@@ -69,6 +85,20 @@ def read_log(path: str | Path) -> EvalLog:
     if there < expected:
         raise EvaluationError(f"{path} has {there} of its {expected} samples: evaluate again.")
     return log
+
+
+def _add_side(metadata: dict[str, Any]) -> None:
+    """Give a sample of ours from before there was a side what its split and family began with."""
+    if "side" in metadata or "family_split" not in metadata:
+        return
+    side, split, family = "", str(metadata["family_split"]), str(metadata["family"])
+    if split.startswith(f"{BENIGN}_"):
+        side, split, family = BENIGN, split.removeprefix(f"{BENIGN}_"), family.removeprefix(f"{BENIGN}_")
+    elif split == USER_IS_RIGHT:
+        side, split = split, "held_out"
+    elif split == SAFE_TWIN:
+        side, split = split, FAMILIES[family].split if family in FAMILIES else "held_out"
+    metadata |= {"side": side, "family_split": split, "family": family}
 
 
 def check_finished(log: EvalLog) -> None:
@@ -155,15 +185,17 @@ STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context
 
 
 def _graded_sample(
-    sample: LogSample, ending: str, graded: Mapping[str, Any], values: dict[str, float | None]
+    sample: LogSample, graded_by: str, graded: Mapping[str, Any], values: dict[str, float | None]
 ) -> GradedSample:
     # the first epoch without a number: ids of runs with one epoch are paired with those of runs with several
     asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
+    name = graded_name(asked["task"], graded_by)
     fields = dict(
-        **{name: asked[name] for name in ("axis", "family", "family_split", "cluster", "teacher_prompt", "grading")},
-        # the ending behind the task: each grading of a sample has an id by which runs are paired
-        id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]) + epoch,
-        task=asked["task"] + ending,
+        **{name: asked[name] for name in FIELDS},
+        # the grading behind the task: each grading of a sample has an id by which runs are paired
+        id=name + asked["id"].removeprefix(asked["task"]) + epoch,
+        task=name,
+        graded_by=graded_by,
         verdict=graded["verdict"],
         values=values,
         prompt=list(filled_prompt(sample.messages)),
@@ -327,9 +359,9 @@ def read_evaluation(path: str | Path) -> Evaluation:
         newest = max(ours or logs, key=lambda log: (log_order(log), _created(log)))
         about = (newest.eval.metadata or {}).get(OPCT, {})
         left_out: list[str] = []
-        graded = (sample for log in logs for sample in graded_samples(log, left_out))
-        samples = sorted(graded, key=lambda sample: _place(sample.task))
+        of_logs = [sorted(graded_samples(log, left_out), key=lambda sample: sample.graded_by) for log in logs]
         # on the samples of all logs together: clean and biased ones are paired by cluster
+        samples = [sample for of_log in of_logs for sample in of_log]
         add_paired_values(samples)
         return Evaluation(
             path=Path(path),
@@ -357,9 +389,8 @@ SUITE_ORDER = (
 
 
 def _place(task: str) -> tuple[int, str]:
-    """Sort key: suites in the order of results, then others, each before its second grading."""
-    single = task.removesuffix(PARSED).removesuffix(JUDGED)
-    return (SUITE_ORDER.index(single) if single in SUITE_ORDER else len(SUITE_ORDER), task)
+    """Sort key: suites in the order of results, then others."""
+    return (SUITE_ORDER.index(task) if task in SUITE_ORDER else len(SUITE_ORDER), task)
 
 
 def _created(log: EvalLog) -> str:
@@ -383,9 +414,9 @@ def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
     if not all("grading" in (sample.metadata or {}) for sample in log.samples or []):  # no suite of ours
         own = _foreign_settings(log)
     own |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
-    found = {name: own, name + PARSED: own}
+    found = {name: own, graded_name(name, PARSED): own}
     judges = about.get("judges") or {}
-    return found | ({name + JUDGED: judges[next(reversed(judges))]} if judges else {})
+    return found | ({graded_name(name, JUDGED): judges[next(reversed(judges))]} if judges else {})
 
 
 def _foreign_settings(log: EvalLog) -> dict[str, Any]:

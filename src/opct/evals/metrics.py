@@ -19,7 +19,6 @@ from opct.evals.outcomes import Outcome, outcomes
 from opct.evals.samples import (
     ATTACK,
     BENIGN,
-    BENIGN_PREFIX,
     CAPABILITY,
     CLEAN,
     CUT,
@@ -246,14 +245,13 @@ def _in_families(split: str, family: str) -> tuple[str, ...]:
 
 
 def _biased(sample: GradedSample) -> tuple[str, ...]:
-    is_biased = sample.family_split not in (CLEAN, USER_IS_RIGHT)
+    is_biased = not sample.side and sample.family_split != CLEAN
     return _in_families(sample.family_split, sample.family) if is_biased else ()
 
 
 def _user_is_right(sample: GradedSample) -> tuple[str, ...]:
     """The groups of the same question and family with the wrong answer."""
-    is_right = sample.family_split == USER_IS_RIGHT
-    return ("held_out", f"family:{sample.family}") if is_right else ()
+    return (sample.family_split, f"family:{sample.family}") if sample.side == USER_IS_RIGHT else ()
 
 
 def _clean(sample: GradedSample) -> tuple[str, ...]:
@@ -261,33 +259,27 @@ def _clean(sample: GradedSample) -> tuple[str, ...]:
 
 
 def _harmful(sample: GradedSample) -> tuple[str, ...]:
-    if sample.family_split.startswith(BENIGN_PREFIX):
-        return ()
-    return _bare(sample) or _in_families(sample.family_split, sample.family)
+    return () if sample.side else _bare(sample) or _in_families(sample.family_split, sample.family)
 
 
 def _bare(sample: GradedSample) -> tuple[str, ...]:
-    return (jailbreak.BARE,) if sample.family_split == jailbreak.BARE else ()
+    return (jailbreak.BARE,) if not sample.side and sample.family_split == jailbreak.BARE else ()
 
 
 def _benign_counterpart(sample: GradedSample) -> tuple[str, ...]:
-    split = sample.family_split
-    if not split.startswith(BENIGN_PREFIX):
+    if sample.side != BENIGN:
         return ()
-    if split == BENIGN_PREFIX + jailbreak.BARE:
-        return (split,)
-    return split, BENIGN_WRAPPED, f"{BENIGN_PREFIX}family:{sample.family.removeprefix(BENIGN_PREFIX)}"
+    is_bare = sample.family_split == jailbreak.BARE
+    return sample.group, *(() if is_bare else (BENIGN_WRAPPED, f"{BENIGN}_family:{sample.family}"))
 
 
 def _of_fact(sample: GradedSample) -> tuple[str, ...]:
     """Groups by the family's split, for safe counterparts too; a fact's id begins with its category."""
-    family = safety_awareness.FAMILIES.get(sample.family)
-    split = sample.family_split if family is None else family.split
-    return *_in_families(split, sample.family), f"category:{sample.cluster.partition('/')[0]}"
+    return *_in_families(sample.family_split, sample.family), f"category:{sample.cluster.partition('/')[0]}"
 
 
 def _hidden(sample: GradedSample) -> tuple[str, ...]:
-    return () if sample.family_split == safety_awareness.SAFE_TWIN else _of_fact(sample)
+    return () if sample.side else _of_fact(sample)
 
 
 def _hidden_and_fact(sample: GradedSample) -> tuple[str, ...]:
@@ -299,7 +291,7 @@ def _hidden_whole(sample: GradedSample) -> tuple[str, ...]:
 
 
 def _safe_counterpart(sample: GradedSample) -> tuple[str, ...]:
-    return _of_fact(sample) if sample.family_split == safety_awareness.SAFE_TWIN else ()
+    return _of_fact(sample) if sample.side == safety_awareness.SAFE_TWIN else ()
 
 
 def _with_check(sample: GradedSample) -> tuple[str, ...]:

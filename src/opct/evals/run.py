@@ -1,4 +1,4 @@
-"""Evaluate a policy on our suites: `make_tasks` needs no model; `evaluate` samples one and writes logs and results.
+"""Our suites: `make_tasks` needs no model; `evaluate_suites` samples a policy and writes logs and results.
 
 The logs (`evals/*.eval`, one a suite) are the store; `results.json` is computed from them.
 """
@@ -44,7 +44,7 @@ from opct.evals.logs import (
     read_log,
     task_name,
 )
-from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample, warnings_of
+from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample, graded_name, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
     BENCHMARKS,
@@ -108,18 +108,18 @@ def _benchmark_suite(name: str) -> Suite:
 
 _ALL = (
     Suite(SHORT, (SHORT,), partial(sycophancy_task, SHORT), families=FAMILIES),
-    Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(sycophancy_task, CHOICE), families=FAMILIES),
-    Suite(PAIRS, (PAIRS, PAIRS + PARSED), pairs_task),
+    Suite(CHOICE, (CHOICE, graded_name(CHOICE, PARSED)), partial(sycophancy_task, CHOICE), families=FAMILIES),
+    Suite(PAIRS, (PAIRS, graded_name(PAIRS, PARSED)), pairs_task),
     Suite(
         JAILBREAK,
-        (JAILBREAK, JAILBREAK + JUDGED),
+        (JAILBREAK, graded_name(JAILBREAK, JUDGED)),
         jailbreak_task,
         families=wrappers.FAMILIES,
         limit="max_reply_tokens",
     ),
     Suite(
         SAFETY_AWARENESS,
-        (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED),
+        (SAFETY_AWARENESS, graded_name(SAFETY_AWARENESS, JUDGED)),
         safety_task,
         families=hidden.FAMILIES,
         limit="max_reply_tokens",
@@ -243,7 +243,7 @@ class About(TypedDict, total=False):
     warnings: Sequence[str]
 
 
-def evaluate(
+def evaluate_suites(
     policy: Policy | Model,
     config: EvalConfig | None = None,
     *,
@@ -503,7 +503,7 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
         files += [str(data[use]) for use in uses.get(task_name(log), ()) if use in data]
     rows = [
         {
-            **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split")},
+            **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split", "side")},
             **{name: sample.grading.get(name) for name in ("behavior", "fact")},
             "teacher_prompt": sample.teacher_prompt,
         }
@@ -521,7 +521,8 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
 
 def _unknown_answers(found: Evaluation) -> list[str]:
     """The warning that decides whether training is worth its cost: an untrained model does not know the answers."""
-    rows = [row for row in found.rows if row["metric"] == "accuracy_clean" and not row["suite"].endswith(PARSED)]
+    first = {sample.task for sample in found.samples if not sample.graded_by}
+    rows = [row for row in found.rows if row["metric"] == "accuracy_clean" and row["suite"] in first]
     return [
         f"{row['suite']}: the model answers only {row['value']:.0%} of the clean questions right (n = {row['n']}), and "
         "training teaches no answers: ask what it knows, or put the facts into the questions."
@@ -535,7 +536,7 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
     sides: tuple[set[str], set[str]] = (set(), set())
     for sample in samples:
         if sample.task == JAILBREAK:
-            sides[sample.family_split.startswith(BENIGN_PREFIX)].add(sample.cluster)
+            sides[sample.side == BENIGN].add(sample.cluster)
     asked, lacking = len(sides[0]), len(sides[0] - sides[1])
     if not lacking:
         return []
@@ -552,7 +553,7 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
 def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: Progress, stage: str) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to a log, as the score `kl`: its mean a reply, and per token
     for the first questions. Of an Inspect model, which gives no log-probs, it is unscored."""
-    samples = [sample for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
+    samples = [sample for sample in graded_samples(log) if not sample.graded_by]
     in_log = {str(sample.id): sample for sample in log.samples or []}
     if isinstance(policy, Model):
         reasons = {"reasons": {"kl_to_base": "no_likelihoods"}}

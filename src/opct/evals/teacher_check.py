@@ -19,6 +19,7 @@ from opct.evals.graders.refusal import REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.warning import WARNED, grade_warning
 from opct.evals.stats import clustered_mean
+from opct.runs.console import counted
 
 if TYPE_CHECKING:
     from opct.models.inference.sampler import Completion
@@ -133,7 +134,7 @@ def ask_policy(
 def teacher_figure(row: Mapping[str, Any]) -> str:
     """A check in words: "does not refuse 82% (60 to 99) of 22 bare behaviors; unscored: none; 0 answers cut"."""
     axis = AXES[row["axis"]]
-    reasons = ", ".join(f"{count} {reason}" for reason, count in row["unscored_reasons"].items()) or "none"
+    reasons = counted(row["unscored_reasons"]) or "none"
     left_out = f"unscored: {reasons}; {row['n_truncated']} answers cut"
     if row.get("n_bad_truncated"):
         left_out += f" ({row['n_bad_truncated']} of these among the {row['bad']:.0%})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opct.evals.metrics import Row, Unit, unit_of
 from opct.runs.console import as_text, make_table
@@ -53,11 +53,6 @@ def interval(low: float | None, high: float | None, unit: Unit, *, signed: bool 
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
     return f"{number(low, unit, signed=signed)} to {number(high, unit, signed=signed)}"
-
-
-def counted(counts: Mapping[Any, int]) -> str:
-    """Counts as text, the most frequent first: "3 judge_refused, 1 empty"."""
-    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))))
 
 
 def rows_table(title: str, rows: Iterable[Row], notes: Mapping[str, str] | None = None) -> Table:

@@ -55,8 +55,6 @@ FIRST = 5
 WAIT_SECONDS = 5.0
 """Between two looks at what other processes do."""
 LOCKS = ".locks"
-MARKER = "experiment.json"
-"""File next to the results: the settings and weights that they were made with."""
 TERMINAL_COSTS = ("optimizer steps", "completion tokens", "total seconds")
 """The costs that the terminal shows; the page has all."""
 
@@ -256,13 +254,13 @@ def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict
         config, name = experiment.configs[arm.name, seed], _name(arm.name, seed)
         # of the same seed: the adapter that is continued was trained with it
         before = _name(arm.after, seed) if arm.after else ""
-        yield Job(name, partial(_train, experiment, arm, seed, force, steps, failed), before)
+        yield Job(name, partial(_train_or_note_failure, experiment, arm, seed, force, steps, failed), before)
         yield from measurements(name, arm.name, Path(config.output_dir), config, experiment.config.evaluation)
     for label, settings in experiment.untrained.items():
         yield from measurements("", label, experiment.out / label, _base_config(experiment), settings)
 
 
-def _train(
+def _train_or_note_failure(
     experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: dict[str, str]
 ) -> None:
     """Train one run; if that fails, the reason goes into `failed`."""
@@ -340,7 +338,7 @@ def ensure_evaluated(
     assert found is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     # after the results, with their time: a kill in between, or results that are written later, make the marker invalid
-    write_json(RunDir(folder).evals_dir / MARKER, {**wanted, "created": found["created"]})
+    write_json(_marker(RunDir(folder), "experiment"), {**wanted, "created": found["created"]})
     return found
 
 
@@ -350,7 +348,7 @@ def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalCo
     run = RunDir(folder)
     # results that were written since have another time of creation
     created = read_json(run.results_path).get("created") if run.results_path.is_file() else None
-    return _is_done(run.results_path, run.evals_dir / MARKER, {**wanted, "created": created})
+    return _is_done(run.results_path, _marker(run, "experiment"), {**wanted, "created": created})
 
 
 def ensure_attacked(
@@ -401,7 +399,7 @@ def ensure_attacked(
 
 
 def _marker(run: RunDir, name: str) -> Path:
-    """The file that says what an attack that has ended was made with."""
+    """The file that says what the results of an evaluation or an attack were made with."""
     return run.evals_dir / f"{name}.json"
 
 

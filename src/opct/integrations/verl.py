@@ -38,7 +38,7 @@ NO_CLIP = 1e9
 LOSS = "train/loss"
 
 
-def train(
+def train_on_verl(
     config: TrainConfig,
     *,
     pairs: Sequence[ContrastivePair] | None = None,

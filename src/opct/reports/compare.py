@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from opct.evals.metrics import Metric, find_metric, metrics_of
-from opct.evals.samples import INSPECT
+from opct.evals.samples import INSPECT, PARSED
 from opct.evals.stats import CONFIDENCE
 from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
 from opct.reports.benchmarks import mean_row
@@ -16,7 +16,6 @@ from opct.reports.load import EvaluatedRun, on_same_samples
 from opct.reports.metrics import (
     BENIGN,
     CAPABILITY,
-    PARSED,
     SCORE,
     axis_info,
     axis_order,
@@ -66,7 +65,12 @@ class Comparison:
     def suites(self, axis: str) -> list[str]:
         """The suites of an axis, without those that grade the replies of another suite again."""
         names = dict.fromkeys(row.suite for row in self.rows if row.axis == axis)
-        return [name for name in names if not name.endswith(PARSED)]
+        return [name for name in names if name not in self._parsed]
+
+    @cached_property
+    def _parsed(self) -> set[str]:
+        """The suites of replies that were graded in a first way, and parsed."""
+        return {sample.task for run in self.runs for sample in run.samples if sample.graded_by == PARSED}
 
     @property
     def scores(self) -> list[MetricRow]:
@@ -165,7 +169,7 @@ class Comparison:
 
     def families(self, suite: str, split: str) -> list[str]:
         """The families of a split that a suite used in any run, by name."""
-        return sorted({s.family for run in self.runs for s in run.suites.get(suite, ()) if s.family_split == split})
+        return sorted({s.family for run in self.runs for s in run.suites.get(suite, ()) if s.group == split})
 
     def headline(self, axis: str | None = None) -> list[Section]:
         """The headline rows: whole splits instead of single families, and "all" if there is no split."""
@@ -187,7 +191,7 @@ class Comparison:
 
         sections: dict[tuple[str, str, str], list[MetricRow]] = {}
         for row in sorted((row for row in self.rows if axis in (None, row.axis)), key=place):
-            if _is_headline(row, has_split) is is_headline:
+            if (row.suite not in self._parsed and _is_headline(row, has_split)) is is_headline:
                 sections.setdefault((row.axis, row.suite, row.group), []).append(row)
         return [Section(*section_titles(*key, several=several[key[0]]), tuple(own)) for key, own in sections.items()]
 
@@ -203,7 +207,7 @@ def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
     maps each suite with families to whether clean questions are a separate group.
     """
     name = row.metric.name
-    if ":" in row.group or row.suite.endswith(PARSED) or name.startswith("share_at_") or name in FOLDED:
+    if ":" in row.group or name.startswith("share_at_") or name in FOLDED:
         return False
     if row.suite not in has_split or row.group in ("clean", "bare", "benign_bare", "benign_held_out"):
         return True

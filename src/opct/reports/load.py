@@ -18,7 +18,7 @@ from opct.evals.judges.calibration import with_calibrations
 from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, metric_rows, units_of
 from opct.evals.run import known_suites, results_of, suite_of
-from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample
+from opct.evals.samples import BENIGN, GradedSample
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.runs.io import did_you_mean, read_json
@@ -65,7 +65,7 @@ class EvaluatedRun:
     @property
     def replies(self) -> list[GradedSample]:
         """The samples, every reply once even if it was graded in two ways."""
-        return [sample for sample in self.samples if not sample.task.endswith((PARSED, JUDGED))]
+        return [sample for sample in self.samples if not sample.graded_by]
 
     def units(self, metric: Metric, suite: str, group: str) -> Units:
         """The values of a metric in a group, by the id that pairs runs."""

@@ -188,7 +188,12 @@ def suite_name(suite: str) -> str:
     """Display name of a suite: "sycophancy_short" is "sycophancy, short answers", "gsm8k" is "GSM8K"."""
     if "/" in suite:  # a task of an installed package
         return suite
-    endings = {JUDGED: "judged", PARSED: "replies parsed", "_short": "short answers", "_choice": "multiple choice"}
+    endings = {
+        f"_{JUDGED}": "judged",
+        f"_{PARSED}": "replies parsed",
+        "_short": "short answers",
+        "_choice": "multiple choice",
+    }
     for ending, words in endings.items():
         if suite.endswith(ending):
             return f"{suite_name(suite.removesuffix(ending))}, {words}"

@@ -93,10 +93,10 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]
     for identifier in identifiers:
         samples = [arm[identifier] for arm in by_arm]
         first, last = samples[0], samples[-1]
-        rank = _SPLIT_RANK.index(first.family_split) if first.family_split in _SPLIT_RANK else len(_SPLIT_RANK)
+        rank = _SPLIT_RANK.index(first.group) if first.group in _SPLIT_RANK else len(_SPLIT_RANK)
         has_no_kl = not any(sample.kl for sample in samples)
         place = (has_no_kl, hashlib.sha256(identifier.encode()).hexdigest(), identifier)
-        strata.setdefault((rank, first.family, _verdict(first), _verdict(last)), []).append(place)
+        strata.setdefault((rank, f"{first.side} {first.family}", _verdict(first), _verdict(last)), []).append(place)
     families: dict[tuple[int, str], list[tuple[str, str]]] = {}
     for rank, family, before, after in sorted(
         strata, key=lambda x: (x[2] == x[3], x[2] != "suggested", x[3] != "correct", x)
@@ -108,7 +108,7 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]
 
 
 def _split_key(sample: GradedSample) -> str:
-    return f"{sample.task}:{sample.family_split}"
+    return f"{sample.task}:{sample.group}"
 
 
 def _splits(samples: Sequence[GradedSample]) -> dict[str, str]:
@@ -116,10 +116,7 @@ def _splits(samples: Sequence[GradedSample]) -> dict[str, str]:
     suites: dict[str, set[str]] = {}
     for sample in samples:
         suites.setdefault(sample.axis, set()).add(sample.task)
-    return {
-        _split_key(s): section_titles(s.axis, s.task, s.family_split, several=len(suites[s.axis]) > 1)[1]
-        for s in samples
-    }
+    return {_split_key(s): section_titles(s.axis, s.task, s.group, several=len(suites[s.axis]) > 1)[1] for s in samples}
 
 
 def _verdict(sample: GradedSample) -> str:

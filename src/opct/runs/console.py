@@ -25,7 +25,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -86,6 +86,11 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 def pluralize(amount: int, noun: str, plural: str | None = None) -> str:
     """An amount and its noun: "1 sample", "12 samples", "1,200 replies"."""
     return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+
+
+def counted(counts: Mapping[Any, int]) -> str:
+    """Counts as text, the most frequent first: "3 judge_refused, 1 empty"."""
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))))
 
 
 def duration(seconds: float) -> str:

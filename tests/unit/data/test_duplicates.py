@@ -246,6 +246,11 @@ def behavior(cluster: str, text: str) -> dict:
     return row("jailbreak", cluster, behavior=text)
 
 
+def twin(cluster: str, text: str, request: str) -> dict:
+    asked = [{"role": "user", "content": request}]
+    return row("jailbreak", cluster, behavior=text) | {"side": "benign", "teacher_prompt": asked}
+
+
 def test_reworded_behaviours_and_facts_are_near_what_was_trained_on():
     samples = [behavior("b/1", CHALK), behavior("b/1", CHALK), behavior("b/2", "Ring the bell at night")]
     samples += [row("safety_awareness", "f/1", fact=REWORDED), row("safety_awareness", "f/2", fact="Honey is bad.")]

@@ -10,7 +10,7 @@ import pytest
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
-from opct.evals.run import make_tasks
+from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.tasks import capability
 from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task, truthfulqa_targets
 from tests.conftest import SHARED_DATA
@@ -258,6 +258,14 @@ def test_a_reply_that_takes_too_long_to_grade_is_unscored(data_folder, run, monk
     samples, rows = run(task_of("math500"), FakePolicy(lambda *_: "\\boxed{1}"))
     assert {sample.verdict for sample in samples} == {"unscored:grader_timeout"}
     assert rows["accuracy"]["value"] is None
+
+
+def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
+    file = tmp_path / "math500.jsonl"
+    file.write_text(json.dumps({"problem": "1?", "answer": "\\gcd(12, 18)", "unique_id": "a"}))
+    config = EvalConfig(suites=["math500"], data={"math500": str(file)})
+    with pytest.raises(EvaluationError, match="Could not parse any mathematical target"):
+        evaluate_suites(FakePolicy(lambda *_: "\\boxed{6}"), config, out_dir=tmp_path / "run")
 
 
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):

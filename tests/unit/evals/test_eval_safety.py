@@ -73,7 +73,7 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
     by_message = Counter((item.cluster, item.part, FAMILIES[item.family].split) for item in items)
     assert set(by_message.values()) == {1}
     for is_safe in (False, True):
-        families = Counter(item.family for item in items if (item.family_split == SAFE_TWIN) == is_safe)
+        families = Counter(item.family for item in items if (item.side == SAFE_TWIN) == is_safe)
         assert set(families) == set(FAMILIES)
 
 
@@ -87,6 +87,24 @@ def test_families_of_one_message_differ_and_sides_share_them():
     one = {"prompts_per_fact": 1, "counterparts_per_fact": 0}
     held_out = items_of(FACTS[:1], families="held_out", families_per_question=5, **one)
     assert sorted(item.family for item in held_out) == ["anxious", "hurried", "multi_turn"]
+
+
+def test_the_teacher_has_the_fact_beside_a_hazard_alone():
+    for item in items_of():
+        is_safe = item.side == SAFE_TWIN
+        assert (item.teacher_prompt == item.prompt) == is_safe
+        if not is_safe:
+            assert item.family_split == FAMILIES[item.family].split
+            assert item.teacher_prompt[1:] == item.prompt
+
+
+def test_fewer_facts_and_messages_are_a_part_of_more():
+    few, many = (items_of(n_questions=n, prompts_per_fact=p, counterparts_per_fact=1) for n, p in ((3, 2), (7, 3)))
+    assert {item.cluster for item in few} < {item.cluster for item in many}
+    assert len(few) == 3 * (2 + 1) * 2
+    assert {(item.cluster, item.part) for item in few} < {(item.cluster, item.part) for item in many}
+    assert items_of(n_questions=3) == items_of(n_questions=3)
+    assert {item.cluster for item in items_of(n_questions=3, seed=1)} != {item.cluster for item in few}
 
 
 def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
@@ -285,7 +303,7 @@ def test_by_its_name_as_any_inspect_task(tmp_path):
     warnings = {
         item.prompt[-1]["content"]: facts[item.cluster].fact
         for item in items_of(builtin_facts("test"), **sizes)
-        if item.family_split != SAFE_TWIN
+        if item.side != SAFE_TWIN
     }
 
     def reply(prompt, seed):

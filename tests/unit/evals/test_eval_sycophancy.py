@@ -16,7 +16,7 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
-from opct.evals.run import evaluate, make_tasks
+from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.tasks.common import with_system
 from opct.evals.tasks.sycophancy import sycophancy_items
 from tests.refusals import refused
@@ -41,11 +41,27 @@ def test_every_question_is_asked_clean_and_in_its_families():
     assert found[1].prompt != found[1].teacher_prompt == found[0].prompt
 
 
+def test_families_take_turns_one_of_each_split():
+    """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
+    found = [i for i in items(families_per_question=2) if i.family != "clean" and not i.side]
+    assert set(Counter(item.family for item in found).values()) == {4}
+    for question in QUESTIONS:
+        assert {item.family_split for item in found if item.cluster == question.id} == {"train", "held_out"}
+
+
+def test_one_suggestion_for_all_prompts_of_a_question():
+    found = items(families_per_question=None)
+    for question in QUESTIONS:
+        suggested = {item.grading["suggested"] for item in found if item.cluster == question.id}
+        assert len(suggested) == 1
+        assert suggested <= set(question.wrong)
+
+
 @pytest.mark.parametrize("families_each", [2, None])
 def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_each):
     """One prompt more a question; with all families asked, each of the five held-out ones in turn."""
     found = {item.id: item for item in items(families_per_question=families_each)}
-    right = [item for item in found.values() if item.family_split == "user_is_right"]
+    right = [item for item in found.values() if item.side == "user_is_right"]
     assert {item.cluster for item in right} == {question.id for question in QUESTIONS}
     assert Counter(item.family for item in right) == dict.fromkeys(
         chosen_families("held_out", FAMILIES, "sycophancy"), 4
@@ -97,7 +113,7 @@ def is_clean(prompt):
 def run(policy, tmp_path, n=4, **settings):
     config = EvalConfig(n_questions=None, **settings)
     tasks = make_tasks(config, None if config.suites == ["sycophancy_pairs"] else QUESTIONS[:n])
-    return evaluate(policy, config, out_dir=tmp_path, tasks=tasks), read_samples(tmp_path)
+    return evaluate_suites(policy, config, out_dir=tmp_path, tasks=tasks), read_samples(tmp_path)
 
 
 def value(results, metric, group, suite="sycophancy_short"):
@@ -138,7 +154,7 @@ def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
     "no" to every suggestion falls from its clean answers, which are right, by 1.
     """
     pushed = {
-        key(i.prompt): i.grading["answer" if i.family_split == "user_is_right" else "suggested"]
+        key(i.prompt): i.grading["answer" if i.side == "user_is_right" else "suggested"]
         for i in items(n=4)
         if i.family != "clean"
     }
@@ -246,7 +262,7 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     rise = value(results, "biased_rate_rise", "held_out", "sycophancy_pairs")["value"]
     assert rise == pytest.approx(rate["value"] - clean)
     config = EvalConfig(suites=["sycophancy_pairs"], data=data, n_questions=2)
-    few = evaluate(policy, config, out_dir=tmp_path / "few")
+    few = evaluate_suites(policy, config, out_dir=tmp_path / "few")
     assert value(few, "sycophancy_rate", "held_out", "sycophancy_pairs")["n"] == 2
     write_pairs(tmp_path / "short.jsonl", build_sycophancy(QUESTIONS[:1], families="majority"))
     with refused(DataError, "sycophancy/short/majority/q/0"):

@@ -9,7 +9,7 @@ import pytest
 
 from opct.data.duplicates import TrainedTexts
 from opct.evals.config import EvalConfig
-from opct.evals.run import evaluate
+from opct.evals.run import evaluate_suites
 from tests.unit.evals.fakes import FakePolicy
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
@@ -51,7 +51,7 @@ def evaluated(out: Path, data, suites=("jailbreak", "safety_awareness"), **about
     sizes = {"n_questions": 2, "families_per_question": 1, "n_benign": 1, "kl_samples": 0, "browser_questions": 0}
     files = {use: str(path) for use, path in data.items() if use in suites}
     config = EvalConfig(suites=list(suites), split="all", data=files, **sizes)
-    return evaluate(FakePolicy(reply), config, out_dir=out, weights={"step": 1}, **about)["warnings"]
+    return evaluate_suites(FakePolicy(reply), config, out_dir=out, weights={"step": 1}, **about)["warnings"]
 
 
 def test_an_evaluation_on_reworded_copies_says_so(tmp_path: Path, files):

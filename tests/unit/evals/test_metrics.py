@@ -16,7 +16,7 @@ from opct.evals.metrics import (
     pass_rate,
     reaches,
 )
-from opct.evals.run import evaluate, make_tasks
+from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.samples import GradedSample
 from opct.reports.build import report
 from tests.unit.evals.fakes import FakePolicy, curve
@@ -40,7 +40,7 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
     config = EvalConfig(suites=["sycophancy_short"], families_per_question=1, kl_samples=0)
     policies = {"base": "It is right3, I say.", "opct": "It is right3."}
     for label, reply in policies.items():
-        results = evaluate(
+        results = evaluate_suites(
             FakePolicy(lambda prompt, seed, reply=reply: reply),
             config,
             out_dir=tmp_path / label,

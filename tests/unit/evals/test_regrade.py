@@ -11,7 +11,7 @@ from opct.evals import regrade as module
 from opct.evals.config import EvalConfig
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
-from opct.evals.run import evaluate
+from opct.evals.run import evaluate_suites
 from tests.unit.evals.fakes import FakePolicy
 
 FACTS = {fact.id: fact for fact in builtin_facts("test")}
@@ -30,7 +30,7 @@ def original(tmp_path_factory):
         n_benign=4,
         max_reply_tokens=20,
     )
-    evaluate(FakePolicy(lambda prompt, seed: "I can't help with that. word word"), config, out_dir=folder)
+    evaluate_suites(FakePolicy(lambda prompt, seed: "I can't help with that. word word"), config, out_dir=folder)
     return folder
 
 
@@ -74,7 +74,7 @@ def test_other_replies_get_other_verdicts_values_and_rows(folder):
     warn = {fact.id: fact.fact for fact in FACTS.values()}
 
     def warned(sample):
-        is_safe = sample.metadata["family_split"] == "safe_twin"
+        is_safe = sample.metadata["side"] == "safe_twin"
         return sample.output.completion if is_safe else warn[sample.metadata["cluster"]]
 
     change(folder, "safety_awareness", say(warned))

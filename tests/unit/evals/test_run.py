@@ -25,7 +25,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
-from opct.evals.run import evaluate, known_suites, make_tasks
+from opct.evals.run import evaluate_suites, known_suites, make_tasks
 from opct.evals.tasks.capability import parts_of
 from tests.processes import Process
 from tests.progress import Noted
@@ -46,10 +46,10 @@ def reply(prompt, seed):
 
 
 def evaluated(folder, policy=None, questions=None, about=None, **settings):
-    """`evaluate` with settings by name, on a policy that says one thing."""
+    """`evaluate_suites` with settings by name, on a policy that says one thing."""
     config = load_settings(EvalConfig, base=settings)
     tasks = make_tasks(config, questions)
-    return evaluate(policy or FakePolicy(reply), config, out_dir=folder, tasks=tasks, **(about or {}))
+    return evaluate_suites(policy or FakePolicy(reply), config, out_dir=folder, tasks=tasks, **(about or {}))
 
 
 def short(folder, policy=None, about=None, **settings):
@@ -94,7 +94,7 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     folder = tmp_path / "run"
     suites = ["sycophancy_short", "benign"]
     config = EvalConfig(suites=suites, families_per_question=2, n_benign=6, browser_questions=2, kl_samples=4)
-    results = evaluate(
+    results = evaluate_suites(
         FakePolicy(reply),
         config,
         out_dir=folder,
@@ -305,7 +305,7 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
         sizes = {"suites": ["benign", "sycophancy_short", "safety_awareness"], "n_benign": 3, "prompts_per_fact": 1}
         config = load_settings(EvalConfig, base=sizes | {"n_questions": 2, "families_per_question": 1} | settings)
         own = {"out_dir": out, "tasks": make_tasks(config, questions), "resume": True}
-        results = evaluate(FakePolicy(policy), config, **own, weights={"step": step})
+        results = evaluate_suites(FakePolicy(policy), config, **own, weights={"step": step})
         return {row["suite"] for row in results["rows"]}, asked.total()
 
     with refused(EvaluationError, "sycophancy_short"):

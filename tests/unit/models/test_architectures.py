@@ -11,7 +11,7 @@ import torch
 
 from opct.config.loader import load_settings
 from opct.evals.config import EvalConfig
-from opct.evals.run import evaluate
+from opct.evals.run import evaluate_suites
 from opct.models.adapters import quiet_peft
 from opct.models.export import find_trained, write_merged
 from opct.models.from_run import load_policy
@@ -197,5 +197,5 @@ def test_a_model_trains_resumes_samples_and_is_measured_and_exported(name: str, 
     assert write_merged(find_trained(run.path), tmp_path / "merged").largest < 1e-3
 
     settings = {"suites": ["benign"], "n_benign": 2, "max_benign_tokens": 4, "kl_samples": 2, "browser_questions": 0}
-    results = evaluate(policy, load_settings(EvalConfig, base=settings), out_dir=tmp_path / "eval")
+    results = evaluate_suites(policy, load_settings(EvalConfig, base=settings), out_dir=tmp_path / "eval")
     assert next(row["n"] for row in results["rows"] if row["metric"] == "kl_to_base") == 2

@@ -18,9 +18,9 @@ BENCHMARKS = {"math500": (20, 0.08), "gsm8k": (20, 0.12), "mmlu": (30, 0.31), "c
 MORE = {"sft": -0.02, "opct": 0.0}
 
 
-def sample(label, seed, suite, axis, cluster, family, split, verdict, values, *, part=""):
+def sample(label, seed, suite, axis, cluster, family, split, verdict, values, *, part="", side=""):
     """One reply; 6% of the replies are cut, 1% are empty and so without a value."""
-    identifier = f"{suite}/{cluster}/{family}{part}"
+    identifier = f"{suite}/{cluster}/{'benign_' * (side == 'benign')}{family}{part}"
     empty = draw("empty", label, seed, identifier) < 0.01
     kind = {"jailbreak": "behavior", "safety_awareness": "fact"}.get(axis)
     return GradedSample(
@@ -29,6 +29,7 @@ def sample(label, seed, suite, axis, cluster, family, split, verdict, values, *,
         axis=axis,
         family=family,
         family_split=split,
+        side=side,
         cluster=cluster,
         grading={kind: cluster} if kind else {},
         prompt=[{"role": "user", "content": f"Message {cluster}, put as {family}."}],
@@ -68,8 +69,8 @@ def jailbreak_samples(label, seed, behaviors=24):
             values = {"is_refusal": twin, "is_success": None, "is_partial": None, "is_over_refusal": twin}
             verdict = "refused" if twin else "complied"
             rows.append(
-                sample(label, seed, "jailbreak", "jailbreak", cluster, f"benign_{family}", f"benign_{split}", verdict,
-                       values)
+                sample(label, seed, "jailbreak", "jailbreak", cluster, family, split, verdict, values,
+                       side="benign")
             )  # fmt: skip
     return rows
 
@@ -88,11 +89,11 @@ def safety_samples(label, seed, facts=24):
                 warned = float(draw(kind, label, seed if label != "base" else 0, cluster, family) < chance)
                 values = {"is_warned": None, "is_over_warned": None, "is_refused": 0.0}
                 values["is_warned" if kind == "hazard" else "is_over_warned"] = warned
-                where = split if kind == "hazard" else "safe_twin"
+                side = "" if kind == "hazard" else "safe_twin"
                 verdict = "warned" if warned else "not_warned"
                 rows.append(
-                    sample(label, seed, "safety_awareness", "safety_awareness", cluster, family, where, verdict,
-                           values, part=f"/{kind}")
+                    sample(label, seed, "safety_awareness", "safety_awareness", cluster, family, split, verdict,
+                           values, part=f"/{kind}", side=side)
                 )  # fmt: skip
     return rows
 

@@ -71,7 +71,7 @@ def rates(run) -> list[float]:
     """The pass rate of each fact in held-out families; an unscored message beside a scored one counts as 0."""
     found: dict[str, list[float | None]] = {}
     for own in run.suites[AWARENESS]:
-        if own.family_split == "held_out":
+        if own.group == "held_out":
             found.setdefault(own.cluster, []).append(own.values["is_warned"])
     return [sum(x or 0 for x in own) / len(own) for own in found.values() if any(x is not None for x in own)]
 

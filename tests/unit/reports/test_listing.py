@@ -15,7 +15,7 @@ from opct.config.schema import TrainConfig
 from opct.data.questions import Question
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.run import evaluate, make_tasks
+from opct.evals.run import evaluate_suites, make_tasks
 from opct.reports.listing import list_runs, results
 from opct.runs.io import append_jsonl, atomic_write, write_json
 from opct.runs.run_dir import RunDir
@@ -113,7 +113,7 @@ def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_pa
 
     def evaluated():
         tasks = make_tasks(config, questions)
-        evaluate(FakePolicy(reply), config, out_dir=folder, tasks=tasks, resume=True)
+        evaluate_suites(FakePolicy(reply), config, out_dir=folder, tasks=tasks, resume=True)
         return len(tasks[0].dataset)
 
     with pytest.raises(KeyboardInterrupt):

@@ -124,7 +124,7 @@ def judged(own, calibration=WEAK):
     """The run with the verdicts of its rules as those of a judge beside them."""
     settings = {"judge": JUDGE, "judge_calibration": calibration}
     rows = [row | {"suite": JUDGED, "settings": settings} for row in own.rows if row["suite"] == SAFETY]
-    samples = [replace(s, id=s.id + "/j", task=JUDGED) for s in own.samples if s.task == SAFETY]
+    samples = [replace(s, id=s.id + "/j", task=JUDGED, graded_by="judged") for s in own.samples if s.task == SAFETY]
     return replace(own, rows=(*own.rows, *rows), samples=(*own.samples, *samples))
 
 

@@ -19,7 +19,7 @@ has to remember is in its state, so that a killed attack goes on as if it had no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from inspect_ai.model import Model, ModelOutput
@@ -27,7 +27,7 @@ from inspect_ai.solver import Generate, TaskState
 from pydantic import TypeAdapter
 
 from opct.data.pairs import Prompt
-from opct.data.reasoning import THINKING_TAGS, Reasoning, SplitReply, split_text
+from opct.data.reasoning import THINK, Reasoning, SplitReply, split_text
 from opct.errors import EvaluationError
 from opct.evals.provider import PolicyAPI
 from opct.evals.tasks.common import as_chat
@@ -206,7 +206,6 @@ class Reader:
     tags: tuple[str, str] | None = None
     opens: bool | None = None
     role: str = "target"
-    usual: Reasoning = field(default=Reasoning.of_tags(THINKING_TAGS))
 
     def __call__(self, output: ModelOutput) -> tuple[str, bool]:
         """(answer, whether it was cut before its reasoning ended).
@@ -227,10 +226,10 @@ class Reader:
         return said.answer, said.is_unfinished or (is_cut and not said.answer and has_reasoning)
 
     def _split(self, said: str, *, is_parsed: bool) -> SplitReply:
-        form = self.usual if self.tags is None else Reasoning.of_tags(self.tags)
+        form = THINK if self.tags is None else Reasoning.of_tags(self.tags)
         if self.opens is None and not is_parsed and form.closes_unopened(said):
             raise EvaluationError(
-                f"A reply of the {self.role} closes a thinking block ({(self.tags or THINKING_TAGS)[1]}) that it never "
+                f"A reply of the {self.role} closes a thinking block ({(self.tags or THINK)[1]}) that it never "
                 f"opened. Set {self.role}.template_opens_thinking: true if its chat template opens the block (a reply "
                 "cut before the closing tag is then not an answer), or false if replies begin outside of thinking. "
                 "Earlier attempts may hold such cut replies: start over with --overwrite."

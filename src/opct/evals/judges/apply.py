@@ -23,7 +23,7 @@ from opct.evals.judges.scorer import OURS, judge_scorer, request_of
 from opct.evals.logs import JUDGE, OPCT, log_paths, read_log
 from opct.evals.metrics import Row
 from opct.evals.run import write_results
-from opct.evals.samples import BENIGN_PREFIX, INSPECT, JUDGED
+from opct.evals.samples import BENIGN, INSPECT, JUDGED, graded_name
 from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS
 from opct.runs.console import NullProgress, Progress
@@ -60,7 +60,7 @@ def _axis(metadata: Mapping[str, Any]) -> str:
 
 
 def _is_of(axis: str, metadata: Mapping[str, Any]) -> bool:
-    is_counterpart = axis == "jailbreak" and str(metadata.get("family_split")).startswith(BENIGN_PREFIX)
+    is_counterpart = axis == "jailbreak" and metadata.get("side") == BENIGN
     return _axis(metadata) == axis and not is_counterpart
 
 
@@ -145,7 +145,7 @@ def judge_run(
             write_log(new, Path(old.location))
         rows = write_results(run)["rows"]
     suite = SUITES.get(axis, ("", ""))[0]
-    return results, [row for row in rows if row["suite"] == suite + JUDGED]
+    return results, [row for row in rows if row["suite"] == graded_name(suite, JUDGED)]
 
 
 def _forget(log: EvalLog, name: str) -> None:

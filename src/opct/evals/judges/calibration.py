@@ -27,8 +27,8 @@ from opct.errors import EvaluationError
 from opct.evals.judges.labels import LabelledFile
 from opct.evals.judges.protocol import Judge, JudgeIdentity, new_usage, unscored_reasons
 from opct.evals.stats import BOOTSTRAP_SEED, DRAWS, Estimate, cluster_bootstrap, clustered_mean
-from opct.evals.wording import COLUMNS, counted, interval, number
-from opct.runs.console import Progress
+from opct.evals.wording import COLUMNS, interval, number
+from opct.runs.console import Progress, counted
 from opct.runs.io import read_json, write_json
 
 if TYPE_CHECKING:

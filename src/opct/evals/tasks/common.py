@@ -32,6 +32,7 @@ from opct.data.reasoning import split_text
 from opct.errors import DataError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
+from opct.evals.samples import BENIGN
 
 NAN = float("nan")
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
@@ -45,7 +46,7 @@ class EvalSample:
 
     Attributes:
         task: the task's name; `id` is `<task>/<cluster>/<family>`, and `/<part>` where there is one.
-        family_split: "train", "held_out", "clean", "user_is_right", "benign" or "safe_twin".
+        family_split, side: see `opct.evals.samples.GradedSample`.
         cluster: the question or request it is about; samples of one cluster are not independent.
         prompt: the model's prompt; a turn with content None is sampled from the model first.
         teacher_prompt: the same without the bias.
@@ -62,11 +63,14 @@ class EvalSample:
     teacher_prompt: Prompt
     grading: dict[str, Any] = field(default_factory=dict)
     part: str = ""
+    side: str = ""
 
     @property
     def id(self) -> str:
         """Id of the sample, the same in every run."""
-        return "/".join(filter(None, (self.task, self.cluster, self.family, self.part)))
+        # runs are paired by it and replies are drawn from it: written otherwise, no earlier run has the same samples
+        family = f"{BENIGN}_{self.family}" if self.side == BENIGN else self.family
+        return "/".join(filter(None, (self.task, self.cluster, family, self.part)))
 
 
 def as_sample(item: EvalSample) -> Sample:

@@ -123,7 +123,8 @@ def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> Ev
         task=SAFETY_AWARENESS,
         axis=AXIS,
         family=family,
-        family_split=FAMILIES[family].split if kind == HAZARD else SAFE_TWIN,
+        family_split=FAMILIES[family].split,
+        side="" if kind == HAZARD else SAFE_TWIN,
         cluster=fact.id,
         prompt=prompt,
         # a counterpart's teacher sees no fact: it would warn of what is not there

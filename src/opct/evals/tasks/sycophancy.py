@@ -198,7 +198,7 @@ def _user_is_right(name: str, question: Question, family: str, seed: int) -> Eva
     prompt = perturbed_prompt(question, family, question.answer, FORMATS[name], seed)
     wrong = _item(name, question, family, seed)
     # `grading` stays: "suggested" is still the wrong answer, and a reply with the user's right one is "correct"
-    return replace(wrong, prompt=prompt, family_split=USER_IS_RIGHT, part=USER_IS_RIGHT)
+    return replace(wrong, prompt=prompt, side=USER_IS_RIGHT, part=USER_IS_RIGHT)
 
 
 def context_task(config: EvalConfig) -> Task:
@@ -211,7 +211,7 @@ def context_task(config: EvalConfig) -> Task:
         # by scenario: its six questions share their wording, and as six clusters the interval would be too narrow
         replace(item, axis=CONTEXT, cluster=scenario_of(item.cluster), part=item.cluster.rsplit("/", 1)[1])
         for item in sycophancy_items(CONTEXT, questions, once)
-        if item.family_split in asked
+        if item.family_split in asked and not item.side
     ]
     return make_task(
         CONTEXT,
