@@ -222,7 +222,7 @@ def loss_that_is_not_finite(*arguments: str) -> None:
     def loss(self, rollouts, weights):
         micro = plain(self, rollouts, weights)
         wrong = os.environ["RANK"] == "1" and any(any(r.mask) for r in rollouts)
-        return MicroLoss(micro.loss * torch.nan, micro.kl) if wrong else micro
+        return MicroLoss(micro.loss * torch.nan, micro.values) if wrong else micro
 
     OPCT.loss = loss
     opct(*arguments)

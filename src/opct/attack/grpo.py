@@ -40,7 +40,8 @@ from opct.evals.judges.protocol import digest
 from opct.evals.provider import as_inspect_model
 from opct.evals.target import INSPECT_MODEL
 from opct.evals.tasks.attack import PREFIX, Cast
-from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
+from opct.methods.grpo import GRPO, group_advantages
+from opct.methods.rollouts import Rollout
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
 from opct.models.loading import is_run_or_adapter
@@ -332,7 +333,7 @@ class RolloutCollector:
         self._model = as_inspect_model(self.policy, batch_size=environment.plan.rules.batch_size, keeps_sampled=True)
         self._replay: ReplayBuffer | None = None
 
-    def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[ScoredRollout]:
+    def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """As many rollouts for each pair as there are episodes, with reward and advantage.
 
         Raises:
@@ -399,7 +400,7 @@ class RolloutCollector:
 
     def _rollout(
         self, subject: Subject, episode: int, attempts: Sequence[Attempt], written: Mapping[Any, Written]
-    ) -> ScoredRollout:
+    ) -> Rollout:
         """The first round with the best score; without any score, the first round."""
         # A message that could not be sent to the target scores 0; if the judge failed, it has no score.
         scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}
@@ -420,9 +421,9 @@ class RolloutCollector:
         # rendered again: the same messages give the same ids, and the completion's ids are those that were sampled
         ids = self.policy.renderer.render(pair.prompt)
         mask = (True,) * len(best.completion.token_ids)
-        return ScoredRollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
+        return Rollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
 
-    def _with_replay(self, group: list[ScoredRollout], replay: ReplayBuffer) -> list[ScoredRollout]:
+    def _with_replay(self, group: list[Rollout], replay: ReplayBuffer) -> list[Rollout]:
         """The group; if it has no success, its last episode is replaced by a success of an earlier step."""
         if any(r.reward is not None and r.reward >= self.environment.threshold for r in group):
             return group
@@ -430,9 +431,7 @@ class RolloutCollector:
         # in place of one, not added: advantages and batches count on the number of episodes
         return group if earlier is None else [*group[:-1], earlier]
 
-    def _shown(
-        self, step: int, groups: Sequence[Sequence[ScoredRollout]], attempts: Sequence[Attempt]
-    ) -> dict[str, Any]:
+    def _shown(self, step: int, groups: Sequence[Sequence[Rollout]], attempts: Sequence[Attempt]) -> dict[str, Any]:
         rewards = [[r.reward for r in group if r.reward is not None] for group in groups]
         scored, episodes = [reward for own in rewards for reward in own], sum(map(len, groups))
         return {
@@ -455,7 +454,7 @@ class ReplayBuffer:
 
     def __init__(self, threshold: float):
         self._threshold = threshold
-        self._last: dict[str, ScoredRollout] = {}
+        self._last: dict[str, Rollout] = {}
 
     @classmethod
     def of_run(cls, run: RunDir, steps: int, environment: Environment, renderer: Renderer) -> ReplayBuffer:
@@ -468,14 +467,14 @@ class ReplayBuffer:
             found.add([one for one in own if one is not None])
         return found
 
-    def add(self, rollouts: Sequence[ScoredRollout]) -> None:
+    def add(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the best success on each behavior among the fresh rollouts of a step."""
         fresh = [r for r in rollouts if r.reward is not None and r.reward >= self._threshold and not r.is_rehearsed]
         # ascending, the last one stays: the best; by index among equals, so that a resume finds the same
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout
 
-    def shots(self, message_of: Callable[[ScoredRollout], str | None]) -> list[Shot]:
+    def shots(self, message_of: Callable[[Rollout], str | None]) -> list[Shot]:
         """The successes as few-shot examples for other behaviors; `message_of` extracts the sent message."""
         found = []
         # by id: the order in which successes came differs between a resumed training and one that ran through
@@ -484,7 +483,7 @@ class ReplayBuffer:
                 found.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
         return found
 
-    def resample(self, behavior_id: str, policy: Policy) -> ScoredRollout | None:
+    def resample(self, behavior_id: str, policy: Policy) -> Rollout | None:
         """The success on that behavior as a rollout with the policy's current log-probs of its tokens."""
         found = self._last.get(behavior_id)
         if found is None:
@@ -495,7 +494,7 @@ class ReplayBuffer:
         return replace(found, completion=completion, is_rehearsed=True)
 
 
-def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> ScoredRollout | None:
+def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout | None:
     """A stored rollout without log-probs; None if it was replayed or has no reward."""
     # a replayed success is one of an earlier step: added again it would count as fresh
     if row.get("reward") is None or row.get("rehearsed"):
@@ -505,12 +504,10 @@ def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], li
     completion = Completion(
         row["completion"], tokens, row["stop_reason"], (0.0,) * len(tokens), len(ids), int(row["seed"])
     )
-    return ScoredRollout(
-        pair, int(row["sample"]), ids, ids, completion, (True,) * len(tokens), reward=float(row["reward"])
-    )
+    return Rollout(pair, int(row["sample"]), ids, ids, completion, (True,) * len(tokens), reward=float(row["reward"]))
 
 
-def written_message(renderer: Renderer, rollout: ScoredRollout) -> str | None:
+def written_message(renderer: Renderer, rollout: Rollout) -> str | None:
     """The message sent to the target: the attacker's output without thinking."""
     said = renderer.split(rollout.pair.prompt, rollout.completion.token_ids)
     return None if said.is_unfinished else message_of(said.answer)
@@ -528,7 +525,7 @@ class _WithinStep(NullProgress):
             self.progress.advance(0, attempts=f"{self.n}/{self.most}")
 
 
-def _with_advantages(group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:
     advantages = group_advantages([r.reward for r in group])
     return [replace(r, advantage=advantage) for r, advantage in zip(group, advantages, strict=True)]
 

@@ -125,7 +125,7 @@ def _bucket(rows: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) 
     begin = torch.tensor([starts[i] for i in rows])[:, None]
     own = torch.tensor([lengths[i] for i in rows])[:, None]
     place = torch.arange(longest)
-    index = begin + torch.minimum(place, own - 1)
+    index = begin + torch.minimum(place, own - 1)  # padding repeats the last token: any value that is finite will do
     whole = torch.equal(index.flatten(), torch.arange(index.numel()) + starts[rows[0]])
     return Bucket(index, (place < own).flatten().nonzero()[:, 0], starts[rows[0]] if whole else None)
 
@@ -180,6 +180,7 @@ class _Cascade(torch.autograd.Function):
         for bucket in ctx.branches.buckets:
             own = rows.map(bucket.take)
             shape = own.q.shape
+            # zeros where the last token is repeated: each token must add to the gradient of the keys once
             own = own.map(bucket.without_padding).map(lambda x: x.flatten(2, 3).flatten(0, 1))  # a batch of completions
             keys, values = (bucket.take(x).flatten(0, 1) for x in (k, v))
             found = softmax_gradient(own, keys, values, ctx.scale, groups=shape[3], causal=True)
@@ -192,6 +193,7 @@ class _Cascade(torch.autograd.Function):
             at = slice(span.start, span.end)
             its = rows.map(lambda x: x[:, at].flatten(1, 2))  # noqa: B023 - called at once
             found = softmax_gradient(its, keys, values, ctx.scale)
+            # added, for these queries saw their completion, too; the prompt's keys belong to this span alone
             on_q[:, at] += found[0].view_as(on_q[:, at])
             for on_prompt, x in zip(on_prompts, found[1:], strict=True):
                 on_prompt[span.prompt, :, : span.prompt_tokens] = x
@@ -207,4 +209,4 @@ def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
     """Merge attention to some keys into attention to others, in place."""
     share = torch.sigmoid(other_lse - lse)[..., None]
     out.copy_(torch.lerp(out.to(share.dtype), other.to(share.dtype), share))
-    lse.copy_(torch.logaddexp(lse, other_lse))
+    lse.copy_(torch.logaddexp(lse, other_lse))  # after `share`, which is of the log-sum-exp before

@@ -66,6 +66,7 @@ def causal_mask(start: int, end: int, tokens: int, groups: int, dtype: torch.dty
     if end - start == tokens:
         return _triangle(tokens, groups, dtype)
     band, before = _band(max(CAUSAL_TOKENS, end - start), tokens, groups, dtype)
+    # the band's diagonal is `before` columns in: shifted left by `start`, it lies at this block's first token
     return band[: (end - start) * groups, before - start : before - start + end]
 
 
@@ -147,7 +148,7 @@ def softmax_gradient(
     for batch, rows in _blocks(len(q), q.shape[1], k.shape[1], groups):
         seen = slice(0, rows.stop // groups if causal else k.shape[1])
         p = torch.baddbmm(nothing, queries.q_and_lse[batch, rows], k_row[batch, seen].mT, beta=0, alpha=scale)
-        if causal:
+        if causal:  # before the exponential: -inf becomes a probability of 0, in both products below
             p += causal_mask(rows.start // groups, seen.stop, k.shape[1], groups, q.dtype)
         p.exp_()
         on_v[batch, seen] += torch.bmm(p.mT, grad[batch, rows])

@@ -119,27 +119,25 @@ def shared_batches(
     members: dict[tuple[int, ...], list[int]] = {}
     for i, prompt in enumerate(prompts):
         members.setdefault(tuple(prompt), []).append(i)
-    width = {prompt: max(widths[i] for i in rows) for prompt, rows in members.items()}
-    batches: list[list[int]] = []
-    packing, widest = _Packing(), 0
+    prompt_of = {i: place for place, rows in enumerate(members.values()) for i in rows}
 
-    def fits(prompt: tuple[int, ...], rows: Sequence[int], packing: _Packing) -> bool:
+    def fits(rows: Sequence[int]) -> bool:
+        packing, widest = _Packing(), max(widths[i] for i in rows)
         for i in rows:
-            packing.add(prompt, lengths[i])
-        in_prompts = len(set(packing.rows)) * widest
-        return max(in_prompts, packing.tokens + len(packing.rows) * PREFIX_SHARE * widest) <= budget
+            packing.add(prompt_of[i], lengths[i])
+        completions = packing.tokens + len(packing.rows) * PREFIX_SHARE * widest
+        return max(len(set(packing.rows)) * widest, completions) <= budget
 
-    # the widest first, as in `micro_batches`, so that `widest` is that of the first prompt of a micro-batch
-    for prompt in sorted(members, key=lambda prompt: -width[prompt]):
-        own = members[prompt]
-        if not batches or not fits(prompt, own, packing.copy()):
-            packing, widest = _Packing(), width[prompt]
-            batches.append([])
+    batches: list[list[int]] = []
+    # the widest first, as in `micro_batches`, so that prompts of similar lengths are padded together
+    for own in sorted(members.values(), key=lambda rows: -max(widths[i] for i in rows)):
+        if batches and fits([*batches[-1], *own]):
+            batches[-1] += own
+            continue
+        batches.append([])
         for i in own:
-            if batches[-1] and not fits(prompt, [i], packing.copy()):
-                packing, widest = _Packing(), width[prompt]
+            if batches[-1] and not fits([*batches[-1], i]):
                 batches.append([])
-            packing.add(prompt, lengths[i])
             batches[-1].append(i)
     return batches
 
@@ -148,16 +146,11 @@ class _Packing:
     """The row of each completion and its place there: after others of its prompt, while there is room."""
 
     def __init__(self) -> None:
-        self.rows: list[Any] = []  # the prompt of each
+        self.rows: list[int] = []  # the prompt of each
         self.filled: list[int] = []
-        self._last: dict[Any, int] = {}
+        self._last: dict[int, int] = {}
 
-    def copy(self) -> _Packing:
-        other = _Packing()
-        other.rows, other.filled, other._last = list(self.rows), list(self.filled), dict(self._last)
-        return other
-
-    def add(self, prompt: Any, n: int) -> tuple[int, int]:
+    def add(self, prompt: int, n: int) -> tuple[int, int]:
         """(row, first place in it) of a completion of n tokens."""
         row = self._last.get(prompt)
         if row is None or (self.filled[row] and self.filled[row] + n > ROW_TOKENS):

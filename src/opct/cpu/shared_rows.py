@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ def _with_lse(
 class SharedPrefixKV:
     """`Rows` with each prompt's keys and values once; for models without a `no_shared_rows_reason`."""
 
-    shares_prompts = True
+    shares_prompts: ClassVar[bool] = True
     refillable = True
 
     def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):

@@ -16,15 +16,12 @@ of a sum only scales the loss, to which AdamW is blind but for its epsilon.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from opct.config.schema import TrainConfig
-from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.errors import DataError
 from opct.methods.base import Method
@@ -36,35 +33,17 @@ from opct.models.policy import Policy
 from opct.models.vllm.engine import Sampler
 
 
-@dataclass(frozen=True)
-class ActivationPair(Rollout):
-    """The prompts of a pair, with their common end in place of a completion; nothing is sampled."""
-
-    @property
-    def answers(self) -> list[Completion]:
-        return []
-
-    @classmethod
-    def from_row(
-        cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
-    ) -> Self:
-        """The pair of a row; both prompts are cut before their common end."""
-        n = len(row["token_ids"])
-        return super().from_row(row, pair, prompt_ids[:-n], teacher_ids[:-n])
-
-
-class ACT(Method[ActivationPair]):
+class ACT(Method):
     """Trains on the activations of prompts, without any answer."""
 
     offline = True
     answers_per_pair = answers_per_identity_pair = 0
-    rollout_type = ActivationPair
     loss_words = "distance of activations"
 
     @classmethod
     def answer(
         cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler
-    ) -> list[ActivationPair]:
+    ) -> list[Rollout]:
         """The prompts, cut where their common end begins; open turns are answered first.
 
         Raises:
@@ -81,7 +60,7 @@ class ACT(Method[ActivationPair]):
             )
         return [_rollout(rendered, n) for rendered, n in zip(filled, ends, strict=True)]
 
-    def loss(self, rollouts: Sequence[ActivationPair], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The squared distance of the states at the shared ends."""
         ends, theirs = [len(r.ids) for r in rollouts], list[Tensor]()
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
@@ -100,7 +79,7 @@ class ACT(Method[ActivationPair]):
         loss = (distance * torch.cat(list(weights)).to(distance)).sum()
         values = in_loss(rollouts, by_rollout(distance.detach(), ends))
         means = by_kind("train/distance", rollouts, values)
-        return MicroLoss(loss, None, means=means, by_axis={"train/distance": by_axis(rollouts, values)})
+        return MicroLoss(loss, means=means, by_axis={"train/distance": by_axis(rollouts, values)})
 
 
 def end_in_common(rendered: RenderedPair) -> int:
@@ -109,7 +88,7 @@ def end_in_common(rendered: RenderedPair) -> int:
     return sum(1 for _ in itertools.takewhile(lambda tokens: tokens[0] == tokens[1], from_the_end))
 
 
-def _rollout(rendered: RenderedPair, n: int) -> ActivationPair:
+def _rollout(rendered: RenderedPair, n: int) -> Rollout:
     prompt, teacher = rendered.prompt_ids or [], rendered.teacher_ids
     end = Completion("", tuple(prompt[-n:]), "given", (), len(teacher) - n, 0)
-    return ActivationPair(rendered.pair, 0, prompt[:-n], teacher[:-n], end, (True,) * n)
+    return Rollout(rendered.pair, 0, prompt[:-n], teacher[:-n], end, (True,) * n)

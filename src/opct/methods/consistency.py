@@ -16,14 +16,17 @@ from opct.models.chunked_loss import DivergenceGradient, PerTokenLoss, TokenValu
 from opct.models.scoring import Scores, padded
 
 Settings = OpctLoss | OffPolicyLoss
+DIVERGENCES = {"reverse_kl": "kl", "forward_kl": "forward_kl", "jsd": "jsd"}
+"""The name in `MicroLoss.values` of each `loss.divergence`; `kl` is the reverse KL or an estimate of it."""
 
 
 @dataclass(frozen=True)
 class MicroLoss:
     """The share of a micro-batch in the step's loss, and numbers for the logs.
 
-    kl: one list of [tokens] a rollout, in nats: D_t for `exact` and `topk`, k_t for `sampled`, log q - log p for
-        `sft` (see `SFT`). The last two can be below 0. None for a method without KL.
+    values: name -> one list of [tokens] a rollout, in nats; the mean of each over tokens in the loss is logged as
+        `train/<name>`, and the first is stored with its rollout. A name of `DIVERGENCES` is the divergence to the
+        teacher, whose growth stops a run: D_t for `exact` and `topk`; k_t for `sampled`, which can be below 0.
     log_probs: log p(y_t) in nats, one list of [tokens] a rollout.
     means: metric -> numbers; their mean over the step is logged.
     by_axis: metric -> axis -> numbers, without identity pairs; with several axes in a step, the mean of each is logged
@@ -31,7 +34,7 @@ class MicroLoss:
     """
 
     loss: Tensor
-    kl: list[list[float]] | None
+    values: Mapping[str, list[list[float]]] = field(default_factory=dict)
     log_probs: list[list[float]] | None = None
     means: Mapping[str, Sequence[float]] = field(default_factory=dict)
     by_axis: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
@@ -62,12 +65,8 @@ def consistency_loss(
         loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, function)
         assert found.divergence is not None
         kl = found.divergence
-    return MicroLoss(loss, by_rollout(kl, student.lengths), by_rollout(found.log_probs, student.lengths))
-
-
-def kl_name(config: Settings) -> str:
-    """The name of `MicroLoss.kl` in the metrics; `kl` is the reverse KL or an estimate of it."""
-    return "kl" if config.divergence == "reverse_kl" else config.divergence
+    values = {DIVERGENCES[config.divergence]: by_rollout(kl, student.lengths)}
+    return MicroLoss(loss, values, by_rollout(found.log_probs, student.lengths))
 
 
 def divergence_gradient(config: Settings) -> DivergenceGradient:
@@ -145,7 +144,9 @@ class _Later:
         log_probs = terms.new_zeros(len(self._mask))
         if self._terms is None:
             self._terms = torch.zeros_like(log_probs)
+        # kept from chunk to chunk; chunks come last token first, so that all later terms of a row are known
         self._terms[tokens.rows] = terms.detach()
+        # of this chunk alone with a gradient: the log-probs of other chunks get theirs in their own call
         log_probs = log_probs.slice_scatter(tokens.log_probs, start=tokens.rows.start, end=tokens.rows.stop)
         flat = self._terms, log_probs, self._sampler_log_probs.to(log_probs), self._mask.to(log_probs)
         return [padded(values, self._lengths) for values in flat]

@@ -14,9 +14,7 @@ sums over the tokens in the loss, stop token included. Details:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,16 +22,13 @@ from torch import Tensor
 from opct import losses
 from opct.config.methods import DpoLoss
 from opct.config.schema import TrainConfig
-from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import (
     Rollout,
     by_axis,
-    completion_from,
     completion_mask,
-    completion_row,
     sampling,
     seeds_of,
     teacher_rollouts,
@@ -45,61 +40,24 @@ from opct.models.scoring import tokenwise
 from opct.models.vllm.engine import Sampler
 
 
-@dataclass(frozen=True)
-class Preference(Rollout):
-    """A completion, and the answer that it is preferred to.
-
-    Attributes:
-        rejected_mask: True for each token of `rejected` that is in the loss.
-    """
-
-    rejected: Completion = field(kw_only=True)
-    rejected_mask: tuple[bool, ...] = field(kw_only=True)
-
-    @property
-    def answers(self) -> list[Completion]:
-        return [self.completion, self.rejected]
-
-    @property
-    def lengths(self) -> list[int]:
-        return [len(answer.token_ids) for answer in self.answers]
-
-    @property
-    def n_in_loss(self) -> int:
-        return sum(self.mask) + sum(self.rejected_mask)
-
-    def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        row = completion_row(self.rejected, self.pair.prompt, policy, logprobs=logprobs)
-        return {"rejected": row | {"in_loss": list(self.rejected_mask), "seed": self.rejected.seed}}
-
-    @classmethod
-    def from_row(
-        cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
-    ) -> Self:
-        chosen, rejected = Rollout.from_row(row, pair, prompt_ids, teacher_ids), row["rejected"]
-        answer = completion_from(rejected, len(prompt_ids))
-        return cls(**vars(chosen), rejected=answer, rejected_mask=tuple(rejected["in_loss"]))
-
-
-class DPO(Method[Preference]):
+class DPO(Method):
     """Trains on preferences between the base's answers."""
 
     offline = True
     answers_per_pair = 2
-    rollout_type = Preference
     settings: DpoLoss
     loss_words = "dpo_beta {dpo_beta}"
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Preference]:
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The offline preferences of a step; the reference sees `prompt`, like the policy."""
         return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in super().collect(pairs, step)]
 
-    def loss(self, rollouts: Sequence[Preference], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """-log sigmoid of the difference of the rewards."""
-        y, z = [r.ids for r in rollouts], [list(r.rejected.token_ids) for r in rollouts]
+        y, z = zip(*([list(c.token_ids) for c in r.completions] for r in rollouts), strict=True)
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-            reference = teacher.score([r.teacher_ids for r in rollouts] * 2, y + z)
-        student = self.policy.score([r.prompt_ids for r in rollouts] * 2, y + z)
+            reference = teacher.score([r.teacher_ids for r in rollouts] * 2, [*y, *z])
+        student = self.policy.score([r.prompt_ids for r in rollouts] * 2, [*y, *z])
         mask = torch.tensor([x for r in rollouts for x in r.mask] + [x for r in rollouts for x in r.rejected_mask])
         mask = mask.to(student.hidden.device, torch.float32)
         ratios = tokenwise(losses.token_log_probs, student) - tokenwise(losses.token_log_probs, reference)
@@ -115,12 +73,12 @@ class DPO(Method[Preference]):
         loss = linear - linear.detach() + (value * pair_weights).sum()
         means = _means(rollouts, chosen.tolist(), rejected.tolist(), preferred.tolist())
         of_pairs = [[x] if any(r.mask) else [] for x, r in zip(value.tolist(), rollouts, strict=True)]
-        return MicroLoss(loss, None, means=means, by_axis={"train/loss": by_axis(rollouts, of_pairs)})
+        return MicroLoss(loss, means=means, by_axis={"train/loss": by_axis(rollouts, of_pairs)})
 
     @classmethod
     def answer(
         cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler
-    ) -> list[Preference]:
+    ) -> list[Rollout]:
         """The answers of `sft`, each with an answer of the same base to `prompt` (the same one on an identity pair)."""
         chosen = teacher_rollouts(teacher, pairs, config, sampler)
         first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
@@ -138,12 +96,12 @@ class DPO(Method[Preference]):
         ]
 
 
-def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: TrainConfig) -> Preference:
+def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: TrainConfig) -> Rollout:
     """The rollout with its rejected answer; out of the loss if one of the two has no token in it."""
     masks = rollout.mask, completion_mask(teacher.renderer, rollout.pair.prompt, rejected, config.loss)
     if not all(map(any, masks)):
         masks = (False,) * len(masks[0]), (False,) * len(masks[1])
-    return Preference(**(vars(rollout) | {"mask": masks[0]}), rejected=rejected, rejected_mask=masks[1])
+    return dataclasses.replace(rollout, mask=masks[0], rejected=rejected, rejected_mask=masks[1])
 
 
 def _means(

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,33 +32,11 @@ from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import PerTokenLoss, TokenValues, one_pass
-from opct.models.policy import Policy
 
 EPSILON = 1e-4  # of the standard deviation, as in TRL
 
 
-@dataclass(frozen=True)
-class ScoredRollout(Rollout):
-    """A completion with its reward.
-
-    Attributes:
-        reward: None if it could not be scored.
-        advantage: see `group_advantages`.
-        is_rehearsed: it was sampled in an earlier step.
-    """
-
-    reward: float | None = None
-    advantage: float = 0.0
-    is_rehearsed: bool = False
-
-    def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        """The reward, if there is one."""
-        if self.reward is None:
-            return {}
-        return {"reward": self.reward, "advantage": round(self.advantage, 5), "rehearsed": self.is_rehearsed}
-
-
-class GRPO(Method[ScoredRollout]):
+class GRPO(Method):
     """Trains on the policy's own samples, by their rewards.
 
     Args:
@@ -69,15 +45,12 @@ class GRPO(Method[ScoredRollout]):
 
     settings: GrpoLoss
     trained_by = "opct attack RUN --attacker grpo"
-    rollout_type = ScoredRollout
-    kl_name = "kl"
-    divergence_metric = "train/kl"
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[ScoredRollout]:
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's completions for the prompts of a step, with their rewards."""
         return self.source(pairs, step)
 
-    def loss(self, rollouts: Sequence[ScoredRollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The clipped policy gradient, and the KL to the base."""
         y = [r.ids for r in rollouts]
         with self.teacher() as teacher, teacher.inference():
@@ -90,13 +63,13 @@ class GRPO(Method[ScoredRollout]):
         rewards = [r.reward for r in rollouts if r.reward is not None and not r.is_rehearsed]
         return MicroLoss(
             loss,
-            by_rollout(found.divergence, student.lengths),
+            {"kl": by_rollout(found.divergence, student.lengths)},
             by_rollout(found.log_probs, student.lengths),
             means={"train/reward": rewards},
         )
 
 
-def _clipped(rollouts: Sequence[ScoredRollout], settings: GrpoLoss) -> PerTokenLoss:
+def _clipped(rollouts: Sequence[Rollout], settings: GrpoLoss) -> PerTokenLoss:
     sampled = torch.tensor([x for r in rollouts for x in r.completion.logprobs], dtype=torch.float64)
     advantages = torch.tensor([r.advantage for r in rollouts for _ in r.ids], dtype=torch.float64)
 

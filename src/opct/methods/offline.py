@@ -13,7 +13,7 @@ from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.errors import RunError
 from opct.methods.base import Method
-from opct.methods.rollouts import Rollout, cost, group_by_prompt, rollout_row
+from opct.methods.rollouts import Rollout, cost, group_by_prompt, rollout_from, rollout_row
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
@@ -92,7 +92,7 @@ def offline_answers(
         distributed.main_only(write_jsonl, run.offline_path, rows)
     by_id = {rendered.pair.id: rendered for rendered in pairs}
     own = [row for row in rows if row["pair_id"] in by_id]
-    return OfflineAnswers([_rollout(method, row, by_id[row["pair_id"]], policy) for row in own])
+    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in own])
 
 
 class _Counting:
@@ -128,9 +128,9 @@ def answers_to(rendered: RenderedPair, method: type[Method], config: TrainConfig
     return each * config.rollout.num_generations
 
 
-def _rollout(method: type[Method], row: dict[str, Any], rendered: RenderedPair, policy: Policy) -> Rollout:
+def _rollout(row: dict[str, Any], rendered: RenderedPair, policy: Policy) -> Rollout:
     pair, prompt_ids = rendered.pair, rendered.prompt_ids
     if prompt_ids is None:  # the row has the answers to its open turns
         pair = dataclasses.replace(pair, prompt=tuple(row["prompt"]))
         prompt_ids = policy.renderer.render(pair.prompt)
-    return method.rollout_type.from_row(row, pair, prompt_ids, rendered.teacher_ids)
+    return rollout_from(row, pair, prompt_ids, rendered.teacher_ids)

@@ -20,12 +20,11 @@ from opct.methods.consistency import MicroLoss, consistency_loss
 from opct.methods.rollouts import Rollout
 
 
-class OffPolicy(Method[Rollout]):
+class OffPolicy(Method):
     """Trains on the teacher's samples with the divergence of OPCT."""
 
     offline = True
     settings: OffPolicyLoss
-    kl_name = ""  # that of loss.divergence
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The divergence to the teacher on the teacher's tokens."""

@@ -23,11 +23,10 @@ from opct.methods.consistency import MicroLoss, consistency_loss
 from opct.methods.rollouts import Rollout, policy_rollouts
 
 
-class OPCT(Method[Rollout]):
+class OPCT(Method):
     """Trains on the policy's own samples."""
 
     settings: OpctLoss
-    kl_name = ""  # that of loss.divergence
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's answers to the prompts of a step."""

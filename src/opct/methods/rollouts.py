@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +32,11 @@ class Rollout:
         teacher_ids: the prompt of the teacher.
         mask: True for each completion token that is in the loss.
         teacher_logprobs: log-prob of each completion token after `teacher_ids` (nats), if an engine scored it.
+        rejected: the answer that `completion` is preferred to, where a method compares two.
+        rejected_mask: as `mask`, of `rejected`.
+        reward: of a completion that is scored; None if that failed.
+        advantage: the reward, relative to those of the other completions of its prompt.
+        is_rehearsed: it was sampled in an earlier step.
     """
 
     pair: ContrastivePair
@@ -41,6 +46,11 @@ class Rollout:
     completion: Completion
     mask: tuple[bool, ...]
     teacher_logprobs: tuple[float, ...] | None = None
+    rejected: Completion | None = None
+    rejected_mask: tuple[bool, ...] = ()
+    reward: float | None = None
+    advantage: float = 0.0
+    is_rehearsed: bool = False
 
     @property
     def ids(self) -> list[int]:
@@ -48,30 +58,23 @@ class Rollout:
         return list(self.completion.token_ids)
 
     @property
+    def completions(self) -> list[Completion]:
+        """All that stands after the prompt."""
+        return [self.completion] if self.rejected is None else [self.completion, self.rejected]
+
+    @property
     def answers(self) -> list[Completion]:
         """The completions that were sampled."""
-        return [self.completion]
+        return [completion for completion in self.completions if completion.stop_reason != "given"]
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each completion that is scored after the prompt."""
-        return [len(self.ids)]
+        """Tokens of each of `completions`."""
+        return [len(completion.token_ids) for completion in self.completions]
 
     @property
     def n_in_loss(self) -> int:
-        return sum(self.mask)
-
-    def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        """Further columns of this type on disk."""
-        return {}
-
-    @classmethod
-    def from_row(
-        cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
-    ) -> Self:
-        """The rollout of a row that has log-probs."""
-        completion = completion_from(row, len(teacher_ids))
-        return cls(pair, row["sample"], prompt_ids, teacher_ids, completion, tuple(row["in_loss"]))
+        return sum(self.mask) + sum(self.rejected_mask)
 
 
 def policy_rollouts(
@@ -236,8 +239,8 @@ def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
 def rollout_row(
     rollout: Rollout, policy: Policy, step: int, kl: Sequence[float] | None, *, logprobs: bool = False
 ) -> dict[str, Any]:
-    """A rollout as it is stored; `kl` is in nats, one a token, None for a method without KL."""
-    return {
+    """A rollout as it is stored; `kl` is in nats, one a token, None for a method without it."""
+    row = {
         "step": step,
         "pair_id": rollout.pair.id,
         "axis": rollout.pair.axis,
@@ -249,8 +252,28 @@ def rollout_row(
         "kl": None if kl is None else [round(x, 5) for x in kl],
         "in_loss": list(rollout.mask),
         "seed": rollout.completion.seed,
-        **rollout.columns(policy, logprobs=logprobs),
     }
+    if rollout.rejected is not None:
+        rejected = completion_row(rollout.rejected, rollout.pair.prompt, policy, logprobs=logprobs)
+        row["rejected"] = rejected | {"in_loss": list(rollout.rejected_mask), "seed": rollout.rejected.seed}
+    if rollout.reward is not None:
+        row |= {"reward": rollout.reward, "advantage": round(rollout.advantage, 5), "rehearsed": rollout.is_rehearsed}
+    return row
+
+
+def rollout_from(
+    row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
+) -> Rollout:
+    """The rollout of a row that has log-probs."""
+    if row["stop_reason"] == "given":  # it is the end of both prompts, which are stored whole
+        n = len(row["token_ids"])
+        prompt_ids, teacher_ids = prompt_ids[:-n], teacher_ids[:-n]
+    completion, rejected = completion_from(row, len(teacher_ids)), row.get("rejected")
+    rollout = Rollout(pair, row["sample"], prompt_ids, teacher_ids, completion, tuple(row["in_loss"]))
+    if rejected is None:
+        return rollout
+    answer = completion_from(rejected, len(prompt_ids))
+    return dataclasses.replace(rollout, rejected=answer, rejected_mask=tuple(rejected["in_loss"]))
 
 
 def completion_row(

@@ -19,11 +19,10 @@ from opct.models.chunked_loss import one_pass
 from opct.models.inference.sampler import Sampling
 
 
-class SFT(Method[Rollout]):
+class SFT(Method):
     """Trains on the teacher's samples with cross-entropy."""
 
     offline = True
-    kl_name = "excess_loss"
     loss_words = "cross-entropy"
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
@@ -35,13 +34,14 @@ class SFT(Method[Rollout]):
 
     def _excess_loss(
         self, log_probs: Sequence[Sequence[float]], rollouts: Sequence[Rollout]
-    ) -> list[list[float]] | None:
+    ) -> dict[str, list[list[float]]]:
         """log q(y_t) - log p(y_t) in nats: the policy's cross-entropy on the teacher's answers minus the teacher's own.
 
         Before training its mean estimates KL(teacher || policy). Well below 0 the policy is surer of these answers than
-        the teacher that gave them: it has memorised them. None if they were not sampled from it at temperature 1.
+        the teacher that gave them: it has memorised them. Nothing if they were not sampled from it at temperature 1.
         """
         if sampling(self.config, self.policy) != Sampling(self.config.rollout.max_completion_tokens):
-            return None
+            return {}
         teacher = [r.completion.logprobs for r in rollouts]
-        return [[q - p for q, p in zip(own, row, strict=True)] for own, row in zip(teacher, log_probs, strict=True)]
+        pairs = zip(teacher, log_probs, strict=True)
+        return {"excess_loss": [[q - p for q, p in zip(*own, strict=True)] for own in pairs]}

@@ -51,9 +51,10 @@ class Backbone:
         self._head = find_head(self.bare_model, self.dtype)
         self.stop_ids = stop_ids
         self._adapter_is_off = self._has_others = self.in_step = False
-        dropouts = [layer for m in model.modules() if hasattr(m, "lora_dropout") for layer in m.lora_dropout.modules()]
+        modules: list[Any] = list(model.modules())
+        dropouts = [layer for m in modules if hasattr(m, "lora_dropout") for layer in m.lora_dropout.modules()]
         self.has_dropout = any(isinstance(layer, torch.nn.Dropout) and layer.p > 0 for layer in dropouts)
-        self.recomputes = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())  # a copy's is on
+        self.recomputes = any(getattr(m, "gradient_checkpointing", False) for m in modules)  # as that of a copied model
         self._recomputed: list[Any] = []
         self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
 

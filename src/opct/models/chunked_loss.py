@@ -62,6 +62,7 @@ def one_pass(
     tracked = [x is not None and x.requires_grad for x in (policy.hidden, head.weight, head.bias)]
     work = _Pass(policy, teacher, divergence, [torch.is_grad_enabled() and wanted for wanted in tracked])
     losses = torch.zeros_like(work.log_probs)
+    # last chunk first: a token's loss may depend on the divergences of later tokens, which must be known by then
     for start in reversed(range(0, len(policy.hidden), scoring.CHUNK_TOKENS)):
         rows = slice(start, min(start + scoring.CHUNK_TOKENS, len(policy.hidden)))
         logits, unit = work.read(rows)
@@ -85,6 +86,7 @@ def _derivatives(
         )
         loss = per_token(given)
         inputs = [x for x in (given.divergence, given.log_probs) if x is not None]
+        # the weights of the whole step, not of the chunk: only then do the chunks' gradients add up
         found = torch.autograd.grad((loss * weights).sum(), inputs, allow_unused=True)
     on_divergence = None if given.divergence is None else found[0]
     return on_divergence, found[-1], loss.detach()
@@ -121,6 +123,7 @@ class _Pass:
         for block in _blocks(logits):
             finished = head.finish(logits[block])
             log_p, gradient = finished.log_softmax(-1), None
+            # a block is counted within its chunk, the values within the batch
             here = slice(rows.start + block.start, rows.start + block.stop)
             self.log_probs[here] = _at(log_p, tokens[block])
             if teacher_logits is not None:
@@ -130,6 +133,7 @@ class _Pass:
                     self.divergences[here], gradient = self._divergence(log_p, log_q)
             if unit is not None:
                 gradient = _log_prob_gradient(log_p, tokens[block]) if gradient is None else gradient
+                # `finished`, not `log_p`: the derivative of the softcap is a function of the capped logit
                 unit[block] = head.through_scaling(gradient, finished)
         return logits, unit
 
@@ -143,14 +147,16 @@ class _Pass:
         self, rows: slice, logits: Tensor, unit: Tensor, on_divergence: Tensor | None, on_log_probs: Tensor | None
     ) -> None:
         """Carry a chunk's gradient through the head."""
+        # `unit` is the gradient of the divergence where there is one, else of the log-prob: scaled by that derivative
         scale = on_log_probs if self._divergence is None else on_divergence
         if self._divergence is not None and on_log_probs is not None:
             self._combine(rows, logits, unit, on_divergence, on_log_probs)
-            scale = None
+            scale = None  # both derivatives are in `unit` now: scaling it again would square them
         to_hidden, to_weight, to_bias = self.gradients
         if scale is None:
             scale = torch.ones_like(self.log_probs[rows])
         if to_hidden is not None:
+            # scaled after the product, in float32: the derivative would round `unit` to 16 bits once more
             to_hidden[rows] = (unit @ self._head.weight) * scale[:, None]
         if to_weight is not None:
             to_weight += unit.T @ (self._policy.hidden[rows] * scale[:, None]).to(unit.dtype)

@@ -147,6 +147,7 @@ def completion_hidden(
     rows, columns = [], []
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         rows.append(torch.full((len(completion),), i))
+        # the state at the prompt's last token predicts the completion's first one
         columns.append(torch.arange(len(prompt) - 1, lengths[i]))
     hidden = decoder(input_ids=ids.to(device), use_cache=False).last_hidden_state
     return hidden[torch.cat(rows).to(device), torch.cat(columns).to(device)]

@@ -14,7 +14,8 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
 from opct.models.plain_path import Path
 
-TokenKL = list[list[float] | None]
+TokenValues = list[dict[str, list[float]]]
+"""Of each rollout, `MicroLoss.values` by name."""
 Observe = Callable[[Sequence[Rollout], MicroLoss], None]
 
 
@@ -25,10 +26,10 @@ def accumulate(
     budget: int,
     *,
     observe: Observe = lambda rollouts, micro: None,
-) -> tuple[float, TokenKL]:
-    """Add the gradient of the step's loss to the policy's weights; returns the loss and each rollout's KL per token.
+) -> tuple[float, TokenValues]:
+    """Add the gradient of the step's loss to the policy's weights; returns the loss and values of the tokens.
 
-    The prompts are split over the processes; each then has the whole gradient, loss and KL.
+    The prompts are split over the processes; each then has the whole gradient, loss and values.
 
     Args:
         weights: the weight of each token in the loss of the whole step, [tokens] a rollout.
@@ -43,15 +44,15 @@ def accumulate(
     rows = shares[distributed.rank()]
     own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
     # nothing in it waits for another process, so each may have as much work as it has, or none
-    loss, token_kl, fault = _backward(method, own, own_weights, plan_of(path, own, budget), observe=observe)
+    loss, values, fault = _backward(method, own, own_weights, plan_of(path, own, budget), observe=observe)
     # before the gradients: a process that raised alone would leave the others waiting for its sum
-    parts = distributed.all_gather_object((loss, token_kl, fault))
+    parts = distributed.all_gather_object((loss, values, fault))
     for _, _, fault in parts:
         if fault is not None:
             raise NonFiniteError(fault)
     distributed.sum_gradients(list(method.policy.trainable_parameters().values()))
     of_rollout = {
-        i: kl for places, part in zip(shares, parts, strict=True) for i, kl in zip(places, part[1], strict=True)
+        i: own for places, part in zip(shares, parts, strict=True) for i, own in zip(places, part[1], strict=True)
     }
     return sum(part[0] for part in parts), [of_rollout[i] for i in range(len(rollouts))]
 
@@ -63,10 +64,10 @@ def _backward(
     plan: list[list[int]],
     *,
     observe: Observe,
-) -> tuple[float, TokenKL, str | None]:
-    """Loss, KL, and the fault if the loss of a micro-batch is not finite, which ends it."""
+) -> tuple[float, TokenValues, str | None]:
+    """Loss, values, and the fault if the loss of a micro-batch is not finite, which ends it."""
     total = 0.0
-    token_kl: TokenKL = [None] * len(rollouts)
+    values: TokenValues = [{} for _ in rollouts]
     for rows in plan:
         batch = [rollouts[i] for i in rows]
         micro = method.loss(batch, [weights[i] for i in rows])
@@ -74,12 +75,12 @@ def _backward(
         loss = micro.loss.item()
         if not math.isfinite(loss):
             ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
-            return total, token_kl, f"the loss is {loss} on the pairs {ids}"
+            return total, values, f"the loss is {loss} on the pairs {ids}"
         micro.loss.backward()
         total += loss
         for place, i in enumerate(rows):
-            token_kl[i] = None if micro.kl is None else micro.kl[place]
-    return total, token_kl, None
+            values[i] = {name: of_rows[place] for name, of_rows in micro.values.items()}
+    return total, values, None
 
 
 def plan_of(path: Path, rollouts: Sequence[Rollout], budget: int) -> list[list[int]]:

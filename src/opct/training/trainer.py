@@ -27,6 +27,7 @@ from opct.data.pairs import ContrastivePair, question_options, write_pairs
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError, RunError
 from opct.methods.base import Method
+from opct.methods.consistency import DIVERGENCES
 from opct.methods.offline import answers_to, offline_answers, offline_cost
 from opct.methods.registry import METHODS, refuse_attackers
 from opct.methods.rollouts import (
@@ -49,7 +50,7 @@ from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
-from opct.training.accumulate import TokenKL, accumulate
+from opct.training.accumulate import TokenValues, accumulate
 from opct.training.resume import (
     Counters,
     load_checkpoint,
@@ -277,6 +278,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.config, self.policy = self.setup.config, self.setup.policy
         self.total, self.validation_steps = self.setup.data.total_steps, self.setup.data.validation_steps
+        self.watched, self.validated_at_start = "train/loss", 0.0  # the metric whose growth stops the run
 
     def run_steps(self) -> TrainResult:
         """Train until the last step or a signal, and save."""
@@ -315,7 +317,7 @@ class _Loop:
         rollout_s = time.perf_counter() - started
         if step == 1:
             self._look_at_replies(rollouts)
-        metrics, token_kl = self._update(rollouts, step)
+        metrics, values = self._update(rollouts, step)
         self.setup.teacher.update()  # a moving average follows the policy
         self.setup.publish(step)  # the next samples come from the new weights
         self.counters.step = step
@@ -324,7 +326,7 @@ class _Loop:
             "time/step_s": time.perf_counter() - started,
             "memory/peak_gb": max(distributed.all_gather_object(peak_memory_gb(self.policy.device))),
         }
-        distributed.main_only(self._write_rollouts, rollouts, token_kl)
+        distributed.main_only(self._write_rollouts, rollouts, values)
         if step in self.validation_steps:
             metrics |= self._validation(step)
         self.tracker.log(step, metrics)
@@ -363,13 +365,14 @@ class _Loop:
         if found:
             distributed.main_only(self.run.update_manifest, {WARNINGS: self.setup.warnings})
 
-    def _write_rollouts(self, rollouts: list[Rollout], token_kl: TokenKL) -> None:
+    def _write_rollouts(self, rollouts: list[Rollout], values: TokenValues) -> None:
         step = self.counters.step
-        rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)]
+        first = [next(iter(own.values()), None) for own in values]
+        rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, first, strict=True)]
         write_jsonl(self.run.rollouts_path(step), rows)
 
-    def _update(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], TokenKL]:
-        """The gradient of the method's loss on these rollouts and one optimizer step; returns metrics and KL."""
+    def _update(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], TokenValues]:
+        """The gradient of the method's loss on these rollouts and one optimizer step; returns metrics and values."""
         optimizer, policy, method = self.optimizer, self.policy, self.method
         rate = learning_rate(step, self.total, self.config.optim)
         for group in optimizer.param_groups:
@@ -380,7 +383,7 @@ class _Loop:
         policy.backbone.train()
         try:
             budget = self.config.optim.micro_batch_tokens
-            loss, token_kl = accumulate(method, rollouts, weights, budget, observe=observed.observe)
+            loss, values = accumulate(method, rollouts, weights, budget, observe=observed.observe)
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
         policy.backbone.eval()
@@ -394,8 +397,12 @@ class _Loop:
         refuse_mismatch(of_method, self.config.rollout, step, dropout=policy.backbone.has_dropout)
         optimizer.step()
         metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
-        kl = kl_metrics(f"train/{method.kl_name}", rollouts, in_loss(rollouts, token_kl))
-        return metrics | rollout_metrics(rollouts) | kl | of_method, token_kl
+        of_tokens: dict[str, float] = {}
+        names = dict.fromkeys(name for own in values for name in own)
+        for name in names:
+            of_tokens |= kl_metrics(f"train/{name}", rollouts, in_loss(rollouts, [own.get(name) for own in values]))
+        self.watched = next((f"train/{name}" for name in names if name in DIVERGENCES.values()), "train/loss")
+        return metrics | rollout_metrics(rollouts) | of_tokens | of_method, values
 
     def _validation(self, step: int) -> dict[str, float]:
         metrics, rows = validate(self.setup, step)
@@ -403,19 +410,21 @@ class _Loop:
         kl = metrics.get("validation/kl")
         if kl is not None and (self.counters.best_kl is None or kl < self.counters.best_kl):
             self.counters.best_kl, self.counters.best_step = kl, step
-        if step == 0 and self.method.divergence_metric == "train/kl":  # the validation measures the reverse KL
-            self.counters.reference = kl or 0.0
+        if step == 0:
+            self.validated_at_start = kl or 0.0
         return metrics
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
         """Stop on divergence of the training KL, or of the loss for methods without a KL."""
-        stop, counters, value = self.config.stop, self.counters, metrics.get(self.method.divergence_metric)
-        if value is None:  # no pair of the step is in the loss
-            return
-        by_loss = self.method.divergence_metric == "train/loss"
+        stop, counters, value = self.config.stop, self.counters, metrics.get(self.watched)
+        by_loss = self.watched == "train/loss"
         name, unit = ("loss", "") if by_loss else ("KL", " nats a token")
         if step <= FIRST_STEPS:
-            counters.reference = max(counters.reference, value)
+            # the validation measures the reverse KL, so it says nothing of another divergence or of a loss
+            at_start = self.validated_at_start if self.watched == "train/kl" else 0.0
+            counters.reference = max(counters.reference, at_start, value or 0.0)
+        if value is None:  # no pair of the step is in the loss
+            return
         bound = stop.divergence_factor * max(counters.reference, KL_FLOOR)
         counters.steps_above = counters.steps_above + 1 if value > bound else 0
         if counters.steps_above >= stop.divergence_patience:

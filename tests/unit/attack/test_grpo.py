@@ -43,8 +43,8 @@ from opct.evals.attackers.refine import refine
 from opct.evals.logs import read_log
 from opct.evals.provider import as_inspect_model
 from opct.evals.tasks.attack import Cast
-from opct.methods.grpo import EPSILON, GRPO, ScoredRollout, group_advantages
-from opct.methods.rollouts import step_weights
+from opct.methods.grpo import EPSILON, GRPO, group_advantages
+from opct.methods.rollouts import Rollout, step_weights
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
 from opct.runs.console import NullProgress
@@ -81,9 +81,7 @@ def rollouts(policy, advantages, tokens=((5, 6, 7), (8, 9), (10, 11, 12))):
         [log_probs] = policy.log_probs([prompt], [list(ids)])
         completion = Completion("x", ids, "stop", tuple(log_probs.tolist()), 3, i)
         pair = attack_pair("t/0", "Steal a goose", ({"role": "user", "content": "x"},))
-        found.append(
-            ScoredRollout(pair, i, prompt, prompt, completion, (True,) * len(ids), reward=0.0, advantage=advantage)
-        )
+        found.append(Rollout(pair, i, prompt, prompt, completion, (True,) * len(ids), reward=0.0, advantage=advantage))
     return found
 
 
@@ -141,13 +139,13 @@ def test_the_kl_to_the_base_is_exact_and_holds_the_policy_back(learner):
     policy.model.eval()
     still = rollouts(policy, (0.0, 0.0, 0.0))
     micro = method.loss(still, step_weights(still, "token_mean"))
-    assert max(abs(x) for row in micro.kl for x in row) < 1e-5
+    assert max(abs(x) for row in micro.values["kl"] for x in row) < 1e-5
     with torch.no_grad():
         for p in policy.trainable_parameters().values():
             p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
     own = rollouts(policy, (0.0, 0.0, 0.0))
     micro = method.loss(own, step_weights(own, "token_mean"))
-    kl = [x for row in micro.kl for x in row]
+    kl = [x for row in micro.values["kl"] for x in row]
     assert min(kl) >= 0 < max(kl)
     assert micro.loss.item() == pytest.approx(0.5 * statistics.fmean(kl), rel=1e-4)
     with policy.inference():
@@ -173,7 +171,7 @@ def text_of(rollout):
 def success(id_, text, reward=1.0, index=0, behavior="Steal a goose", **more):
     completion = Completion(text, (5, 6), "stop", (-1.0, -1.0), 3, 0)
     pair = attack_pair(id_, behavior, ({"role": "user", "content": "x"},))
-    return ScoredRollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
+    return Rollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
 
 
 def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():

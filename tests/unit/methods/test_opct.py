@@ -64,7 +64,7 @@ def test_the_kl_of_each_token_is_reported(make_config):
         policy, teacher, rendered, method = setup(config)
         rollouts = some_masked(method.collect(rendered, 1))
         micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
-        for r, values in zip(rollouts, micro.kl, strict=True):
+        for r, values in zip(rollouts, micro.values["kl"], strict=True):
             with torch.no_grad():
                 p = oracles.completion_logits(policy, r.prompt_ids, r.ids)
                 with teacher() as model:

@@ -43,7 +43,7 @@ class LikelySamples(Method):
         loss, found = one_pass(
             lambda tokens: -self.settings.scale * tokens.log_probs, flat_weights(student, weights), student
         )
-        return MicroLoss(loss, None, by_rollout(found.log_probs, student.lengths))
+        return MicroLoss(loss, log_probs=by_rollout(found.log_probs, student.lengths))
 
 
 def test_a_method_is_added_by_two_classes_in_a_file(make_config, monkeypatch):

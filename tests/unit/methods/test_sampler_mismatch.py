@@ -24,7 +24,7 @@ def rollout(logprobs: list[float], mask: list[bool]) -> Rollout:
 def metered(batches: list[tuple[list[Rollout], list[list[float]] | None]], *, offline: bool = False):
     metrics = StepMetrics(SimpleNamespace(offline=offline))
     for rollouts, log_probs in batches:
-        metrics.observe(rollouts, MicroLoss(torch.tensor(1.0), None, log_probs))
+        metrics.observe(rollouts, MicroLoss(torch.tensor(1.0), log_probs=log_probs))
     return metrics.metrics()
 
 
@@ -51,7 +51,7 @@ def test_what_each_axis_does_is_logged_where_there_are_several(axes, logged):
     """Two micro-batches: 1 and 3 of the first, 5 of the second; one with nothing in the loss has no axis."""
     meter = StepMetrics(SimpleNamespace(offline=True))
     for found in ({axes[0]: [1.0, 3.0]}, {axes[1]: [5.0]}, {"c": []}):
-        meter.observe([], MicroLoss(torch.tensor(1.0), None, by_axis={"train/loss": found}))
+        meter.observe([], MicroLoss(torch.tensor(1.0), by_axis={"train/loss": found}))
     assert meter.metrics() == logged
 
 

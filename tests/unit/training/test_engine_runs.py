@@ -271,7 +271,7 @@ def test_loss_and_gradient_do_not_depend_on_what_scores_the_teacher(make_config,
         found.append((micro, {n: p.grad.clone() for n, p in setup.policy.trainable_parameters().items()}))
     (a, grads_a), (b, grads_b) = found
     assert a.loss.item() == pytest.approx(b.loss.item(), rel=1e-4)
-    for x, y in zip(a.kl, b.kl, strict=True):
+    for x, y in zip(a.values["kl"], b.values["kl"], strict=True):
         assert x == pytest.approx(y, abs=1e-5)
     assert all(torch.allclose(grads_a[n], grads_b[n], rtol=1e-3, atol=1e-6) for n in grads_a)
     assert max(float(g.abs().max()) for g in grads_a.values()) > 0

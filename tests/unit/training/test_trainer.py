@@ -219,7 +219,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_step_and_pairs(make_co
     """Step 2 of 2: no update, no metrics of that step; the checkpoint of step 1 is named, and resumed from."""
     config = make_config(optim=ONE_BATCH, max_steps=2, save_steps=1, data={"validation_size": 1})
     with monkeypatch.context() as patch:
-        spoil(patch, lambda n, micro: MicroLoss(micro.loss * math.nan, micro.kl) if n == 2 else micro)
+        spoil(patch, lambda n, micro: replace(micro, loss=micro.loss * math.nan) if n == 2 else micro)
         with pytest.raises(NonFiniteError, match="Step 2: the loss is") as caught:
             train(config)
     assert all(r.pair.id in str(caught.value) for r in load_data(config).batch(2))
@@ -232,7 +232,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_step_and_pairs(make_co
 def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(make_config, monkeypatch):
     """The root of (loss x 0) is 0 with an infinite slope: the loss is finite, the gradient is not."""
     config = make_config(optim=ONE_BATCH, data=NO_VALIDATION)
-    spoil(monkeypatch, lambda n, micro: MicroLoss(micro.loss + (micro.loss * 0).sqrt(), micro.kl))
+    spoil(monkeypatch, lambda n, micro: replace(micro, loss=micro.loss + (micro.loss * 0).sqrt()))
     with pytest.raises(NonFiniteError, match="Step 1: the gradient's norm is nan at a finite loss") as caught:
         train(config)
     assert "No checkpoint was written yet" in str(caught.value)
@@ -246,6 +246,10 @@ def test_weights_that_overflow_stop_the_run_in_the_next_step(make_config):
         train(config)
 
 
+def exploded(micro: MicroLoss) -> MicroLoss:
+    return MicroLoss(micro.loss, {"kl": [[1000.0] * len(row) for row in micro.values["kl"]]})
+
+
 def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
     """1000 nats a token from step 4 on, patience 2: stopped at step 5, whose metrics and rollouts are kept to look at.
 
@@ -254,11 +258,8 @@ def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
     stop = {"divergence_factor": 2.0, "divergence_patience": 2}
     config = make_config(max_steps=6, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
 
-    def explode(n: int, micro: MicroLoss) -> MicroLoss:
-        return MicroLoss(micro.loss, [[1000.0] * len(row) for row in micro.kl]) if n >= 4 else micro
-
     with monkeypatch.context() as patch:
-        spoil(patch, explode)
+        spoil(patch, lambda n, micro: exploded(micro) if n >= 4 else micro)
         with pytest.raises(DivergenceError, match="Step 5: the training KL is 1e\\+03 nats") as caught:
             train(config)
     assert "stop.divergence_factor=2.0" in str(caught.value)
@@ -272,10 +273,7 @@ def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
 def test_one_step_above_the_bound_does_not_stop(make_config, monkeypatch):
     stop = {"divergence_factor": 2.0, "divergence_patience": 2}
     config = make_config(max_steps=6, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
-    spoil(
-        monkeypatch,
-        lambda n, micro: MicroLoss(micro.loss, [[1000.0] * len(row) for row in micro.kl]) if n in (4, 6) else micro,
-    )
+    spoil(monkeypatch, lambda n, micro: exploded(micro) if n in (4, 6) else micro)
     assert train(config).status == "finished"
 
 

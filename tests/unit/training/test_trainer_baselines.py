@@ -37,7 +37,7 @@ def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: t
     def explode(self, *batch):
         calls.append(1)
         micro = loss(self, *batch)
-        return MicroLoss(micro.loss * 1000, None) if len(calls) >= 4 else micro
+        return MicroLoss(micro.loss * 1000) if len(calls) >= 4 else micro
 
     monkeypatch.setattr(kind, "loss", explode)
     with pytest.raises(DivergenceError, match=r"Step 5: the training loss is .* times the loss at the start"):

@@ -147,17 +147,20 @@ def _roomy_class() -> type:
         def reorder_cache(self, beam_idx: Tensor) -> None:
             indices = beam_idx.to(self.device)
             for i, whole in enumerate(self._all):
+                # indexing copies first, so rows may move in any order, also onto each other
                 whole[: len(indices), :, : self._written] = whole[indices, :, : self._written]
                 self._all[i] = whole[: len(indices)]
             self._show(self._written)
 
         def place(self, rows: Tensor, keys: Tensor, values: Tensor) -> None:
             for whole, new in zip(self._all, (keys, values), strict=True):
+                # ends at the column where all rows end; what the row held further left is hidden by its new start
                 whole[rows, :, self._written - new.shape[-2] : self._written] = new
 
         def shift(self, columns: int) -> None:
             kept = self._written - columns
             for whole in self._all:
+                # the copy first: source and destination overlap
                 whole[:, :, :kept] = whole[:, :, columns : self._written].clone()
             self._show(kept)
 

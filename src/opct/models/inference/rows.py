@@ -54,7 +54,7 @@ class Rows(Protocol):
 class RepeatedKV:
     """Each row has its own copy of its prompt."""
 
-    shares_prompts = False
+    shares_prompts: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
         self._backbone, self._span = backbone, span
