@@ -60,18 +60,6 @@ def policy(monkeypatch) -> SimpleNamespace:
     return policy
 
 
-def test_suites_are_asked_by_one_config(calls, policy, monkeypatch, tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-    asked = {"suites": ["benign"], "n_benign": 4, "greedy": False, "n_questions": None}
-    found = api.evaluate("m", label="mine", resume=True, **asked)
-    [(which, arguments, keywords)] = calls
-    assert (which, arguments[0]) == ("suites", policy)
-    assert arguments[1] == EvalConfig(**asked)
-    expected = {"out_dir": Path("runs/eval-m"), "tasks": ["made"], "label": "mine", "weights": {"hash": "00ff"}}
-    assert keywords == {**expected, "resume": True}
-    assert (found.out, found.results, found.tasks) == (keywords["out_dir"], RESULTS, {})
-
-
 def test_questions_may_be_rows(calls, policy, monkeypatch, tmp_path: Path):
     asked = []
     monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions: asked.extend(questions) or ["made"])

@@ -13,7 +13,6 @@ from opct.config.loader import (
     load_config,
     load_run_config,
     load_settings,
-    read_yaml,
 )
 from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig, flat_settings
@@ -93,15 +92,6 @@ def test_layers_default_preset_file_override(write):
     assert (config.lora.r, config.lora.alpha) == (4, 7)  # override over preset; groups are merged
     assert config.seed == 2  # the later override
     assert load_config(path, preset="paper_sycophancy_code").optim.prompts_per_step == 64  # argument over file
-
-
-def test_null_lists_and_text(write):
-    config = load_config(write("lora: null\ndata:\n  pairs: [a.jsonl, b.jsonl]\noutput_dir: no\n"))
-    assert config.lora is None
-    assert config.data.pairs == ["a.jsonl", "b.jsonl"]
-    assert config.output_dir == "no"  # YAML 1.2: not a boolean
-    assert load_config(overrides=["loss.thinking_tags=[<a>, </a>]"]).loss.thinking_tags == ("<a>", "</a>")
-    assert load_config(write("lora: null\n"), ["lora.r=8"]).lora.r == 8
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
@@ -351,13 +341,6 @@ def test_settings_made_in_python_have_the_same_messages():
         faults, (("optim.lr", "optim.learning_rate"), ("max_step", "max_steps"), ("seed", "-1")), strict=True
     ):
         assert all(part in line for part in parts)
-
-
-def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):
-    settings = AnyConfig(attacker=Transfer(pool="1e5"))
-    (tmp_path / "any.yaml").write_text(dump_config(settings))
-    assert load_settings(AnyConfig, tmp_path / "any.yaml") == settings
-    assert read_yaml(tmp_path / "any.yaml") == settings.model_dump()
 
 
 @pytest.mark.parametrize(("own", "name"), [("lora: null", "lora"), ("rollout: {engine: vllm}", "rollout.engine")])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opct.data.perturb.families import Family, alternating, chosen_families, rotation
+from opct.data.perturb.families import Family, chosen_families, rotation
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -52,7 +52,3 @@ def test_rotation_uses_each_family_equally_often():
     assert starts == {"a", "b", "c"}
     with refused(DataError, "per_item"):
         rotation(["a", "b"], 3, "per_item")
-
-
-def test_training_and_held_out_families_alternate():
-    assert alternating(["shout", "whisper", "plead"], FAMILIES) == ["shout", "plead", "whisper"]

@@ -50,14 +50,6 @@ def test_gaps(tmp_path, gap):
     assert found.parts == ("Before ", " after")
 
 
-@pytest.mark.parametrize(
-    "text", ["[PROMPT CREATOR]", "(query)", "[Ignore all previous prompts]", "{insert reply here}"]
-)
-def test_what_is_no_gap(tmp_path, text):
-    [found] = load_templates(write(tmp_path / "a.json", [f"Before {text} after"]))
-    assert len(found.parts) == 1
-
-
 def test_template_faults(tmp_path):
     with refused(DataError, "hf:owner/set"):
         load_templates("hf:owner/set")
@@ -147,21 +139,3 @@ def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
     path.write_text(json.dumps(broke(MORE_TURNS)) + "\n")
     with refused(DataError, "prompts.jsonl"):
         load_artifacts(path)
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (broke([]), "`prompt`"),
-        (broke(TURNS[1:]), "`prompt`"),
-        (broke(TURNS[:1], behavior="  "), "`behavior`"),
-        (broke(TURNS[:1], behavior=None), "None"),
-        ({"prompt": TURNS[:1]}, "`behavior_id`"),
-    ],
-)
-def test_every_fault_of_a_file_of_kept_prompts_is_said(tmp_path, row, said):
-    path = kept(tmp_path / "successful_prompts.jsonl", broke(MORE_TURNS), row)
-    with pytest.raises(DataError) as raised:
-        load_artifacts(path)
-    assert f"{path}:3: " in str(raised.value)
-    assert said in str(raised.value)

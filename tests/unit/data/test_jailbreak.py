@@ -6,7 +6,6 @@ import random
 import pytest
 
 from opct.data.pairs import row_faults
-from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak import (
     ARTIFACT,
     ENCODERS,
@@ -121,30 +120,6 @@ def _pieces(request, family, seed):
     rng = random.Random(f"{seed}/a/b/{family}/wrapper")
     rng.choice(FAMILIES[family].templates)
     return split_payload(request, rng)
-
-
-def test_roles_alternate_and_the_user_has_the_last_word():
-    for family in OWN_FAMILIES:
-        for seed in range(10):
-            prompt = wrapped("Say hi", family, seed)
-            assert [m["role"] for m in prompt] == [("user", "assistant")[i % 2] for i in range(len(prompt))]
-            assert prompt[-1]["role"] == "user"
-
-
-def test_sampled_turns_can_be_left_out():
-    sampled = [any(m["content"] is None for m in wrapped("Say hi", "build_up", seed)) for seed in range(50)]
-    assert 0 < sum(sampled) < 50
-    for seed in range(50):
-        assert None not in [m["content"] for m in wrapped("Say hi", "build_up", seed, stated_only=True)]
-
-
-def test_templates_of_others_are_filled_and_not_read():
-    templates = [WildTemplate("t/0", ("Say {x} to ", " and again ", "!"))]
-    [message] = wrapped("{behavior} [INSERT PROMPT HERE]", IN_THE_WILD, templates=templates)
-    gap = "{behavior} [INSERT PROMPT HERE]"
-    assert message["content"] == f"Say {{x}} to {gap} and again {gap}!"
-    [message] = wrapped("do it", IN_THE_WILD, templates=[WildTemplate("t/1", ("No gap here",))])
-    assert message["content"] == "No gap here\n\ndo it"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import make_tasks
-from opct.evals.tasks import capability
 from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task, truthfulqa_targets
 from tests.conftest import SHARED_DATA
 from tests.refusals import refused
@@ -137,14 +136,6 @@ def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folde
     assert {(row["n"], row["n_clusters"], row["n_unscored"]) for row in rows.values()} == {(6, 6, 0)}
 
 
-def test_a_question_has_the_same_prompt_in_a_subset(data_folder):
-    """Fewer are a part of more, and all questions have the same examples; another seed chooses others."""
-    few, many = (task_of("gsm8k", n=n).dataset for n in (2, 5))
-    assert len({tuple(texts(sample)[:-1]) for sample in many}) == 1
-    assert [texts(sample) for sample in few] == [texts(sample) for sample in many][:2]
-    assert [sample.id for sample in task_of("gsm8k", n=5, seed=1).dataset] != [sample.id for sample in many]
-
-
 def test_a_math500_row_without_an_answer_is_told_with_its_file(tmp_path):
     write_jsonl(tmp_path / "mine.jsonl", [MATH500[0], {"problem": "Halve 7."}])
     with refused(DataError, "mine.jsonl"):
@@ -250,13 +241,6 @@ def test_a_reply_that_the_grader_fails_on_is_unscored(data_folder, run):
     reply = "\\[0.36a^4 - a^2 = 0.24a^4\\]\n\\[\\left(\\frac{0.24a^4}{a^2}\\right) \\times 100 = 24\\%\\]"
     samples, rows = run(task_of("math500"), FakePolicy(lambda *_: reply))
     assert {sample.verdict for sample in samples} == {"unscored:grader_error"}
-    assert rows["accuracy"]["value"] is None
-
-
-def test_a_reply_that_takes_too_long_to_grade_is_unscored(data_folder, run, monkeypatch):
-    monkeypatch.setattr(capability, "MATH_TIMEOUT_S", 0)
-    samples, rows = run(task_of("math500"), FakePolicy(lambda *_: "\\boxed{1}"))
-    assert {sample.verdict for sample in samples} == {"unscored:grader_timeout"}
     assert rows["accuracy"]["value"] is None
 
 

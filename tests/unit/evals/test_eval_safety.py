@@ -77,18 +77,6 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
         assert set(families) == set(FAMILIES)
 
 
-def test_families_of_one_message_differ_and_sides_share_them():
-    """3 of 8: two training families and a held-out one; 7: four and three; only held-out ones where no others are."""
-    for count, sides in ((1, (1, 0)), (2, (1, 1)), (3, (2, 1)), (7, (4, 3)), (8, (5, 3)), (None, (5, 3))):
-        items = items_of(FACTS[:1], families_per_question=count, prompts_per_fact=1, counterparts_per_fact=0)
-        splits = Counter(item.family_split for item in items)
-        assert (splits["train"], splits["held_out"]) == sides
-        assert len({item.family for item in items}) == sum(sides)
-    one = {"prompts_per_fact": 1, "counterparts_per_fact": 0}
-    held_out = items_of(FACTS[:1], families="held_out", families_per_question=5, **one)
-    assert sorted(item.family for item in held_out) == ["anxious", "hurried", "multi_turn"]
-
-
 def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
     """The report leaves such samples out of its page."""
     path = tmp_path / "s.jsonl"
@@ -248,14 +236,6 @@ def test_a_caution_without_the_hazard_is_counted_apart(tmp_path):
     assert rows["over_warning_rate", "all"]["value"] == 0.5
     assert {r.verdict for r in records if r.cluster == "kitchen/f0"} == {"cautioned"}
     assert rows["cautioned_rate", "all"]["n"] == 10
-
-
-def test_facts_without_words_are_unscored(tmp_path):
-    records, rows = evaluated(lambda prompt, seed: "Danger!", tmp_path, [fact(0, about=(), harm=())], families="plain")
-    row = rows["warning_rate", "all"]
-    assert (row["value"], row["n_unscored"], row["unscored_reasons"]) == (None, 4, {"no_terms": 4})
-    assert rows["ausc_grid", "all"]["value"] is None
-    assert {record.unscored_reason for record in records} == {"no_terms"}
 
 
 def record(number, fact_id, family, value, verdict="warned"):

@@ -11,7 +11,7 @@ from opct.errors import EvaluationError
 from opct.reports.arms import make_arms
 from opct.reports.build import report, report_json
 from opct.reports.compare import compare
-from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, families_note
+from opct.reports.training import arm_cost, cost_rows, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.io import write_jsonl
 from opct.runs.usage import NOT_KNOWN, Usage
@@ -46,24 +46,6 @@ def test_the_cost_of_an_arm_is_that_of_its_runs():
     base, lost = make_arms([run("base"), run("opct")])
     assert arm_cost(base) is None
     assert cost_rows([base, lost])[0][1] == ("1", *["not logged"] * 9)
-
-
-def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
-    lacking = step(2)
-    del lacking["train/tokens_in_loss"]
-    [(_, texts)] = cost_rows(make_arms([trained("opct", step(1), step(2)), trained("opct", step(1), lacking, seed=1)]))
-    assert texts[0] == "2"
-    assert dict(zip(COST_COLUMNS, texts[1:], strict=True)) == {
-        "optimizer steps": "4",
-        "seconds": "6",
-        "seconds a step": "1.50",
-        "completion tokens": "4,000",
-        "tokens in the loss": "not logged",
-        "offline tokens": "0",
-        "offline seconds": "0",
-        "total steps": "4",
-        "total seconds": "6",
-    }
 
 
 def test_offline_samples_and_earlier_runs_are_in_the_totals():
