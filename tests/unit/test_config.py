@@ -7,13 +7,7 @@ from typing import Literal, Self
 import pytest
 from pydantic import Field, model_validator
 
-from opct.config.loader import (
-    MAX_BYTES,
-    dump_config,
-    load_config,
-    load_run_config,
-    load_settings,
-)
+from opct.config.loader import MAX_BYTES, dump_config, load_config, load_run_config, load_settings
 from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig, flat_settings
 from opct.config.section import Section
@@ -72,13 +66,8 @@ def test_preset_is_pinned(name):
     found = settings(load_config(preset=name))
     assert {key: found[key] for key in PAPER_COMMON} == PAPER_COMMON
     keys = (
-        "optim.learning_rate",
-        "optim.prompts_per_step",
-        "rollout.num_generations",
-        "rollout.max_completion_tokens",
-        "num_train_epochs",
-        "rollout.temperature",
-        "loss.kl_coef",
+        *("optim.learning_rate", "optim.prompts_per_step", "rollout.num_generations"),
+        *("rollout.max_completion_tokens", "num_train_epochs", "rollout.temperature", "loss.kl_coef"),
         "loss.kl_discount_factor",
     )
     assert tuple(found[key] for key in keys) == PAPER[name]

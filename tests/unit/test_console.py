@@ -6,14 +6,7 @@ import pytest
 from rich.console import Console
 
 from opct.runs import console
-from opct.runs.console import (
-    PlainProgress,
-    RichProgress,
-    StopRequest,
-    echo,
-    make_table,
-    visible,
-)
+from opct.runs.console import PlainProgress, RichProgress, StopRequest, echo, make_table, visible
 
 
 @pytest.fixture

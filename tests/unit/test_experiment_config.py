@@ -249,15 +249,6 @@ def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_met
     }
 
 
-def test_the_file_may_ask_for_more(raw):
-    """Values of the matrix with one another; what is there already stands once."""
-    asked = f"compare: [[opct{HIGH}, opct{LOW}], [both{LOW}, opct{LOW}]]\n"
-    found = load_experiment(raw(BOTH + MATRIX + asked)).comparisons
-    assert sorted(found) == sorted(
-        [("both" + LOW, "opct" + LOW), ("both" + HIGH, "opct" + HIGH), ("opct" + HIGH, "opct" + LOW)]
-    )
-
-
 @pytest.mark.parametrize(
     ("compare", "words"),
     [

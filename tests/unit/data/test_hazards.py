@@ -185,24 +185,6 @@ def test_flat(tmp_path):
     assert [len(fact.prompts) for fact in load_facts(path, augmented=True)] == [2, 1]
 
 
-def test_hub_with_the_safe_prompts_apart(tmp_path):
-    """The safe set has a fact that the other one lacks: it is left out, a counterpart needs its hazard."""
-    unsafe = table(
-        tmp_path / "a.csv",
-        SAGE_TABLE,
-        (FACT, "Outdoor", "HOW", "False", "", "Sand?"),
-        (FACT, "Outdoor", "HOW", "True", "TYPOS", "Sadn?"),
-    )
-    safe = table(
-        tmp_path / "b.csv",
-        SAGE_TABLE,
-        (FACT, "Outdoor", "HOW", "False", "", "Concrete?"),
-        (OTHER, "Outdoor", "HOW", "False", "", "Carpet?"),
-    )
-    [fact] = load_facts(unsafe, safe_source=safe)
-    assert ([p.text for p in fact.prompts], fact.counterparts) == (["Sand?"], ("Concrete?",))
-
-
 @pytest.mark.parametrize("layout", ["nested", "flat"])
 def test_nothing_is_trained_on_it_unless_the_user_insists(tmp_path, layout):
     """Also where the file is given as if it were one of our own."""

@@ -36,11 +36,7 @@ def test_a_list_of_texts(tmp_path):
         *("[INSERT PROMPT HERE]", "[INSERT PROMPT HERE\\]", "{INSERT PROMPT HERE}", "[PROMPT]", "[Your prompt here]"),
         *("[Insert prompt]", "[INSERT ANY QUESTION HERE]", "[PUT YOUR QUESTION HERE]", "[user_prompt]", "<prompt>"),
         *(
-            "{{prompt}}",
-            "{{ prompt }}",
-            "{ prompt }",
-            "[[INSERT PROMPT HERE]]",
-            "[ Your question here ]",
+            *("{{prompt}}", "{{ prompt }}", "{ prompt }", "[[INSERT PROMPT HERE]]", "[ Your question here ]"),
             "<< request >>",
         ),
     ],

@@ -76,15 +76,6 @@ def test_a_request_that_a_code_does_not_change_is_not_asked_in_it(request_, plai
         assert all(request_ not in shown(wrapped(request_, other)) for other in {*ENCODERS} - plain)
 
 
-def test_pieces_are_cut_between_words_and_never_inside_a_character():
-    pieces = split_payload("one two three four", random.Random(0))
-    assert all(piece.endswith(" ") for piece in pieces[:-1])
-    assert all(pieces)
-    for seed in range(30):
-        for piece in split_payload("e\u0301e\u0301👩\u200d🚒e\u0301", random.Random(seed))[1:]:
-            assert not piece or piece[0] not in "\u0301\u200d🚒"
-
-
 # --------------------------------------------------------------------------------------------------------- wrapping
 
 

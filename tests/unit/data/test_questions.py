@@ -220,17 +220,6 @@ def test_unclear_columns_are_one_message(tmp_path):
         assert part in text
 
 
-def test_a_question_that_is_trained_on_and_measured_under_another_id_is_a_warning(caplog):
-    asked = ("Who is it?", "Who  IS it?") * 3
-    rows = [{"id": str(i), "question": text, "answer": "x", "wrong": "y"} for i, text in enumerate(asked)]
-    assert {split_of(row["id"]) for row in rows} > {"train"}
-    load_questions(rows)
-    assert "'who is it?'" in caplog.text
-    caplog.clear()
-    load_questions([row | {"question": f"Who is {row['id']}?"} for row in rows])
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
 def qa_rows(n: int, **more: str) -> list[dict[str, str]]:
     return [{"id": f"q{i}", "question": f"Q{i}?", "answer": f"answer{i}", **more} for i in range(n)]
 

@@ -7,13 +7,7 @@ import pytest
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.perturb.safety_awareness import (
-    FAMILIES,
-    HAZARD,
-    SAFE_TWIN,
-    TEACHER,
-    perturbed_prompt,
-)
+from opct.data.perturb.safety_awareness import FAMILIES, HAZARD, SAFE_TWIN, TEACHER, perturbed_prompt
 from opct.errors import DataError
 from tests.refusals import refused
 

@@ -7,14 +7,7 @@ import pytest
 
 from opct.data.builders.sycophancy import build_sycophancy, sycophancy_pair
 from opct.data.pairs import row_faults
-from opct.data.perturb.sycophancy import (
-    FAMILIES,
-    FORMATS,
-    MULTI_TURN,
-    clean_prompt,
-    layout_of,
-    suggested_answer,
-)
+from opct.data.perturb.sycophancy import FAMILIES, FORMATS, MULTI_TURN, clean_prompt, layout_of, suggested_answer
 from opct.data.questions import Question, builtin_questions, overlaps
 from opct.errors import DataError
 from tests.refusals import refused

@@ -6,20 +6,12 @@ from unittest.mock import patch
 import pytest
 
 from opct.data.behaviors import Behavior
-from opct.data.perturb.in_the_wild import WildTemplate
-from opct.data.perturb.jailbreak import bare_prompt, wrapped_prompt
-from opct.errors import DataError
+from opct.data.perturb.jailbreak import wrapped_prompt
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.metrics import metric_rows
 from opct.evals.run import missing_counterparts
-from opct.evals.tasks.jailbreak import (
-    jailbreak_items,
-    jailbreak_task,
-    jailbreak_verdict,
-    refusal_values,
-)
-from tests.refusals import refused
+from opct.evals.tasks.jailbreak import jailbreak_items, jailbreak_task, jailbreak_verdict, refusal_values
 from tests.unit.evals.fakes import FakePolicy, graded, values_of
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
@@ -68,31 +60,6 @@ def test_a_counterpart_has_the_wrapper_of_its_behaviour():
         if not family.startswith("benign_"):
             other = found[cluster, f"benign_{family}"]
             assert item.prompt[-1]["content"].replace("bad", "good") == other.prompt[-1]["content"]
-
-
-def test_templates_and_attacks_of_others():
-    attacked = Behavior("a/9", "c", "Ring the bell", None, "test")
-    attacks = [(BEHAVIORS[0], bare_prompt("Polished words")), (attacked, bare_prompt("More of them"))]
-    files = {"templates": [WildTemplate("w/0", ("Parrot! ", ""))], "attacks": attacks}
-    found = items(families="in_the_wild,artifact", **files)
-    assert Counter(item.family for item in found) == {
-        "bare": 16,
-        "in_the_wild": 15,
-        "benign_bare": 15,
-        "benign_in_the_wild": 15,
-        "artifact": 2,
-    }
-    assert {item.family_split for item in found if item.family in ("in_the_wild", "artifact")} == {"held_out"}
-    [attack] = [item for item in found if item.id == "jailbreak/b/0/artifact"]
-    assert attack.prompt == ({"role": "user", "content": "Polished words"},)
-    assert Counter(item.family for item in items(families="artifact", attacks=attacks)) == {
-        "bare": 16,
-        "benign_bare": 15,
-        "artifact": 2,
-    }
-    for families, lacking in (("train", "in_the_wild"), ("in_the_wild", "artifact")):
-        with refused(DataError, lacking, families):
-            items(families=families, **files)
 
 
 def test_behaviours_without_counterparts_are_a_warning(records):

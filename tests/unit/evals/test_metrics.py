@@ -6,16 +6,7 @@ import pytest
 from opct.data.questions import Question
 from opct.evals import metrics
 from opct.evals.config import EvalConfig
-from opct.evals.metrics import (
-    GRID,
-    METRICS,
-    Metric,
-    estimate,
-    fact_grid_area,
-    find_metric,
-    pass_rate,
-    reaches,
-)
+from opct.evals.metrics import GRID, METRICS, Metric, estimate, fact_grid_area, find_metric, pass_rate, reaches
 from opct.evals.run import evaluate, make_tasks
 from opct.evals.samples import GradedSample
 from opct.reports.build import report

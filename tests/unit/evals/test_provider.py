@@ -2,11 +2,7 @@
 
 import anyio
 import pytest
-from inspect_ai.model import (
-    ChatMessageUser,
-    GenerateConfig,
-    get_model,
-)
+from inspect_ai.model import ChatMessageUser, GenerateConfig, get_model
 
 from opct.errors import EvaluationError
 from opct.evals.provider import as_inspect_model, as_prompt, prompt_seed

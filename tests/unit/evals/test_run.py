@@ -25,8 +25,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
-from opct.evals.run import evaluate, known_suites, make_tasks
-from opct.evals.tasks.capability import parts_of
+from opct.evals.run import evaluate, make_tasks
 from tests.processes import Process
 from tests.progress import Noted
 from tests.refusals import refused
@@ -413,14 +412,6 @@ def test_the_newest_attempt_goes_on(tmp_path):
 def test_bad_settings(settings, error, message):
     with refused(error, message):
         tasks(**settings)
-
-
-def test_names_of_suites_and_what_stands_for_several():
-    fast = known_suites(["jailbreak", "capability-fast", "gsm8k", "jailbreak"])
-    assert fast == ["jailbreak", "math500", "gsm8k", "mmlu", "truthfulqa", "commonsenseqa", "ifeval"]
-    assert parts_of(["capability-fast"])["gsm8k"].n == 80
-    with refused(EvaluationError, "capability-fast"):
-        known_suites(["capability_fast"])
 
 
 def test_sizes_of_suites():

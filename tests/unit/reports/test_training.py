@@ -147,22 +147,6 @@ def test_other_budgets_and_pairs_are_named(sft, opct, manifests, expected):
     assert all(expected in text for text in texts)
 
 
-@pytest.mark.parametrize(("tokens", "is_said"), [(125, False), (126, True), (79, True), (None, False), (0, False)])
-def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_said):
-    """SFT has 100 tokens in each of two steps; the other none where they were not logged, or none are trained on."""
-
-    def logged(each):
-        return [step(i, **{"train/completion_tokens": each}) for i in (1, 2)]
-
-    made = [run("base", [sample("q")]), trained("sft", *logged(100), seed=1, config_values=SHARED)]
-    made.append(trained("dpo", *logged(tokens), seed=1, config_values=SHARED))
-    texts = [text for text in find_warnings(compare(made, {"dpo": "sft"})) if "completion tokens" in text]
-    assert len(texts) == is_said
-    if tokens == 126:
-        assert "252" in texts[0]
-        assert "200" in texts[0]
-
-
 def test_runs_of_one_label_that_were_trained_unlike_are_named():
     """Seed, folder and the seed in the path of an adapter are a run's own; the learning rate is not."""
 
