@@ -254,7 +254,7 @@ def test_a_suite_that_fails_leaves_those_before_it(tmp_path):
         return "Yes."
 
     with refused(EvaluationError, "sycophancy_short"):
-        evaluated(tmp_path, FakePolicy(broken), QUESTIONS, suites=["benign", "sycophancy_short"], n_benign=2)
+        evaluated(tmp_path, FakePolicy(broken), QUESTIONS[:1], suites=["benign", "sycophancy_short"], n_benign=2)
     assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
 
 
