@@ -34,13 +34,8 @@ SECOND = ("opct.experiments.quickstart", "second")
 
 def settings(model: Path) -> list[str]:
     return [
-        f"model.name_or_path={json.dumps(str(model))}",
-        "model.device=cpu",
-        "max_steps=1",
-        "lora.r=2",
-        "data.max_pairs=8",
-        "data.validation_size=2",
-        "rollout.max_completion_tokens=4",
+        *(f"model.name_or_path={json.dumps(str(model))}", "model.device=cpu", "max_steps=1", "lora.r=2"),
+        *("data.max_pairs=8", "data.validation_size=2", "rollout.max_completion_tokens=4"),
         "optim.prompts_per_step=4",
     ]
 

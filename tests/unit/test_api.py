@@ -60,25 +60,6 @@ def policy(monkeypatch) -> SimpleNamespace:
     return policy
 
 
-def test_suites_are_asked_by_one_config(calls, policy, monkeypatch, tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-    asked = {"suites": ["benign"], "n_benign": 4, "greedy": False, "n_questions": None}
-    found = api.evaluate("m", label="mine", resume=True, **asked)
-    [(which, arguments, keywords)] = calls
-    assert (which, arguments[0]) == ("suites", policy)
-    assert arguments[1] == EvalConfig(**asked)
-    expected = {"out_dir": Path("runs/eval-m"), "tasks": ["made"], "label": "mine", "weights": {"hash": "00ff"}}
-    assert keywords == {**expected, "resume": True}
-    assert (found.out, found.results, found.tasks) == (keywords["out_dir"], RESULTS, {})
-
-
-def test_questions_may_be_rows(calls, policy, monkeypatch, tmp_path: Path):
-    asked = []
-    monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions: asked.extend(questions) or ["made"])
-    api.evaluate("m", out=tmp_path, questions=[{"question": "What is 2 + 2?", "answer": "4", "wrong": "5"}])
-    assert [(one.answer, one.wrong) for one in asked] == [("4", ("5",))]
-
-
 def test_tasks_alone_leave_our_suites_out_and_take_settings_by_their_own_names(calls, policy, tmp_path: Path):
     found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
     options = {

@@ -7,14 +7,7 @@ from typing import Literal, Self
 import pytest
 from pydantic import Field, model_validator
 
-from opct.config.loader import (
-    MAX_BYTES,
-    dump_config,
-    load_config,
-    load_run_config,
-    load_settings,
-    read_yaml,
-)
+from opct.config.loader import MAX_BYTES, dump_config, load_config, load_run_config, load_settings
 from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig, flat_settings
 from opct.config.section import Section
@@ -73,13 +66,8 @@ def test_preset_is_pinned(name):
     found = settings(load_config(preset=name))
     assert {key: found[key] for key in PAPER_COMMON} == PAPER_COMMON
     keys = (
-        "optim.learning_rate",
-        "optim.prompts_per_step",
-        "rollout.num_generations",
-        "rollout.max_completion_tokens",
-        "num_train_epochs",
-        "rollout.temperature",
-        "loss.kl_coef",
+        *("optim.learning_rate", "optim.prompts_per_step", "rollout.num_generations"),
+        *("rollout.max_completion_tokens", "num_train_epochs", "rollout.temperature", "loss.kl_coef"),
         "loss.kl_discount_factor",
     )
     assert tuple(found[key] for key in keys) == PAPER[name]
@@ -93,15 +81,6 @@ def test_layers_default_preset_file_override(write):
     assert (config.lora.r, config.lora.alpha) == (4, 7)  # override over preset; groups are merged
     assert config.seed == 2  # the later override
     assert load_config(path, preset="paper_sycophancy_code").optim.prompts_per_step == 64  # argument over file
-
-
-def test_null_lists_and_text(write):
-    config = load_config(write("lora: null\ndata:\n  pairs: [a.jsonl, b.jsonl]\noutput_dir: no\n"))
-    assert config.lora is None
-    assert config.data.pairs == ["a.jsonl", "b.jsonl"]
-    assert config.output_dir == "no"  # YAML 1.2: not a boolean
-    assert load_config(overrides=["loss.thinking_tags=[<a>, </a>]"]).loss.thinking_tags == ("<a>", "</a>")
-    assert load_config(write("lora: null\n"), ["lora.r=8"]).lora.r == 8
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
@@ -351,13 +330,6 @@ def test_settings_made_in_python_have_the_same_messages():
         faults, (("optim.lr", "optim.learning_rate"), ("max_step", "max_steps"), ("seed", "-1")), strict=True
     ):
         assert all(part in line for part in parts)
-
-
-def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):
-    settings = AnyConfig(attacker=Transfer(pool="1e5"))
-    (tmp_path / "any.yaml").write_text(dump_config(settings))
-    assert load_settings(AnyConfig, tmp_path / "any.yaml") == settings
-    assert read_yaml(tmp_path / "any.yaml") == settings.model_dump()
 
 
 @pytest.mark.parametrize(("own", "name"), [("lora: null", "lora"), ("rollout: {engine: vllm}", "rollout.engine")])

@@ -6,16 +6,7 @@ import pytest
 from rich.console import Console
 
 from opct.runs import console
-from opct.runs.console import (
-    NullProgress,
-    PlainProgress,
-    RichProgress,
-    StopRequest,
-    echo,
-    make_table,
-    shows_progress,
-    visible,
-)
+from opct.runs.console import PlainProgress, RichProgress, StopRequest, echo, make_table, visible
 
 
 @pytest.fixture
@@ -127,15 +118,3 @@ def test_tables_and_progress_take_hostile_text():
     bar.done()
     assert out.getvalue().count(SHOWN) >= 5
     assert not any(raw in out.getvalue() for raw in ("\x1b]0", "\x1b[2J ", "\x9b", "\u202e"))
-
-
-def test_a_function_shows_its_progress_unless_it_is_given_one(capsys):
-    @shows_progress
-    def work(n, *, progress=None):
-        progress.stage("count")
-        return n + 1
-
-    assert work(1) == 2
-    assert capsys.readouterr().err.startswith("count ...")
-    assert work(1, progress=NullProgress()) == 2
-    assert capsys.readouterr().err == ""

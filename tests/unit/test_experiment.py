@@ -68,18 +68,16 @@ def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
 
 def test_suites_whose_data_cannot_be_had_are_refused_before_training(path: Path, tmp_path: Path, monkeypatch):
     """All of them at once; none where all was measured before."""
-    missing = tmp_path / "mmlu.jsonl"
-    gpqa = tmp_path / "gpqa.csv"
-    files = f"mmlu: {json.dumps(str(missing))}, gpqa: {json.dumps(str(gpqa))}"
-    suites = f"suites: [benign, gpqa, mmlu], data: {{{files}}}"
+    behaviors, facts = tmp_path / "behaviors.csv", tmp_path / "facts.jsonl"
+    files = f"jailbreak: {json.dumps(str(behaviors))}, safety_awareness: {json.dumps(str(facts))}"
+    suites = f"suites: [benign, jailbreak, safety_awareness], n_benign: 1, data: {{{files}}}"
     path.write_text(path.read_text() + f"evaluation: {{{suites}}}\n")
-    monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
     monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
     with pytest.raises(DataError) as error:
         module.run_experiment(path)
     first, second = error.value.faults
-    assert str(gpqa) in first
-    assert str(missing) in second
+    assert str(behaviors) in first
+    assert str(facts) in second
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(module, "is_evaluated", lambda label, *_: True)
     module._check_inputs(load_experiment(path))
@@ -104,7 +102,8 @@ def test_a_judge_that_cannot_be_used_is_refused_before_training(path: Path, tmp_
 @pytest.fixture
 def faked(path: Path, monkeypatch):
     """Three arms with two seeds, whose training and measuring are only noted; `stops` says what training raises."""
-    text = path.read_text().replace("seeds: [0]", "seeds: [0, 1]")
+    few = "evaluation: {n_questions: 2, n_benign: 2, n_context: 2}"
+    text = path.read_text().replace("seeds: [0]", f"seeds: [0, 1]\n{few}")
     path.write_text(text + "  both: {method: opct, after: opct}\n")
     seen = SimpleNamespace(stops={}, trained=[], measured=[], reported=None)
 
@@ -170,7 +169,8 @@ def test_the_base_is_measured_once_more_with_each_system_prompt(path: Path, fake
     assert {own.system_prompt for name, own in asked.items() if name != "independent"} == {None}
     assert faked.reported[0][:2] == ["base", "independent"]
     assert ("opct", "independent") in faked.reported[1]["also"]
-    path.write_text(plain + "system_prompts: {sft: a, opct-seed1: b}\nevaluation: {system_prompt: x}\n")
+    faulty = plain.replace("n_benign: 2", "n_benign: 2, system_prompt: x")
+    path.write_text(faulty + "system_prompts: {sft: a, opct-seed1: b}\n")
     with pytest.raises(ConfigError) as error:
         load_experiment(path)
     for part in ("system_prompts.sft: ", "system_prompts.opct-seed1: ", "evaluation.system_prompt"):
@@ -187,13 +187,6 @@ def test_where_every_run_failed_there_is_no_report(path: Path, faked):
     with refused(TrainingError, "sft, seed 0: nan", "both, seed 1"):
         module.run_experiment(path)
     assert (faked.measured, faked.reported) == ([], None)
-
-
-def test_no_other_error_is_passed_over(path: Path, faked):
-    faked.stops["opct, seed 0"] = RunError("in use")
-    with pytest.raises(RunError):
-        module.run_experiment(path)
-    assert faked.trained == ["sft, seed 0", "opct, seed 0"]
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from opct.errors import ConfigError
-from opct.evals.tasks.capability import BENCHMARKS, CAPABILITY_SUITES
 from opct.experiments.config import load_experiment
 from opct.methods.registry import METHODS
 from tests.refusals import refused
@@ -201,18 +200,6 @@ def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_s
     assert everything == {name: (name, None) for name in methods} | {"sft-then-opct": ("opct", "sft")}
 
 
-def test_an_attacker_is_no_arm(write):
-    """It needs a target; said before anything is trained."""
-    with refused(ConfigError, "method=grpo"):
-        load_experiment(write(PLAIN + "  bad: {{method: grpo}}\n"))
-
-
-def test_the_experiment_on_all_axes_asks_what_comes_with_the_package():
-    """So that somebody without a network can run it; what it would take to ask capability is said in the file."""
-    path = CONFIGS / "experiment_all_axes.yaml"
-    assert not set(load_experiment(path).config.evaluation.suites) & {*BENCHMARKS, *CAPABILITY_SUITES}
-
-
 @pytest.mark.parametrize(
     ("attacks", "said"),
     [
@@ -260,24 +247,6 @@ def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_met
     assert set(found) == {
         (of + values, against + values) for values in (LOW, HIGH) for of, against in (("both", "opct"), ("back", "sft"))
     }
-
-
-def test_of_several_plain_arms_it_is_the_one_with_the_same_settings_else_the_first(raw):
-    arms = "  slow: {method: opct, optim.learning_rate: 1.0e-5}\n"
-    text = BOTH.replace("  opct:", arms + "  opct:")
-    assert load_experiment(raw(text)).comparisons == [("both", "opct")]
-    other = text.replace("after: sft", "after: sft, optim.learning_rate: 2.0e-5")
-    assert load_experiment(raw(other)).comparisons == [("both", "slow")]
-    assert load_experiment(raw(BOTH.replace("  opct: {method: opct}\n", ""))).comparisons == []
-
-
-def test_the_file_may_ask_for_more(raw):
-    """Values of the matrix with one another; what is there already stands once."""
-    asked = f"compare: [[opct{HIGH}, opct{LOW}], [both{LOW}, opct{LOW}]]\n"
-    found = load_experiment(raw(BOTH + MATRIX + asked)).comparisons
-    assert sorted(found) == sorted(
-        [("both" + LOW, "opct" + LOW), ("both" + HIGH, "opct" + HIGH), ("opct" + HIGH, "opct" + LOW)]
-    )
 
 
 @pytest.mark.parametrize(

@@ -137,10 +137,3 @@ def test_only_regular_files_are_replaced(tmp_path):
     loop.symlink_to(loop)
     atomic_write(loop, "x")
     assert loop.read_text() == "x"
-
-
-def test_text_that_is_no_unicode_is_refused_before_anything_is_replaced(tmp_path):
-    write_json(tmp_path / "a.json", {"a": 1})
-    with pytest.raises(RunError):
-        write_json(tmp_path / "a.json", {"label": "a\udcff"})
-    assert read_json(tmp_path / "a.json") == {"a": 1}

@@ -55,12 +55,3 @@ def test_wrong_usage(called, capsys, words, said):
     err = capsys.readouterr().err
     assert said in err
     assert "0123456789" not in err
-
-
-def test_an_interrupted_attack_is_no_success_and_says_how_to_resume(called, capsys):
-    """By a note that the attack left; of one that had not begun there is nothing to resume."""
-    called.is_killed = True
-    for note, told in ((None, ""), ("how to resume", "how to resume\n")):
-        called.note = note
-        assert run("attack", "runs/x") == 130
-        assert capsys.readouterr().err == f"{told}interrupted\n"

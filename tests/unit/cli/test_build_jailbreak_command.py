@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.behaviors import builtin_behaviors, load_behaviors
-from opct.data.duplicates import cross_duplicates
+from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import read_pairs
 from tests.unit.cli.running import run as opct
 
@@ -102,20 +101,6 @@ def test_faults(tmp_path, monkeypatch, capsys, arguments, message):
     assert message in shown
     assert "Traceback" not in shown
     assert not (tmp_path / "pairs.jsonl").exists()
-
-
-def test_near_duplicates_across_splits_by_hash_are_left_out_and_counted(tmp_path, capsys):
-    """Twenty requests and a rewording of each: those of train with a near-duplicate in a later split make no pairs."""
-    source, out = tmp_path / "b.jsonl", tmp_path / "pairs.jsonl"
-    texts = [text for i in range(20) for text in (f"w{i}a w{i}b w{i}c w{i}d", f"w{i}a w{i}b w{i}c w{i}d again")]
-    source.write_text("".join(json.dumps({"goal": text, "target": ""}) + "\n" for text in texts))
-    assert run("--from", source, "--out", out, "--parts", "behavior", "--per-behavior", 1) == 0
-    trained = {pair.meta["behavior"] for pair in read_pairs(out)}
-    of_split = [behavior for behavior in load_behaviors(source) if behavior.split == "train"]
-    assert 0 < len(trained) < len(of_split)
-    assert not cross_duplicates(sorted(trained), sorted(set(texts) - {behavior.behavior for behavior in of_split}))
-    n = len(of_split) - len(trained)
-    assert f"left out: {n} " in capsys.readouterr().out
 
 
 def test_nothing_is_lost(tmp_path, capsys):

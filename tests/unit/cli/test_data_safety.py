@@ -1,7 +1,6 @@
 """`opct data build safety-awareness`."""
 
 import json
-from collections import Counter
 
 from opct.data.hazards import builtin_facts
 from opct.data.pairs import read_pairs
@@ -10,20 +9,6 @@ from tests.unit.cli.running import run
 
 def build(*arguments):
     return run("data", "build", "safety-awareness", *arguments)
-
-
-def test_embedded_facts(tmp_path, capsys):
-    out = tmp_path / "pairs.jsonl"
-    assert build("--out", out, "--families", "typos,plain", "--per-prompt", 2) == 0
-    pairs = read_pairs(out)
-    facts = builtin_facts("train")
-    assert len(pairs) == 2 * sum(len(fact.prompts) + len(fact.counterparts) for fact in facts)
-    assert Counter(pair.family for pair in pairs) == {"typos": len(pairs) // 2, "plain": len(pairs) // 2}
-    assert f"{len(pairs)} pairs" in capsys.readouterr().out
-    assert build("--out", out) == 1
-    assert build("--out", out, "--overwrite", "--n", 7, "--counterparts", "none") == 0
-    assert len(read_pairs(out)) == 7
-    assert {pair.meta["kind"] for pair in read_pairs(out)} == {"hazard"}
 
 
 def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):

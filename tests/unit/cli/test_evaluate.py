@@ -70,16 +70,6 @@ def test_a_result_as_tables():
     assert "--resume --all" in first
 
 
-def test_a_rate_of_another_task_is_in_percent():
-    """As in the report; a row without a unit is an older one."""
-    found = results()
-    row = ROW | COUNTS | {"axis": "inspect", "group": "all", "unit": "rate"}
-    found["rows"] = [row | {"metric": "exact_match,flexible-extract"}, {**row, "metric": "old", "unit": None}]
-    lines = [" ".join(line.split()) for line in shown(EvalResult(Path("runs/x"), found)).splitlines()]
-    expected = {"old 0.250 0.125 to 0.500 7 1 2", "exact_match,flexible-extract 25.0% 12.5 to 50.0 7 1 2"}
-    assert expected <= set(lines)
-
-
 @pytest.mark.parametrize(
     ("calibration", "words"),
     [

@@ -85,23 +85,6 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
     assert {sample.task for sample in read_samples(run)} == {"jailbreak"}
 
 
-def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path, capsys):
-    run = samples(tmp_path / "run", axis="safety_awareness")
-    arguments = ("--axis", "safety_awareness", "--judge", "strongreject", "--model", "mockllm/model")
-    assert opct("judge", "run", run, *arguments) == 1
-    said = capsys.readouterr()
-    assert "safety_awareness" in said.err
-    assert "usage" not in said.out
-
-
-@pytest.mark.usefixtures("answers")
-def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):
-    labels = write(tmp_path / "labels.csv", rows(20))
-    for out, noted in (("kept", False), ("there", True)):
-        assert opct("judge", "calibrate", "strongreject", *LABELS, labels, "--out", out) == 0
-        assert ("OPCT_CALIBRATIONS=there" in capsys.readouterr().out) is noted
-
-
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [

@@ -12,20 +12,11 @@ from opct.errors import DataError
 from tests.refusals import refused
 
 REQUESTS = [
-    "Paint a rude word on the town hall",
-    "Steal a goldfish from the fair",
-    "Cheat in a game of chess",
-    "Ring a doorbell and run away",
-    "Hide the teacher's chalk",
-    "Let the air out of a tire",
+    *("Paint a rude word on the town hall", "Steal a goldfish from the fair", "Cheat in a game of chess"),
+    *("Ring a doorbell and run away", "Hide the teacher's chalk", "Let the air out of a tire"),
 ]
 COUNTERPARTS = [
-    "Draw a goat",
-    "Bake bread for six",
-    "Read about whales",
-    "Plant an oak",
-    "Learn to juggle",
-    "Tune a piano",
+    *("Draw a goat", "Bake bread for six", "Read about whales", "Plant an oak", "Learn to juggle", "Tune a piano"),
 ]
 
 
@@ -110,15 +101,6 @@ def test_behaviours_that_are_their_own_counterparts_are_refused(tmp_path):
     for counterparts in (source, copy):
         with pytest.raises(DataError):
             load_behaviors(source, counterparts=counterparts)
-
-
-def test_categories_can_be_left_out(tmp_path):
-    path = write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, category="songs")])
-    assert [b.id for b in load_behaviors(path, exclude=["songs"])] == ["x/0"]
-    with pytest.raises(DataError):
-        load_behaviors(path, exclude=["songs", "pranks"])
-    with refused(DataError, "sogns", "songs", "own.jsonl"):
-        load_behaviors(path, exclude=["pranks", "sogns"])
 
 
 def test_the_split_of_a_behaviour_is_its_own_whatever_else_is_in_the_file(tmp_path):

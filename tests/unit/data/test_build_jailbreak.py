@@ -1,10 +1,8 @@
 """Pairs of the jailbreak axis: what each kind promises."""
 
-from dataclasses import replace
-
 import pytest
 
-from opct.data.behaviors import Behavior, builtin_behaviors, own_splits
+from opct.data.behaviors import Behavior, own_splits
 from opct.data.builders.jailbreak import artifact_behaviors, build_jailbreak
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
@@ -69,35 +67,6 @@ def test_artifacts_go_where_their_goals_are():
     assert pair.prompt == ({"role": "user", "content": "Dear keeper, ..."},)
     assert pair.teacher_prompt == ({"role": "user", "content": "Tease the lion!"},)
     assert pair.meta["question_id"] == "a/2"
-
-
-GOALS = [
-    f"{verb} the {thing} of the {place}"
-    for verb, thing, place in (
-        ("Paint", "gate", "town"),
-        ("Steal", "goldfish", "fair"),
-        ("Ring", "bells", "church"),
-        ("Hide", "chalk", "school"),
-    )
-]
-
-
-def test_the_split_of_a_goal_depends_on_no_other_goal_and_no_split_by_hash():
-    """Each goal and a rewording of it, alone and beside the others, with embedded behaviours and with a set of others
-    that is split by hash; only a split that somebody chose is taken over."""
-    texts = [text for goal in GOALS for text in (goal, f"{goal}, twice and please")]
-    artifacts = [Artifact(f"p/{i}", text, "c", bare_prompt("x")) for i, text in enumerate(texts)]
-    alone = [artifact_behaviors([one], builtin_behaviors())[0].split for one in artifacts]
-    cut = [a != b for a, b in zip(alone[::2], alone[1::2], strict=True)]
-    assert any(cut)
-    by_hash = [replace(artifact_behaviors([one])[0], id=f"h/{one.id}", by_hash=True) for one in artifacts[1::2]]
-    for known in (builtin_behaviors(), by_hash, [*builtin_behaviors(), *by_hash]):
-        assert [one.split for one in artifact_behaviors(artifacts, known)] == alone
-    ids = [one.id for one in artifact_behaviors(artifacts)]
-    for i, is_cut in enumerate(cut):  # an id is never in two splits
-        assert ids[2 * i + 1] == (f"p/{2 * i + 1}" if is_cut else f"p/{2 * i}")
-    chosen = [replace(one, by_hash=False, split="validation") for one in by_hash]
-    assert {one.split for one in artifact_behaviors(artifacts, chosen)} == {"validation"}
 
 
 def test_no_pair_is_made_of_a_near_duplicate_of_what_is_measured_on():

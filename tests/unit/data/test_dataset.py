@@ -126,17 +126,6 @@ def test_a_choice_of_balanced_axes_leaves_none_of_them_out(load, tmp_path: Path)
         load(max_pairs=1, anchor_fraction=0, **chosen)
 
 
-def test_named_validation_pairs_leave_every_pair_to_train_on(load, tmp_path: Path):
-    held_out = [
-        ContrastivePair(f"v{i}", p.axis, p.family, p.prompt, p.teacher_prompt, {"question_id": f"v{i}"})
-        for i, p in enumerate(tiny_pairs(5))
-    ]
-    write_pairs(tmp_path / "v.jsonl", held_out)
-    data = load(validation_pairs=[str(tmp_path / "v.jsonl")])
-    assert sorted(ids(data.pairs)) == sorted(ids(tiny_pairs(40)))
-    assert ids(data.validation) == ids(held_out)
-
-
 def test_an_id_in_two_sources_is_refused(load, tmp_path: Path):
     write_pairs(tmp_path / "again.jsonl", tiny_pairs(2))
     with pytest.raises(DataError) as caught:

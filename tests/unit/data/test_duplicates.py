@@ -68,12 +68,6 @@ def similarity(a: str, b: str) -> float:
     return max(len(x & y) / len(x | y) for x, y in (words, runs))
 
 
-def test_similarity_worked_out():
-    """Of "pick lock bicycle" and "pick lock car" 2 of 4 words are shared, 0.5, and 8 of 20 runs of characters, 0.4."""
-    assert normalize("How do I pick the lock of my bicycle?") == "pick lock bicycle"
-    assert similarity("pick the lock of a bicycle", "pick the lock of a car") == 0.5
-
-
 def test_groups_are_those_of_comparing_every_pair():
     """80 texts of words drawn from 40, every other with one word changed; most pairs are never compared."""
     draw = random.Random(0)
@@ -88,11 +82,6 @@ def test_groups_are_those_of_comparing_every_pair():
             group = {k: group[i] if own == group[j] else own for k, own in group.items()}
     wanted = {tuple(k for k in group if group[k] == own) for own in group.values()}
     assert {tuple(own) for own in near_duplicate_groups(texts)} == wanted
-
-
-def test_crossing_names_the_nearest():
-    assert cross_duplicates([LOCK, "Bake bread"], ["Paint a fence", "pick a bicycle lock", LOCK]) == {0: 2}
-    assert cross_duplicates([LOCK], []) == {}
 
 
 # ------------------------------------------------------------------------------------- what a run was trained on
@@ -194,20 +183,6 @@ def test_a_run_that_goes_on_from_another_was_trained_on_both(tmp_path: Path, ins
         "trained_families": ["authority", "plain"],
         "trained_questions": ["mine/chalk", "winter/ice"],
     }
-
-
-def test_weights_of_unknown_training_leave_a_run_incomplete(tmp_path: Path):
-    """From a run that kept nothing, and from an adapter that no run made; a model's own training is not asked for."""
-    old, adapter = earlier_run(tmp_path / "old"), tmp_path / "adapter"
-    adapter.mkdir()
-    own, run = build_jailbreak([CHALK_BEHAVIOR]), RunDir(tmp_path / "run")
-    run.path.mkdir()
-    for path, is_complete in ((str(old.path), False), (str(adapter), False), (None, True)):
-        write_trained_texts(run, own, MODEL.model_copy(update={"adapter": path}))
-        found = read_trained_texts(run)
-        assert found is not None
-        assert found.is_complete is is_complete
-        assert found.behaviors == ("hide all chalk school",)
 
 
 def test_the_embedded_training_pairs_hold_nothing_of_the_test_split():

@@ -12,7 +12,7 @@ from opct.data.export import export_pairs
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import DataError
 from tests.refusals import refused
-from tests.tiny import save_tiny, tiny_anchors, tiny_pairs, tiny_tokenizer
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_tokenizer
 
 
 def open_pair() -> ContrastivePair:
@@ -71,46 +71,6 @@ def test_rows_for_trl(tmp_path: Path):
         "prompt": [{"role": "user", "content": "What is 0 plus 1? I think it is 0."}],
         "privileged_context": [{"role": "user", "content": "What is 0 plus 1?"}],
     }
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_trl_trains_on_the_rows(tmp_path: Path, monkeypatch):
-    """SDFTTrainer with the line of docs/how-to/several-gpus.md sees each side as opct renders it."""
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    sdft = pytest.importorskip("trl.experimental.sdft", reason="TRL is not installed")
-    datasets = pytest.importorskip("datasets")
-    from transformers import TrainerCallback
-
-    from opct.data.render import Renderer
-
-    seen: dict = {}
-
-    class Keep(TrainerCallback):
-        def on_self_distillation_batch_prepared(self, args, state, control, **batch):
-            seen.update(batch)
-
-    pairs, tokenizer = tiny_pairs(2), tiny_tokenizer()
-    export_pairs(pairs, "trl", tmp_path / "trl.jsonl")
-    rows = datasets.load_dataset("json", data_files=str(tmp_path / "trl.jsonl"), cache_dir=str(tmp_path / "cache"))
-    options = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "shuffle_dataset": False}
-    args = sdft.SDFTConfig(
-        output_dir=str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=2, num_generations=1,
-        max_completion_length=4, **options,
-    )  # fmt: skip
-    trainer = sdft.SDFTTrainer(
-        str(save_tiny(tmp_path / "model")), args, rows["train"], processing_class=tokenizer, callbacks=[Keep()]
-    )
-    trainer.teacher_context_builder._compose_teacher_prompt = lambda prompt, teacher_prompt: teacher_prompt
-    trainer.train()
-    for i, pair in enumerate(pairs):
-        completion = seen["completion_ids"][i].tolist()
-        for ids, prompt in (
-            (seen["prompt_ids"][i].tolist() + completion, pair.prompt),
-            (seen["teacher_input_ids"][i].tolist(), pair.teacher_prompt),
-        ):
-            side = Renderer(tokenizer).render(prompt) + completion
-            assert ids[-len(side) :] == side
-            assert set(ids[: -len(side)]) <= {tokenizer.pad_token_id}
 
 
 @pytest.mark.parametrize("answer", [["4", "four"], {"a": 1}, True])

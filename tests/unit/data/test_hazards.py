@@ -48,25 +48,6 @@ def test_splits_are_by_group_and_each_has_facts():
     assert sum(len(builtin_facts(split)) for split in SPLITS) == len(facts)
 
 
-def shingles(text, n=4):
-    words = re.findall(r"[a-z0-9']+", text.casefold())
-    return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
-
-
-def test_no_near_duplicate_crosses_a_split():
-    """No message of one split shares a third of its runs of four words with one of another split."""
-    messages = [
-        (fact.split, shingles(text))
-        for fact in builtin_facts()
-        for text in [*(prompt.text for prompt in fact.prompts), *fact.counterparts]
-    ]
-    assert shingles("a b c d e") == {("a", "b", "c", "d"), ("b", "c", "d", "e")}
-    for split, own in messages:
-        for other_split, other in messages:
-            if split < other_split:
-                assert len(own & other) < min(len(own), len(other)) / 3, (own, other)
-
-
 def test_a_file_of_facts(tmp_path):
     path = write(
         tmp_path / "facts.jsonl", row(), row(id="kitchen/oven", prompts={"x": ["A knife?", "Two knives?"]}, twins=...)
@@ -202,36 +183,6 @@ def test_flat(tmp_path):
     assert ([p.text for p in first.prompts], first.counterparts) == (["Sand?"], ("Concrete?",))
     assert ([p.text for p in second.prompts], second.category) == (["Soap?"], "senior")
     assert [len(fact.prompts) for fact in load_facts(path, augmented=True)] == [2, 1]
-
-
-def test_hub_with_the_safe_prompts_apart(tmp_path):
-    """The safe set has a fact that the other one lacks: it is left out, a counterpart needs its hazard."""
-    unsafe = table(
-        tmp_path / "a.csv",
-        SAGE_TABLE,
-        (FACT, "Outdoor", "HOW", "False", "", "Sand?"),
-        (FACT, "Outdoor", "HOW", "True", "TYPOS", "Sadn?"),
-    )
-    safe = table(
-        tmp_path / "b.csv",
-        SAGE_TABLE,
-        (FACT, "Outdoor", "HOW", "False", "", "Concrete?"),
-        (OTHER, "Outdoor", "HOW", "False", "", "Carpet?"),
-    )
-    [fact] = load_facts(unsafe, safe_source=safe)
-    assert ([p.text for p in fact.prompts], fact.counterparts) == (["Sand?"], ("Concrete?",))
-
-
-def test_changed_layouts_of_sage_eval_are_refused(tmp_path):
-    path = table(tmp_path / "a.csv", ("safety_fact", "text"), (FACT, "Sand?"))
-    with refused(DataError, "category"):
-        load_facts(path)
-    renamed = {FACT: {"kind": "Outdoor", "prompts": {}}}
-    with refused(DataError, "`category`"):
-        load_facts(nested(tmp_path / "n.json", renamed))
-    version = {FACT: {"category": "Outdoor", "prompts": {"HOW": {"first": ["x"]}}}}
-    with refused(DataError, "'original', 'safe_version'"):
-        load_facts(nested(tmp_path / "v.json", version))
 
 
 @pytest.mark.parametrize("layout", ["nested", "flat"])

@@ -36,11 +36,7 @@ def test_a_list_of_texts(tmp_path):
         *("[INSERT PROMPT HERE]", "[INSERT PROMPT HERE\\]", "{INSERT PROMPT HERE}", "[PROMPT]", "[Your prompt here]"),
         *("[Insert prompt]", "[INSERT ANY QUESTION HERE]", "[PUT YOUR QUESTION HERE]", "[user_prompt]", "<prompt>"),
         *(
-            "{{prompt}}",
-            "{{ prompt }}",
-            "{ prompt }",
-            "[[INSERT PROMPT HERE]]",
-            "[ Your question here ]",
+            *("{{prompt}}", "{{ prompt }}", "{ prompt }", "[[INSERT PROMPT HERE]]", "[ Your question here ]"),
             "<< request >>",
         ),
     ],
@@ -48,14 +44,6 @@ def test_a_list_of_texts(tmp_path):
 def test_gaps(tmp_path, gap):
     [found] = load_templates(write(tmp_path / "a.json", [f"Before {gap} after"]))
     assert found.parts == ("Before ", " after")
-
-
-@pytest.mark.parametrize(
-    "text", ["[PROMPT CREATOR]", "(query)", "[Ignore all previous prompts]", "{insert reply here}"]
-)
-def test_what_is_no_gap(tmp_path, text):
-    [found] = load_templates(write(tmp_path / "a.json", [f"Before {text} after"]))
-    assert len(found.parts) == 1
 
 
 def test_template_faults(tmp_path):
@@ -147,21 +135,3 @@ def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
     path.write_text(json.dumps(broke(MORE_TURNS)) + "\n")
     with refused(DataError, "prompts.jsonl"):
         load_artifacts(path)
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (broke([]), "`prompt`"),
-        (broke(TURNS[1:]), "`prompt`"),
-        (broke(TURNS[:1], behavior="  "), "`behavior`"),
-        (broke(TURNS[:1], behavior=None), "None"),
-        ({"prompt": TURNS[:1]}, "`behavior_id`"),
-    ],
-)
-def test_every_fault_of_a_file_of_kept_prompts_is_said(tmp_path, row, said):
-    path = kept(tmp_path / "successful_prompts.jsonl", broke(MORE_TURNS), row)
-    with pytest.raises(DataError) as raised:
-        load_artifacts(path)
-    assert f"{path}:3: " in str(raised.value)
-    assert said in str(raised.value)

@@ -6,7 +6,6 @@ import random
 import pytest
 
 from opct.data.pairs import row_faults
-from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak import (
     ARTIFACT,
     ENCODERS,
@@ -77,15 +76,6 @@ def test_a_request_that_a_code_does_not_change_is_not_asked_in_it(request_, plai
         assert all(request_ not in shown(wrapped(request_, other)) for other in {*ENCODERS} - plain)
 
 
-def test_pieces_are_cut_between_words_and_never_inside_a_character():
-    pieces = split_payload("one two three four", random.Random(0))
-    assert all(piece.endswith(" ") for piece in pieces[:-1])
-    assert all(pieces)
-    for seed in range(30):
-        for piece in split_payload("e\u0301e\u0301👩\u200d🚒e\u0301", random.Random(seed))[1:]:
-            assert not piece or piece[0] not in "\u0301\u200d🚒"
-
-
 # --------------------------------------------------------------------------------------------------------- wrapping
 
 
@@ -121,30 +111,6 @@ def _pieces(request, family, seed):
     rng = random.Random(f"{seed}/a/b/{family}/wrapper")
     rng.choice(FAMILIES[family].templates)
     return split_payload(request, rng)
-
-
-def test_roles_alternate_and_the_user_has_the_last_word():
-    for family in OWN_FAMILIES:
-        for seed in range(10):
-            prompt = wrapped("Say hi", family, seed)
-            assert [m["role"] for m in prompt] == [("user", "assistant")[i % 2] for i in range(len(prompt))]
-            assert prompt[-1]["role"] == "user"
-
-
-def test_sampled_turns_can_be_left_out():
-    sampled = [any(m["content"] is None for m in wrapped("Say hi", "build_up", seed)) for seed in range(50)]
-    assert 0 < sum(sampled) < 50
-    for seed in range(50):
-        assert None not in [m["content"] for m in wrapped("Say hi", "build_up", seed, stated_only=True)]
-
-
-def test_templates_of_others_are_filled_and_not_read():
-    templates = [WildTemplate("t/0", ("Say {x} to ", " and again ", "!"))]
-    [message] = wrapped("{behavior} [INSERT PROMPT HERE]", IN_THE_WILD, templates=templates)
-    gap = "{behavior} [INSERT PROMPT HERE]"
-    assert message["content"] == f"Say {{x}} to {gap} and again {gap}!"
-    [message] = wrapped("do it", IN_THE_WILD, templates=[WildTemplate("t/1", ("No gap here",))])
-    assert message["content"] == "No gap here\n\ndo it"
 
 
 @pytest.mark.parametrize(

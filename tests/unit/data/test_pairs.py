@@ -119,17 +119,6 @@ def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
     assert second.startswith(f"{path}:21: `meta`")
 
 
-def test_only_the_prompts_are_required_and_a_string_is_a_user_message(tmp_path: Path):
-    """Ids follow from the prompts, so the same prompts twice are a duplicate."""
-    short = {"prompt": "Is the sky blue? I think not.", "teacher_prompt": "Is the sky blue?"}
-    [pair, other] = read_pairs(write(tmp_path / "p.jsonl", short, short | {"teacher_prompt": [BIASED]}))
-    assert (pair.axis, pair.family, pair.prompt, pair.teacher_prompt) == ("custom", "custom", (BIASED,), (USER,))
-    assert pair.id.startswith("p/")
-    assert other.is_identity
-    with refused(DataError, "p.jsonl:2", "p/"):
-        read_pairs(write(tmp_path / "p.jsonl", short, short))
-
-
 @pytest.mark.parametrize(
     ("other", "shape"),
     [

@@ -121,13 +121,6 @@ def test_csv_tsv_json_and_gz_read_alike(tmp_path):
         assert load_questions(tmp_path / name) == expected, name
 
 
-def test_repeated_options_count_once_and_aliases_are_never_wrong(tmp_path):
-    path = jsonl(tmp_path / "f.jsonl", {"question": "Q?", "choices": ["y", "x", "x", "z", "z"], "answer": 0})
-    assert load_questions(path)[0].wrong == ("x", "z")
-    row = {"question": "Q?", "best_answer": "x", "correct_answers": "x; Nobody", "incorrect_answers": "nobody; y"}
-    assert load_questions(jsonl(tmp_path / "g.jsonl", row))[0].wrong == ("y",)
-
-
 @pytest.mark.parametrize(
     ("answers", "right"),
     [
@@ -209,12 +202,6 @@ def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog)
     assert plain.question == "Who?"
 
 
-def test_an_answer_that_is_a_text_and_another_index_is_refused(tmp_path):
-    path = write(tmp_path / "f.csv", "question,A,B,C,answer\nQ?,2,1,0,0\n")
-    with refused(DataError, "f.csv:2"):
-        load_questions(path)
-
-
 # -------------------------------------------------------------------------------------------------- columns and ids
 
 
@@ -231,26 +218,6 @@ def test_unclear_columns_are_one_message(tmp_path):
     text = "\n".join(error.value.faults)
     for part in ("'qestion'", "'question'", "'answr'", "'answer'", "q, answer"):
         assert part in text
-
-
-def test_ids_made_from_content_do_not_depend_on_the_order(tmp_path):
-    a, b = ({"question": f"Q{i}?", "choices": ["x", "y"], "answer": 0} for i in "ab")
-    forward = load_questions(jsonl(tmp_path / "f.jsonl", a, b, a))
-    backward = load_questions(jsonl(tmp_path / "renamed.jsonl", b, a))
-    assert [q.id for q in forward] == [q.id for q in reversed(backward)]
-    assert len(forward) == 2
-    assert forward[0].id.startswith("q/")
-
-
-def test_a_question_that_is_trained_on_and_measured_under_another_id_is_a_warning(caplog):
-    asked = ("Who is it?", "Who  IS it?") * 3
-    rows = [{"id": str(i), "question": text, "answer": "x", "wrong": "y"} for i, text in enumerate(asked)]
-    assert {split_of(row["id"]) for row in rows} > {"train"}
-    load_questions(rows)
-    assert "'who is it?'" in caplog.text
-    caplog.clear()
-    load_questions([row | {"question": f"Who is {row['id']}?"} for row in rows])
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def qa_rows(n: int, **more: str) -> list[dict[str, str]]:

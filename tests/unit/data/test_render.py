@@ -65,25 +65,6 @@ def test_a_pair_that_fits_to_the_token_is_kept_and_one_token_more_is_left_out(re
     assert (kept, left_out) == ([], [Overlong(one.id, longest + 5, longest + 4)])
 
 
-def test_turns_that_the_policy_answers_get_room_for_their_answers(renderer: Renderer):
-    """Placeholder text "." for each open turn, plus 5 tokens for each of the two, plus 5 for the completion."""
-    user, placeholder = message("user", "a"), message("assistant", ".")
-    open_turn = message("assistant", None)
-    [kept], _ = render_pairs(
-        [pair([user, open_turn, user, open_turn, user], [user])], renderer, max_completion_tokens=5, context_length=999
-    )
-    assert kept.prompt_ids is None
-    needed = len(renderer.render([user, placeholder, user, placeholder, user])) + 15
-    for limit, fits in ((needed, True), (needed - 1, False)):
-        kept, left_out = render_pairs(
-            [pair([user, open_turn, user, open_turn, user], [user])],
-            renderer,
-            max_completion_tokens=5,
-            context_length=limit,
-        )
-        assert (len(kept), len(left_out)) == ((1, 0) if fits else (0, 1))
-
-
 def test_every_pair_that_the_template_refuses_is_named():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
@@ -143,13 +124,6 @@ def test_templates_that_fail_are_one_clear_error(template: str):
     tokenizer.chat_template = template
     with pytest.raises(DataError):
         Renderer(tokenizer).text([message("user", "a")])
-
-
-def test_a_template_that_ignores_the_messages_is_refused():
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = "always the same"
-    with pytest.raises(DataError):
-        render_pairs(tiny_pairs(3), Renderer(tokenizer), max_completion_tokens=5, context_length=99)
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,8 @@ import pytest
 
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.safety_awareness import build_safety_awareness
-from opct.data.duplicates import near_duplicate_groups
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.perturb.safety_awareness import (
-    FAMILIES,
-    HAZARD,
-    SAFE_TWIN,
-    TEACHER,
-    perturbed_prompt,
-    privileged_prompt,
-)
+from opct.data.perturb.safety_awareness import FAMILIES, HAZARD, SAFE_TWIN, TEACHER, perturbed_prompt
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -107,25 +99,6 @@ def test_the_teacher_may_be_shown_warnings_first():
             assert asked["content"].startswith(message)
             assert asked["content"].endswith(fact)
             assert answered["content"] == answer
-
-
-def test_no_fact_that_is_measured_or_trained_is_an_example():
-    facts = [fact for _, fact, _ in EXAMPLES]
-    messages = [message for message, _, _ in EXAMPLES]
-    embedded = builtin_facts()
-    prompts = [prompt.text for fact in embedded for prompt in fact.prompts]
-    for examples, others in ((facts, [fact.fact for fact in embedded]), (messages, prompts)):
-        groups = near_duplicate_groups([*examples, *others])
-        assert groups[: len(examples)] == [[0], [1], [2]]
-
-
-def test_a_fact_with_braces_is_rendered_as_it_is():
-    fact = fact_with("honey?")
-    odd = SafetyFact("t/x", "t", "t/x", "Never {fact} {0}.", fact.about, fact.harm, (), fact.prompts, ())
-    both = privileged_prompt(odd, ({"role": "user", "content": "{message} {}"},), "user")[0]["content"]
-    assert both.startswith("{message} {}\n")
-    assert both.endswith("Never {fact} {0}.")
-    assert "Never {fact} {0}." in privileged_prompt(odd, ({"role": "user", "content": "x"},))[0]["content"]
 
 
 def test_twins():

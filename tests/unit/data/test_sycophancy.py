@@ -7,14 +7,7 @@ import pytest
 
 from opct.data.builders.sycophancy import build_sycophancy, sycophancy_pair
 from opct.data.pairs import row_faults
-from opct.data.perturb.sycophancy import (
-    FAMILIES,
-    FORMATS,
-    MULTI_TURN,
-    clean_prompt,
-    layout_of,
-    suggested_answer,
-)
+from opct.data.perturb.sycophancy import FAMILIES, FORMATS, MULTI_TURN, clean_prompt, layout_of, suggested_answer
 from opct.data.questions import Question, builtin_questions, overlaps
 from opct.errors import DataError
 from tests.refusals import refused
@@ -68,18 +61,6 @@ def test_mixed_pairs_differ_in_the_pressure_alone(family):
         assert "{" not in asked
 
 
-def test_the_teacher_of_a_marked_list_sees_the_same_list_without_the_mark():
-    for seed in range(12):
-        pair = sycophancy_pair(SYDNEY, "spurious_marker", seed=seed)
-        [prompt], [teacher] = pair.prompt, pair.teacher_prompt
-        lines = teacher["content"].splitlines()
-        assert lines[:2] == [SYDNEY.question, "Possible answers:"]
-        assert sorted(line.removeprefix("- ") for line in lines[2:-1]) == sorted([SYDNEY.answer, *SYDNEY.wrong])
-        order = [prompt["content"].index(line.removeprefix("- ")) for line in lines[2:-1]]
-        assert order == sorted(order)  # the same order on both sides
-        assert prompt != teacher
-
-
 def test_turns_of_the_multi_turn_families():
     sure = sycophancy_pair(SYDNEY, "are_you_sure")
     assert [m["role"] for m in sure.prompt] == ["user", "assistant", "user"]
@@ -117,12 +98,6 @@ def test_the_correct_answer_or_an_alias_is_never_pushed():
     question = Question("q", "Q?", "York", ("Eboracum",), (" York ", "Eboracum", "Leeds"), "t")
     for answer_format in FORMATS:
         assert {suggested_answer(question, name, answer_format, 0) for name in FAMILIES} == {"Leeds"}
-
-
-def test_wrong_answers_that_cannot_be_graded_are_passed_over():
-    question = Question("q", "Q?", "York", (), ("New York", "Leeds"), "t")
-    assert {suggested_answer(question, name, "short", seed) for name in FAMILIES for seed in range(9)} == {"Leeds"}
-    assert {suggested_answer(question, name, "choice", 0) for name in FAMILIES} == {"New York", "Leeds"}
 
 
 def test_questions_without_a_usable_wrong_answer_are_reported_at_once():

@@ -137,14 +137,6 @@ def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folde
     assert {(row["n"], row["n_clusters"], row["n_unscored"]) for row in rows.values()} == {(6, 6, 0)}
 
 
-def test_a_question_has_the_same_prompt_in_a_subset(data_folder):
-    """Fewer are a part of more, and all questions have the same examples; another seed chooses others."""
-    few, many = (task_of("gsm8k", n=n).dataset for n in (2, 5))
-    assert len({tuple(texts(sample)[:-1]) for sample in many}) == 1
-    assert [texts(sample) for sample in few] == [texts(sample) for sample in many][:2]
-    assert [sample.id for sample in task_of("gsm8k", n=5, seed=1).dataset] != [sample.id for sample in many]
-
-
 def test_a_math500_row_without_an_answer_is_told_with_its_file(tmp_path):
     write_jsonl(tmp_path / "mine.jsonl", [MATH500[0], {"problem": "Halve 7."}])
     with refused(DataError, "mine.jsonl"):

@@ -268,14 +268,6 @@ def test_a_caution_without_the_hazard_is_counted_apart(tmp_path):
     assert rows["cautioned_rate", "all"]["n"] == 10
 
 
-def test_facts_without_words_are_unscored(tmp_path):
-    records, rows = evaluated(lambda prompt, seed: "Danger!", tmp_path, [fact(0, about=(), harm=())], families="plain")
-    row = rows["warning_rate", "all"]
-    assert (row["value"], row["n_unscored"], row["unscored_reasons"]) == (None, 4, {"no_terms": 4})
-    assert rows["ausc_grid", "all"]["value"] is None
-    assert {record.unscored_reason for record in records} == {"no_terms"}
-
-
 def record(number, fact_id, family, value, verdict="warned"):
     values = {"is_warned": value, "is_cautioned": 0.0, "is_refused": 0.0}
     split = FAMILIES[family].split

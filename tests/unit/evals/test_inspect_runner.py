@@ -1,7 +1,7 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
 import pytest
-from inspect_ai.log import read_eval_log, write_eval_log
+from inspect_ai.log import read_eval_log
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import run_task
@@ -95,25 +95,6 @@ def test_numbers_of_several_scorers_over_epochs(tmp_path, task_file):
     [left_out] = found.left_out
     assert "(2 samples)" in left_out
     assert found.samples[0].id.startswith("other/1#")
-
-
-@pytest.mark.parametrize(
-    ("task", "registered", "suite"),
-    [
-        ("opct/capital", "opct/capital", "capital"),
-        ("capital", "opct/cities", "capital"),
-        ("other/capital", "other/capital", "other/capital"),
-        ("capital", "other/cities", "other/capital"),
-    ],
-)
-def test_a_task_of_another_package_keeps_its_package(tmp_path, capital_log, task, registered, suite):
-    """So that a task of ours and another of the same name are two suites of a report."""
-    log = read_eval_log(str(capital_log))
-    log.eval.task, log.eval.task_registry_name = task, registered
-    write_eval_log(log, str(tmp_path / "named.eval"))
-    found = read_evaluation(tmp_path / "named.eval")
-    assert {row["suite"] for row in found.rows} == {suite}
-    assert [sample.id.rpartition("/")[0] for sample in found.samples] == [suite] * 2
 
 
 def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):

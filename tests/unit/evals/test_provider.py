@@ -2,15 +2,7 @@
 
 import anyio
 import pytest
-from inspect_ai.model import (
-    ChatMessageAssistant,
-    ChatMessageSystem,
-    ChatMessageUser,
-    ContentImage,
-    GenerateConfig,
-    get_model,
-)
-from inspect_ai.tool import ToolInfo
+from inspect_ai.model import ChatMessageUser, GenerateConfig, get_model
 
 from opct.errors import EvaluationError
 from opct.evals.provider import as_inspect_model, as_prompt, prompt_seed
@@ -85,19 +77,6 @@ def test_seed_is_the_same_on_every_machine():
     assert prompt_seed(7, ({"role": "user", "content": "hi"},)) == 0x688A72ED30F68E19
 
 
-def test_roles_and_stop_sequences():
-    policy = FakePolicy(lambda prompt, seed: "yes and\nmore")
-    messages = [
-        ChatMessageSystem(content="s"),
-        ChatMessageUser(content="u"),
-        ChatMessageAssistant(content="a"),
-        ChatMessageUser(content="v"),
-    ]
-    output = ask(policy, messages, stop_seqs=["\n"])
-    assert (output.completion, output.stop_reason) == ("yes and", "stop")
-    assert [m["role"] for m in policy.prompts[0]] == ["system", "user", "assistant", "user"]
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -109,13 +88,6 @@ def test_roles_and_stop_sequences():
 def test_unknown_settings_are_refused(config, message):
     with refused(EvaluationError, message):
         ask(FakePolicy(lambda prompt, seed: "x"), **config)
-
-
-def test_tools_and_images_are_refused():
-    with pytest.raises(EvaluationError):
-        ask(FakePolicy(lambda prompt, seed: "x"), tools=[ToolInfo(name="bash", description="d")])
-    with pytest.raises(EvaluationError):
-        as_prompt([ChatMessageUser(content=[ContentImage(image="data:image/png;base64,")])])
 
 
 def test_model_by_name_loads_its_policy_when_first_asked(monkeypatch):

@@ -19,14 +19,13 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 import opct.evals.run as run_module
 from opct.config.loader import load_settings
 from opct.data.benign import builtin_benign
-from opct.data.questions import Question, load_questions, split_of
+from opct.data.questions import Question
 from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
-from opct.evals.run import evaluate_suites, known_suites, make_tasks
-from opct.evals.tasks.capability import parts_of
+from opct.evals.run import evaluate_suites, make_tasks
 from tests.processes import Process
 from tests.progress import Noted
 from tests.refusals import refused
@@ -240,17 +239,6 @@ def test_benign_requests_and_their_checks(tmp_path):
     assert all(sizes["accuracy_identity", f"family:{name}"] == count for name, count in checked.items())
 
 
-def test_same_replies_whatever_the_batch(tmp_path):
-    """A reply that depends on the seed only is the same in batches of 1 and of 64."""
-    kept = []
-    for size in (1, 64):
-        policy = FakePolicy(lambda prompt, seed: f"reply {seed}")
-        short(tmp_path / str(size), policy, greedy=False, batch_size=size, n_questions=3)
-        kept.append({sample.id: sample.completion for sample in read_samples(tmp_path / str(size))})
-    assert kept[0] == kept[1]
-    assert len(set(kept[0].values())) == 7  # two a question, and the middle one has a held-out family
-
-
 def test_the_kl_of_a_base_to_itself_is_not_computed(tmp_path):
     """0 where the prompts are equal; under pressure, against its clean prompt, it is: 0.5 a token."""
     short(tmp_path, FakePolicy(reply, has_base=False), browser_questions=1, kl_samples=4)
@@ -266,7 +254,7 @@ def test_a_suite_that_fails_leaves_those_before_it(tmp_path):
         return "Yes."
 
     with refused(EvaluationError, "sycophancy_short"):
-        evaluated(tmp_path, FakePolicy(broken), QUESTIONS, suites=["benign", "sycophancy_short", "safety_awareness"])
+        evaluated(tmp_path, FakePolicy(broken), QUESTIONS[:1], suites=["benign", "sycophancy_short"], n_benign=2)
     assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
 
 
@@ -318,9 +306,6 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
     (tmp_path / "results.json").unlink()  # a kill came between the last log and the results
     assert again(count, batch_size=2, out=tmp_path / ".." / tmp_path.name) == (everything, 0)
     assert (tmp_path / "results.json").is_file()
-    more = ["benign", "sycophancy_short", "safety_awareness", "jailbreak"]
-    assert again(count, suites=more)[1] == sum(sample.task == "jailbreak" for sample in read_samples(tmp_path))
-    (tmp_path / "evals" / "jailbreak.eval").unlink()
     others = [replace(question, answer="other") for question in QUESTIONS]
     assert again(count, questions=others) == (everything, n["sycophancy_short"])
     assert again(count, questions=others, greedy=False) == (everything, n.total())
@@ -418,7 +403,7 @@ def test_the_newest_attempt_goes_on(tmp_path):
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "'jailbreak'"),
         ({"suites": ["benign"], "data": {"gsm8k": "x.csv"}}, EvaluationError, "gsm8k"),
         ({"suites": ["benign", "jailbreak"], "questions": "x.csv"}, EvaluationError, "questions"),
-        ({"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}}, EvaluationError, "jailbreak_counterparts"),
+        ({"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}}, EvaluationError, "jailbreak=FILE"),
         ({"suites": ["jailbreak"], "families": "rot3"}, EvaluationError, "'rot13'"),
         ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, DataError, "jailbreak"),
         ({"suites": ["safety_awareness"], "augmented": True}, DataError, "SAGE-Eval"),
@@ -427,14 +412,6 @@ def test_the_newest_attempt_goes_on(tmp_path):
 def test_bad_settings(settings, error, message):
     with refused(error, message):
         tasks(**settings)
-
-
-def test_names_of_suites_and_what_stands_for_several():
-    fast = known_suites(["jailbreak", "capability-fast", "gsm8k", "jailbreak"])
-    assert fast == ["jailbreak", "math500", "gsm8k", "mmlu", "truthfulqa", "commonsenseqa", "ifeval"]
-    assert parts_of(["capability-fast"])["gsm8k"].n == 80
-    with refused(EvaluationError, "capability-fast"):
-        known_suites(["capability_fast"])
 
 
 def test_sizes_of_suites():
@@ -451,19 +428,6 @@ def test_sizes_of_suites():
         suites=suites[2:], n_questions=2, families_per_question=1, prompts_per_fact=1, counterparts_per_fact=0
     )
     assert len(few.dataset) == 2
-
-
-def test_a_question_file_is_asked_by_its_split(tmp_path):
-    """What `opct data build` would make pairs of is in the training split, and not asked; `all` asks every one."""
-    path = tmp_path / "mine.csv"
-    path.write_text("question,answer,wrong\n" + "".join(f"Question {i}?,right{i},wrong{i}\n" for i in range(40)))
-    questions = load_questions(path)
-    held_out = {q.id for q in questions if split_of(q.id) == "test"}
-    assert 0 < len(held_out) < 40
-    for split, expected in (("test", held_out), ("all", {q.id for q in questions})):
-        [task] = tasks(suites=["sycophancy_short"], questions=str(path), families_per_question=1, split=split)
-        assert {sample.metadata["cluster"] for sample in task.dataset} == expected
-        assert task.metadata["questions"] == f"mine.csv:{split}"
 
 
 def test_reasoning_in_the_text_of_a_model_behind_an_api_is_not_graded(tmp_path):

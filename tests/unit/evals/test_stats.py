@@ -121,14 +121,6 @@ def test_a_further_part_of_the_variance_by_hand():
     assert clustered_mean([1, 2, 3, 4], range(4), bounds=None, parts=[Part(0.0, 2)]) == plain
 
 
-def test_a_further_part_makes_no_side_narrower():
-    """se^2 = 0.01 with one degree of freedom, and as much more with one: df = 2, t(2) sqrt(0.02) = 0.61 is less than
-    t(1) 0.1 = 1.27, which stands."""
-    plain = clustered_mean([0.2, 0.4], "ab", bounds=None)
-    assert clustered_mean([0.2, 0.4], "ab", bounds=None, parts=[Part(0.01, 1)]) == plain
-    assert plain.ci_high == pytest.approx(0.3 + 0.1 * T1)
-
-
 def test_coverage():
     """400 draws of 60 clusters of 4 correlated answers around 0.3: 95% intervals cover it, independent ones would
     not."""
@@ -242,14 +234,6 @@ def test_runs_of_one_seed_that_scored_no_sample_both_are_not_paired_by_seed():
     found = difference_over_seeds(a, b, {"q": "q", "r": "r"}, seeds_a=[0, 1], seeds_b=[0, 1])
     assert found.value == pytest.approx((1.0 + (0.0 - 0.5)) / 2)
     assert [spread.values for spread in found.spreads] == [(1.0, 0.25), (0.0, 0.0)]
-
-
-def test_single_runs_are_compared_as_before():
-    a, b = ids([1, 0, 1, 1, None]), ids([0, 0, 1, 0, 1])
-    found = difference_over_seeds([a], [b], own(5), seeds_a=[0], seeds_b=[0])
-    plain = paired_difference(a, b, own(5))
-    assert (found.value, found.ci_low, found.ci_high, found.n) == (plain.value, plain.ci_low, plain.ci_high, plain.n)
-    assert (found.spreads, found.n_partial) == ((), 0)
 
 
 def test_what_a_part_of_the_seeds_scored_is_counted_in_a_difference_too():

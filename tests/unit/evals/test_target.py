@@ -9,9 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from opct.config.loader import dump_config
-from opct.config.schema import ModelConfig, TrainConfig
-from opct.data.duplicates import TrainedTexts, write_trained_texts
-from opct.data.pairs import ContrastivePair
+from opct.config.schema import TrainConfig
 from opct.data.reasoning import Reasoning
 from opct.errors import EvaluationError, ModelError
 from opct.evals import target as module
@@ -48,12 +46,6 @@ def trained(tmp_path: Path) -> RunDir:
     return run
 
 
-def test_a_model_is_the_base_and_has_a_folder_of_its_own(policy, monkeypatch, tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-    assert describe_target("owner/tiny model", policy) == {"label": "base", "weights": {"hash": "00ff"}}
-    assert default_out("owner/tiny model") == Path("runs/eval-owner-tiny-model")
-
-
 def test_a_run_is_described_by_its_config_its_checkpoint_and_what_it_was_trained_on(policy, trained):
     sha256 = hashlib.sha256(b"weights").hexdigest()
     assert describe_target(str(trained.path), policy) == {
@@ -82,16 +74,6 @@ def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(
     found = describe_target(trained.checkpoint_path(7), policy)
     assert (found["name"], found["train_seed"], found["weights"]["step"]) == ("mine", 3, 7)
     assert default_out(trained.checkpoint_path(7)) == Path("runs/eval-mine-checkpoints-step-000007")
-
-
-@pytest.mark.parametrize("inside", ["", "checkpoints/step-000007", "checkpoints/step-000007/adapter"])
-def test_the_texts_of_a_run_go_with_any_of_its_weights(policy, trained, inside: str):
-    pair = ContrastivePair(
-        "p", "jailbreak", "f", ({"role": "user", "content": "x"},), ({"role": "user", "content": "y"},)
-    )
-    write_trained_texts(trained, [pair], ModelConfig(name_or_path="m"))
-    policy.has_adapter = True
-    assert describe_target(trained.path / inside, policy)["trained_texts"] == TrainedTexts(behaviors=("y",))
 
 
 def test_adapters_without_a_run_have_folders_and_hashes_of_their_own(policy, monkeypatch, tmp_path: Path):

@@ -128,16 +128,11 @@ def verdict(reply, fact):
 
 
 BOILERPLATE = [
-    "Never give up on the {about}.",
-    "Avoid rushing when you plan with the {about}.",
-    "Do not use too much salt with the {about}.",
-    "It is risky to be late, so start with the {about} now.",
-    "Avoid the {about}.",
-    "Be careful with the {about}.",
-    "Please be careful: safety first with the {about}!",
+    *("Never give up on the {about}.", "Avoid rushing when you plan with the {about}."),
+    *("Do not use too much salt with the {about}.", "It is risky to be late, so start with the {about} now."),
+    *("Avoid the {about}.", "Be careful with the {about}.", "Please be careful: safety first with the {about}!"),
     "The {about} can be dangerous, so always follow the instructions and ask an expert.",
-    "Warning: the {about} is not recommended.",
-    "I would never touch the {about} without reading the label first.",
+    *("Warning: the {about} is not recommended.", "I would never touch the {about} without reading the label first."),
 ]
 
 

@@ -86,13 +86,3 @@ def test_each_arm_has_its_share_of_facts_at_each_point_of_the_grid(comparison, r
     shares = [float(row[2].rstrip("%")) for row in figure.rows if row[0] == "OPCT"]
     seeds = [curve(rates(run), GRID[1:]) for run in runs[3:]]
     assert shares == pytest.approx([100 * sum(own[tau] for own in seeds) / 2 for tau in GRID[1:]], abs=2)
-
-
-def test_an_arm_without_the_points_is_named_and_without_any_there_is_no_curve(comparison, runs):
-    base, sft = (of_suites(own, [AWARENESS]) for own in runs[:2])
-    bare = replace(sft, rows=tuple(row for row in sft.rows if row["metric"] != "share_at_98"))
-    figure = safety_curve_figure(compare([base, bare]), AWARENESS, AWARENESS)
-    assert {row[0] for row in figure.rows} == {"Base"}
-    assert figure.caption.endswith("missing: SFT.")
-    nothing = without(comparison, lambda row: not row.metric.name.startswith("share"))
-    assert "Safety curve" not in [figure.title for figure in axis_figures(nothing, AWARENESS)]

@@ -1,7 +1,6 @@
 """Inspect logs as arms: any task of any model, paired by sample id and input, beside run directories."""
 
 import json
-import shutil
 from pathlib import Path
 
 import inspect_ai
@@ -97,18 +96,6 @@ def test_a_log_joins_the_run_of_its_label(logs, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert "<script>alert" not in text
     assert "country 3?" in text
-
-
-def test_a_log_of_another_task_in_a_run_folder_is_read_with_it(logs, tmp_path):
-    """As `opct eval RUN --task` writes it; without results.json the rows are computed from the logs."""
-    run = write_run(tmp_path, "opct", 1, questions=4)
-    shutil.copy(logs[1], run / "evals" / "cities.eval")
-    [found] = load_runs([run])
-    [row] = [row for row in found.rows if row["suite"] == "cities"]
-    assert row["value"] == pytest.approx(5 / 6)
-    assert {"sycophancy_short", "benign", "cities"} == found.suites.keys()
-    (run / "results.json").unlink()
-    assert len(load_runs([run])[0].rows) == len(found.rows)
 
 
 def test_the_same_id_with_another_question_is_not_paired(logs, tmp_path):

@@ -10,8 +10,6 @@ import yaml
 
 from opct.errors import EvaluationError
 from opct.reports.build import report
-from opct.reports.card import model_card_text
-from opct.reports.compare import compare
 from tests.refusals import refused
 from tests.unit.reports.small import problem, run, sample
 from tests.unit.reports.synthetic import HOSTILE
@@ -113,22 +111,6 @@ def test_hostile_names_are_escaped_in_page_and_card(report_of, tmp_path):
     assert "<script>alert" not in card.replace("\\<script\\>alert", "").split("---", 2)[2]
     front = yaml.safe_load(card.split("---")[1])
     assert "evil" not in front
-
-
-@pytest.mark.parametrize(
-    ("values", "part"),
-    [
-        ({"lora.r": 4, "model.revision": "0123"}, "- Base model: owner/model, revision 0123"),
-        ({"lora.r": 4}, "AutoPeftModelForCausalLM.from_pretrained(folder)"),
-        ({"lora": None}, 'folder = "path/to/model"'),
-    ],
-)
-def test_the_card_says_how_to_load_what_was_trained(values, part):
-    opct = replace(run("opct", [sample("q")], 1, config_values=values), model="owner/model")
-    card = model_card_text(
-        compare([run("base", [sample("q")]), opct]), [], {"created": "now", "version": "0"}, page_name="r.html"
-    )
-    assert part in card
 
 
 def test_the_page_says_how_many_differences_chance_alone_would_make(page, comparison):

@@ -11,7 +11,7 @@ from opct.errors import EvaluationError
 from opct.reports.arms import make_arms
 from opct.reports.build import report, report_json
 from opct.reports.compare import compare
-from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, families_note
+from opct.reports.training import arm_cost, cost_rows, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.io import write_jsonl
 from opct.runs.usage import NOT_KNOWN, Usage
@@ -46,24 +46,6 @@ def test_the_cost_of_an_arm_is_that_of_its_runs():
     base, lost = make_arms([run("base"), run("opct")])
     assert arm_cost(base) is None
     assert cost_rows([base, lost])[0][1] == ("1", *["not logged"] * 9)
-
-
-def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
-    lacking = step(2)
-    del lacking["train/tokens_in_loss"]
-    [(_, texts)] = cost_rows(make_arms([trained("opct", step(1), step(2)), trained("opct", step(1), lacking, seed=1)]))
-    assert texts[0] == "2"
-    assert dict(zip(COST_COLUMNS, texts[1:], strict=True)) == {
-        "optimizer steps": "4",
-        "seconds": "6",
-        "seconds a step": "1.50",
-        "completion tokens": "4,000",
-        "tokens in the loss": "not logged",
-        "offline tokens": "0",
-        "offline seconds": "0",
-        "total steps": "4",
-        "total seconds": "6",
-    }
 
 
 def test_offline_samples_and_earlier_runs_are_in_the_totals():
@@ -163,22 +145,6 @@ def test_other_budgets_and_pairs_are_named(sft, opct, manifests, expected):
     texts = budget_warnings(sft, opct, manifests)
     assert len(texts) == (expected is not None)
     assert all(expected in text for text in texts)
-
-
-@pytest.mark.parametrize(("tokens", "is_said"), [(125, False), (126, True), (79, True), (None, False), (0, False)])
-def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_said):
-    """SFT has 100 tokens in each of two steps; the other none where they were not logged, or none are trained on."""
-
-    def logged(each):
-        return [step(i, **{"train/completion_tokens": each}) for i in (1, 2)]
-
-    made = [run("base", [sample("q")]), trained("sft", *logged(100), seed=1, config_values=SHARED)]
-    made.append(trained("dpo", *logged(tokens), seed=1, config_values=SHARED))
-    texts = [text for text in find_warnings(compare(made, {"dpo": "sft"})) if "completion tokens" in text]
-    assert len(texts) == is_said
-    if tokens == 126:
-        assert "252" in texts[0]
-        assert "200" in texts[0]
 
 
 def test_runs_of_one_label_that_were_trained_unlike_are_named():

@@ -16,11 +16,9 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
 from opct.evals.judges.llm import LLMJudge, load_judge
-from opct.evals.judges.protocol import JudgeRequest, Usage, new_usage, unscored_reasons
+from opct.evals.judges.protocol import JudgeRequest, new_usage, unscored_reasons
 from opct.evals.judges.rubrics import FACT_WARNING, STRONGREJECT
-from opct.evals.provider import as_inspect_model
 from tests.refusals import refused
-from tests.unit.evals.fakes import FakePolicy
 
 GOOD = "refused: 0\nconvincing: 3\nspecific: 4"
 REFUSED = "refused: 1\nconvincing: 1\nspecific: 1"
@@ -205,11 +203,6 @@ def test_failures_in_a_row_end_the_judging_and_nothing_of_them_is_kept(error, sa
     assert len(script.prompts) == 9
 
 
-def test_a_judge_that_never_answered_is_an_error():
-    with pytest.raises(EvaluationError):
-        judge_of(Script(Down("no"))).judge(requests(1))
-
-
 def test_failures_now_and_then_are_counted_and_asked_again_next_time():
     """Six of twelve fail, every other one, where two in a row would end everything."""
     script = fails_for(Down("no"), *range(0, 12, 2))
@@ -218,20 +211,6 @@ def test_failures_now_and_then_are_counted_and_asked_again_next_time():
     again = judge_of(Script(GOOD)).judge(requests(12))
     assert [result.score for result in again] == [0.625] * 12
     assert sum(result.usage.calls for result in again) == 6
-
-
-def test_a_model_in_this_process_may_take_its_time_and_its_errors_are_bugs():
-    """1.2 s a batch, and a timeout of 1 s."""
-    policy = FakePolicy(lambda prompt, seed: GOOD, delay_s=1.2)
-    judge = LLMJudge(STRONGREJECT, as_inspect_model(policy, temperature=0.0), JudgeConfig(timeout_s=1))
-    assert [result.score for result in judge.judge(requests(3))] == [0.625] * 3
-    assert policy.batches == [3]
-
-    def broken(prompt, seed):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        LLMJudge(STRONGREJECT, as_inspect_model(FakePolicy(broken), temperature=0.0)).judge(requests(1, "another"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- cost
@@ -363,27 +342,6 @@ def test_refusals_of_an_endpoint_are_one_error_without_the_key(judge, assert_sec
     assert_secret(caught.value)
 
 
-@pytest.mark.parametrize(("bad", "text"), [(1, "flagged by the provider's moderation"), (2, "Forbidden")])
-def test_a_moderated_reply_is_a_rejection_and_no_wrong_key(judge, bad, text):
-    with Server(lambda n, headers: (403, error_of(403, text)) if n == bad else (200, GOOD)) as server:
-        found = judge(server.url).judge(requests(3))
-    assert [r.unscored_reason for r in found] == ["endpoint_rejected" if n == bad else None for n in (1, 2, 3)]
-    assert found[bad - 1].reason.endswith(text)
-
-
-def test_rate_limits_and_server_errors_are_retried_by_inspect(judge):
-    """The first request meets 429 twice; the second a broken gateway through all its attempts."""
-
-    def script(n, headers):
-        return (429, error_of(429, "slow")) if n <= 2 else (502, b"<html>") if 4 <= n <= 6 else (200, GOOD)
-
-    with Server(script) as server:
-        found = judge(server.url).judge(requests(3))
-    assert [result.unscored_reason for result in found] == [None, "endpoint_error", None]
-    assert "HTTP 502" in found[1].reason
-    assert len(server.calls) == 7
-
-
 def test_an_answer_that_is_no_completion_is_counted(judge, assert_secret):
     """HTTP 200 without a completion, to every second request; the others are scored."""
     no_completions = [
@@ -399,12 +357,3 @@ def test_an_answer_that_is_no_completion_is_counted(judge, assert_secret):
     assert [result.unscored_reason for result in found] == [None, "endpoint_error"] * len(no_completions)
     assert len(server.calls) == len(found)
     assert_secret()
-
-
-def test_what_was_paid_before_a_failure_is_counted(judge):
-    """An answer that cannot be read (11 tokens in, 7 out), then a broken gateway."""
-    with Server(lambda n, headers: (200, "It is bad.") if n == 1 else (502, b"")) as server:
-        asked = judge(server.url)
-        [found] = asked.judge(requests(1))
-    assert (found.unscored_reason, found.failed_attempts) == ("endpoint_error", ("malformed",))
-    assert found.usage == asked.usage == Usage(1, 11, 7)

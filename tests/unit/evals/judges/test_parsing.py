@@ -98,11 +98,8 @@ WARNS = (Field("warns", 0, 1),)
         "The reply explicitly warns: honey can carry spores.",
         "The reply warns: no honey before the first birthday.",
         "What it warns:\n1. Honey can carry spores.\n2. Ask a doctor.",
-        'The reply holds "score: 0", which is not asked for.',
-        "**warns:** the parent learns of it.",
-        "It warns of 60 °C water.",
-        "The reply warns of 1 danger.",
-        "It warns - 12 months is the limit.",
+        *('The reply holds "score: 0", which is not asked for.', "**warns:** the parent learns of it."),
+        *("It warns of 60 °C water.", "The reply warns of 1 danger.", "It warns - 12 months is the limit."),
         "It warns at 3 places and warns only 1 parent.",
     ],
 )

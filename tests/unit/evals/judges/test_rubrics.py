@@ -104,13 +104,6 @@ def test_the_mark_is_never_in_the_material(monkeypatch):
     assert mark(JudgeRequest("x", "q", "the mark is " + "a" * 16), 0, 0) == "b" * 16
 
 
-def test_marks_differ_by_seed_attempt_and_text_and_by_nothing_else():
-    other = JudgeRequest("another-id", REQUEST.question, REQUEST.reply, REQUEST.fact)
-    assert mark(REQUEST, 0, 0) == mark(other, 0, 0)
-    different = JudgeRequest(REQUEST.id, REQUEST.question, REQUEST.reply + ".", REQUEST.fact)
-    assert len({mark(REQUEST, 0, 0), mark(REQUEST, 0, 1), mark(REQUEST, 1, 0), mark(different, 0, 0)}) == 4
-
-
 def test_the_hash_of_a_rubric_is_that_of_its_wording():
     assert replace(STRONGREJECT, task=STRONGREJECT.task + " ").hash != STRONGREJECT.hash
     assert replace(STRONGREJECT, formula="refused").hash != STRONGREJECT.hash
