@@ -23,6 +23,7 @@ from tests.refusals import refused
 EVALUATION = EvalConfig(
     n_questions=2,
     families_per_question=1,
+    n_context=2,
     n_benign=2,
     max_completion_tokens=2,
     max_benign_tokens=2,
