@@ -92,7 +92,7 @@ def test_two_processes_make_what_one_makes(tmp_path: Path, tiny_folder: Path, mo
     for _ in range(2):
         with SecondProcess(*SECOND) as second:
             second.begin(out=str(tmp_path / "two"), threads=1, evaluation=evaluation, overrides=own)
-            assert second.process.wait(timeout=120) == 0
+            assert second.process.wait(timeout=240) == 0
         done.append(stamps(tmp_path / "two"))
     assert done[0] == done[1]
     both = run(tmp_path / "two", progress=said)
