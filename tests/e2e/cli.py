@@ -64,13 +64,13 @@ class Started(Process):
         super().__init__(self._out, self._err, opct, *map(str, arguments), env=env)
 
     def until(self, happened: Callable[[], Any], what: str) -> None:
-        """Wait for something that this process does; fails if it ends before, or after a minute."""
-        end = time.monotonic() + 60
+        """Wait for something that this process does; fails if it ends before, or after three minutes."""
+        end = time.monotonic() + 180
         while not happened():
             if self.poll() is not None:
                 assert happened(), f"it ended before {what}: {self.ended()}"
                 return
-            assert time.monotonic() < end, f"no {what} in a minute: {self.err}"
+            assert time.monotonic() < end, f"no {what} in three minutes: {self.err}"
             time.sleep(0.001)
 
     def frozen_when(self, happens: Callable[[], Any], what: str) -> None:

@@ -167,7 +167,7 @@ def test_a_signal_to_one_process_saves_once_and_stops_all_and_a_killed_one_ends_
     place = workplace(tmp_path, tiny_folder, **SIGNALLED)
     codes, output = ended_by(signal.SIGTERM, place, 3)
     assert codes == [130, 130]
-    assert output.count("interrupted") == 1
+    assert output.count("interrupted after") == 1
     assert len(place.run.checkpoints()) == 1
     step = saved_step(place)
     assert step == place.steps()[-1] >= 3

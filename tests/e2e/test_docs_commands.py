@@ -20,7 +20,7 @@ EXAMPLES = DOCS / "reference" / "cli.md"
 SMALL = {
     "init": [],
     "train": ["max_steps=1", "optim.prompts_per_step=2", "data.validation_size=0", "rollout.max_completion_tokens=4"],
-    "eval": ["n_benign=2", "kl_samples=0", "max_completion_tokens=4", "max_benign_tokens=4"],
+    "eval": ["n_context=2", "n_benign=2", "kl_samples=0", "max_completion_tokens=4", "max_benign_tokens=4"],
     "report": [],
 }
 """What makes a command small."""

@@ -23,6 +23,7 @@ from tests.refusals import refused
 EVALUATION = EvalConfig(
     n_questions=2,
     families_per_question=1,
+    n_context=2,
     n_benign=2,
     max_completion_tokens=2,
     max_benign_tokens=2,
@@ -91,7 +92,7 @@ def test_two_processes_make_what_one_makes(tmp_path: Path, tiny_folder: Path, mo
     for _ in range(2):
         with SecondProcess(*SECOND) as second:
             second.begin(out=str(tmp_path / "two"), threads=1, evaluation=evaluation, overrides=own)
-            assert second.process.wait(timeout=120) == 0
+            assert second.process.wait(timeout=240) == 0
         done.append(stamps(tmp_path / "two"))
     assert done[0] == done[1]
     both = run(tmp_path / "two", progress=said)
