@@ -20,7 +20,7 @@ from opct.models.adapters import coverage
 from opct.models.inference.sampler import Completion
 from opct.models.loading import attach_adapter, load_base
 from opct.models.policy import Policy
-from opct.models.teacher import has_dropout, make_teacher
+from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
 from opct.training.setup import describe
 from opct.training.trainer import train
@@ -372,14 +372,14 @@ def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute:
     assert torch.equal(states(policy), expected)
     policy.log_probs(*IDS)
     assert torch.equal(states(policy), expected)
-    assert not has_dropout(policy)
+    assert not policy.backbone.has_dropout
     drops = fresh(tmp_path, dropout=0.5)
     with torch.no_grad():
         for p in drops.trainable_parameters().values():
             p.add_(0.02)
     drops.backbone.train()
     assert not torch.equal(states(drops), states(drops))
-    assert has_dropout(drops)
+    assert drops.backbone.has_dropout
 
 
 # ------------------------------------------------------------------------------------------------- quantised files
