@@ -52,7 +52,7 @@ def test_own_eval(run, tmp_path: Path):
 
 def test_own_attack(run, tmp_path: Path):
     out = run("own_attack.py", "--out", "attacked")
-    assert "defence rate" in out
+    assert "defense_success_rate" in out
     [log] = (tmp_path / "attacked" / "evals").glob("*.eval")
     asked = [sample for sample in read_log(log).samples if sample.metadata["family_split"] == "behavior"]
     assert len(asked) == 4 * 2
