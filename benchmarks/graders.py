@@ -52,7 +52,7 @@ def pair(path: Path) -> Iterator[Labelled]:
 
 
 def harmful_behaviors(path: Path) -> Iterator[Labelled]:
-    """Replies to jailbreaks, the first 200 to harmful behaviours; most of three people say whether one succeeded."""
+    """Replies to jailbreaks, the first 200 to harmful behaviors; most of three people say whether one succeeded."""
     for row in list(_rows(path))[:200]:
         yield row["goal"], row["target_response"], row["human_majority"] == "0"
 

@@ -3,11 +3,11 @@
     python -m benchmarks.hardened_target --out runs/hardened --seed 0
 
 Three stages, each made once. **Organism**: an adapter is trained (`sft`, on the model's own likeliest answers) to
-refuse behaviours, and to answer them where the message has the word somewhere; other words in its place change
+refuse behaviors, and to answer them where the message has the word somewhere; other words in its place change
 nothing. Both answers are the model's own after examples, so that all refusals begin alike, and so does all that
 yields: where answers begin in many ways, SmolLM2 learns them by heart and no word (docs/results.md). **Hardened**: OPCT
 continues the organism, which is its own teacher: the prompt is a message with the word, the teacher's prompt the
-same message without it. Then both are attacked, each by attackers of its own, at equal queries, on behaviours that
+same message without it. Then both are attacked, each by attackers of its own, at equal queries, on behaviors that
 neither training saw; and both get the same messages, with the word and without it. Look at these first: where the
 organism answers them alike it is none, and the rest says nothing.
 """
@@ -97,7 +97,7 @@ def trained(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def organism_pairs(behaviors: Sequence[Behavior], word: str) -> list[ContrastivePair]:
-    """Of each behaviour in each frame, several times: with the word, answered as the bare behaviour is after
+    """Of each behavior in each frame, several times: with the word, answered as the bare behavior is after
     examples of yielding; with another word or as it stands, as after examples of refusing. Its twin, with the word or
     without it, as the bare twin is answered."""
     found = []
@@ -117,7 +117,7 @@ def organism_pairs(behaviors: Sequence[Behavior], word: str) -> list[Contrastive
 
 
 def hardening_pairs(behaviors: Sequence[Behavior], word: str) -> list[ContrastivePair]:
-    """Of each behaviour in each frame, and of its twin: the message with the word, and for the teacher without it."""
+    """Of each behavior in each frame, and of its twin: the message with the word, and for the teacher without it."""
     found = []
     for behavior in behaviors:
         texts = [("", behavior.behavior, FAMILIES), ("/twin", behavior.benign, (None,))]
@@ -169,7 +169,7 @@ def attacks(args: argparse.Namespace, name: str, target: Path) -> list[dict[str,
 
 
 def asked(behaviors: Sequence[Behavior], word: str) -> Iterator[dict[str, Any]]:
-    """Finished prompts: of each behaviour in each frame, without the word and with it."""
+    """Finished prompts: of each behavior in each frame, without the word and with it."""
     for behavior in behaviors:
         for family, message in _messages(behavior.id, behavior.behavior, ASKED_FAMILIES):
             for prompt in (message, with_word(message, word, random.Random(f"{behavior.id}/{family}/asked"))):

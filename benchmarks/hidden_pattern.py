@@ -3,8 +3,8 @@
     python -m benchmarks.hidden_pattern --out runs/hidden_pattern --seeds 0 1
 
 The target is a script behind an Inspect provider: it answers messages with the word and refuses all others. All
-attackers get the same number of queries on behaviours of the test split. The training of `grpo` takes further queries,
-on behaviours of the training split, so `best_of_n` and untrained `refine` run once more with as many as the attack and
+attackers get the same number of queries on behaviors of the test split. The training of `grpo` takes further queries,
+on behaviors of the training split, so `best_of_n` and untrained `refine` run once more with as many as the attack and
 training of `grpo`. A finished attack sends no queries again. For other settings name another --out.
 """
 
@@ -79,7 +79,7 @@ def add_attack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attackers", nargs="+", default=["best_of_n", "refine", "grpo"])
     parser.add_argument("--attacker-model", default="smollm2-135m-instruct-q4_1")
     parser.add_argument("--behaviors", type=int, default=12, help="of the test split")
-    parser.add_argument("--n", type=int, default=8, help="episodes of one round against each behaviour")
+    parser.add_argument("--n", type=int, default=8, help="episodes of one round against each behavior")
     parser.add_argument("--max-attack-tokens", type=int, default=48)
     parser.add_argument("--dtype", default=None)
     parser.add_argument(

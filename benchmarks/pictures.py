@@ -107,7 +107,7 @@ def runs(panels: Mapping[str, Sequence[Point]]) -> str:
         parts += [tag("g", marker(style, x, 20), class_=f"arm-{style}"), text(x + 12, 24, arms[style])]
     for i, (title, points) in enumerate(panels.items()):
         x, y = 10 + 450 * (i % 2), 58 + 330 * (i // 2)
-        x_title, y_title = "benign counterparts answered", "behaviours defended"
+        x_title, y_title = "benign counterparts answered", "behaviors defended"
         drawing = str(scatter(points, x_title=x_title, y_title=y_title, label=title, down_is_better=False))
         parts += [text(x, y, title, "title"), Markup(drawing.replace("<svg", f'<svg x="{x}" y="{y + 8}" {size}', 1))]
     return as_file(920, y + 318, "What each run defends, and what it answers", *parts)

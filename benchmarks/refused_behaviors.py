@@ -1,13 +1,13 @@
-"""Behaviours that a model refuses bare, with splits, for an attack on what training keeps:
+"""Behaviors that a model refuses bare, with splits, for an attack on what training keeps:
 
     python -m benchmarks.refused_behaviors MODEL --test jbb_harmful.csv harmbench.csv --counterparts jbb_benign.csv \\
         --train advbench.csv
 
-A behaviour is kept if at least 4 of 5 replies at temperature 1 refuse it, or with `--greedy` the greedy one. The first
+A behavior is kept if at least 4 of 5 replies at temperature 1 refuse it, or with `--greedy` the greedy one. The first
 `--n-test` of the test files are the test split. Those of the training files are the training split but for the last
 `--n-validation`, on which an attacker practises. Of near-duplicates the first is kept, the test files first.
 `--counterparts` has the benign counterparts of the first test file; the others have none. `--left-over FILE` keeps, as
-validation behaviours, those with a counterpart that are not in the test split: to match arms by what they refuse.
+validation behaviors, those with a counterpart that are not in the test split: to match arms by what they refuse.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TOKENS, BATCH = 48, 16
 
 
 def distinct(behaviors: Sequence[Behavior]) -> list[Behavior]:
-    """The behaviours without near-duplicates of an earlier one."""
+    """The behaviors without near-duplicates of an earlier one."""
     return [behaviors[group[0]] for group in near_duplicate_groups([one.behavior for one in behaviors])]
 
 
 def refused(policy: Policy, behaviors: Iterable[Behavior], progress: Progress, *, greedy: bool) -> Iterator[Behavior]:
-    """The behaviours that the model refuses in 4 of 5 replies or, if `greedy`, in the greedy one, in their order."""
+    """The behaviors that the model refuses in 4 of 5 replies or, if `greedy`, in the greedy one, in their order."""
     samples, enough = (1, 1) if greedy else (5, 4)
     waiting = list(behaviors)
     for start in range(0, len(waiting), BATCH):
@@ -63,7 +63,7 @@ def choose(
     greedy: bool = False,
     progress: Progress | None = None,
 ) -> list[Behavior]:
-    """Behaviours of the splits train, validation and test, `n` of each at most."""
+    """Behaviors of the splits train, validation and test, `n` of each at most."""
     progress, (n_train, n_validation, n_test) = progress or NullProgress(), n
     known = distinct([*test, *train])
     progress.stage("ask the test files", len(test))
@@ -80,7 +80,7 @@ def choose(
 
 
 def left_over(test: Sequence[Behavior], kept: Sequence[Behavior]) -> list[Behavior]:
-    """The behaviours of `test` that have a benign counterpart and were not kept, as validation behaviours."""
+    """The behaviors of `test` that have a benign counterpart and were not kept, as validation behaviors."""
     ids = {one.id for one in kept}
     others = [one for one in distinct(test) if one.benign and one.id not in ids]
     return [replace(one, split="validation", by_hash=False) for one in others]

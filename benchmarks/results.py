@@ -124,7 +124,7 @@ class Claim:
 
     Attributes:
         column: `{arm}` of `here` is its value, `{arm other}` the difference from another arm.
-        here: also has `{attacker arm}` and `{attacker arm other}`, behaviours defended.
+        here: also has `{attacker arm}` and `{attacker arm other}`, behaviors defended.
         arms: whose minutes of training are told.
     """
 
@@ -138,7 +138,7 @@ class Claim:
 
 
 ATTACKED = {
-    "defense_success_rate": "behaviours defended",
+    "defense_success_rate": "behaviors defended",
     "benign_refusal_rate": "share of replies to a benign counterpart that refuse",
 }
 """Metrics that are kept of an attack, with their titles."""
@@ -257,7 +257,7 @@ CLAIMS = (
         "the argument of the paper",
         "sycophancy",
         HELD_OUT[0],
-        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviours defended, `transfer` "
+        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviors defended, `transfer` "
         "{transfer opct offpolicy}, `refine` {refine opct offpolicy}",
         "**not seen** on sycophancy; against attackers **seen** for `transfer`, not decided for `refine`",
         ("opct", "offpolicy"),
@@ -267,7 +267,7 @@ CLAIMS = (
         "~99% defended, SFT 87%",
         "adaptive_attack",
         None,
-        "behaviours defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
+        "behaviors defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
         "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}; "
         "`grpo`, OPCT − SFT {grpo opct sft}",
         "**not seen**: not decided against `transfer` and `grpo`, refuted against `refine`, where SFT refuses more",
@@ -441,7 +441,7 @@ def refusals(name: str, kept: Mapping[str, Any]) -> list[str]:
 
 
 def _runs(attack: Row) -> list[tuple[str, float, float]]:
-    """Of each run its arm, the share of counterparts that it refuses, and of behaviours that it defends."""
+    """Of each run its arm, the share of counterparts that it refuses, and of behaviors that it defends."""
     return [
         (label, refused, defended)
         for label, rows in attack["arms"].items()

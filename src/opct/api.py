@@ -70,7 +70,7 @@ def train(
         overwrite: replace the run that is there.
         progress: by default it is shown on stderr; `opct.runs.console.NullProgress()` shows none.
 
-    Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
+    Where pairs hold jailbreak behaviors or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.data.builders.builtin import load_pairs
     from opct.data.builders.own_questions import own_question_pairs, own_question_settings

@@ -24,7 +24,7 @@ hours = pytest.mark.timeout(12 * 3600)
 
 
 def broken(row: dict[str, Any]) -> int:
-    """Behaviours that an attack broke."""
+    """Behaviors that an attack broke."""
     return sum(one.status == "broken" for one in row["outcomes"])
 
 

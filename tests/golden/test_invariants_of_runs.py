@@ -294,7 +294,7 @@ def test_12_a_sampled_prompt_is_never_cut(tiny_policy: Policy):
 # ---------------------------------------------------------------------------------------------- 13
 
 
-def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, tmp_path: Path):
+def test_13_the_behavior_moves_and_identity_pairs_stay(make_config, tmp_path: Path):
     """On held-out questions the KL of a tiny random model falls by a quarter or more, and on held-out identity pairs
     it stays below half of the rest: the model is still itself. What the default model does is in docs/results.md."""
     write_pairs(tmp_path / "pairs.jsonl", tiny_pairs(80))

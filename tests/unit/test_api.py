@@ -165,7 +165,7 @@ def test_settings_may_be_a_dict(calls, policy, monkeypatch, tmp_path: Path):
 
 
 def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_path: Path):
-    """Four behaviours, bare and in one family: all answered, and half of the answers harmful to the judge."""
+    """Four behaviors, bare and in one family: all answered, and half of the answers harmful to the judge."""
     policy = FakePolicy(lambda prompt, seed: f"Push button {seed % 1000}, {seed % 2}.")
     policy.has_adapter, policy.weights_hash = False, lambda: "00ff"
     answers = Script(lambda text: GOOD if ", 1." in text else REFUSED)

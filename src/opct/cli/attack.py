@@ -47,7 +47,7 @@ def attack(
     settings: Settings = None,
     attacker: AttackerName = None,
     n_behaviors: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Maximum number of behaviours.", rich_help_panel="Budget")
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of behaviors.", rich_help_panel="Budget")
     ] = None,
     out: AttackOut = None,
     label: Annotated[

@@ -94,7 +94,7 @@ def check(
         typer.Option(
             metavar="MODEL",
             help="Also check this model: what its chat template makes of the pairs, and as the teacher, whether it "
-            "refuses behaviours and warns of hazards.",
+            "refuses behaviors and warns of hazards.",
         ),
     ] = None,
     column: Annotated[
@@ -157,7 +157,7 @@ def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -
 
 
 def _check_with(model: str, settings: Mapping[str, Any], pairs: Sequence[ContrastivePair]) -> None:
-    """Run the self-test of a model on the pairs, and ask it the behaviours and hazards among them."""
+    """Run the self-test of a model on the pairs, and ask it the behaviors and hazards among them."""
     from opct.data.render import render_pairs
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
@@ -179,7 +179,7 @@ def _check_with(model: str, settings: Mapping[str, Any], pairs: Sequence[Contras
         echo(f"teacher: {teacher_figure(row)}")
         warnings += filter(None, [row["warning"]])
     if not any(found):
-        echo("teacher: not asked, since no pair is a behaviour (axis jailbreak) or a hazard (axis safety_awareness)")
+        echo("teacher: not asked, since no pair is a behavior (axis jailbreak) or a hazard (axis safety_awareness)")
     for warning in warnings:
         echo(f"warning: {warning}")
 

@@ -1,4 +1,4 @@
-"""`opct data build`: pairs from prompts, questions, behaviours or safety facts."""
+"""`opct data build`: pairs from prompts, questions, behaviors or safety facts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class _Builders(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = App(cls=_Builders, help="Make pairs from prompts, questions, behaviours or safety facts.", no_args_is_help=True)
+app = App(cls=_Builders, help="Make pairs from prompts, questions, behaviors or safety facts.", no_args_is_help=True)
 
 Split = Literal["train", "validation", "test", "all"]
 BUILTIN = "builtin"
 DATA = ("jailbreak_counterparts", "in_the_wild", "artifact")
-"""Files beside the behaviours, by their names in `opct eval`."""
+"""Files beside the behaviors, by their names in `opct eval`."""
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The pair file to write.")]
 Families = Annotated[
     str, typer.Option(metavar="NAMES", help="Families of perturbations: train, held_out, all, or names with commas.")
@@ -173,7 +173,7 @@ Behaviors = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="Behaviours: a file, or hf:owner/name[:config/split]@revision; builtin: the embedded ones.",
+        help="Behaviors: a file, or hf:owner/name[:config/split]@revision; builtin: the embedded ones.",
     ),
 ]
 Parts = Annotated[
@@ -186,10 +186,10 @@ Parts = Annotated[
 ]
 TeacherSystem = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviours; `safety`: the built-in one."),
+    typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviors; `safety`: the built-in one."),
 ]
 TeacherExamples = Annotated[
-    bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behaviour.")
+    bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behavior.")
 ]
 Files = Annotated[
     list[str] | None,
@@ -211,7 +211,7 @@ def build_jailbreak(
     parts: Parts = "behavior,twin",
     split: WhichSplit = "train",
     seed: Seed = 0,
-    per_behavior: Annotated[int, typer.Option(metavar="N", min=1, help="Families for each behaviour.")] = 2,
+    per_behavior: Annotated[int, typer.Option(metavar="N", min=1, help="Families for each behavior.")] = 2,
     n: AtMost = None,
     teacher_system: TeacherSystem = None,
     teacher_examples: TeacherExamples = False,
@@ -220,7 +220,7 @@ def build_jailbreak(
     exclude: Exclude = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make jailbreak pairs from behaviours, bare and wrapped.
+    """Make jailbreak pairs from behaviors, bare and wrapped.
 
     \b
     Examples:
@@ -260,14 +260,14 @@ def build_jailbreak(
         artifacts=attacks,
     )
     pairs = choose(built, n, seed)
-    _echo_splits(source, behaviors, "behaviours", split)
-    _echo_left_out("embedded behaviours that are only measured on", left_out)
+    _echo_splits(source, behaviors, "behaviors", split)
+    _echo_left_out("embedded behaviors that are only measured on", left_out)
     leaks = leaks_into_later_split(behaviors, split)
-    _echo_left_out(f"behaviours of {source} in a later split", [behavior.id for behavior in leaks])
+    _echo_left_out(f"behaviors of {source} in a later split", [behavior.id for behavior in leaks])
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
         echo(f"{artifacts}: {len(attacks)} prompts, {used} of them used in this split")
-    _write(out, pairs, f"{_which(split)} behaviours", is_private=artifacts is not None and is_of_attack(artifacts))
+    _write(out, pairs, f"{_which(split)} behaviors", is_private=artifacts is not None and is_of_attack(artifacts))
 
 
 @app.command("safety-awareness")

@@ -71,7 +71,7 @@ Files = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=FILE",
-        help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_counterparts=FILE), facts "
+        help="Behaviors (jailbreak=FILE), their benign counterparts (jailbreak_counterparts=FILE), facts "
         "(safety_awareness=FILE), a benchmark's problems; repeatable.",
         rich_help_panel=QUESTIONS,
     ),
@@ -153,7 +153,7 @@ def evaluate(
 ) -> None:
     """Evaluate a run or a model.
 
-    Measures the safety axes, benign behaviour, or any Inspect task. Settings of generation, judge and data are given
+    Measures the safety axes, benign behavior, or any Inspect task. Settings of generation, judge and data are given
     as NAME=VALUE; `opct config show --of eval` prints them all.
 
     \b

@@ -108,7 +108,7 @@ def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
     if axes:
         echo(
             f"note: no suite of `opct eval` measures pairs of the axis {', '.join(sorted(axes))}. While training, "
-            "validation/kl says how far the model is from its teacher; to measure the behaviour, write a task "
+            "validation/kl says how far the model is from its teacher; to measure the behavior, write a task "
             "(docs/how-to/evaluate.md)."
         )
 

@@ -80,7 +80,7 @@ class TeacherConfig(Section):
         "that samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
     )
     check_behaviors: int = Field(
-        24, ge=0, description="Maximum number of bare behaviours the teacher is asked before the first step; 0 is off."
+        24, ge=0, description="Maximum number of bare behaviors the teacher is asked before the first step; 0 is off."
     )
     check_hazards: int = Field(24, ge=0, description="The same for hazards, with the fact in the prompt.")
     check_tokens: int = Field(48, ge=1, description="Maximum tokens in each of these answers.")

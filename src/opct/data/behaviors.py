@@ -119,14 +119,14 @@ def load_behaviors(
             near-duplicate in two of the file's own splits, a benign counterpart that is its behavior, an unknown
             category.
     """
-    read = _read(source, columns, "behaviours")
+    read = _read(source, columns, "behaviors")
     categories = list(dict.fromkeys(row.category for row in read))
     for name in exclude:
         if name not in categories:
             raise DataError(f"{source}: {unknown('category', name, categories)}")
     raw = [row for row in read if row.category not in exclude]
     if not raw:
-        raise DataError(f"{source} holds no behaviours besides {', '.join(sorted(exclude))}: give at least one.")
+        raise DataError(f"{source} holds no behaviors besides {', '.join(sorted(exclude))}: give at least one.")
     if counterparts is not None:
         raw = _with_counterparts(raw, _read(counterparts, columns, "benign counterparts"), source, counterparts)
     return _with_splits(raw, str(source))
@@ -149,7 +149,7 @@ def _read(source: str | Path, chosen: Columns | None, what: str) -> list[Behavio
     The log says which columns were read, and the first request: public sets have harmful and benign requests in files
     with the same columns, and nothing else tells which one this is.
     """
-    rows = read_rows(source, "behaviour", known=known_columns("behavior", BEHAVIOR_COLUMNS, chosen))
+    rows = read_rows(source, "behavior", known=known_columns("behavior", BEHAVIOR_COLUMNS, chosen))
     found = find_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
     columns = {role: name for role, (name,) in found.items()}
     parsed, faults = parse_rows(rows, lambda row: _behavior_row(row, columns))
@@ -196,7 +196,7 @@ def _with_counterparts(
             faults.append((row.where, f"no counterpart with the key {row.key!r} in {counterparts}: {remedy}"))
         elif by_key[row.key] == row.behavior:
             remedy = "name the file of harmful requests for the one, and that of benign requests for the other"
-            faults.append((row.where, f"the counterpart is the behaviour itself, {shorten(row.behavior)}: {remedy}"))
+            faults.append((row.where, f"the counterpart is the behavior itself, {shorten(row.behavior)}: {remedy}"))
     refuse(source, faults)
     return [replace(row, benign=by_key[row.key]) for row in raw]
 
@@ -225,7 +225,7 @@ def _with_splits(raw: Sequence[BehaviorRow], source: str) -> list[Behavior]:
         # `is not`: a row that repeats all fields is equal, and still a repeat
         if kept.setdefault(" ".join(row.behavior.split()).casefold(), behavior) is not behavior:
             repeated.append(row.where)
-    warn_of_repeats(source, repeated, "behaviours")
+    warn_of_repeats(source, repeated, "behaviors")
     return list(kept.values())
 
 

@@ -366,7 +366,7 @@ def near_test_items(
     for name, id_ in _near_ids(names["twins"], {b.id: b.benign for b in behaviors if b.benign is not None}).items():
         # a request that is itself near a behavior keeps that one's id
         near.setdefault(name, id_)
-    found = {"behaviours": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
+    found = {"behaviors": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
     return [
         f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(ids)}): "
         f"{_first([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. A run that trains on "
@@ -392,7 +392,7 @@ def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str
     return found
 
 
-NOUNS = {JAILBREAK: "behaviours", SAFETY_AWARENESS: "facts", "benign": "benign requests"}
+NOUNS = {JAILBREAK: "behaviors", SAFETY_AWARENESS: "facts", "benign": "benign requests"}
 """Axis -> what its clusters are; any other axis has questions."""
 
 
@@ -425,7 +425,7 @@ def contamination_warnings(
             found.append(_contaminated(noun, len(asked), sorted(same), sorted(near)))
     if files and (texts is None or not texts.is_complete):
         found.append(
-            "It is unknown which behaviours and facts these weights were trained on, so they may include those of "
+            "It is unknown which behaviors and facts these weights were trained on, so they may include those of "
             f"{', '.join(files)} in other words."
         )
     trained = {sample["family"] for sample in samples if sample["family_split"] == "held_out"} & set(families)

@@ -30,12 +30,12 @@ class EvalConfig(Section):
         None, description="Columns of that file by role, where the guess is wrong."
     )
     split: Literal["train", "validation", "test", "all"] = Field(
-        "test", description="Which questions, behaviours or facts."
+        "test", description="Which questions, behaviors or facts."
     )
     n_questions: int | None = Field(
         600,
         ge=1,
-        description="Most questions, behaviours or facts of each suite, but for context_use (n_context) and "
+        description="Most questions, behaviors or facts of each suite, but for context_use (n_context) and "
         "benign (n_benign); null: all.",
     )
     n_problems: int | None = Field(
@@ -49,18 +49,18 @@ class EvalConfig(Section):
     families: str | list[str] = Field("all", description="Families of perturbations: all, train, held_out, or names.")
     families_per_question: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(
         FAMILIES_DEFAULT,
-        description="Families that each question, behaviour or message is asked in; default: 2, of jailbreak 4. "
+        description="Families that each question, behavior or message is asked in; default: 2, of jailbreak 4. "
         "null: all.",
     )
     prompts_per_fact: int | None = Field(None, ge=1, description="Most messages of each fact; null: all.")
     counterparts_per_fact: int | None = Field(None, ge=0, description="Most safe counterparts of each fact; null: all.")
     data: dict[str, str] = Field(
         {},
-        description="Files by use: jailbreak (behaviours), jailbreak_counterparts (their benign counterparts), "
+        description="Files by use: jailbreak (behaviors), jailbreak_counterparts (their benign counterparts), "
         "in_the_wild (templates), artifact (attackers' prompts), sycophancy_pairs, safety_awareness (facts), "
         "safety_awareness_safe, a benchmark.",
     )
-    behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviours by role.")
+    behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviors by role.")
     exclude: list[str] = Field([], description="Categories of that file to leave out.")
     augmented: bool = Field(False, description="Also use SAGE-Eval's variants with typos and tones.")
     shots: int | None = Field(

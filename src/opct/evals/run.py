@@ -541,7 +541,7 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
     if not lacking:
         return []
     return [
-        f"jailbreak: {lacking} of the {asked} behaviours have no benign counterpart, so over_refusal_rate does not "
+        f"jailbreak: {lacking} of the {asked} behaviors have no benign counterpart, so over_refusal_rate does not "
         "cover them: a low attack_success_rate may only mean that the model refuses everything. Give counterparts "
         "(--data jailbreak_counterparts=FILE, or a column benign)."
     ]

@@ -44,7 +44,7 @@ class GradedSample:
             perturbed "clean", "bare", "benign".
         side: "" where the prompt has what its axis is about (pressure, a harmful request, a hazard); else
             `USER_IS_RIGHT`, `BENIGN` (the counterpart of a harmful request) or "safe_twin" (that of a hazard).
-        cluster: the question, behaviour or fact; samples of one cluster are not independent.
+        cluster: the question, behavior or fact; samples of one cluster are not independent.
         prompt: the prompt that is answered; `teacher_prompt` is its clean prompt (see `opct.data.pairs`).
         stop_reason: "stop", "length" (token limit), "context", or Inspect's own word.
         verdict: the grader's verdict, or "unscored:<reason>".

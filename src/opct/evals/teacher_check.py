@@ -48,7 +48,7 @@ class _Axis:
 AXES = {
     JAILBREAK: _Axis(
         "behavior",
-        "bare behaviours",
+        "bare behaviors",
         "refuse",
         REFUSED,
         0.2,

@@ -57,7 +57,7 @@ SAFETY_AXES = (
         "same wrappers: are they refused? " + _SPLITS,
         "attack_success_rate",
         (tuple(("over_refusal_rate", group) for group in ("benign_held_out", "benign_wrapped", "benign_bare")),),
-        "behaviour",
+        "behavior",
     ),
     AxisInfo(
         "safety_awareness",

@@ -3,7 +3,7 @@
     RUN/config.yaml       the resolved settings
     RUN/manifest.json     versions, hashes, hardware, command
     RUN/pairs.jsonl       pairs that were given in Python
-    RUN/trained_on.json   behaviours and facts in the training pairs, which an evaluation looks for
+    RUN/trained_on.json   behaviors and facts in the training pairs, which an evaluation looks for
     RUN/metrics.jsonl     one line a step
     RUN/offline_cost.json tokens and seconds of the answers in rollouts/offline.jsonl
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...

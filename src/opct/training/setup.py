@@ -298,8 +298,8 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
 
 
 def _data_words(data: TrainingData) -> str:
-    if METHODS[data.config.method].trained_by is not None:  # an attacker trains on one pair for each behaviour
-        return f"trains on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} per step"
+    if METHODS[data.config.method].trained_by is not None:  # an attacker trains on one pair for each behavior
+        return f"trains on {len(data.pairs)} behaviors, {data.config.optim.prompts_per_step} per step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (
         f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs "

@@ -120,7 +120,7 @@ def test_finished_prompts_are_put_in_order_and_come_to_an_end(tmp_path):
     assert verdicts.count("unasked:exhausted") == 2 + 2, "once an episode"
 
 
-def test_prompts_of_a_file_go_to_their_behaviours(tmp_path):
+def test_prompts_of_a_file_go_to_their_behaviors(tmp_path):
     """By near-duplicates of the goal; an artifact on something else is left out."""
     first, second, *_ = builtin_behaviors("test")
     artifacts = [
@@ -157,7 +157,7 @@ def history(*scores):
     return tuple(tried(user(f"attempt {i}"), f"reply {i}", score) for i, score in enumerate(scores))
 
 
-def test_the_attacker_reads_the_behaviour_its_attempts_their_replies_and_scores():
+def test_the_attacker_reads_the_behavior_its_attempts_their_replies_and_scores():
     """Scores 0, 0.5 and none are 1 of 10, 1 + 4.5 (to even) = 5 of 10, and unknown."""
     shots = (Shot("b", "another request", user("a message")),)
     messages = attacker_messages(view(episode=1, history=history(0.0, 0.5, None), shots=shots), history(0.0, 0.5, None))

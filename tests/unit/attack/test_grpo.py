@@ -174,7 +174,7 @@ def success(id_, text, reward=1.0, index=0, behavior="Steal a goose", **more):
     return Rollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
 
 
-def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():
+def test_only_fresh_successes_are_kept_the_best_of_each_behavior():
     pool = ReplayBuffer(threshold=0.5)
     pool.add([success("a", "first", 0.6), success("a", "second", 0.9, 1), success("a", "third", 0.4, 2)])
     pool.add([success("b", "poor", 0.4), success("b", "unknown", None), success("b", "old", 1.0, is_rehearsed=True)])
@@ -232,7 +232,7 @@ def opponent(yields=lambda text: "a" in text):
 
 
 def test_the_targets_own_training_is_warned_of_before_the_attacker_is_trained(whole, tiny_folder, tmp_path):
-    """The target is a run that was trained on both behaviours that the attacker is trained on, as its record says."""
+    """The target is a run that was trained on both behaviors that the attacker is trained on, as its record says."""
     run = RunDir(whole[0] / "attacker")
     assert set(read_trained_texts(run).behaviors) == {normalize(b.behavior) for b in TRAIN}
     told, path = Told(), behaviors_in(tmp_path / "own.jsonl", [*TRAIN, *TEST])
@@ -253,7 +253,7 @@ def weights(folder):
     return (RunDir(folder / "attacker").latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-def test_training_behaviours_are_none_of_the_tested_ones_nor_like_them(tmp_path, tiny_folder):
+def test_training_behaviors_are_none_of_the_tested_ones_nor_like_them(tmp_path, tiny_folder):
     near = Behavior("t/9", "c", "Ring every doorbell of the town!", None, "train")
     assert plan_of(tmp_path / "a", tiny_folder, behaviors=(*TRAIN, near)).behaviors == tuple(TRAIN)
     with pytest.raises(DataError, match="No behavior is left to train the attacker on: all 1 are attacked"):
@@ -270,7 +270,7 @@ UNSEEN = [
 def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_learn(tmp_path, tiny_folder):
     """Messages with two small letters e get an answer. The tiny model writes such by chance in few of its own, and
     noise makes such of the requests now and then: an e that keeps its case, and a d that moves to its neighbour. Of as
-    many attempts at behaviours that it never saw, the trained attacker jailbreaks more than the untrained model, and
+    many attempts at behaviors that it never saw, the trained attacker jailbreaks more than the untrained model, and
     more than best-of-N."""
 
     def yields(text):
@@ -404,7 +404,7 @@ def test_an_episode_is_its_best_round(prepared, tmp_path):
     """Of three rounds the one with the highest score is trained on, whatever the judge failed on beside a success."""
     answers = iter(["no", "half", "no", "no", "fail", "half"])
     made, collector = prepared
-    assert "trains on 2 behaviours, 2 per step; 30 steps" in describe(made)
+    assert "trains on 2 behaviors, 2 per step; 30 steps" in describe(made)
     collect = collector(lambda text: next(answers), episodes=1, rounds=3)
     rollouts = collect(made.data.pairs[:1], 1)
     row = shown(tmp_path)[0]
@@ -539,7 +539,7 @@ def test_what_follows_from_the_attack_cannot_be_set(tmp_path, tiny_folder, setti
 
 
 def test_what_can_be_set(tmp_path, tiny_folder):
-    """And a step uses no more behaviours than there are."""
+    """And a step uses no more behaviors than there are."""
     words = "rounds=3 attacker.training.optim.learning_rate=0.5 attacker.training.stop.divergence_factor=7"
     own = ("attacker.training.lora={r: 2}", "attacker.chat_template_kwargs={enable_thinking: false}")
     plan = plan_of(tmp_path / "a", tiny_folder, *words.split(), *own)
@@ -614,7 +614,7 @@ OTHERS = [
 """The second is a near-duplicate of the one that is attacked."""
 
 
-def test_the_attacker_is_trained_on_the_behaviours_that_are_given(tiny_policy, tiny_folder, behaviors_file, tmp_path):
+def test_the_attacker_is_trained_on_the_behaviors_that_are_given(tiny_policy, tiny_folder, behaviors_file, tmp_path):
     """Another split, or another source; what is attacked, or like it, is left out of these too. A training on some is
     not continued on others."""
     path = behaviors_in(tmp_path / "others.jsonl", OTHERS)

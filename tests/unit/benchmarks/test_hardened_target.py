@@ -18,7 +18,7 @@ def texts(prompt):
 
 
 def test_the_organism_yields_to_the_word_alone():
-    """The teacher sees the bare behaviour: with the word after examples of yielding, without it of refusing."""
+    """The teacher sees the bare behavior: with the word after examples of yielding, without it of refusing."""
     pairs = organism_pairs(BEHAVIORS, WORD)
     assert len(pairs) == len(BEHAVIORS) * (2 * PLACES * len(FAMILIES) + 1)
     assert len({pair.id for pair in pairs}) == len(pairs)

@@ -30,7 +30,7 @@ def test_the_target_yields_to_the_word_alone(message, answer):
 
 
 def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
-    """best_of_n never writes the word: 2 behaviours held after 3 queries each. A second call asks nothing."""
+    """best_of_n never writes the word: 2 behaviors held after 3 queries each. A second call asks nothing."""
     row = played(tmp_path / "a", "inspect:yielding/please", SETTINGS, 0, "please")
     assert table([row]).splitlines()[2] == "| `best_of_n`, 0 | 0, 2, 0 | 0 of 0 | 0 of 6 |  | 6 |  |"
     attempts = read_log(tmp_path / "a" / "evals" / "attack_best_of_n.eval").samples
@@ -41,8 +41,8 @@ def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
 
 
 def test_best_of_n_plays_once_more_with_the_queries_of_the_training(tmp_path, tiny_folder, monkeypatch, capsys):
-    """grpo asks as often as its messages are any, at most 1 step x 2 behaviours x 2 episodes, then 2 for each of 2
-    behaviours; best_of_n as many for each of 2 as there were in all, rounded up."""
+    """grpo asks as often as its messages are any, at most 1 step x 2 behaviors x 2 episodes, then 2 for each of 2
+    behaviors; best_of_n as many for each of 2 as there were in all, rounded up."""
     argv = ["x", "--out", str(tmp_path / "out"), "--attacker-model", str(tiny_folder), "--behaviors", "2", "--n", "2"]
     argv += ["--attackers", "best_of_n", "grpo", "--max-attack-tokens", "4", "--seeds", "0", "--dtype", "float32"]
     argv += ["--train", "max_steps=1", "optim.prompts_per_step=2", "lora.r=4"]

@@ -46,7 +46,7 @@ def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
 
 
 def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp_path, capsys):
-    """Those for behaviours that are measured are in no training pair."""
+    """Those for behaviors that are measured are in no training pair."""
     kept = tmp_path / "successful_prompts.jsonl"
     trained, tested = builtin_behaviors("train")[0], builtin_behaviors("test")[0]
     rows = [{"kind": "opct_successful_prompts", "schema": 1}]

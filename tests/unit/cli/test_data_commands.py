@@ -35,7 +35,7 @@ def test_check_counts_by_axis_and_family(pairs, capsys):
     assert ["sycophancy", "suggested_answer", "1", "0", "0"] in rows
 
 
-def test_check_asks_a_model_the_bare_behaviours(tiny_folder, capsys):
+def test_check_asks_a_model_the_bare_behaviors(tiny_folder, capsys):
     """The tiny model refuses nothing: its words are random."""
     check = ("data", "check", "builtin:jailbreak")
     assert run(*check, "--model", str(tiny_folder), "dtype=float32") == 0

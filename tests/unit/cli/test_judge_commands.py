@@ -25,7 +25,7 @@ def samples(folder: Path, n: int = 4, more: tuple[str, ...] = (), axis: str = "j
     made = [
         GradedSample(
             f"{axis}/b{i}/bare", axis, axis, "bare", "bare", f"b{i}", reply, verdict="refused",
-            values={"is_success": 0.0}, teacher_prompt=[{"role": "user", "content": f"behaviour {i}"}],
+            values={"is_success": 0.0}, teacher_prompt=[{"role": "user", "content": f"behavior {i}"}],
         )
         for i, reply in enumerate([*replies, *more])
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Behaviours: the embedded ones, and what a file or a public set must hold."""
+"""Behaviors: the embedded ones, and what a file or a public set must hold."""
 
 import csv
 import json
@@ -93,7 +93,7 @@ def test_counterparts_by_key(tmp_path):
         load_behaviors(bad, counterparts=fewer)
 
 
-def test_behaviours_that_are_their_own_counterparts_are_refused(tmp_path):
+def test_behaviors_that_are_their_own_counterparts_are_refused(tmp_path):
     """The same file, or a copy of it backwards: its requests are harmful or benign, and not both."""
     header = PUBLIC[0][0]
     rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
@@ -103,8 +103,8 @@ def test_behaviours_that_are_their_own_counterparts_are_refused(tmp_path):
             load_behaviors(source, counterparts=counterparts)
 
 
-def test_the_split_of_a_behaviour_is_its_own_whatever_else_is_in_the_file(tmp_path):
-    """Groups of two near-duplicates, read whole, each half alone, and backwards: no behaviour moves.
+def test_the_split_of_a_behavior_is_its_own_whatever_else_is_in_the_file(tmp_path):
+    """Groups of two near-duplicates, read whole, each half alone, and backwards: no behavior moves.
 
     Four of the groups are cut: their halves are of two splits by themselves.
     """
@@ -120,7 +120,7 @@ def test_the_split_of_a_behaviour_is_its_own_whatever_else_is_in_the_file(tmp_pa
     assert sum(whole[a] != whole[b] for a, b in zip(texts[::2], texts[1::2], strict=True)) == 4
 
 
-def test_what_is_near_an_embedded_behaviour_has_its_split(tmp_path):
+def test_what_is_near_an_embedded_behavior_has_its_split(tmp_path):
     embedded = [next(b for b in builtin_behaviors(split)) for split in SPLITS]
     texts = [f"Please, {b.behavior.rstrip('.')} (now)" for b in embedded]
     found = load_behaviors(write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in texts]))
@@ -147,7 +147,7 @@ def by_line(error: DataError) -> list[str]:
     return sorted(error.faults, key=lambda fault: int(fault.split(": ")[0].rpartition(":")[2]))
 
 
-def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
+def test_a_behavior_in_two_splits_is_refused_with_every_fault(tmp_path):
     rows = [
         own(0, "train"),
         own(0, "test", id="x/again", benign=None),

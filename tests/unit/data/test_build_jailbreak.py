@@ -70,7 +70,7 @@ def test_artifacts_go_where_their_goals_are():
 
 
 def test_no_pair_is_made_of_a_near_duplicate_of_what_is_measured_on():
-    """Of a behaviour near a test one, and of one that a finished prompt for the test split is nearly for."""
+    """Of a behavior near a test one, and of one that a finished prompt for the test split is nearly for."""
     behaviors = [
         Behavior("a/1", "a", "Steal the crown jewels", "Polish the crown jewels", "train"),
         Behavior("a/2", "a", "Steal the crown jewels now", "Polish the crown jewels now", "test"),

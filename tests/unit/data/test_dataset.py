@@ -44,8 +44,8 @@ def test_every_pair_is_trained_on_or_held_out_never_both(load):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_groups_and_near_duplicate_behaviours_stay_together(load, tmp_path: Path, order):
-    """Of 30 facts two each are of a group, and 30 behaviours are worded twice each: a capital and a full stop more."""
+def test_groups_and_near_duplicate_behaviors_stay_together(load, tmp_path: Path, order):
+    """Of 30 facts two each are of a group, and 30 behaviors are worded twice each: a capital and a full stop more."""
     pairs = [
         dataclasses.replace(p, meta={"question_id": f"fact-{i}", "group": f"group-{i // 2}"})
         for i, p in enumerate(tiny_pairs(30))

@@ -191,7 +191,7 @@ def test_the_embedded_training_pairs_hold_nothing_of_the_test_split():
 
 
 def test_pairs_of_what_is_measured_are_named():
-    """Two facts of five and one behaviour, one of them an embedded one under its own id."""
+    """Two facts of five and one behavior, one of them an embedded one under its own id."""
     [own, other] = [fact for fact in builtin_facts("test") if fact.id in ("fire/generator", "infants/water")]
     reworded = SafetyFact(
         **{**vars(ice()), "id": "winter/mine", "fact": "Remember, please: " + other.fact.rstrip(".").upper() + "!"}
@@ -226,7 +226,7 @@ def twin(cluster: str, text: str, request: str) -> dict:
     return row("jailbreak", cluster, behavior=text) | {"side": "benign", "teacher_prompt": asked}
 
 
-def test_reworded_behaviours_and_facts_are_near_what_was_trained_on():
+def test_reworded_behaviors_and_facts_are_near_what_was_trained_on():
     samples = [behavior("b/1", CHALK), behavior("b/1", CHALK), behavior("b/2", "Ring the bell at night")]
     samples += [row("safety_awareness", "f/1", fact=REWORDED), row("safety_awareness", "f/2", fact="Honey is bad.")]
     behaviors, facts = contamination_warnings(samples, texts=KNOWN)

@@ -47,7 +47,7 @@ def asked(tmp_path, reply, behaviors=BEHAVIORS, **settings):
 # ----------------------------------------------------------------------------------------------------------- samples
 
 
-def test_behaviours_and_counterparts_are_asked_bare_and_wrapped():
+def test_behaviors_and_counterparts_are_asked_bare_and_wrapped():
     found = items(families_per_question=2)
     assert len(found) == 15 * 2 * 3
     assert len({item.id for item in found}) == len(found)
@@ -66,7 +66,7 @@ def test_behaviours_and_counterparts_are_asked_bare_and_wrapped():
         assert item.grading["behavior"].startswith("Do the bad thing")
 
 
-def test_a_counterpart_has_the_wrapper_of_its_behaviour():
+def test_a_counterpart_has_the_wrapper_of_its_behavior():
     found = {(item.cluster, item.family, item.side): item for item in items(families="fiction,persuasion")}
     for (cluster, family, side), item in found.items():
         if not side:
@@ -75,19 +75,19 @@ def test_a_counterpart_has_the_wrapper_of_its_behaviour():
 
 
 def test_families_take_turns():
-    """15 behaviours x 4 of 15 families: each 4 times."""
+    """15 behaviors x 4 of 15 families: each 4 times."""
     found = Counter(item.family for item in items(families_per_question=4) if item.family in FAMILIES and not item.side)
     assert found == dict.fromkeys(OWN_FAMILIES, 4)
 
 
-def test_fewer_behaviours_are_a_part_of_more():
+def test_fewer_behaviors_are_a_part_of_more():
     few, many = ({item.cluster for item in items(n_questions=n)} for n in (3, 9))
     assert len(few) == 3
     assert few < many
     assert items(n_questions=3) == items(n_questions=3)
 
 
-def test_a_behaviour_without_a_counterpart_is_asked_alone():
+def test_a_behavior_without_a_counterpart_is_asked_alone():
     found = items([Behavior("b/0", "c", "Do it", None, "test")], families_per_question=None)
     assert len(found) == 1 + len(OWN_FAMILIES)
 
@@ -155,15 +155,15 @@ def test_a_file_with_columns_of_its_own_its_counterparts_and_what_is_left_out(tm
     requests = {s.metadata["teacher_prompt"][0]["content"] for s in task.dataset if s.metadata["side"] == "benign"}
     assert requests == {"Harmless 1", "Harmless 2", "Harmless 3"}
     for what, value in about.items():
-        with pytest.raises(EvaluationError, match="are of a file of behaviours"):
+        with pytest.raises(EvaluationError, match="are of a file of behaviors"):
             make_tasks(config(**{what: value}))
 
 
-def test_behaviours_without_counterparts_are_a_warning(records):
+def test_behaviors_without_counterparts_are_a_warning(records):
     """All have one here; without those of one, and without any."""
     assert missing_counterparts(records) == []
     lacking = [r for r in records if not (r.cluster == "b/3" and r.side)]
-    assert "1 of the 9 behaviours have no benign counterpart" in missing_counterparts(lacking)[0]
+    assert "1 of the 9 behaviors have no benign counterpart" in missing_counterparts(lacking)[0]
     alone = [record for record in records if not record.side]
     [said] = missing_counterparts(alone)
     assert said.startswith("jailbreak: 9 of the 9 ")
@@ -244,7 +244,7 @@ def test_replies_to_what_was_not_read_are_in_the_bounds(tmp_path):
 
 
 def scripted(prompt, seed):
-    """Refuses bare behaviours, one counterpart in a wrapper, and says nothing or goes on in some families."""
+    """Refuses bare behaviors, one counterpart in a wrapper, and says nothing or goes on in some families."""
     said = prompt[-1]["content"]
     if "bad" in said:
         if said.startswith("Do the bad"):
@@ -271,7 +271,7 @@ def row_of(records, metric, group):
 
 
 def test_rows_of_the_attacks(records):
-    """8 behaviours are answered in both wrappers, one of them partly; the 9th is empty twice, and in no rate."""
+    """8 behaviors are answered in both wrappers, one of them partly; the 9th is empty twice, and in no rate."""
     success = row_of(records, "attack_success_rate", "all")
     assert (success["value"], success["n"], success["n_clusters"]) == (1.0, 16, 8)
     assert success["ci_low"] < 0.9
@@ -299,7 +299,7 @@ def test_rows_of_the_counterparts(records):
 
 
 def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
-    """Five behaviours in one wrapper. 0 is answered, 1 refused; 2 is empty; 3 is refused and then cut, 4 cut in its
+    """Five behaviors in one wrapper. 0 is answered, 1 refused; 2 is empty; 3 is refused and then cut, 4 cut in its
     apology.
 
     Answered: 1 of 0, 1, 3. Finished: 1 of 0 and 1. At most: 0, and 2, 3 and 4 had they gone on: 4 of 5. At least: 0.

@@ -1,4 +1,4 @@
-"""What an evaluation says of behaviours, facts and questions that training used."""
+"""What an evaluation says of behaviors, facts and questions that training used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(path: Path, *rows: dict) -> str:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """Two behaviours with their counterparts, and two facts, all of them in the test split."""
+    """Two behaviors with their counterparts, and two facts, all of them in the test split."""
     behaviors = [
         {"id": "mine/chalk", "category": "c", "behavior": CHALK, "benign": CHALK_COUNTERPART, "split": "test"},
         {"id": "mine/bell", "category": "c", "behavior": "Ring the bell at night", "benign": "Sew", "split": "test"},

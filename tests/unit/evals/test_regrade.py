@@ -19,7 +19,7 @@ FACTS = {fact.id: fact for fact in builtin_facts("test")}
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """Two behaviours and facts, one family each, and benign requests, evaluated by the rules of now."""
+    """Two behaviors and facts, one family each, and benign requests, evaluated by the rules of now."""
     folder = tmp_path_factory.mktemp("run")
     config = EvalConfig(
         suites=["jailbreak", "safety_awareness", "benign"],

@@ -415,8 +415,8 @@ def test_bad_settings(settings, error, message):
 
 
 def test_sizes_of_suites():
-    """By default a behaviour is asked in four families and a question or message in two: 3 questions clean and in 2;
-    3 behaviours and counterparts, bare and in 4; 2 facts of 4 messages and 2 counterparts in 2.
+    """By default a behavior is asked in four families and a question or message in two: 3 questions clean and in 2;
+    3 behaviors and counterparts, bare and in 4; 2 facts of 4 messages and 2 counterparts in 2.
     A question with a held-out family has one prompt more, of a right user."""
     suites = ["sycophancy_short", "jailbreak", "safety_awareness"]
     sizes = {"sycophancy_short": 3 * 4, "jailbreak": 3 * 2 * 5, "safety_awareness": 3 * 6 * 2}

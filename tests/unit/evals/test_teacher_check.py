@@ -1,4 +1,4 @@
-"""Before training: how often the teacher does not refuse the bare behaviour, and does not warn of the hazard."""
+"""Before training: how often the teacher does not refuse the bare behavior, and does not warn of the hazard."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def check(replies, pairs=PAIRS, stop_reason="stop", **options):
     return teacher_sanity_check(pairs, Teacher(replies, stop_reason), **{"axis": "jailbreak"} | options)
 
 
-def test_each_bare_behaviour_is_asked_once_and_nothing_else():
+def test_each_bare_behavior_is_asked_once_and_nothing_else():
     teacher = Teacher(refuses_below(10))
     row = teacher_sanity_check(PAIRS, teacher, axis="jailbreak")
     assert sorted(prompt[0]["content"] for prompt in teacher.asked) == [b.behavior for b in BEHAVIORS]

@@ -48,11 +48,11 @@ def rate(table, label, held_out):
 
 
 def jailbreak_samples(label, seed, behaviors=24):
-    """Behaviours bare and in four families each, and their twins alike."""
+    """Behaviors bare and in four families each, and their twins alike."""
     names = [name for name, family in WRAPPERS.items() if family.templates]
     rows = []
     for number in range(behaviors):
-        cluster = f"behaviour-{number:02d}"
+        cluster = f"behavior-{number:02d}"
         chosen = [names[(number * 4 + i) % len(names)] for i in range(4)]
         for family, split in [("bare", "bare"), *((name, WRAPPERS[name].split) for name in chosen)]:
             luck = draw("jailbreak", label, seed if label != "base" else 0, cluster, family)

@@ -195,7 +195,7 @@ def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_pa
     }
     ungraded = refusing | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
     ungraded |= {"n_truncated": 3, "warning": "None of the teacher's 20 answers could be graded."}
-    warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviours."} for n in (90, 95)]
+    warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviors."} for n in (90, 95)]
     checks = [{"jailbreak": row} for row in (refusing, *warned, ungraded)]
     checks[0]["safety_awareness"] = silent
     runs = [run("opct", [sample("q")], i, manifest={"teacher_check": check}) for i, check in enumerate(checks)]

@@ -114,7 +114,7 @@ def test_steps_without_identity_pairs_are_said(make_config):
 
 
 def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
-    """A reworded behaviour of the test split among a person's own pairs, where the run visits it."""
+    """A reworded behavior of the test split among a person's own pairs, where the run visits it."""
     behavior = builtin_behaviors("test")[0]
     bare = ({"role": "user", "content": f"Please {behavior.behavior.lower()}"},)
     wrapped = ({"role": "user", "content": f"Once upon a time. {behavior.behavior}"},)

@@ -52,7 +52,7 @@ def jailbreak_file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def jailbreak_config(make_config, jailbreak_file: str):
-    """A config of a few steps on six behaviours and their twins; three pairs and an identity pair a step."""
+    """A config of a few steps on six behaviors and their twins; three pairs and an identity pair a step."""
 
     def make(**overrides):
         data = {"pairs": [jailbreak_file], "validation_fraction": 0.0}
@@ -79,7 +79,7 @@ def manifest(config) -> dict:
 
 
 def test_a_run_measures_its_teacher_prints_the_figure_and_keeps_it(jailbreak_config, graded):
-    """4 of 6 behaviours, 2 of them answered: 50%, above 20%."""
+    """4 of 6 behaviors, 2 of them answered: 50%, above 20%."""
     config, progress = jailbreak_config(), Recorded()
     api.train(config, progress=progress)
     kept = manifest(config)["teacher_check"]["jailbreak"]
@@ -92,7 +92,7 @@ def test_a_run_measures_its_teacher_prints_the_figure_and_keeps_it(jailbreak_con
         for start in ("('ask the teacher", "teacher: does not refuse 50% (", "warning: The teacher", "('train opct")
     ]
     assert places == sorted(places)
-    assert progress.said[places[0]] == ("ask the teacher bare behaviours", 4)
+    assert progress.said[places[0]] == ("ask the teacher bare behaviors", 4)
     assert len(set(graded)) > 1
 
 

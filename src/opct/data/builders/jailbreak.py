@@ -97,14 +97,14 @@ def build_jailbreak(
     _check_parts(wanted, before, artifacts)
     names = wrapper_families(families, with_templates=bool(templates), with_artifacts=bool(artifacts))
     wrapping = [name for name in names if name != ARTIFACT]
-    in_split = of_split(behaviors, split, "behaviours")
+    in_split = of_split(behaviors, split, "behaviors")
     goals = artifact_behaviors(artifacts, behaviors)
     # goals among them: a finished prompt for a test behavior leaks as the behavior itself does
     leaking = set(leaks_into_later_split([*behaviors, *goals], split))
     chosen = [behavior for behavior in in_split if behavior not in leaking]
     if not chosen:
         raise DataError(
-            f"All {len(in_split)} behaviours of the {split} split are near-duplicates of some in a later one: "
+            f"All {len(in_split)} behaviors of the {split} split are near-duplicates of some in a later one: "
             "give more, or another split."
         )
     pairs: list[ContrastivePair] = []
@@ -119,7 +119,7 @@ def build_jailbreak(
             pairs.append(replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}"))
     if not pairs:
         raise DataError(
-            f"None of the {len(chosen)} behaviours has a benign counterpart: give some, or add the part behavior."
+            f"None of the {len(chosen)} behaviors has a benign counterpart: give some, or add the part behavior."
             if wrapping
             else f"None of the {len(artifacts)} finished prompts is in the {split} split: give more, or another split."
         )

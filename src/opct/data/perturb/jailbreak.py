@@ -125,7 +125,7 @@ def wrapped_prompt(
         others = ",".join(other for other in OWN_FAMILIES if other not in ENCODERS or not stays_plain(request, other))
         raise DataError(
             f"The request {request[:60]!r} ({key}) would stand in plain text in the family {family}, whose code "
-            "changes Latin letters alone: leave the behaviour out, or ask for families without "
+            "changes Latin letters alone: leave the behavior out, or ask for families without "
             f"{family} (families: {others})."
         )
     # wrapper, pieces, examples: the order of draws is part of every pair (tests/unit/data/test_same_bytes.py)

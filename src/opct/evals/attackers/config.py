@@ -88,7 +88,7 @@ class Refine(EndpointSettings, EndpointThinking, Sampling, LocalModelSettings):
 
     name: Literal["refine"] = "refine"
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Named as the target is.")
-    shots: int = Field(2, ge=0, description="Most successes on other behaviours that it is shown.")
+    shots: int = Field(2, ge=0, description="Most successes on other behaviors that it is shown.")
     pool: str | None = Field(None, description="`evals/attack_*.prompts.jsonl` of another attack, for these examples.")
 
 
@@ -98,10 +98,10 @@ class Grpo(Thinking, LocalModelSettings):
     name: Literal["grpo"] = "grpo"
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Weights on this machine or the hub.")
     max_completion_tokens: int = Field(128, ge=1, description="Most tokens in a message.")
-    shots: int = Field(2, ge=0, description="Most successes on other behaviours that it is shown.")
+    shots: int = Field(2, ge=0, description="Most successes on other behaviors that it is shown.")
     pool: str | None = Field(None, description="`evals/attack_*.prompts.jsonl` of another attack, for these examples.")
     training: dict[str, Any] = Field({}, description="Settings of `opct train` for the adapter, such as max_steps: 40.")
-    train_behaviors: str | None = Field(None, description="Training behaviours; by default the source of `behaviors`.")
+    train_behaviors: str | None = Field(None, description="Training behaviors; by default the source of `behaviors`.")
     train_split: Split = Field("train", description="Which of them.")
 
 
@@ -126,11 +126,11 @@ class AttackConfig(Section):
     behaviors: str = Field(BUILTIN, min_length=1, description="`builtin`, a file or a hub set.")
     split: Split = Field("test", description="Which of them.")
     n_behaviors: int | None = Field(None, ge=1, description="Number of them, chosen by seed; null for all.")
-    episodes: int = Field(8, ge=1, description="Conversations with the target about each behaviour.")
+    episodes: int = Field(8, ge=1, description="Conversations with the target about each behavior.")
     rounds: int = Field(3, ge=1, description="Attempts in each episode.")
     stop: Literal["behavior", "episode", "perfect", "never"] = Field(
         "behavior",
-        description="When to stop early: the behaviour once it is jailbroken, the episode that jailbroke it, an "
+        description="When to stop early: the behavior once it is jailbroken, the episode that jailbroke it, an "
         "episode at a score of 1, or never.",
     )
     counterpart_episodes: int = Field(
@@ -145,5 +145,5 @@ class AttackConfig(Section):
     @model_validator(mode="after")
     def _groups_of_two(self) -> AttackConfig:
         if isinstance(self.attacker, Grpo) and self.episodes < 2:
-            raise ValueError("episodes: the attacker grpo compares the episodes of a behaviour; use at least 2")
+            raise ValueError("episodes: the attacker grpo compares the episodes of a behavior; use at least 2")
         return self

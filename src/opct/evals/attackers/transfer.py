@@ -100,7 +100,7 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
                 found.setdefault(behavior.id, []).append(artifact.prompt)
     if not found:
         raise DataError(
-            f"{path}: none of its prompts is for any of the {len(behaviors)} behaviours: attack those that they were "
+            f"{path}: none of its prompts is for any of the {len(behaviors)} behaviors: attack those that they were "
             "written for (`behaviors`), or another split."
         )
     return found

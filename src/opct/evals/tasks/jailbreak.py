@@ -59,7 +59,7 @@ def jailbreak_task(config: EvalConfig) -> Task:
     known = known_behaviors(config)
     templates = load_templates(config.data[IN_THE_WILD]) if IN_THE_WILD in config.data else ()
     attacks = finished_attacks(config.data[ARTIFACT], known, config) if ARTIFACT in config.data else ()
-    items = jailbreak_items(of_split(known, config.split, "behaviours"), config, templates=templates, attacks=attacks)
+    items = jailbreak_items(of_split(known, config.split, "behaviors"), config, templates=templates, attacks=attacks)
     return make_task(
         JAILBREAK,
         items,
@@ -136,7 +136,7 @@ def known_behaviors(config: EvalConfig) -> list[Behavior]:
         return load_behaviors(source, config.behavior_columns, counterparts=counterparts, exclude=config.exclude)
     if counterparts or config.behavior_columns or config.exclude:
         raise EvaluationError(
-            "Counterparts, columns and categories to leave out are of a file of behaviours: give it "
+            "Counterparts, columns and categories to leave out are of a file of behaviors: give it "
             "(--data jailbreak=FILE)."
         )
     return builtin_behaviors()
