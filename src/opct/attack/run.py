@@ -142,7 +142,7 @@ def run_attack(
             pool=pool,
             budget=Budget(config.budget, player.max_tokens + cast.max_tokens, store.seconds(earlier)),
             known=known_samples(earlier),
-            settings=setup.row_settings(config, known, judged),
+            settings=setup.row_settings(config, known | models, measured["dtype"], judged),
             metadata={OPCT: {"run": measured, "identity": identity, "process": this_process()}},
             progress=progress,
         )
@@ -178,7 +178,8 @@ def _load(
 def _player_of(attacker: Solver) -> Player:
     """A solver of the user's: two are the same if their names and arguments are."""
     name = registry_info(attacker).name.rpartition("/")[2]
-    return Player(name, attacker, {"arguments": repr(registry_params(attacker))})
+    # hashed: they may hold prompts or a key, and results may be shared
+    return Player(name, attacker, {"arguments": digest(repr(registry_params(attacker)))[:12]})
 
 
 def _judge_of(judge: Scorer) -> JudgeOfAttack:
@@ -199,6 +200,7 @@ class AttackLog:
     def __init__(self, run: RunDir, name: str, training: TrainingFolder):
         self.run, self.name, self.training = run, name, training
         self.path = run.evals_dir / log_name(name)
+        self.successes_path = run.evals_dir / f"{name}.prompts.jsonl"
         self._continues = False
 
     @property
@@ -274,7 +276,8 @@ class AttackLog:
                 # under the lock: what is removed here must not be the logs of an attack that still runs
                 if overwrite:
                     self.training.clear()
-                    for path in self.rounds:
+                    # the log that is replaced, too: a resume of the new attack would go on from it
+                    for path in (self.path, self.successes_path, *self.rounds):
                         path.unlink(missing_ok=True)
                 yield
             except BaseException as stopped:
@@ -292,14 +295,15 @@ class AttackLog:
         """Store the log of an attack that has ended, its results, and the prompts that broke a behavior."""
         log, ended = played.log, played.ended
         found = dict(log.eval.metadata or {})
-        if ended != COMPLETE:  # no difference is given between this one and another
-            found["task_args"] = f"{found.get('task_args')}, ended by {ended}"
+        # no difference is given between this one and another, not even one that ended by the same limit
+        if ended != COMPLETE:
+            found["task_args"] = f"{found.get('task_args')}, ended by {ended} ({log.eval.eval_id})"
         log.eval.metadata = found | {OPCT: {"ended": ended}}
         graded = graded_samples(log)
-        said = [*warnings, *find_warnings(graded, ended)]
-        about = {"run": dict(measured), "ended": ended, "created": datetime.now(UTC).isoformat(), "warnings": said}
+        about = {"run": dict(measured), "ended": ended, "created": datetime.now(UTC).isoformat()}
         with self.run.results_lock():
-            set_aside_others(self.run, measured, [self.name])
+            _, dropped = set_aside_others(self.run, measured, [self.name])
+            about["warnings"] = [*dropped, *warnings, *find_warnings(graded, ended)]
             keep_log(log, self.run.evals_dir, {**about, **details, "order": next_order(self.run)})
             # after the log is kept: a kill in between leaves rounds too many, never an attack without its attempts
             for path in self.rounds:
@@ -325,5 +329,4 @@ class AttackLog:
             dict(zip(names, row, strict=False)) | {"prompt": row[-1].prompt, "score": row[-1].score} for row in rows
         ]
         header = {"opct_warning": WARNING, "kind": SUCCESSES_KIND, "schema": 1}
-        path = self.run.evals_dir / f"{self.name}.prompts.jsonl"
-        write_jsonl(path, [header, *written], mode=PRIVATE_MODE)
+        write_jsonl(self.successes_path, [header, *written], mode=PRIVATE_MODE)

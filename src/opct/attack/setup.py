@@ -263,7 +263,7 @@ def make_player(config: AttackConfig, behaviors: Sequence[Behavior]) -> Player:
         temperature=chosen.temperature,
         reads=Reader(chosen.thinking_tags, chosen.template_opens_thinking, ROLE),
     )
-    of_model = {"temperature": chosen.temperature, "thinking_tags": chosen.thinking_tags}
+    of_model = chosen.model_dump(include={"temperature", "thinking_tags", "template_opens_thinking"})
     return Player(chosen.name, solver, {**identity, **of_model}, chosen, chosen.max_completion_tokens)
 
 
@@ -370,7 +370,8 @@ def identity_of(
     config: AttackConfig, subjects: Sequence[Subject], player: Player, judge: JudgeOfAttack, pool: Sequence[Shot]
 ) -> Identity:
     """What a resumed attack must share with the earlier one, as far as it is known without a model."""
-    of_target = config.target.model_dump(include={"max_completion_tokens", "temperature", "thinking_tags"})
+    names = {"max_completion_tokens", "temperature", "thinking_tags", "template_opens_thinking"}
+    of_target = config.target.model_dump(include=names)
     texts = {kind: [[one.id, one.text] for one in subjects if one.kind == kind] for kind in (BEHAVIOR, COUNTERPART)}
     return Identity(
         {

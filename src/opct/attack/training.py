@@ -28,7 +28,8 @@ class TrainingFolder:
 
     @property
     def is_begun(self) -> bool:
-        return self.identity_path.is_file()
+        # an attack of an earlier version has an identity there, and no training
+        return self.identity_path.is_file() and self.pairs_path.is_file()
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from opct.config.judge import EndpointSettings
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, OpctError
 from opct.evals.judges.protocol import digest
 from opct.runs.io import file_sha256
 from opct.runs.manifest import without_keys
 
 if TYPE_CHECKING:
-    from inspect_ai.model import GenerateConfig, Model
+    from inspect_ai.model import ChatMessage, GenerateConfig, Model, ModelOutput
 
 # Reasons for a call without an answer; each is counted separately.
 TIMEOUT = "endpoint_timeout"
@@ -231,6 +231,25 @@ def failure_of(error: Exception, secrets: Iterable[str], *, was_answered: bool) 
     if isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower():
         return Failure(TIMEOUT, "no answer in time")
     return Failure(ERROR, f"{type(error).__name__ if status is None else f'HTTP {status}'}: {message}")
+
+
+async def answer_of(
+    model: Model, messages: list[ChatMessage], config: GenerateConfig, *, who: str, hint: str
+) -> ModelOutput | None:
+    """The model's output; None where its endpoint rejects this request.
+
+    Raises:
+        EvaluationError: it does not answer; the endpoint's own words, which may hold the key, are taken out.
+    """
+    try:
+        return await model.generate(messages, config=config)
+    except Exception as error:
+        if is_local(model) or isinstance(error, OpctError):
+            raise
+        failure = failure_of(error, known_secrets(model), was_answered=False)
+        if failure.reason != REJECTED:
+            raise error_of(failure, who, 1, hint) from None
+        return None
 
 
 def error_of(failure: Failure, who: str, n_in_row: int, hint: str) -> EvaluationError:
