@@ -89,8 +89,10 @@ def train(
         known = load_questions(questions)
         refuse_questions(source_name(questions), known)
         given = own_question_pairs(known, file)
+        # what the caller set, and no defaults: those would undo the settings made for the questions
         own = flat_settings(config.model_dump(mode="json", exclude_unset=True))
         found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
+        # checked again: `model_copy` would not check the two together
         config = load_settings(TrainConfig, base=found | own)
     if given is not None:
         data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
@@ -211,6 +213,7 @@ def evaluate(
     if not overwrite:
         refuse_other_questions(result.out, made)
     judge = None if config.judge is None else open_judge(config.judge, config.suites)
+    # before the model: replies of an hour would have no place to go
     _check_out(result.out)
     policy, about = _opened(target, config, dtype, result.out, made, progress)
     if label:
@@ -231,6 +234,7 @@ def evaluate(
     if judge is not None:
         _apply_judge(*judge, result.out, progress)
     if tasks or judge:
+        # after tasks and judge, whose gradings are read from the logs
         results = write_results(run)
         result.results = results if made else None
     return result
@@ -238,6 +242,7 @@ def evaluate(
 
 def _eval_config(config: EvalConfig | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> EvalConfig:
     given = as_settings(EvalConfig, config or {})
+    # set fields alone: `evaluate` tells suites that were asked for from the default ones by them
     return load_settings(EvalConfig, base={**given.model_dump(include=given.model_fields_set), **settings})
 
 

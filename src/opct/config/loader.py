@@ -86,6 +86,7 @@ def load_settings(
     for name, value in (base or {}).items():
         tree.update(Tree(_nested(name.split("."), value)))
     if issubclass(model_class, TrainConfig):
+        # over `base`, under the file: the other order would let a preset undo what the file says
         tree.update(_chosen_preset(own, preset, faults))
     tree.update(own)
     settings = None
@@ -168,6 +169,7 @@ def _known(values: Mapping[str, Any], names: Sequence[str], source: str, prefix:
 
 def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
     """The settings of the chosen preset, if any; its name is removed from `own`."""
+    # popped: no section has such a setting, so it would be unknown
     name, place = own.values.pop("preset", None), own.place(("preset",))
     if preset is not None:
         name, place = preset, "--preset"
@@ -190,6 +192,7 @@ def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
 _SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "null": (r"~|null|Null|NULL|", lambda text: None),
     "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    # before float, which matches `5` too: the first that fits is taken
     "int": (r"[-+]?[0-9]+", int),
     "float": (
         r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
@@ -197,6 +200,7 @@ _SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
     ),
 }
 _TAG = "tag:yaml.org,2002:"
+# \Z and not $, which also matches before a final line feed: the text "5\n" would be a number
 _RESOLVERS = {None: [(_TAG + tag, re.compile(rf"(?:{pattern})\Z")) for tag, (pattern, _) in _SCALARS.items()]}
 
 
@@ -291,6 +295,7 @@ class _NodeReader:
                 self._fault(key_node, name, f"a name must be text, found a {_kind(key_node)}")
                 continue
             full = (*name, key_node.value)
+            # YAML would keep the last one in silence
             if key_node.value in group:
                 self._fault(key_node, full, f"given twice, first at {self.places[full]}: keep one")
                 continue

@@ -109,6 +109,7 @@ class Tree:
 
 
 def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    # a copy: presets and bases are shared by all loads of this process
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
@@ -144,6 +145,7 @@ def faults_of(model_class: type[Section], error: ValidationError, tree: Tree) ->
             for line in str(item["ctx"]["error"]).splitlines():
                 yield f"{_cross_place(tree, line) or tree.place(name)}: {line}"
         else:
+            # by name: every member of a union reports the same value, which is one fault
             wrong.setdefault(name, (value, []))[1].append(_expected(item, name, known, model_class))
     for name, (value, expected) in wrong.items():
         yield f"{tree.place(name)}: {'.'.join(name)}: {shorten(value)} is not valid, expected {' or '.join(expected)}"
@@ -222,6 +224,7 @@ def _names(section: type[BaseModel], prefix: str) -> Iterator[str]:
         inner = list(_sections(setting.annotation))
         for one in inner:
             yield from _names(one, f"{prefix}{name}.")
+        # a union of sections and null has its sections' names alone
         if not inner:
             yield prefix + name
 

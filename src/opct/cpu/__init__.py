@@ -2,7 +2,7 @@
 
 `opct.models.loading` installs it, and nothing else imports it (a contract in pyproject.toml). All of it gives the
 results of the plain path (`opct.models.plain_path`) to rounding, and leaves a model alone that it does not fit, which
-it finds out by running it. Fused LoRA layers and norms, and shared prompts, are installed on any device.
+a probe of the model tells. Fused LoRA layers and norms, and shared prompts, are installed on any device.
 """
 
 from opct.cpu.fast_path import install

@@ -52,6 +52,7 @@ def grouped_attention(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    # first: the mask here is of the rows' own tokens alone, and the plain ways below would miss the prompts
     if (prompts := kwargs.get("shared_prompts")) is not None:
         if any(kwargs.get(name) is not None for name in NOT_COVERED):
             raise NotImplementedError(f"Shared prompts with one of {', '.join(NOT_COVERED)}, which they do not cover.")
@@ -65,6 +66,7 @@ def grouped_attention(
             raise ValueError("attention with dropout, a cap or a bias, or not causal, does not branch off prompts")
         return cascade_attention(branches, cast("Any", module).layer_idx, query, key, value, scaling), None
     by_flag = attention_mask is None and queries > 1
+    # fewer queries than keys (a cache) would be aligned at the first key, not at the last
     if by_flag and causal and queries == key.shape[2] and is_on("flash"):
         return causal_attention(query, key, value, scaling), None
     if by_flag or not plain or query.shape[1] == key.shape[1] or not is_on("grouped_heads"):

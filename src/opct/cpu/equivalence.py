@@ -30,6 +30,7 @@ def mismatch_reason(how: str, compute: Callable[[], tuple[Tensor, Tensor]], *, p
     try:
         with torch.no_grad():
             expected, found = compute()
+    # before FAILURES: it is a RuntimeError too, and would switch the fast path off for good
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:

@@ -51,7 +51,7 @@ def install(model: PreTrainedModel, *, norms: bool = True) -> None:
 
 
 class FastPath:
-    """Computes what prompts share once, each model as far as it is found to give the same; see `plain_path.Path`."""
+    """Computes what prompts share once, on models whose probes give the plain path's numbers; see `plain_path.Path`."""
 
     def __init__(self, backbone: Backbone):
         self.backbone = backbone

@@ -39,6 +39,7 @@ def flash(
     Args:
         mask: added to the scores; broadcasts to [batch, heads, queries, keys].
     """
+    # not torch's public attention: that one returns no log-sum-exp, which merging and the backward need
     found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
     return found[0], found[1]
 
@@ -55,6 +56,7 @@ def causal_flash(
     for start in range(0, k.shape[2], CAUSAL_TOKENS):
         end = min(start + CAUSAL_TOKENS, k.shape[2])
         mask = causal_mask(start, end, k.shape[2], groups, q.dtype)
+        # queries are ordered by token, then group: without `* groups` a block gets the queries of other tokens
         found = flash(q[:, :, start * groups : end * groups], k[:, :, :end], v[:, :, :end], scale, mask[None, None])
         out.append(found[0])
         lse.append(found[1])
@@ -84,6 +86,7 @@ def _band(rows: int, before: int, groups: int, dtype: torch.dtype) -> tuple[Floa
     Later blocks begin further left. Texts of any length use parts of the longest band so far.
     """
     rows = -(-rows // 64) * 64
+    # a longer band serves too: its diagonal is where its columns end, not where this text's would
     band = _BANDS.get((rows, groups, dtype))
     if band is None or band.shape[1] < rows + before:
         band = _BANDS[rows, groups, dtype] = _hidden(rows, -(-before // 1024) * 1024, groups, dtype)
@@ -92,6 +95,7 @@ def _band(rows: int, before: int, groups: int, dtype: torch.dtype) -> tuple[Floa
 
 def _hidden(rows: int, before: int, groups: int, dtype: torch.dtype) -> Float[Tensor, "queries keys"]:
     """-inf where a key comes after the query's token, for `rows` tokens with `before` tokens ahead of them."""
+    # + 1: a token sees itself; else the first token's row is all -inf, and its softmax NaN
     hidden = torch.ones(rows, before + rows, dtype=torch.bool).triu(before + 1).repeat_interleave(groups, 0)
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
 
@@ -115,6 +119,7 @@ class Queries:
 
 def queries_of(grad: Tensor, q: Tensor, out: Tensor, lse: Tensor, scale: float) -> Queries:
     """[q, -lse / scale] and [g, -delta]; grad, q and out are [..., size], lse [...]."""
+    # in float32: delta is subtracted from numbers of its size, which leaves its rounding
     delta = (grad.to(lse.dtype) * out).sum(-1)
     return Queries(q, grad, _with_columns(q, -lse / scale), _with_columns(grad, -delta))
 
@@ -143,9 +148,11 @@ def softmax_gradient(
     k_row, v_row = torch.cat([k, ones], -1), torch.cat([v, ones], -1)
     k = k.contiguous()
     on_q = torch.empty_like(q)
+    # float32: blocks of queries add up here, and bfloat16 would round the small later ones away
     on_k, on_v = torch.zeros_like(k, dtype=torch.promote_types(k.dtype, torch.float32)).repeat(2, 1, 1, 1)
     nothing = q.new_zeros(1, 1, 1)
     for batch, rows in _blocks(len(q), q.shape[1], k.shape[1], groups):
+        # rows.stop is a multiple of `groups` (`_blocks`), so no key of the block's last token is cut off
         seen = slice(0, rows.stop // groups if causal else k.shape[1])
         p = torch.baddbmm(nothing, queries.q_and_lse[batch, rows], k_row[batch, seen].mT, beta=0, alpha=scale)
         if causal:  # before the exponential: -inf becomes a probability of 0, in both products below
@@ -163,6 +170,7 @@ def softmax_gradient(
 def _blocks(batch: int, queries: int, keys: int, groups: int) -> Iterator[tuple[slice, slice]]:
     """(batch, queries) to compute together; the queries of a token stay together."""
     together = max(1, BLOCK_SCORES // (queries * keys))
+    # times `groups` last: a block that ended inside a token would shift the causal mask
     rows = queries if queries * keys <= BLOCK_SCORES else max(64, BLOCK_SCORES // (keys * groups)) * groups
     for first in range(0, batch, together):
         for start in range(0, queries, rows):
@@ -185,6 +193,7 @@ def causal_attention(
     dtype = compute_dtype(query)
     batch, heads, tokens, size = query.shape
     groups = heads // key.shape[1]
+    # by token, then group: `causal_mask` repeats each row `groups` times in that order
     by_keys = query.to(dtype).unflatten(1, (-1, groups)).transpose(2, 3).reshape(batch, -1, tokens * groups, size)
     out = _Causal.apply(by_keys, key.to(dtype), value.to(dtype), size**-0.5 if scaling is None else scaling)
     return out.unflatten(2, (tokens, groups)).permute(0, 2, 1, 3, 4).reshape(batch, tokens, heads, size)

@@ -54,6 +54,7 @@ def _fused_class() -> type:
     class FusedLinear(Linear):
         def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             name = None if args or kwargs else self._covered()
+            # float32 weights under autocast: only PEFT's chain of casts rounds as autocast does
             if name is None or self.base_layer.weight.dtype != compute_dtype(x):
                 return super().forward(x, *args, **kwargs)
             base: Any = self.base_layer
@@ -77,6 +78,7 @@ def _fused_class() -> type:
                 return None
             [name] = names
             drops = self.training and not isinstance(self.lora_dropout[name], torch.nn.Identity)
+            # `_LoraLinear` gives W and b no gradient, so they must not be trained
             biased = self.lora_B[name].bias is not None or any(p.requires_grad for p in self.base_layer.parameters())
             return None if drops or biased or name in self.lora_variant else name
 
@@ -118,6 +120,7 @@ class _LoraLinear(torch.autograd.Function):
         scaling: float,
     ) -> Float[Tensor, "*batch outputs"]:
         rows = x.reshape(-1, x.shape[-1])
+        # scaled in float32, then rounded, as packed layers do: else sampling and scoring differ
         a, b = a.to(x.dtype), (b * scaling).to(x.dtype)
         down = rows @ a.T
         out = torch.nn.functional.linear(rows, weight, bias).addmm_(down, b.T)
@@ -134,5 +137,6 @@ class _LoraLinear(torch.autograd.Function):
         up = grad @ b
         grad_x = (grad @ weight).addmm_(up, a).view(ctx.shape) if ctx.needs_input_grad[0] else None
         grad_a = (up.T @ rows).float() if ctx.needs_input_grad[3] else None
+        # the saved b holds the scaling already, and with it `up` and grad_a; only grad_b lacks it
         grad_b = (grad.T @ down).float() * ctx.scaling if ctx.needs_input_grad[4] else None
         return grad_x, None, None, grad_a, grad_b, None

@@ -45,6 +45,7 @@ def _is_plain(module: torch.nn.Module) -> bool:
     parameters = dict(module.named_parameters())
     if list(parameters) != ["weight"] or parameters["weight"].ndim != 1:
         return False
+    # the weight is random: at the usual ones, a norm that ignores its weight would pass
     copied, generator = copy.deepcopy(module), torch.Generator().manual_seed(0)
     weight, *rows = torch.randn(4, len(parameters["weight"]), generator=generator).to(parameters["weight"])
     copied.weight = torch.nn.Parameter(weight)
@@ -69,9 +70,11 @@ def _fused(kind: Any) -> type:
 
 def _normal(x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """w x / rms(x), and 1 / rms(x) of each token."""
+    # a copy also where x is float32: `mul_` below would change the caller's hidden states
     wide = x.to(torch.promote_types(x.dtype, torch.float32), copy=True)
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+    # rounded before the weight, as in transformers: the other order gives other last bits in bfloat16
     return weight * wide.mul_(scale).to(x.dtype), scale
 
 
@@ -90,9 +93,11 @@ class _RmsNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         x, weight, scale = ctx.saved_tensors
+        # a copy: x is saved for the backward of other layers too
         normal = x.to(scale.dtype, copy=True).mul_(scale)
         grad_weight = None
         if ctx.needs_input_grad[1]:
+            # summed in float32: over thousands of tokens a sum in bfloat16 stops growing
             grad_weight = (grad * normal.to(x.dtype)).flatten(0, -2).sum(0, dtype=scale.dtype).to(weight.dtype)
         if not ctx.needs_input_grad[0]:
             return None, grad_weight, None

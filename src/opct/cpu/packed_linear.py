@@ -81,6 +81,7 @@ def _joined(group: Sequence[Parts]) -> tuple[Tensor, Tensor | None, Tensor | Non
     if any(linear.bias is not None for linear in linears):
         bias = torch.cat([x.weight.new_zeros(len(x.weight)) if x.bias is None else x.bias for x in linears])
     downs = [a for _, _, a, _ in group if a is not None]
+    # a layer without adapter: outputs but no rank, so that block_diag leaves its outputs in their place
     ups = [weight.new_zeros(len(linear.weight), 0) if b is None else b.to(dtype) for _, linear, _, b in group]
     return weight, bias, *((torch.cat(downs), torch.block_diag(*ups)) if downs else (None, None))
 
@@ -94,6 +95,7 @@ class _OneInput:
         self._found: tuple[Tensor, ...] = ()
 
     def part(self, i: int, x: Tensor) -> Tensor:
+        # the same object, not equal values; it is referenced here, so no later input can have its identity
         if x is not self._input:
             self._input, self._found = x, self._compute(x).split(self._outputs, -1)
         found = self._found[i]
@@ -123,6 +125,7 @@ def packed_linear(
         up = None if b is None else b.to(dtype).T
         shift = None
         if bias is not None:
+            # zeros for the rows of a: a bias there would go through the adapter's B
             shift = torch.nn.functional.pad(bias.to(dtype), (0, 0 if a is None else len(a)))
 
     def forward(x: Tensor) -> Tensor:

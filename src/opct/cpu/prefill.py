@@ -44,6 +44,7 @@ def beginning(prompts: Sequence[Sequence[int]], forward: int | None = None) -> i
     if min(map(len, prompts)) < 2:
         return 0
     ordered = sorted(map(tuple, prompts))
+    # neighbors in sorted order suffice: what two prompts share, all those between them share too
     candidates = sorted({common_beginning(a, b) for a, b in itertools.pairwise(ordered)} - {0})
     plain = sum(map(len, prompts))
     best, cost = 0, min(plain - forward, (1 - LEAST_SHARE) * plain)
@@ -74,6 +75,7 @@ def prefill(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
     first = beginning(prompts) if is_on("nested_beginnings") else 0
     if first == 0 or not backbone.takes_masks or no_branching_reason(backbone) is not None:
         return _in_groups(backbone, prompts, lambda own: plain_prefill(backbone, [prompts[i] for i in own]))
+    # minus 1: a rest of no tokens would have no state that predicts the completion
     cuts = [min(first, len(prompt) - 1) for prompt in prompts]
     places: dict[tuple[int, ...], int] = {}
     owners = [places.setdefault(tuple(p[:t]), len(places)) for p, t in zip(prompts, cuts, strict=True)]

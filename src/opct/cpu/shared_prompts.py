@@ -3,7 +3,7 @@
     forward    the prompts, padded on the right; the keys and values of every layer are kept
     branches   the completions of all prompts; the gradient goes back through both
 
-Each completion sees its prompt and itself, in one of two ways. With our own attention on a CPU, the completions of a
+Each completion sees its prompt and itself, in one of two ways. With the grouped attention (CPU), completions of a
 micro-batch are one row without padding, and attention reads the prompts' keys in place (`opct.cpu.cascade`).
 Elsewhere a row holds completions of one prompt one after another, behind a copy of its keys, with a mask over both.
 The result equals computing every prompt with every completion, to rounding.
@@ -66,7 +66,7 @@ def branching_mismatch(backbone: Backbone, *, cascade: bool = False) -> str | No
     Runs the model on three completions of two prompts, branched and each alone.
 
     Args:
-        cascade: without copies of the prompts' keys and values, which needs our own attention.
+        cascade: without copies of the prompts' keys and values, which needs the grouped attention.
     """
     decoder = backbone.decoder
     attention = decoder.config._attn_implementation
@@ -184,6 +184,7 @@ def branched_hidden(
         forward: computes beginnings in place of `prompts_forward`.
     """
     begun = [tuple(beginning) for beginning in beginnings]
+    # by first appearance, as `list(places)` below: another order gives completions another's prompt
     places = {beginning: i for i, beginning in enumerate(dict.fromkeys(begun))}
     *layers, last = forward(list(places)) if forward else prompts_forward(decoder, list(places))
     owners = [places[beginning] for beginning in begun]
@@ -214,11 +215,12 @@ def _branch_in_one_row(
     # positions go on from the prompt's end: the row's order is for attention alone
     at = [torch.arange(n) + prompt_tokens[owners[i]] for i, n in zip(order, lengths, strict=True)]
     own = [owners[i] for i in order]
+    # keys and values alternate (`prompts_forward`)
     branches = branches_of(layers[::2], layers[1::2], prompt_tokens.tolist(), own, lengths)
     found = decoder(
         input_ids=ids[None].to(decoder.device),
         position_ids=torch.cat(at)[None].to(decoder.device),
-        # four dimensions stop transformers from making a mask; our attention needs none
+        # four dimensions stop transformers from making a mask; the cascade needs none
         attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=decoder.device),
         use_cache=False,
         branches=branches,
@@ -273,6 +275,7 @@ def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Sequence[int]]) 
     ids = padded_ids(prompts)
     cache = DynamicCache(config=decoder.config)
     out = decoder(input_ids=ids.to(device), **with_cache(decoder, cache)).last_hidden_state
+    # minus 1: the state at the prompt's last token; what follows it in the row is padding
     last = out[torch.arange(len(ids), device=device), torch.tensor(lengths, device=device) - 1]
     return [*itertools.chain.from_iterable(keys_and_values(cache)), last]
 
@@ -291,5 +294,6 @@ def branch_mask(lengths: Tensor, width: int, block: Tensor) -> Bool[Tensor, "row
         block: the completion that each place of a row belongs to, -1 for padding; [rows, queries].
     """
     prompt = (torch.arange(width) < lengths[:, None])[:, None, :].expand(-1, block.shape[1], -1)
+    # tril over the whole row: each completion's tokens lie there in order
     own = (block[:, :, None] == block[:, None, :]).tril()
     return torch.cat([prompt, own], -1)[:, None]

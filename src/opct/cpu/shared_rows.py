@@ -145,9 +145,11 @@ class SharedPrefixKV:
         self._arrange(torch.ones_like(rows, dtype=torch.bool))
 
     def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+        # of busy rows alone: a finished row's start would keep columns that nobody reads
         unused = int(self._starts[busy].min()) if busy.any() else self._written
         short = self._written + self._span > self._room
         self._starts, self._written = drop_columns(self._cache, unused, self._starts, self._written, short=short)
+        # the owners of busy rows: prompts of finished rows may be overwritten
         slots = self._slots(len(found.starts), self._owners[busy])
         # prompts end at the last column; what a longer one before it left further left is hidden as padding
         width = self._layers[0][0].shape[-2]
@@ -156,6 +158,7 @@ class SharedPrefixKV:
             values[slots, :, width - found.width :] = new_values
         self._padding[slots] = width - found.width + found.starts
         self._owners[rows] = slots[found.owners]
+        # the row sees no column before its first token: those hold what the finished row wrote
         self._starts[rows] = self._written
         self._arrange(busy.index_fill(0, rows, True))
 
@@ -182,6 +185,7 @@ class SharedPrefixKV:
             if counts:
                 rows[owner].append(row)
         most = max(map(len, rows))
+        # row 0 as padding: computed, and read by no unfinished row, since their `places` are real ones
         table = torch.tensor([own + [0] * (most - len(own)) for own in rows], device=keys.device)
         mask = None
         if self._padding.any():

@@ -66,16 +66,19 @@ class ACT(Method):
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             rows = [r.teacher_ids + r.ids for r in rollouts]
             residual_streams(teacher.backbone, rows, ends, lambda layer, states: theirs.append(states))
+        # `compare` pops from the end, so the first layer must be last; each state is freed once compared
         theirs.reverse()
         total = torch.zeros((), device=self.policy.device)
 
         def compare(layer: int, own: Tensor) -> None:
             nonlocal total
+            # float32: bfloat16 would round the squares of small differences, and their sum over layers, once more
             wide = torch.promote_types(own.dtype, torch.float32)
             total = total + (own.to(wide) - theirs.pop().to(wide)).square().mean(-1)
 
         layers = residual_streams(self.policy.backbone, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
         distance = total / layers
+        # the weights are of the whole step, so micro-batches add up
         loss = (distance * torch.cat(list(weights)).to(distance)).sum()
         values = in_loss(rollouts, by_rollout(distance.detach(), ends))
         means = by_kind("train/distance", rollouts, values)
@@ -90,5 +93,6 @@ def end_in_common(rendered: RenderedPair) -> int:
 
 def _rollout(rendered: RenderedPair, n: int) -> Rollout:
     prompt, teacher = rendered.prompt_ids or [], rendered.teacher_ids
+    # n is 1 at least: `answer` refuses pairs without a common end, for which [:-0] would empty both
     end = Completion("", tuple(prompt[-n:]), "given", (), len(teacher) - n, 0)
     return Rollout(rendered.pair, 0, prompt[:-n], teacher[:-n], end, (True,) * n)

@@ -86,6 +86,7 @@ def by_rollout(values: Tensor, lengths: Sequence[int]) -> list[list[float]]:
 
 
 def flat_weights(student: Scores, weights: Sequence[Tensor]) -> Tensor:
+    # in the order of the rollouts, as `student` has its rows
     return torch.cat(list(weights)).to(student.hidden.device)
 
 
@@ -99,6 +100,7 @@ def _differentiated(lengths: Sequence[int], rollouts: Sequence[Rollout], config:
             return config.kl_coef * tokens.divergence
         rows = later.rows(tokens, tokens.divergence)
         term = losses.future_term(*rows, gamma=config.kl_discount_factor)
+        # of all rows, then of this chunk: a term sums over later tokens, which may be in the chunk before
         return config.kl_coef * (tokens.divergence + later.flat(term)[tokens.rows])
 
     return per_token
@@ -111,6 +113,7 @@ def _sampled(lengths: Sequence[int], rollouts: Sequence[Rollout], config: Settin
     def per_token(tokens: TokenValues) -> Tensor:
         teacher_log_probs = tokens.teacher_log_probs
         if teacher_log_probs is None:
+            # given for the whole micro-batch: without `rows`, a chunk would be compared with other tokens
             teacher_log_probs = _teacher_log_probs(None, rollouts, tokens.log_probs)[tokens.rows]
         k, log_probs, sampler_log_probs, mask = later.rows(tokens, tokens.log_probs - teacher_log_probs)
         advantages = losses.log_ratio_advantages(k, mask, kl_coef=config.kl_coef, gamma=config.kl_discount_factor)
@@ -133,6 +136,7 @@ class _Later:
 
     def __init__(self, lengths: Sequence[int], rollouts: Sequence[Rollout]):
         self._lengths = lengths
+        # float64 until the policy's dtype is known: rounded once, to that one
         self._sampler_log_probs = torch.tensor(
             [x for r in rollouts for x in r.completion.logprobs], dtype=torch.float64
         )

@@ -56,20 +56,25 @@ class DPO(Method):
         """-log sigmoid of the difference of the rewards."""
         y, z = zip(*([list(c.token_ids) for c in r.completions] for r in rollouts), strict=True)
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
+            # all y, then all z, on both sides and in the mask: `chunk(2)` below cuts there
             reference = teacher.score([r.teacher_ids for r in rollouts] * 2, [*y, *z])
         student = self.policy.score([r.prompt_ids for r in rollouts] * 2, [*y, *z])
         mask = torch.tensor([x for r in rollouts for x in r.mask] + [x for r in rollouts for x in r.rejected_mask])
         mask = mask.to(student.hidden.device, torch.float32)
+        # without gradient: that comes from `one_pass` below
         ratios = tokenwise(losses.token_log_probs, student) - tokenwise(losses.token_log_probs, reference)
         rewards = self.settings.dpo_beta * torch.stack([x.sum() for x in (ratios * mask).split(list(student.lengths))])
         chosen, rejected = rewards.chunk(2)
         value, slope = losses.preference(chosen, rejected)
+        # the weights of the chosen answer's tokens: together the weight of the pair
         pair_weights = torch.stack([w.sum() for w in weights]).to(value)
         preferred = torch.tensor([a != b for a, b in zip(y, z, strict=True)], device=value.device)
+        # equal answers: y and z in two rows round differently, which would leave a gradient
         slope = torch.where(preferred, slope * pair_weights * self.settings.dpo_beta, 0.0)
         # the slope is the weight of every token's log-prob, so a second pass over the logits gives the gradient
         on_tokens = torch.cat([slope, -slope]).repeat_interleave(torch.tensor(student.lengths, device=mask.device))
         linear, _ = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student)
+        # the gradient of `linear`, the value of the loss
         loss = linear - linear.detach() + (value * pair_weights).sum()
         means = _means(rollouts, chosen.tolist(), rejected.tolist(), preferred.tolist())
         of_pairs = [[x] if any(r.mask) else [] for x, r in zip(value.tolist(), rollouts, strict=True)]
@@ -85,6 +90,7 @@ class DPO(Method):
         apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
         completions = sampler.sample(
             [r.prompt_ids for r in first],
+            # another key than the chosen answers' ("offline"): the same numbers would draw similar answers
             seeds_of(config, "rejected", apart, config.rollout.num_generations),
             sampling(config, teacher),
             batch_tokens=config.rollout.batch_tokens,
@@ -100,6 +106,7 @@ def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: 
     """The rollout with its rejected answer; out of the loss if one of the two has no token in it."""
     masks = rollout.mask, completion_mask(teacher.renderer, rollout.pair.prompt, rejected, config.loss)
     if not all(map(any, masks)):
+        # both: half a pair in the loss would raise or lower one answer alone
         masks = (False,) * len(masks[0]), (False,) * len(masks[1])
     return dataclasses.replace(rollout, mask=masks[0], rejected=rejected, rejected_mask=masks[1])
 

@@ -53,6 +53,7 @@ class GRPO(Method):
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The clipped policy gradient, and the KL to the base."""
         y = [r.ids for r in rollouts]
+        # left before the policy is scored: with an adapter, both are one model
         with self.teacher() as teacher, teacher.inference():
             reference = teacher.score([r.teacher_ids for r in rollouts], y)
         student = self.policy.score([r.prompt_ids for r in rollouts], y)
@@ -60,6 +61,7 @@ class GRPO(Method):
         kl_gradient = losses.reverse_kl_gradient
         loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, kl_gradient)
         assert found.divergence is not None
+        # rehearsed completions count in the step that sampled them; None is a reward that failed, not 0
         rewards = [r.reward for r in rollouts if r.reward is not None and not r.is_rehearsed]
         return MicroLoss(
             loss,
@@ -76,6 +78,7 @@ def _clipped(rollouts: Sequence[Rollout], settings: GrpoLoss) -> PerTokenLoss:
     def per_token(tokens: TokenValues) -> Tensor:
         assert tokens.divergence is not None
         own = tokens.log_probs.unsqueeze(0)
+        # the chunk's tokens of the whole micro-batch: without `rows`, rho compares different tokens
         mu, advantage = (x[None, tokens.rows].to(own) for x in (sampled, advantages))
         loss = losses.policy_gradient_loss(own, mu, advantage, clip=settings.ppo_clip).squeeze(0)
         return loss + settings.kl_coef * tokens.divergence
@@ -90,6 +93,7 @@ def group_advantages(rewards: Sequence[float | None]) -> list[float]:
     rewards, or with equal ones.
     """
     known = [reward for reward in rewards if reward is not None]
+    # equal rewards: rounding of the mean over a deviation of 0 would be an advantage
     if len(known) < 2 or max(known) == min(known):
         return [0.0] * len(rewards)
     mean, deviation = statistics.fmean(known), statistics.stdev(known)

@@ -86,11 +86,13 @@ def offline_answers(
         part, missing = missing[:size], missing[size:]
         started, tokens[0] = time.perf_counter(), 0
         rollouts = distributed.map_across_ranks(part, [cost(rendered, config) for rendered in part], answer)
+        # with the rows so far: the file is replaced whole
         rows += [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]
         seconds, sampled = time.perf_counter() - started, sum(distributed.all_gather_object(tokens[0]))
         distributed.main_only(_add_cost, run, seconds, sampled)  # first: a kill in between counts it, and samples again
         distributed.main_only(write_jsonl, run.offline_path, rows)
     by_id = {rendered.pair.id: rendered for rendered in pairs}
+    # a run for fewer steps visits fewer pairs than the file has answers to
     own = [row for row in rows if row["pair_id"] in by_id]
     return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in own])
 

@@ -40,7 +40,9 @@ class OPCT(Method):
         """The reverse KL to the teacher on the policy's tokens."""
         y = [r.ids for r in rollouts]
         reference = None
+        # None: no engine scored the tokens
         if any(r.teacher_logprobs is None for r in rollouts):
+            # left before the policy is scored: with an adapter, both are one model
             with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
                 # the same tokens after the clean prompt
                 reference = teacher.score([r.teacher_ids for r in rollouts], y)

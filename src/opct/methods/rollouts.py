@@ -120,6 +120,7 @@ def teacher_rollouts(
 
 def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
     """The rollouts of each pair; all pairs have equally many."""
+    # max: a process may have no pair
     n = len(rollouts) // max(1, pairs)
     return [list(rollouts[i * n : (i + 1) * n]) for i in range(pairs)]
 
@@ -180,6 +181,7 @@ def _sampled(
             rendered.prompt_ids or [],
             rendered.teacher_ids,
             completion,
+            # after `prompt` also for the teacher's answers: that is where they are trained
             completion_mask(policy.renderer, rendered.pair.prompt, completion, config.loss),
         )
         for rendered, own in zip(pairs, completions, strict=True)
@@ -191,6 +193,7 @@ def completion_mask(
     renderer: Renderer, prompt: Sequence[Message], completion: Completion, loss: MethodLoss
 ) -> tuple[bool, ...]:
     """True for each token of a completion that is in the loss."""
+    # first: a cut answer is left out whole, also if its reasoning never ended
     if loss.mask_truncated and completion.stop_reason == "length":
         return (False,) * len(completion.token_ids)
     if not loss.mask_thinking:
@@ -202,10 +205,12 @@ def answer_open_turns(
     policy: Policy, sampler: Sampler, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object
 ) -> list[RenderedPair]:
     """Answer the open turns (content null) of each prompt, first to last, each after the turns before it."""
+    # copies: the pair keeps its open turns, which a later step answers anew
     prompts: list[list[Message]] = [[dict(m) for m in rendered.pair.prompt] for rendered in pairs]
     turn = 0
     while waiting := _open_turns(prompts):
         before = [policy.renderer.render(prompts[i][:at]) for i, at in waiting.items()]
+        # a key that no answer's index equals, or a turn would be drawn by the numbers of an answer
         seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
         answers = sampler.sample(before, seeds, sampling(config, policy), batch_tokens=config.rollout.batch_tokens)
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
@@ -213,6 +218,7 @@ def answer_open_turns(
         turn += 1
     filled = list(pairs)
     for i, prompt in enumerate(prompts):
+        # only prompts that had open turns: the others keep their tokens as rendered
         if filled[i].prompt_ids is None:
             pair = dataclasses.replace(filled[i].pair, prompt=tuple(prompt))
             filled[i] = RenderedPair(pair, policy.renderer.render(pair.prompt), filled[i].teacher_ids)
@@ -232,6 +238,7 @@ def _open_turns(prompts: Sequence[Sequence[Message]]) -> dict[int, int]:
 def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
     """The weight of each token in the loss of the whole step; one tensor of [tokens] a rollout."""
     masks = torch.nn.utils.rnn.pad_sequence([torch.tensor(r.mask) for r in rollouts], batch_first=True)
+    # of the whole step: made for each micro-batch, a mean would weigh tokens by how the step is cut
     weights = losses.token_weights(masks, reduction)
     return [row[: len(r.mask)] for row, r in zip(weights, rollouts, strict=True)]
 
@@ -267,6 +274,7 @@ def rollout_from(
     """The rollout of a row that has log-probs."""
     if row["stop_reason"] == "given":  # it is the end of both prompts, which are stored whole
         n = len(row["token_ids"])
+        # n is 1 at least (`ACT.answer`): [:-0] would be an empty prompt
         prompt_ids, teacher_ids = prompt_ids[:-n], teacher_ids[:-n]
     completion, rejected = completion_from(row, len(teacher_ids)), row.get("rejected")
     rollout = Rollout(pair, row["sample"], prompt_ids, teacher_ids, completion, tuple(row["in_loss"]))

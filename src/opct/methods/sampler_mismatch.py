@@ -50,6 +50,7 @@ class StepMetrics:
             ]
             for own in in_loss(rollouts, ratios):
                 self._values[NAME, None] += own
+                # expm1: near 0, exp(-x) - 1 loses the digits that the estimate is made of
                 self._values[f"{NAME}_k3", None] += [math.expm1(min(MOST_EXPONENT, -x)) + x for x in own]
 
     def metrics(self) -> dict[str, float]:
@@ -58,6 +59,7 @@ class StepMetrics:
         for part in distributed.all_gather_object(self._values):
             for key, own in part.items():
                 joined[key] += own
+        # over all processes' numbers: a mean of their means would weigh processes, not tokens
         means = {key: sum(own) / len(own) for key, own in joined.items() if own}
         several = len({axis for _, axis in means} - {None}) > 1
         kept = {key: mean for key, mean in means.items() if several or key[1] is None}
@@ -75,6 +77,7 @@ def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int
         MismatchError: `rollout/mismatch_kl` is above `rollout.max_mismatch_kl`.
     """
     found, limit = metrics.get(NAME, 0.0), rollout.max_mismatch_kl
+    # `<=`: a NaN is not below the limit, and stops the run
     if limit is None or dropout or rollout.temperature != 1.0 or found <= limit:
         return
     raise MismatchError(

@@ -40,6 +40,7 @@ class SFT(Method):
         Before training its mean estimates KL(teacher || policy). Well below 0 the policy is surer of these answers than
         the teacher that gave them: it has memorised them. Nothing if they were not sampled from it at temperature 1.
         """
+        # otherwise the stored log-probs are of another distribution than the teacher's
         if sampling(self.config, self.policy) != Sampling(self.config.rollout.max_completion_tokens):
             return {}
         teacher = [r.completion.logprobs for r in rollouts]

@@ -83,6 +83,7 @@ def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
     flat = tensor.detach().contiguous().flatten()
     wide = flat.numel() * flat.element_size() % 8 == 0
     numbers = flat.view(torch.int64 if wide else torch.uint8)
+    # the sum may wrap around: it is compared, never read as a number
     return tensor.dtype, tensor.shape, int(numbers.sum(dtype=torch.int64))
 
 
@@ -90,6 +91,7 @@ def fingerprint(tensor: torch.Tensor) -> tuple[Any, ...]:
 def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Iterator[None]:
     """Context with other parameters in the place of these, by the names of `split_weights`."""
     base, _ = split_weights(model)
+    # by identity: a tied weight is in two modules, and must be replaced in both
     by_id = {id(base[name]): other for name, other in others.items()}
     places = [
         (module._parameters, key, parameter, by_id[id(parameter)])
@@ -120,6 +122,7 @@ def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> Peft
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
+        # before the seed: it runs the model, which must not move the draws of A
         settings.target_modules = _targets(model, settings)
         torch.manual_seed(seed)  # the initial A matrices
         adapted = get_peft_model(model, settings)
@@ -306,6 +309,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     with _fits(model, folder):
         weights = load_peft_weights(str(folder), device="cpu")
         named = {bare_name(key) for key in weights}
+        # clones: PEFT writes an adapter's biases into these tensors
         kept = {name: p.detach().clone() for name, p in model.named_parameters() if name in named}
         with quiet_peft(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")  # compared below

@@ -85,7 +85,7 @@ class Backbone:
         return autocast(self.device, self.dtype)
 
     def train(self) -> None:
-        """Dropout of the adapter on, and activations computed again where that is asked for.
+        """Dropout of the adapter on; activations computed again in the backward pass after `recompute_activations`.
 
         All else stays as in sampling and scoring: what a model draws in its own training (dropout, noise of routers)
         would be a difference between policy and teacher that no prompt made.
@@ -109,6 +109,7 @@ class Backbone:
     @contextlib.contextmanager
     def inference(self) -> Iterator[None]:
         """No gradient, no dropout."""
+        # the flag that `train` sets on the outermost module
         was_training = self.model.training
         self.model.eval()
         try:
@@ -133,7 +134,7 @@ class Backbone:
 
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:
-        """The model without its adapter, and with the weights of its own that the adapter replaces."""
+        """The model without its adapter, with its original weights in the place of those that the adapter replaces."""
         is_off = self._adapter_is_off or not self.has_adapter
         if is_off or next(_adapted_layers(self.model)).disable_adapters:
             yield  # off already, perhaps by PEFT's own `disable_adapter`: it must not come back on too early
@@ -175,6 +176,7 @@ class Backbone:
 
         What the adapter has learnt must not decide how the model is computed.
         """
+        # once: probes run the model, and a different answer later would change numbers in mid-run
         if probe not in self._asked:
             with self.inference(), self.adapter_off():
                 self._asked[probe] = probe(self)
@@ -259,6 +261,7 @@ def find_head(model: Any, compute_dtype: torch.dtype) -> Head:
             "broken; fetch or train them again."
         )
     nearest = min(apart)
+    # not `>`: a NaN must be refused
     if not nearest <= HEAD_TOLERANCE * float(expected.abs().max()):
         raise ModelError(
             f"{type(model).__name__} changes its logits after the output projection in a way opct does not know "
@@ -282,6 +285,7 @@ def residual_streams(
             after row; they are not kept here.
     """
     ids = padded_ids(rows)
+    # places in [rows x longest], flattened below, so padding counts
     ends_at = [i * ids.shape[1] + len(row) for i, row in enumerate(rows)]
     places = [torch.arange(stop - end, stop) for stop, end in zip(ends_at, ends, strict=True)]
     taken = torch.cat(places).to(backbone.device)

@@ -119,6 +119,7 @@ class _Pass:
         """
         tokens, head = self._policy.token_ids[rows], self._head
         logits, teacher_logits = self._projection.project(rows)
+        # the largest tensor of the pass, and an operand of products in this dtype
         unit = torch.empty_like(logits, dtype=head.compute_dtype) if self._any_wanted else None
         for block in _blocks(logits):
             finished = head.finish(logits[block])
@@ -202,4 +203,5 @@ class _KnownGradient(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
+        # times grad: the loss may be a term of a sum, or scaled
         return None, *(None if g is None else g * grad for g in ctx.saved_tensors), None, None, None

@@ -127,7 +127,7 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
 
 
 def license_of(base: ModelConfig) -> str | None:
-    """The license that the base model's card names; None if it has no card here, or the hub cannot be asked."""
+    """The license that the base model's card names; None if it has no card here, or the hub cannot be reached."""
     from huggingface_hub import HfApi, ModelCard
 
     name = base.name_or_path
@@ -168,6 +168,7 @@ def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Itera
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
+            # kept under another name until the new one is in place: `finally` puts it back after a failure
             if out.exists():
                 os.replace(out, old)
             os.replace(temporary, out)
@@ -238,6 +239,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         kind, whole = model_class(config), dequantized(config)
         written = dtype or str(config.dtype or config.get_text_config().dtype or "float32").removeprefix("torch.")
         tokenizer = AutoTokenizer.from_pretrained(trained.weights)
+        # in the run's dtype, then float32: the numbers that were evaluated, not the file's
         model: Any = kind.from_pretrained(source, dtype=loaded_as, **own, **whole).float().eval()
         if trained.is_adapter:
             fit_vocabulary(base, tokenizer, model, trained.weights)
@@ -245,12 +247,14 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     expected = _log_probs(model, tokenizer, base)
     with LibraryErrors(ModelError, f"Cannot merge the adapter in {trained.weights}", "Export it with --adapter."):
         model = model.merge_and_unload(safe_merge=True) if trained.is_adapter else model
+    # not `>`: a NaN is refused, too
     if not (_log_probs(model, tokenizer, base) - expected).abs().mean() <= MERGE_TOLERANCE:
         raise ModelError(
             f"The adapter in {trained.weights} changes the model's outputs when merged. Export it with --adapter."
         )
     model.to(getattr(torch, written)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    # before the second load, or two models are in memory
     del model
     own = {"trust_remote_code": trust, "dtype": torch.float32}  # the error of the weights alone
     again = kind.from_pretrained(folder, **own).eval()
@@ -271,6 +275,7 @@ def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig
     for question in QUESTIONS:
         ids = torch.tensor([renderer.render(({"role": "user", "content": question},))])
         with torch.no_grad():
+            # the logits at a token predict the next one: without the last, against ids from the second on
             log_probs = model(ids).logits[0, :-1].float().log_softmax(-1)
         found.append(log_probs.gather(1, ids[0, 1:, None])[:, 0])
     return torch.cat(found)
@@ -363,5 +368,6 @@ def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = Fa
             url = api.create_repo(name, private=private, exist_ok=overwrite)
             api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with opct")
     except ModelError as error:
+        # from None: a traceback of the cause would show the token
         raise ModelError(without_secrets(str(error).replace(token, "***"))) from None
     return str(url)

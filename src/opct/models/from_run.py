@@ -111,6 +111,7 @@ def _of_run(
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)
     policy.name = base.name_or_path
+    # the dtype of the trained weights: with `auto`, a second timing could choose another for the base
     same_dtype = base.model_copy(update={"dtype": str(policy.dtype).removeprefix("torch.")})
     policy.set_base(lambda: load(same_dtype))
     return policy

@@ -357,6 +357,7 @@ def load_base(
             parameter.requires_grad_(id(parameter) in text)
     model.name_or_path = model.config.name_or_path = config.name_or_path
     model = (model if config.quantization else model.to(device)).eval()
+    # either these norms or liger's, which replace the forward of the same modules
     install(model, norms=not config.use_liger_kernel)
     if config.quantization == "4bit":
         _keep_weights(model)
@@ -441,6 +442,7 @@ def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, mode
     if held > rows:
         model.resize_token_embeddings(held, mean_resizing=False)
         with torch.no_grad():  # the base's own for new tokens: the same in every load, as its hash is
+            # a set: tied tables are one parameter
             for table in {model.get_input_embeddings().weight, model.get_output_embeddings().weight}:
                 table[rows:] = table[:rows].mean(0)
         rows = held
@@ -516,5 +518,6 @@ def weights_hash(named_tensors) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(named_tensors, key=lambda item: item[0]):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        # as bytes: numpy has no bfloat16
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

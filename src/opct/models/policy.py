@@ -274,6 +274,7 @@ class Policy:
             ids = self.renderer.render(prompt)
             for choice in choices:
                 prompt_ids.append(ids)
+                # without special tokens: a BOS would be scored as the option's first token
                 option_ids.append(list(self.tokenizer(choice, add_special_tokens=False)["input_ids"]))
         head = dataclasses.replace(self.backbone.head, compute_dtype=torch.float32)
 
@@ -310,10 +311,12 @@ class Policy:
         """As `token_kl`, for prompts and completions that are token ids."""
 
         def kl(rows: list[int]) -> Tensor:
+            # left before the policy is scored: with an adapter both are one model
             with reference() as model, torch.no_grad():
                 theirs = model._score_rows(reference_ids, tokens, rows)
             return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
 
+        # both sides compute the same rows, so the longer prompt sizes the batch
         widths = [max(map(len, pair)) for pair in zip(ids, reference_ids, strict=True)]
         return [x.tolist() for x in self._scored(reference_ids, tokens, kl, widths)]
 
@@ -346,6 +349,7 @@ class Policy:
         """A hash of the weights without any adapter; computed once where there is one, since they never change then."""
         if self._base_hash is None or not self.has_adapter:
             base, _ = split_weights(self.model)
+            # the originals: what an adapter puts in their place changes with training
             base |= getattr(self.model, "replaced_weights", {})
             scales = loading.quantization_state(self.model)
             self._base_hash = loading.weights_hash((*base.items(), *((bare_name(name), x) for name, x in scales)))
@@ -365,6 +369,7 @@ class Policy:
         """
         copied = copy.deepcopy(self.model).requires_grad_(False).eval()
         if not master_float32:
+            # a head tied to the embeddings: rounding it would change what the first layer reads
             shared = {id(module.weight) for module in copied.modules() if isinstance(module, torch.nn.Embedding)}
             for module in copied.modules():
                 if isinstance(module, torch.nn.Linear) and id(module.weight) not in shared:

@@ -38,6 +38,7 @@ def fingerprint_weights(config: ModelConfig) -> Fingerprints:
     if folder.is_dir():
         return _fingerprints([*_weights(folder), *(folder / file for file in BESIDE)])
     commit = cached_commit(name, config.revision)
+    # the commit stands for the files: on the hub, a commit never changes
     return {} if commit is None else {"commit": {"sha256": commit}}
 
 
@@ -54,6 +55,7 @@ def fingerprint_adapter(folder: Path) -> Fingerprints:
 
 def changed_files(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Descriptions of changed files; empty if one side is unknown."""
+    # empty: the files are gone or were never here, which does not make them other files
     if not before or not now:
         return []
     hashes = [{name: str(file["sha256"])[:12] for name, file in side.items()} for side in (before, now)]

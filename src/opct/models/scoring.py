@@ -35,6 +35,7 @@ class Head:
 
     def cast(self) -> Head:
         """The same head with weights in the compute dtype, for many calls of `project`."""
+        # detached: the gradient to the head is that of `one_pass`, not of the cast
         bias = None if self.bias is None else self.bias.detach().to(self.compute_dtype)
         return dataclasses.replace(self, weight=self.weight.detach().to(self.compute_dtype), bias=bias)
 
@@ -56,6 +57,7 @@ class Head:
 
     def finish(self, projected: Float[Tensor, "tokens vocabulary"]) -> Float[Tensor, "tokens vocabulary"]:
         """The scalings, in float32."""
+        # float32: near a logit of 16, bfloat16 has steps of 0.125 nats
         out = projected.to(torch.promote_types(projected.dtype, torch.float32))
         if self.scale != 1.0:
             out = out * self.scale
@@ -64,6 +66,7 @@ class Head:
     def through_scaling(self, gradient: Tensor, logits: Tensor) -> Tensor:
         """Gradient to the result of `project` from the gradient to `logits`, which `finish` returned."""
         if self.softcap is not None:
+            # the cap first: it is the outer function of the two
             gradient = gradient * (1 - (logits / self.softcap).square())
         return gradient if self.scale == 1.0 else gradient * self.scale
 
@@ -103,6 +106,7 @@ class Projection:
             return own, None
         theirs = self._teacher.hidden[rows]
         if self._adds:
+            # without bias, which `own` has; subtracted in float32, since the states are nearly equal
             return own, dataclasses.replace(self.head, bias=None).project(theirs.float() - hidden.float())
         return own, self.teacher_head.project(theirs)
 
@@ -121,6 +125,7 @@ def tokenwise(
     `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` without a teacher, maps float32
     logits [chunk, vocabulary] to [chunk], each row alone.
     """
+    # no completions: torch.cat refuses an empty list
     values = [policy.hidden.new_zeros(0, dtype=torch.float32)]
     both = Projection(policy, teacher)
     for start in range(0, len(policy.hidden), CHUNK_TOKENS):
@@ -169,7 +174,9 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     A row longer than the budget is a group of its own.
     """
     groups: list[list[int]] = []
+    # ties by index, so that every process and every resumed run forms the same groups
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        # the first of a group is its longest: all are padded to it
         if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= budget:
             groups[-1].append(i)
         else:

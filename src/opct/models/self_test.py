@@ -104,6 +104,7 @@ def refuse_moved_start(policy: Policy) -> None:
         on = logits()
         with backbone.adapter_off():
             off = logits()
+    # rtol=0: relative to each logit, rounding of those near 0 would be refused
     if not torch.allclose(on, off, atol=HEAD_TOLERANCE * float(off.abs().max()), rtol=0):
         raise ModelError(
             f"The untrained adapter of {policy.name} changes its logits by up to {float((on - off).abs().max()):.3g}, "

@@ -52,7 +52,9 @@ class Teacher:
         """Move the average; called after each optimizer step."""
         if self._decay is not None:
             trained = self._policy.trainable_parameters().values()
+            # by order, not by name: a second adapter names its weights otherwise
             for own, weight in zip(self._weights.values(), trained, strict=True):
+                # in float32: at a decay of 0.999, bfloat16 would round most updates away
                 own.lerp_(weight, 1 - self._decay)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -75,6 +77,7 @@ def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> T
     decay = config.ema_decay if config.kind == "ema" else None
     if not policy.has_adapter:
         return _copied_model(policy, decay)
+    # without `include_adapter` the teacher is the bare base, though training begins elsewhere
     if config.kind == "base" and not (continued and config.include_adapter):
         return Teacher(policy, policy.adapter_off)
     return _second_adapter(policy, decay)
@@ -84,6 +87,7 @@ def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> T
 def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
     """An adapter beside the trained one: a frozen copy of it, or its moving average."""
     model, shared = policy.model, {}
+    # a copy: the trained adapter keeps its own `bias`
     settings = copy.deepcopy(model.peft_config[TRAINED_ADAPTER])
     settings.bias = "none"  # PEFT has one adapter with biases: they are kept here
     model.add_adapter(TEACHER_ADAPTER, settings)
@@ -112,6 +116,7 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
 
 def _copied_model(policy: Policy, decay: float | None) -> Teacher:
     """A frozen copy of the whole model, or its moving average (kept in float32)."""
+    # an average needs float32; a frozen copy can be rounded, as products round it anyway
     own = policy.frozen_copy(master_float32=decay is not None)
     names = policy.trainable_parameters().keys()
     return Teacher(

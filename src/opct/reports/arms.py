@@ -45,7 +45,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A comparison by label: the difference is `of` minus `against`; `is_requested`: asked for with `also`."""
+    """A comparison by label: the difference is `of` minus `against`; `is_requested`: it is in `also`."""
 
     of: str
     against: str
@@ -59,6 +59,7 @@ class Pair:
 
 def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
     """Group runs by label, base first, then in the given order; styles repeat when they run out."""
+    # stable: False sorts first, so base leads and the others keep their order
     labels = sorted(dict.fromkeys(run.label for run in runs), key=lambda label: label != "base")
     taken = {STYLE_OF_LABEL[label] for label in labels if label in STYLE_OF_LABEL}
     free = [style for style in range(STYLES) if style not in taken]
@@ -89,6 +90,7 @@ def make_pairs(
         (arm.label, other) for arm in others for other in found.get(arm.label, ()) if other in labels - {arm.label}
     ]
     requested = [pair for pair in also if labels.issuperset(pair)]
+    # each pair once: one counted twice would raise the number expected by chance
     pairs = dict.fromkeys([*((arm.label, first.label) for arm in others), *referred, *requested])
     return tuple(Pair(*pair, is_requested=pair in requested) for pair in pairs)
 
@@ -107,11 +109,13 @@ def _references_by_name(arms: Sequence[Arm]) -> dict[str, list[str]]:
 def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dict[str, str]:
     """The reference of each arm, by label: the candidate whose values end the arm's label."""
     of_values: dict[str, Arm] = {}
+    # the arm named after the method first: `setdefault` keeps the first of equal values
     for arm in sorted(candidates, key=lambda arm: arm.label.partition("-")[0] != method):
         of_values.setdefault("".join(arm.label.partition("-")[1:]), arm)
     found = {}
     for arm in arms:
         fitting = [v for v, other in of_values.items() if other is not arm and arm.label.endswith(v)]
         if fitting:
+            # the longest: "-0.25" fits more than "", which ends every label
             found[arm.label] = of_values[max(fitting, key=len)].label
     return found

@@ -35,6 +35,7 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
     """The mean over benchmarks as a table row; None if the runs share fewer than two."""
     scores = [row for row in rows if row.axis == CAPABILITY and row.metric.name == SCORE]
     runs = [(i, j) for i, arm in enumerate(arms) for j in range(len(arm.runs))]
+    # a run without any benchmark must not make all of them missing
     asked = [(i, j) for i, j in runs if any(_is_scored(row.run_estimates[i][j]) for row in scores)]
     shared = [row for row in scores if all(_is_scored(row.run_estimates[i][j]) for i, j in asked)]
     if len(shared) < FEWEST:
@@ -44,6 +45,7 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
         for i, arm in enumerate(arms)
     )
     note = f"{len(shared)} benchmarks: {joined([suite_name(row.suite) for row in shared])}"
+    # named on the page: a mean over fewer benchmarks is another number
     missing = [suite_name(row.suite) for row in scores if row not in shared]
     if missing:
         note += f"; without {joined(missing)}, missing in some runs"
@@ -111,6 +113,7 @@ def _mean_of(
     low, high = over_questions
     counts = {name: sum(getattr(part, name) for part in parts) for name in ("n", "n_clusters", "n_partial")}
     if spreads and low is not None and high is not None:
+        # n - 1 degrees of freedom, of the questions of all benchmarks together
         low, high = widened(value, (low, high), counts["n_clusters"] - 1, spreads, bounds)
     return counts | {"unit": "rate", "value": value, "ci_low": low, "ci_high": high, "over_questions": over_questions}
 
@@ -127,6 +130,8 @@ def combined(parts: Sequence[tuple[float, Interval]]) -> tuple[float, Interval]:
     mean = sum(value for value, _ in parts) / k
     below = [value - low for value, (low, _) in parts if low is not None]
     above = [high - value for value, (_, high) in parts if high is not None]
+    # an interval from some of the benchmarks would be too narrow
     if len(below) < k or len(above) < k:
         return mean, (None, None)
+    # divided by k as the mean is, not by its root: the half-widths are already those of means
     return mean, (mean - math.hypot(*below) / k, mean + math.hypot(*above) / k)

@@ -65,6 +65,7 @@ def model_card_text(
     parts = verdict(comparison) if exported is None else [f"Trained from {base}.", exported.check]
     folder = f"path/to/{'adapter' if has_adapter else 'model'}" if exported is None else exported.place
     return (
+        # Markdown, which `_escaped` escapes: in the fenced config, HTML entities would be shown as they are
         environment(autoescape=False)
         .get_template("card.md.j2")
         .render(
@@ -92,6 +93,7 @@ def model_card_text(
 
 
 def _escaped(text: str) -> Markup:
+    # one line: a line feed in a name would end its row of the table
     return Markup(_SPECIAL.sub(r"\\\1", " ".join(text.split())))
 
 
@@ -99,6 +101,7 @@ def _fenced(config: str) -> str:
     """YAML as a fenced block; the fence is longer than any run of backticks inside."""
     if not config.strip():
         return ""
+    # a fence that the config contains would end the block, and the rest would be rendered
     longest = max((len(row) for row in re.findall(r"`+", config)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}yaml\n{config.strip()}\n{fence}"
@@ -114,6 +117,7 @@ def base_text(model: str, revision: Any = None) -> str:
 def _front_matter(comparison: Comparison, arm: Arm, exported: Exported | None, *, has_adapter: bool) -> str:
     """YAML front matter as the hub reads it; a base that is not on the hub is not named."""
     model = arm.runs[0].model
+    # a folder `runs/a` looks like a hub id, and would link to a stranger's model
     on_hub = _HUB_ID.fullmatch(model) and not Path(model).exists()
     safety = [axis.replace("_", "-") for axis in comparison.axes if axis_info(axis).is_safety]
     tags = dict.fromkeys(["opct", "on-policy-consistency-training", *safety, "alignment", arm.label])

@@ -99,7 +99,9 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
         for key, value in attributes.items()
         if value is not None
     ]
+    # `escape` leaves Markup as it is: drawings stay elements, and text of a model cannot become one
     inner = Markup("").join(escape(child) for child in children)
+    # name and keys are not escaped: they come from this file alone
     return Markup(f"<{name}{''.join(parts)}>") + inner + Markup(f"</{name}>")
 
 
@@ -112,11 +114,14 @@ def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> l
     integers only.
     """
     if high <= low:
+        # equal ends: log10(0) fails, and the scales would divide by 0
         high = low + 1.0
     raw = max((high - low) / wanted, 1.0 if whole else 0.0)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * (1 - 1e-9))
+    # 1e-9: 0.3 / 0.1 is 2.9999999999999996, and would lose or gain a tick
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    # not a running sum, whose tick at 0 would be 1e-17: `_rows` draws the zero line where a tick equals 0
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
@@ -141,6 +146,7 @@ class Frame:
         """Vertical position of a data value, in drawing units."""
         low, high = self.y_ticks[0], self.y_ticks[-1]
         bottom = self.bottom - self.lift
+        # minus: y grows downwards in SVG
         return bottom - (value - low) / (high - low) * (bottom - self.top)
 
 
@@ -230,6 +236,7 @@ def line_chart(
 
     drawn = []
     for band in bands:
+        # back along the upper edge: in the same direction the outline would cross itself
         area = tag("polygon", points=path((*band.low, *reversed(band.high))), class_="band")
         drawn.append(_of_arm(band.style, band.label, area))
     for own in series:
@@ -282,6 +289,7 @@ def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None =
         top: lower bound of the scale's end, in percent, so that two charts share a scale.
     """
     top = highest(groups) if top is None else top
+    # from 0, and to 10% at least: a cut scale would make small rates look large
     return _rows(groups, label, ticks(0, max(top, 10.0), 4), "%", _bar)
 
 
@@ -325,6 +333,7 @@ def _rows(
 def _bar(bar: Bar, middle: float, frame: Frame) -> list[Markup]:
     parts = [marker(bar.style, 6, middle, 3.5)]
     if bar.value is not None:
+        # a bar of 0 stays visible
         width = max(frame.x(bar.value * 100) - frame.left, 0.8)
         parts.append(tag("rect", x=frame.left, y=middle - ROW / 2 + 3, width=width, height=ROW - 6, class_="bar"))
     return [*parts, *_whisker(bar, middle, frame, "whisker")]
@@ -336,6 +345,7 @@ def _difference(bar: Bar, middle: float, frame: Frame) -> list[Markup]:
 
 
 def _whisker(bar: Bar, middle: float, frame: Frame, kind: str) -> list[Markup]:
+    # no interval: a whisker of no length would read as certain
     if bar.low is None or bar.high is None:
         return []
     return [_line(frame.x(bar.low * 100), frame.x(bar.high * 100), middle, middle, kind)]

@@ -83,6 +83,7 @@ class Comparison:
     @cached_property
     def _deciding_suites(self) -> dict[str, str]:
         return {
+            # the first of equals: rules stand before a judge
             axis: max(suites, key=lambda suite: self._n_scored(axis, suite))
             for axis in self.axes
             if (suites := self.suites(axis))
@@ -135,7 +136,9 @@ class Comparison:
             and axis in (None, row.axis)
         ]
         if suite is None:
+            # stable: within a suite, rows stay in the order of the results
             found.sort(key=lambda row: row.suite != self.deciding_suite(row.axis))
+        # the first of equals, which is of the deciding suite after the sort
         return min(found, key=lambda row: _place(row.group, GENERALITY), default=None)
 
     def deciding_row(self, axis: str, suite: str | None = None) -> MetricRow | None:
@@ -207,6 +210,7 @@ def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
     maps each suite with families to whether clean questions are a separate group.
     """
     name = row.metric.name
+    # with a colon: a single family, category or fact
     if ":" in row.group or name.startswith("share_at_") or name in FOLDED:
         return False
     if row.suite not in has_split or row.group in ("clean", "bare", "benign_bare", "benign_held_out"):
@@ -243,6 +247,7 @@ def compare(
         references: the arm or arms that each arm is compared with besides the base; see `opct.reports.arms`.
         also: further comparisons, (arm, against) by label.
     """
+    # before all else: rates, pools and differences must be over the same samples
     runs = on_same_samples(runs)
     arms = make_arms(runs)
     pairs = make_pairs(arms, references, also)
@@ -251,10 +256,12 @@ def compare(
     incomparable = {suite: why_incomparable(suite, arms, pairs) for suite in suites}
     metrics = {suite: _metrics(runs, suite) for suite in suites}
     rows = [
+        # of the samples first: the bounds of other Inspect tasks are made of their values
         make_row(metrics[suite].get(name) or find_metric(axis, name), suite, group, arms, pairs, incomparable[suite])
         for axis, suite, name, group in keys
     ]
     mean = mean_row(rows, arms, pairs)
+    # the mean stands before the benchmarks that it is made of
     first = next((i for i, row in enumerate(rows) if row.axis == CAPABILITY), len(rows))
     return Comparison(arms, pairs, (*rows[:first], *([] if mean is None else [mean]), *rows[first:]))
 

@@ -128,6 +128,7 @@ def _card(
     config = load_run_config(folder.config_path)
     results = read_json(folder.results_path) if folder.results_path.is_file() else {}
     evaluated = (results.get("run", {}).get("weights") or {}).get("sha256")
+    # by hash: a run trained further since would get the numbers of its earlier weights
     if evaluated == weight_hashes(trained.weights.parent):
         run = load_run(trained.folder)
     else:

@@ -101,6 +101,7 @@ def first_figure(comparison: Comparison) -> Figure | None:
 
 def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Figure | None:
     groups, table = [], []
+    # once: a row can both decide and be asked for by name
     rows = list({id(row): row for row in rows}.values())
     shown = [pair for pair in comparison.pairs if pair.against == comparison.arms[0].label]
     for row in rows:
@@ -175,6 +176,7 @@ def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figur
 
 def _logged(run: EvaluatedRun, metric: str) -> tuple[tuple[float, float], ...]:
     """The metric by step; of a step repeated after a resume, the last value."""
+    # None is a step without this metric, such as one without a validation; it is no 0
     points = {float(row["step"]): float(row[metric]) for row in run.metrics if row.get(metric) is not None}
     return tuple(sorted(points.items()))
 
@@ -182,6 +184,7 @@ def _logged(run: EvaluatedRun, metric: str) -> tuple[tuple[float, float], ...]:
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     if len(points) <= MOST_POINTS:
         return list(points)
+    # minus 1 twice: the first and the last point are always listed
     return [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
 
 
@@ -271,6 +274,7 @@ def _point(
     if good is None or bad is None or good.value is None or bad.value is None:
         return None
     text = f"{label}: capability {good.text}, safety {bad.text}"
+    # a run of an arm has no cross: the arm's interval covers its seeds
     across, up = ((None, None) if small else (own.ci_low, own.ci_high) for own in (good, bad))
     return charts.Point(text, style, good.value, bad.value, across, up, small=small)
 
@@ -364,6 +368,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
     curves: list[tuple[Arm, dict[float, Estimate]]] = []
     for i, arm in enumerate(comparison.arms):
         found = {tau: own for tau, row in rows.items() if (own := row.estimates[i]) and own.value is not None}
+        # a curve with points missing would be drawn straight over them
         if found and len(found) == len(rows):
             curves.append((arm, found))
     if not curves:
@@ -398,6 +403,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
 def _curve_rows(comparison: Comparison, suite: str) -> tuple[str, dict[float, MetricRow]]:
     """The rows of S at each grid point but 0, from the first group that has all of them; else empty."""
     for group in CURVE_GROUPS:
+        # round, not int: 100 * 0.29 is 28.999999999999996
         found = {tau: comparison.row(f"share_at_{round(100 * tau)}", group, suite) for tau in GRID[1:]}
         rows = {tau: row for tau, row in found.items() if row is not None}
         if len(rows) == len(found):

@@ -97,6 +97,7 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
 def _folders(folder: Path) -> Iterator[Path]:
     for path, names, files in os.walk(folder):
         own = INSIDE if RunDir(path).is_run or "results.json" in files else ()
+        # in place: os.walk goes into what is left in this list
         names[:] = sorted(name for name in names if name not in own and not name.startswith("."))
         yield Path(path)
 
@@ -137,6 +138,7 @@ def _entry(path: Path) -> Entry | None:
 def _training(entry: Entry, run: RunDir) -> Entry:
     config, manifest, metrics = read_yaml(run.config_path), run.read_manifest(), read_jsonl(run.metrics_path)
     total, saved = manifest.get("total_steps"), [step for step, _ in run.checkpoints()]
+    # the lock first: a run that is resumed for more steps has its last checkpoint already
     state = RUNNING if run.in_use else FINISHED if saved and saved[-1] == total else STOPPED
     step = metrics[-1]["step"] if metrics and state == RUNNING else max(saved, default=0)
     resume = f"opct train {shlex.quote(str(run.config_path))} --resume"

@@ -108,6 +108,7 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     runs: list[EvaluatedRun] = []
     with quiet():
         for label, path in [one for source in labelled for one in _with_runs_inside(*source)]:
+            # resolved: through a link, one run would count as two seeds
             if (real := os.path.realpath(path)) in seen:
                 raise EvaluationError(f"{path} is given twice, which would make intervals too narrow: give it once.")
             seen.add(real)
@@ -122,6 +123,7 @@ def _with_label(source: str | Path) -> tuple[str | None, Path]:
     """Split `label=path`; an existing path is never split."""
     label, equals, path = str(source).partition("=")
     if not equals or Path(source).exists() or "/" in label:
+        # an equals sign in an existing path, or in one of its folders, is no label
         return None, Path(source)
     return label, Path(path)
 
@@ -244,6 +246,7 @@ def on_same_samples(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     found = list(runs)
     for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
         asked = {i: {sample.id for sample in run.suites[suite]} for i, run in enumerate(found) if suite in run.suites}
+        # the run with the fewest: only if its samples are in every run are they the shared ones
         fewest = min(asked, key=lambda i: len(asked[i]))
         if all(asked[fewest] <= own for own in asked.values()):
             for i in asked:
@@ -262,6 +265,7 @@ def _cut(run: EvaluatedRun, suite: str, ids: Set[str], other: str) -> EvaluatedR
         if row["suite"] != suite:
             rows.append(row)
         elif own := cut.get((row["metric"], row["group"])):
+            # the run's settings: rows that are computed anew have none
             rows.append(row | own | {"settings": row["settings"]})
     rest = [sample for sample in run.samples if sample.task != suite]
     return replace(run, rows=tuple(rows), samples=(*rest, *samples), warnings=(*run.warnings, text))

@@ -67,6 +67,7 @@ def explained(text: str) -> Markup:
         told.add(term)
         return f'<abbr title="{_MEANING[term]}">{found[0]}</abbr>'
 
+    # escaped first: the other order would escape the <abbr>, or let markup of the text through
     return Markup(_TERM.sub(explain, str(escape(text))))
 
 
@@ -118,6 +119,7 @@ def page_html(
     browser = build_browser(arms)
     views = [axis_view(comparison, axis) for axis in comparison.axes]
     page = (
+        # everything on the page may be model output
         environment(autoescape=True)
         .get_template("page.html.j2")
         .render(
@@ -171,6 +173,7 @@ def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
 
 def _style_and_script() -> dict[str, str]:
     """Script and style sheet with the hashes that the content security policy allows."""
+    # stripped before the hash: it must be of exactly the bytes between the tags, or the browser blocks them
     style, script = template_text("style.css").strip(), template_text("page.js").strip()
     hashes = {"style_hash": _source_hash(style), "script_hash": _source_hash(script)}
     return {"style": Markup(style), "script": Markup(script), **hashes}

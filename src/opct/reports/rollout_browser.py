@@ -56,6 +56,7 @@ class Browser:
 def build_browser(arms: Sequence[Arm]) -> Browser:
     """Select and format the samples of the page; the first run of an arm represents it."""
     samples = [arm.runs[0].replies for arm in arms]
+    # by id over all arms: a prompt withheld in one must not be shown in another
     withheld = {sample.id for own in samples for sample in own if _is_withheld(sample)}
     by_arm = [{sample.id: sample for sample in own if sample.id not in withheld} for own in samples]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
@@ -65,6 +66,7 @@ def build_browser(arms: Sequence[Arm]) -> Browser:
     for identifier in _turns(sorted(everywhere), by_arm)[:MAX_ITEMS]:
         item = _item([own[identifier] for own in by_arm])
         size += len(json.dumps(item))
+        # `items`: a first prompt that is too large is shown all the same, or the page would have none
         if items and size > MAX_BYTES:
             break
         items.append(item)
@@ -95,6 +97,7 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]
         first, last = samples[0], samples[-1]
         rank = _SPLIT_RANK.index(first.group) if first.group in _SPLIT_RANK else len(_SPLIT_RANK)
         has_no_kl = not any(sample.kl for sample in samples)
+        # by hash: a choice that is the same on every machine, and follows no order of the data
         place = (has_no_kl, hashlib.sha256(identifier.encode()).hexdigest(), identifier)
         strata.setdefault((rank, f"{first.side} {first.family}", _verdict(first), _verdict(last)), []).append(place)
     families: dict[tuple[int, str], list[tuple[str, str]]] = {}
@@ -163,6 +166,7 @@ def _reply(sample: GradedSample, first: GradedSample) -> dict[str, Any]:
     }
     if sample.tokens and sample.kl and len(sample.tokens) == len(sample.kl) and not reply["cut"]:
         reply["tokens"] = sample.tokens
+        # JSON has no NaN: the browser's parser would refuse the whole page's data
         reply["kl"] = [round(value, 4) if value is not None and math.isfinite(value) else None for value in sample.kl]
     if sample.prompt != first.prompt:
         reply["prompt"] = _messages(sample.prompt)

@@ -172,7 +172,9 @@ def read_difference(low: float | None, high: float | None, metric: Metric) -> st
     """
     if low is None or high is None:
         return "unknown"
+    # an interval that ends at 0 includes it: no difference is shown
     if low <= 0 <= high:
+        # the end that is farther from 0: the whole interval must lie within the margin
         return "no_change" if metric.margin is not None and max(-low, high) <= metric.margin else "inconclusive"
     up = low > 0
     if metric.better is None:
@@ -243,6 +245,7 @@ def why_incomparable(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> 
     }
 
     def reason(labels: tuple[str, ...]) -> str | None:
+        # hashes of judges: two judges of one name may have other prompts or models
         if len(set().union(*(judges[label] for label in labels))) > 1:
             return "judged by different judges"
         own = [each for label in labels for each in settings[label]]
@@ -293,6 +296,7 @@ def make_row(
 ) -> MetricRow:
     """The row of a metric; `incomparable` is what `why_incomparable` found for the suite."""
     units = [tuple(run.units(metric, suite, group) for run in arm.runs) for arm in arms]
+    # over all runs: a sample's cluster is the same in each, and a run may lack the sample
     clusters = {id_: name for of_arm in units for own in of_arm for id_, name in own.clusters.items()}
     sides = {
         arm.label: ArmValues(arm, tuple(own.values for own in of_arm)) for arm, of_arm in zip(arms, units, strict=True)
@@ -331,6 +335,7 @@ def make_row(
 def _distinct(values: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for value in values:
+        # a list: values may be dicts, which no set holds
         if value is not None and value not in found:
             found.append(value)
     return found
@@ -380,6 +385,7 @@ def _pooled(
     if len(estimates) == 1:
         return estimates[0]
     known = [estimate for estimate in estimates if estimate is not None]
+    # a mean over the seeds that have the metric would be of other seeds than the arm's
     if len(known) < len(estimates) or not any(own.values):
         return None
     counts = {**summed_counts(known), "n_runs": len(known)}
@@ -396,6 +402,7 @@ def _why_not_paired(of: ArmValues, against: ArmValues) -> str | None:
     if unscored:
         return f"no scored sample in {joined(unscored)}"
     for side, other in ((of, against), (against, of)):
+        # scored by any of its runs: the other side is averaged over its runs first
         theirs = frozenset().union(*other.scored)
         alone = side.names(theirs.isdisjoint(ids) for ids in side.scored)
         if alone:
@@ -410,6 +417,7 @@ def _difference(of: ArmValues, against: ArmValues, clusters: Mapping[str, str], 
     found = difference_over_seeds(a, b, clusters, bounds=metric.bounds, **seeds)
     return PairedDifference(
         unit=metric.unit,
+        # each sample once, unscored ones included, whatever number of seeds has it
         left_out=len({key for own in (*a, *b) for key in own}) - found.n,
         reading=read_difference(found.ci_low, found.ci_high, metric),
         margin=metric.margin,

@@ -58,6 +58,7 @@ def rollouts_over_time(arm: Arm) -> list[dict[str, Any]]:
     if len(files) < 2:
         return []
     chosen = [files[0], *([files[len(files) // 2]] if len(files) > 2 else []), files[-1]]
+    # numbers, for min and max below: names of files sort by step up to 999,999 alone
     at = {int(file.stem.partition("-")[2]): {row["pair_id"]: row for row in read_jsonl(file)} for file in chosen}
     first, last = at[min(at)], at[max(at)]
     shared = [key for key in first if all(key in rows for rows in at.values()) and first[key]["family"] != ARTIFACT]
@@ -212,6 +213,7 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
         return
     tokens = []
     for own in (one, other):
+        # 0 is left out as None is: `act` trains on no completions
         known = [n for run in own.runs if (n := _run_cost(run).completion_tokens)]
         if len(known) < len(own.runs):
             return

@@ -218,6 +218,7 @@ def _deciding_rows(comparison: Comparison) -> list[MetricRow]:
 
 def _other_task_rows(comparison: Comparison) -> list[MetricRow]:
     """The first metric of each other Inspect task."""
+    # reversed: the first row of a suite is written last, and stays
     rows = {row.suite: row for row in reversed(comparison.rows) if row.axis == INSPECT}
     return [row for _, row in sorted(rows.items())]
 

@@ -73,6 +73,7 @@ def merge_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], st
 def _with_spans(texts: Sequence[str]) -> str:
     """Merge texts that differ only in numbers; each number becomes a range: `118 to 238`."""
     spans = []
+    # as many numbers in each: texts are grouped by what stands between them
     for column in zip(*(NUMBER.findall(text) for text in texts), strict=True):
         ordered = sorted(column, key=lambda number: float(number.replace(",", "")))
         spans.append(ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}")
@@ -163,6 +164,7 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
         for (row, heading), (i, arm) in product(rows, enumerate(comparison.arms)):
             known = [own for own in row.run_estimates[i] if own is not None]
             amount, total = sum(getattr(own, count) for own in known), sum(own.n + own.n_unscored for own in known)
+            # over all replies, scored or not; a partial metric leaves replies out by its definition
             share = amount / total if total and not row.metric.is_partial else 0.0
             if share > max(most, worst.get(arm.name, (0.0, ""))[0]):
                 what = f"{arm.name} {amount:,} of {total:,} ({share:.1%}) of {row.title} ({inside(heading)})"

@@ -59,9 +59,11 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
         for leftover in (temporary, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         temporary.mkdir(parents=True)
+        # the seal after all else: without it a folder is no checkpoint
         write(temporary)
         _seal(temporary, step, state)
         if final.exists():
+            # aside, not deleted: after a kill between the renames, `remove_leftovers` puts it back
             os.replace(final, replaced)
         os.replace(temporary, final)
         fsync_folder(folder)
@@ -95,6 +97,7 @@ def latest(folder: Path) -> Path | None:
 def prune(folder: Path, keep: int, best_step: int | None) -> list[Path]:
     """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
     found = listed(folder)
+    # max: a negative end would delete the oldest also where there are fewer than `keep`
     doomed = [path for step, path in found[: max(0, len(found) - keep)] if step != best_step]
     for path in doomed:
         trash = folder / f".trash-{path.name}"  # if interrupted, no partial checkpoint keeps a valid name
@@ -109,6 +112,7 @@ def remove_leftovers(folder: Path) -> None:
         return
     for path in folder.glob(".old-step-*"):
         name = folder / path.name.removeprefix(".old-")
+        # before the loop below, which deletes every `.old-step-*` that is left
         if not name.exists():
             os.replace(path, name)
     for pattern in (".tmp-step-*", ".old-step-*", ".trash-step-*"):
@@ -157,6 +161,7 @@ def fault(path: Path) -> str | None:
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
+        # the size first: a cut file is found without reading gigabytes
         if file.stat().st_size != own.bytes:
             return f"{name} has {file.stat().st_size} bytes, expected {own.bytes}"
         if file_sha256(file) != own.sha256:
@@ -171,6 +176,7 @@ def _read_seal(path: Path) -> _Seal:
 def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
     """Sync every file, then write `state.json` with their hashes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
+    # before the hashes are written: a seal on the disk must not vouch for content that is not
     for path in files:
         fsync_file(path)
     for inner in folder.rglob("*"):

@@ -189,8 +189,8 @@ class PlainProgress:
 
 
 class RichProgress(PlainProgress):
-    """The same line, kept up to date beside a bar and cut to the terminal's width; a stage that ended leaves its
-    last."""
+    """The same line, redrawn beside a bar and cut to the terminal's width; a stage that ended
+    leaves its last one."""
 
     def done(self) -> None:
         if self._name is not None:

@@ -30,6 +30,7 @@ class Identity(dict[str, Any]):
         """
         free = tuple(f"{name}." for name in ignore)
         before, after = dict(_flat(self)), dict(_flat(Identity(now)))
+        # a name on one side alone equals null on the other: a setting that is new and off is no difference
         pairs = {name: (before.get(name), after.get(name)) for name in before | after}
         # with the dot at the end, `seed` does not ignore `seeds`
         return {name: (a, b) for name, (a, b) in pairs.items() if a != b and not f"{name}.".startswith(free)}

@@ -97,6 +97,7 @@ def read_jsonl(
         try:
             rows.append(parse_json(line, adapter))
         except ValueError as fault:
+            # the last piece of the split has no line feed: only there can a write have been cut
             if number == len(lines) and not _is_json(line):  # torn by a kill
                 break
             raise error(_joined(f"{path}:{number}: {fault}.", hint)) from fault
@@ -133,6 +134,7 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         ValueError: it is too large, or not a regular file: a pipe or a device may never end.
     """
+    # first: it raises FileNotFoundError for a missing file, which `is_file` would call not regular
     size = path.stat().st_size
     if not path.is_file():
         raise ValueError("it is not a regular file")
@@ -215,14 +217,18 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
         path = Path(os.path.realpath(path)) if path.is_symlink() else path
         if path.exists() and not path.is_file():  # os.replace would put a file in the place of a device
             raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
+        # in the same folder, since a rename is atomic in one file system alone; by process, so that two do not share it
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # the mode from creation on: with a chmod afterwards, others could read a secret in between
             with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            # after the fsync: else a power cut can leave the new name with no content
             os.replace(temporary, path)
+            # the rename itself
             fsync_folder(path.parent)
         finally:
             with contextlib.suppress(OSError):
@@ -251,6 +257,7 @@ def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False
     lines = b"".join(_dump(path, row) + b"\n" for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # unbuffered: one write, so that a kill can tear the last line alone
         with open(path, "a+b", buffering=0) as file:
             start = _repair_end(file)
             if file.write(lines) != len(lines):  # a full disk may take a part
@@ -301,6 +308,7 @@ def _repair_end(file: Any) -> int:
         return size
     file.seek(0)  # after a kill only
     last = file.read().rpartition(b"\n")[2]
+    # a whole row that lacks its line feed: removed, it would be lost
     if _is_json(last):
         file.write(b"\n")
         return size + 1

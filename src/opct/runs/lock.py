@@ -39,9 +39,11 @@ def locked(
     except OSError as error:
         raise RunError(f"Cannot write to {path.parent}: {reason(error)}. {REMEDY}") from error
     try:
+        # under the lock: written before it, a process that waits would name itself
         write_json(_owner_path(path), this_process())
         yield
     finally:
+        # before the release: after it, the file may be that of the next holder
         with contextlib.suppress(OSError):
             _owner_path(path).unlink(missing_ok=True)
         lock.release()

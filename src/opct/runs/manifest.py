@@ -63,6 +63,7 @@ def git_commit() -> str | None:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
+    # before `describe`, which would name the commit of any repository around an installation
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
     return git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
@@ -89,6 +90,7 @@ def command_line() -> str:
     path, *rest = sys.argv
     program = Path(path)
     words = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
+    # joined first: a secret can follow its name as a word of its own
     return without_secrets(shlex.join([*words, *rest]))
 
 

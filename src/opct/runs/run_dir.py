@@ -246,6 +246,7 @@ class RunDir:
         before = self.read_manifest()
         manifest: dict[str, Any] = {"opct_run": MANIFEST_SCHEMA, "created": before["created"]}
         if "command" in before:
+            # what started the run stays: a report names the command and versions of its first steps
             manifest |= {key: before.get(key) for key in now}
             manifest["resumed"] = [*before.get("resumed", []), now]
         else:
@@ -306,6 +307,7 @@ class RunDir:
             CheckpointError: it is corrupt, or there is none of that name.
         """
         folder = Path(path)
+        # resolved: a relative path and one through a link are the same checkpoint
         if folder.resolve().parent != self.checkpoints_dir.resolve():
             return self.latest_checkpoint()
         if not folder.exists():

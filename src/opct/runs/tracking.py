@@ -46,12 +46,14 @@ class Tracker:
         """
         if self._run is None:
             return
+        # first, and whatever the trackers do: reports and resume read this file
         append_jsonl(self._run.metrics_path, {"step": step, **metrics})
         if step <= self._last_step or not self._trackers:
             return
         for tracker in self._trackers:
             with LibraryErrors(RunError, f"The tracker {tracker.name} cannot log step {step}"):
                 tracker.log(dict(metrics), step=step)
+        # after the trackers: a kill in between sends the step again; before them it would be lost
         atomic_write(self._last_step_path, str(step))
 
     def close(self) -> None:

@@ -98,6 +98,7 @@ def prior_usage(adapter: Path) -> dict[str, Any]:
         return dict(UNKNOWN)
     # unchecked: a run of an earlier version may have settings that are not known any more
     config, step = read_yaml(run.config_path), int(found[1])
+    # up to the checkpoint: the run may have gone on after the one that was continued
     rows = [row for row in run.read_metrics() if row["step"] <= step]
     manifest = run.read_manifest()
     earlier = earlier_usage(manifest, (config.get("model") or {}).get("adapter"))

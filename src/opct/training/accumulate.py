@@ -73,6 +73,7 @@ def _backward(
         micro = method.loss(batch, [weights[i] for i in rows])
         observe(batch, micro)
         loss = micro.loss.item()
+        # before `backward`, which would add NaN to the gradient of the micro-batches so far
         if not math.isfinite(loss):
             ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
             return total, values, f"the loss is {loss} on the pairs {ids}"
@@ -101,8 +102,10 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int, *, share: bool) -> li
     for i, rollout in enumerate(rollouts):
         members.setdefault(tuple(rollout.prompt_ids), []).append(i)
     own = list(members.values())
+    # a prompt counts for both sides: the policy's, and the teacher's
     costs = [
         sum(len(rollouts[i].prompt_ids) + len(rollouts[i].teacher_ids) for i in (rows[:1] if share else rows))
+        # twice: policy and teacher both compute the completions
         + 2 * sum(sum(rollouts[i].lengths) for i in rows)
         for rows in own
     ]

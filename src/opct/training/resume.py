@@ -124,6 +124,7 @@ def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer)
     """Every tensor of a checkpoint by name; all are live, so that they can be filled."""
     found: dict[str, Tensor] = {f"teacher/{name}": own for name, own in teacher.state_dict().items()}
     for name, parameter in policy.trainable_parameters().items():
+        # detached, not cloned: `_read_tensors` fills these tensors in place
         found[f"weight/{name}"] = parameter.detach()
         found |= {f"{key}/{name}": own for key, own in optimizer.state.get(parameter, {}).items()}
     return found

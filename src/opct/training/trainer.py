@@ -166,6 +166,7 @@ def train(
             progress.log(line)
         has_begun = "data" in before
         checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
+        # draws from here on must not depend on what loading and checks drew, which a resumed run does less of
         torch.manual_seed(sample_seed(config.seed, "start"))
         if pairs is not None and not has_begun:  # before the config that names the file
             distributed.main_only(write_pairs, run.pairs_path, pairs)
@@ -388,12 +389,14 @@ class _Loop:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
         policy.backbone.eval()
         limit = math.inf if self.config.optim.max_grad_norm is None else self.config.optim.max_grad_norm
+        # also without a limit (infinity): the norm is logged, and checked before the weights move
         norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable_parameters().values(), limit))
         if not math.isfinite(norm):
             raise NonFiniteError(
                 f"Step {step}: the gradient's norm is {norm} at a finite loss of {loss:.4g}. {self._advice()}"
             )
         of_method = observed.metrics()
+        # before the step: the weights must not move on samples of another model
         refuse_mismatch(of_method, self.config.rollout, step, dropout=policy.backbone.has_dropout)
         optimizer.step()
         metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
@@ -449,7 +452,9 @@ class _Loop:
 def learning_rate(step: int, total: int, optim: OptimConfig) -> float:
     """Warm-up from 0, then constant, linear or cosine decay to 0 after the last step."""
     if step <= optim.warmup_steps:
+        # + 1: the first step is above 0, and the first one after the warm-up has the full rate
         return optim.learning_rate * step / (optim.warmup_steps + 1)
+    # - 1: it is 0 at the first step after the warm-up, and below 1 at the last, which still moves the weights
     share = (step - 1 - optim.warmup_steps) / max(1, total - optim.warmup_steps)
     factor = {"constant": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}
     return optim.learning_rate * factor[optim.lr_scheduler_type]

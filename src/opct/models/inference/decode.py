@@ -125,6 +125,7 @@ class DecodeBatch:
         self._steps += 1
         finished = self._collect() if self._steps % self._check_every == 0 else []
         if self.running:
+            # before `advance`, which takes a token for each row that is left
             drawn = self._shrink(drawn)
             self._hidden = self._rows.advance(drawn, self._done)
         return finished
@@ -135,10 +136,12 @@ class DecodeBatch:
         free = [row for row, who in enumerate(self._who) if who is None][: len(found.owners)]
         rows = torch.tensor(free, device=self._backbone.device)
         busy = torch.tensor([who is not None for who in self._who], device=self._backbone.device)
+        # `busy` is of before these rows get their prompts: counted as busy, their old starts would keep columns
         self._rows.admit(rows, busy, found)
         for row, who in zip(free, _names(requests), strict=True):
             self._who[row] = who
         self._hidden[rows], self._noise[rows] = found.hidden[found.owners], self._draws(requests)
+        # age 0: the first token must use the first number of its seed
         self._age[rows], self._done[rows] = 0, False
 
     def _collect(self) -> list[Finished]:
@@ -153,6 +156,7 @@ class DecodeBatch:
             rows, ages, self._tokens[rows].tolist(), self._log_probs[rows].tolist(), strict=True
         ):
             index, own = cast("tuple[int, int]", self._who[row])
+            # beyond n are tokens of the row's former prompt, and the column for draws after the end
             finished.append(Finished(index, own, tokens[:n], log_probs[:n]))
             self._who[row] = None
         return finished

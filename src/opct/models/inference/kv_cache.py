@@ -48,6 +48,7 @@ def filled_cache(config: PreTrainedConfig, layers: Iterable[tuple[Tensor, Tensor
 
     cache: Any = DynamicCache(config=config)
     for layer, (keys, values) in zip(cache.layers, layers, strict=True):
+        # before the assignment: it puts empty tensors there
         layer.lazy_initialization(keys, values)
         layer.keys, layer.values = keys, values
     return cache
@@ -74,6 +75,7 @@ def with_room(cache: DynamicCache, rows: Tensor, extra: int) -> DynamicCache:
 
     layers: list[Any] = cache.layers
     for i, layer in enumerate(layers):
+        # the exact type: a sliding window is a subclass, and drops columns by itself
         if type(layer) is DynamicLayer and layer.is_initialized:
             layers[i] = _roomy_class()(layer.keys, layer.values, rows, extra)
         else:
@@ -90,6 +92,7 @@ def only_room(cache: DynamicCache, rows: Tensor, room: int) -> DynamicCache:
     from transformers import DynamicCache
 
     empty: Any = DynamicCache()
+    # no column of the prompts: `SharedPrompts` holds them
     empty.layers = [_roomy_class()(k[:, :, :0], v[:, :, :0], rows, room) for k, v in keys_and_values(cache)]
     return empty
 

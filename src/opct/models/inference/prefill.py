@@ -65,6 +65,7 @@ def plain_prefill(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefi
 
 def left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """(ids [rows, longest], where each begins [rows])."""
+    # on the left, so that one column holds the last token of every prompt
     ids = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_side="left"
     )

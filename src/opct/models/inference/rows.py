@@ -58,6 +58,7 @@ class RepeatedKV:
 
     def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
         self._backbone, self._span = backbone, span
+        # twice: a prompt may enter when the first rows are about to end, and needs a span from there
         room = 2 * span if more else span
         self._cache = with_room(found.cache, found.owners, room)
         self.refillable = is_roomy(self._cache)
@@ -92,6 +93,7 @@ class RepeatedKV:
     def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
         # the new prompts are written before the column where all rows end, which must be wide enough for them
         unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - found.width)
+        # a whole span must fit from here: without it `advance` would run out of columns in mid-answer
         short = self._written + self._span > len(self._columns)
         self._starts, self._written = drop_columns(self._cache, unused, self._starts, self._written, short=short)
         place(self._cache, rows, found.cache, found.owners)

@@ -68,7 +68,9 @@ def check_room(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int,
 
 def sample_seed(*parts: object) -> int:
     """A seed in [0, 2^63) from the key of a sample (run seed, step, pair id, index); the same on every machine."""
+    # a separator that no part has: ("1", "23") and ("12", "3") must not share a seed
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    # 63 bits: a seed must be an int64 for torch and vLLM
     return int.from_bytes(digest[:8], "big") >> 1
 
 
@@ -97,12 +99,14 @@ def sample(
     results: list[list[Any]] = [[None] * len(own) for own in seeds]
     if not any(seeds):
         return results
+    # the longest first: a batch has no columns for a later prompt that is longer
     order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
     queue = deque(Request(i, prompts[i], seeds[i]) for i in order if seeds[i])
     counts, longest = [len(request.seeds) for request in queue], max((len(request.ids) for request in queue), default=0)
     kind = path.rows(len(queue), sum(counts), longest)
     limit = sampling.max_completion_tokens
     rows, most = rows_that_fit(counts, longest, limit, batch_tokens, shared=kind.shares_prompts)
+    # autocast first: weights are packed in the dtype that it gives
     with path.backbone.inference(), path.decoding(rows) as logits:
         while queue:
             first = _take(queue, rows, most)
@@ -113,6 +117,7 @@ def sample(
                     results[row.index][row.place] = completion = Completion(
                         text=decode(row.tokens),
                         token_ids=tuple(row.tokens),
+                        # a stop token that is the last one allowed is no cut answer
                         stop_reason="stop" if row.tokens[-1] in path.backbone.stop_ids else "length",
                         logprobs=tuple(row.log_probs),
                         prompt_tokens=len(prompts[row.index]),
@@ -153,6 +158,7 @@ def rows_that_fit(
     total, most, least = sum(seeds), max(seeds, default=1), min(seeds, default=1)
     if (len(seeds) if shared else total) * longest + total * limit <= batch_tokens:
         return max(total, 1), max(len(seeds), 1)
+    # 2 * limit: with prompts to come, rows have room for two answers (`RepeatedKV`)
     fitting = int(batch_tokens / (longest / (least if shared else 1) + 2 * limit))
     return max(fitting, most), max(fitting // least if shared else fitting, 1)
 
@@ -160,6 +166,7 @@ def rows_that_fit(
 def _take(queue: deque[Request], rows: int, prompts: int) -> list[Request]:
     """Take the next prompts, at most `prompts`, whose completions fit into `rows` rows."""
     taken: list[Request] = []
+    # no prompt is passed over: the queue must stay sorted by length
     while queue and len(queue[0].seeds) <= rows and len(taken) < prompts:
         taken.append(queue.popleft())
         rows -= len(taken[-1].seeds)

@@ -22,6 +22,8 @@ class Sampling:
 
 def uniforms(seed: int, n: int) -> Tensor:
     """The n uniform draws in [0, 1) that a sample uses, one a token; [n], float64."""
+    # on the CPU whatever the model's device, whose generator draws other numbers
+    # float64: in float32's steps of 6e-8, rare tokens would come too often or never
     return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -37,9 +39,11 @@ def sample_token(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor,
     log-probs are at temperature 1. The logits are overwritten: new memory takes a CPU longer than the softmax.
     """
     if sampling.temperature == 0:
+        # before the softmax, which overwrites the logits
         tokens = logits.argmax(-1)
         probs = torch.softmax(logits, -1, out=logits)
     else:
+        # temperature, then top_k, then top_p, as in transformers and vLLM: another order keeps other tokens
         logits = logits if sampling.temperature == 1 else logits.div_(sampling.temperature)
         logits = _truncated(logits, sampling)
         probs = torch.softmax(logits, -1, out=logits)
@@ -50,6 +54,7 @@ def sample_token(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor,
 def drawn_log_probs(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
     """The log-probs that `sample_token` gives these tokens; [rows, vocabulary], [rows] -> [rows]."""
     if sampling.temperature > 0:
+        # the order of `sample_token`: else the log-probs belong to another distribution
         logits = _truncated(logits / sampling.temperature, sampling)
     return logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1)
 
@@ -65,6 +70,7 @@ def _inverse(probs: Tensor, u: Tensor) -> Tensor:
         probs = torch.nn.functional.pad(probs, (0, missing))
     blocks = probs.unflatten(-1, (-1, BLOCK))
     sums = blocks.sum(-1).to(sums_dtype(probs.device))  # converted after the pass over the vocabulary
+    # times the sum, which rounding makes other than 1
     block, rest = _first_above(sums, u.to(sums) * sums.sum(-1))
     own = blocks[torch.arange(len(blocks), device=blocks.device), block].to(sums.dtype)
     token, _ = _first_above(own, rest)
@@ -79,6 +85,7 @@ def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     cumulative = masses.cumsum(-1)
     below = cumulative[:, -1] * (1 - torch.finfo(masses.dtype).eps)
     target = torch.minimum(target, below)
+    # right=True: at a target of exactly 0, `left` would give a first token without mass
     place = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1).clamp(max=masses.shape[-1] - 1)
     before = (cumulative - masses).gather(-1, place[:, None]).squeeze(-1)
     return place, (target - before).clamp(min=0)
@@ -87,6 +94,7 @@ def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _truncated(logits: Tensor, sampling: Sampling) -> Tensor:
     if 0 < sampling.top_k < logits.shape[-1]:
         smallest = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+        # ties with the k-th stay, as in transformers
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if sampling.top_p < 1:
         ordered, order = logits.sort(-1, descending=True)

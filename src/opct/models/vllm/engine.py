@@ -112,6 +112,7 @@ class Engine:
         with LibraryErrors(EngineError, f"The adapter of step {step} cannot be written to {folder}", remedy):
             self._policy.save_adapter(folder)
         self.backend.load_adapter(name, folder)
+        # after the load: if that fails, the former adapter still serves
         former, self._synced = self._synced, name
         if former is not None:
             self.backend.unload_adapter(former)
@@ -126,10 +127,11 @@ class Engine:
         batch_tokens: int = 0,
         on_done: OnDone = lambda n: None,
     ) -> list[list[Completion]]:
-        """As `Policy.sample`, by the adapter of the last sync, before it by the base weights; in batches of its own.
+        """As `Policy.sample`, by the adapter of the last sync, before it by the base weights.
 
-        Only the first seed of a prompt counts: the others follow it, and are in the completions. First seeds must be
-        far apart, as those of `sample_seed` are, for two prompts to share none.
+        The backend makes its own batches: `batch_tokens` is ignored. Only the first seed of a prompt counts: the others
+        follow it, and are in the completions. First seeds must be far apart, as those of `sample_seed` are, for two
+        prompts to share none.
         """
         check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
         firsts = [min(own[0], 2**63 - len(own)) for own in seeds]  # the last one must be an int64 too
@@ -147,6 +149,7 @@ class Engine:
 
     def base(self) -> Sampler:
         """The model without the adapter."""
+        # shallow: the same backend, with no adapter named
         bare = copy.copy(self)
         bare._synced = None
         return bare
@@ -156,6 +159,7 @@ class Engine:
     ) -> list[list[float]]:
         """Log-prob of each completion token under the model without the adapter, in nats; one list a completion."""
         scored = self.backend.score([[*p, *c] for p, c in zip(prompt_ids, completion_ids, strict=True)])
+        # from the end: `score` gives the sequence's first token no log-prob, which shifts all by one
         return [row[len(row) - len(c) :] for row, c in zip(scored, completion_ids, strict=True)]
 
     def close(self) -> None:

@@ -97,6 +97,7 @@ class VllmEngine:
 
         settings = [SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)] * len(sequences)
         outputs = self._generate(sequences, settings, None, lambda n: None)
+        # without the first token, for which vLLM has None
         rows = [list(zip(o.prompt_logprobs, ids, strict=True))[1:] for o, ids in zip(outputs, sequences, strict=True)]
         return [[at[token].logprob for at, token in row] for row in rows]
 
