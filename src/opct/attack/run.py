@@ -142,7 +142,7 @@ def run_attack(
             pool=pool,
             budget=Budget(config.budget, player.max_tokens + cast.max_tokens, store.seconds(earlier)),
             known=known_samples(earlier),
-            settings=setup.row_settings(config, known | models, measured["dtype"], judged),
+            settings=setup.row_settings(config, known, models, measured.get("dtype"), judged),
             metadata={OPCT: {"run": measured, "identity": identity, "process": this_process()}},
             progress=progress,
         )
@@ -192,6 +192,13 @@ def _judge_of(judge: Scorer) -> JudgeOfAttack:
 
 def _about(log: EvalLog) -> dict[str, Any]:
     return dict((log.eval.metadata or {}).get(OPCT, {}))
+
+
+def attack_created(path: Path) -> str | None:
+    """When an attack was stored; None of one that does not exist, or cannot be read."""
+    with contextlib.suppress(Exception):
+        return str(_about(read_eval_log(str(path), header_only=True))["created"])
+    return None
 
 
 class AttackLog:

@@ -387,17 +387,24 @@ def identity_of(
     )
 
 
-def row_settings(config: AttackConfig, identity: Mapping[str, Any], judge: JudgeOfAttack) -> dict[str, Any]:
+def row_settings(
+    config: AttackConfig, identity: Mapping[str, Any], models: Mapping[str, Any], dtype: Any, judge: JudgeOfAttack
+) -> dict[str, Any]:
     """The settings of the rows: two attacks are compared only where these are equal.
 
     Args:
-        identity: as far as it is known without a model; an attacker that is trained has other weights for each target.
+        identity: as far as it is known without a model.
+        models: what identifies the attacker's model; nothing does for one that is trained, which has other weights for
+            each target.
+        dtype: of the target.
     """
     names = {"model", "training", "train_behaviors", "train_split"}
     asked = {
         **identity,
         "budget": config.budget.model_dump(exclude_none=True),
-        "attacker_model": config.attacker.model_dump(mode="json", include=names, exclude_defaults=True),
+        "attacker_settings": config.attacker.model_dump(mode="json", include=names, exclude_defaults=True),
+        "attacker_model": models["attacker_model"],
+        "dtype": dtype,
     }
     return {
         "grader": f"{judge.identity['name']} ({judge.identity['model']})",

@@ -14,7 +14,7 @@ from opct.cpu.attention import GROUPED, use_grouped_attention
 from opct.cpu.fused_lora import unfused_reason
 from opct.cpu.fused_norm import fuse_norms, unfused_norms
 from opct.cpu.packed_linear import packed, packed_head
-from opct.cpu.prefill import beginning, prefill
+from opct.cpu.prefill import beginning, common_beginning, prefill
 from opct.cpu.shared_prompts import (
     branched_hidden,
     no_branching_reason,
@@ -65,8 +65,12 @@ class FastPath:
     def batches(
         self, prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[Sequence[int]], budget: int
     ) -> list[list[int]]:
-        if len(set(map(tuple, prompts))) >= sum(map(len, lengths)) or not self.shares_prompts:
+        if not self.shares_prompts:
             return plain_batches(widths, lengths, budget)
+        if len(set(map(tuple, prompts))) >= sum(map(len, lengths)):
+            # computed once in each micro-batch, so it takes room there once and not in every row
+            first = self._common(list(map(tuple, prompts))) if all(lengths) else 0  # rows without answers are whole
+            return plain_batches([width - first for width in widths], lengths, max(1, budget - first))
         return shared_batches(prompts, widths, list(map(sum, lengths)), budget)
 
     def hidden(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Tensor:
@@ -115,6 +119,13 @@ class FastPath:
         if is_grouped and (fault := no_shared_rows_reason(backbone)):
             found.append(f"in sampling, each completion has a copy of its prompt's keys and values: {fault}")
         return found
+
+    def _common(self, prompts: list[tuple[int, ...]]) -> int:
+        """Tokens that all of these prompts begin with, if they are computed once; each keeps its last token."""
+        if not prompts or not is_on("shared_beginnings") or no_cascade_reason(self.backbone) is not None:
+            return 0
+        # of sorted prompts the first and the last differ earliest
+        return min(common_beginning(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
 
     def _beginnings(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
         """What of each prompt is computed once for all that begin so: all of it where prompts are equal, else what

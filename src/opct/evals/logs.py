@@ -91,7 +91,7 @@ def _add_side(metadata: dict[str, Any]) -> None:
     """Give a sample of ours from before there was a side what its split and family began with."""
     if "side" in metadata or "family_split" not in metadata:
         return
-    side, split, family = "", str(metadata["family_split"]), str(metadata["family"])
+    side, split, family = "", str(metadata["family_split"]), str(metadata.get("family", ""))
     if split.startswith(f"{BENIGN}_"):
         side, split, family = BENIGN, split.removeprefix(f"{BENIGN}_"), family.removeprefix(f"{BENIGN}_")
     elif split == USER_IS_RIGHT:

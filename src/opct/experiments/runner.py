@@ -371,11 +371,11 @@ def ensure_attacked(
         KeyboardInterrupt: a signal stopped it; finished attempts are in the log.
         OtherAttackError: the folder holds an attack with other settings or on other weights.
     """
-    from opct.attack.run import PREFIX, load_attack_config, run_attack
+    from opct.attack.run import PREFIX, attack_created, load_attack_config, run_attack
 
     run, name = RunDir(folder), PREFIX + attacker
     wanted, log, marker = _wanted(label, folder, config, settings), run.evals_dir / f"{name}.eval", _marker(run, name)
-    if _is_done(log, marker, wanted):
+    if _is_done(log, marker, {**wanted, "created": attack_created(log)}):
         progress.log(f"{label}: attacked already by {attacker} in {log}")
         return
     progress.stage(f"attack {label} with {attacker}")
@@ -395,7 +395,8 @@ def ensure_attacked(
     # before the marker, and before the next target is loaded: two models may not fit
     del target
     release_memory()
-    write_json(marker, wanted)
+    # with the time of its log: an attack that was made again by hand is another one
+    write_json(marker, {**wanted, "created": attack_created(log)})
 
 
 def _marker(run: RunDir, name: str) -> Path:

@@ -282,7 +282,8 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
-        self.requested = any(outer.requested for outer in self._outer())
+        # `or`: a signal may have come since the handlers were set
+        self.requested = self.requested or any(outer.requested for outer in self._outer())
         return self
 
     def __exit__(self, *_: object) -> None:

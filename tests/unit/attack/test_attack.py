@@ -67,6 +67,32 @@ def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_p
     assert attempts(tmp_path / "a") == attempts(tmp_path / "b")
 
 
+def test_what_replaces_an_attack_and_is_stopped_goes_on_from_itself(tiny_policy, tmp_path):
+    """Not from the log that it replaces."""
+    attack(tiny_policy, tmp_path / "a")
+
+    class Stops(Told):
+        def stage(self, name, total=None, initial=0):
+            if name == "round 2 of 2":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attack(tiny_policy, tmp_path / "a", f"{BEST_OF_N} seed=1", overwrite=True, progress=Stops())
+    attack(tiny_policy, tmp_path / "a", f"{BEST_OF_N} seed=1", resume=True)
+    attack(tiny_policy, tmp_path / "b", f"{BEST_OF_N} seed=1")
+    assert attempts(tmp_path / "a") == attempts(tmp_path / "b")
+
+
+def test_attacks_that_ended_early_or_differ_in_the_attackers_model_are_not_compared(tiny_policy, tmp_path):
+    words = f"{BEST_OF_N} budget.max_queries=8"
+    settings = [attack(tiny_policy, tmp_path / name, words).settings["task_args"] for name in ("a", "b")]
+    assert settings[0] != settings[1]
+    config = load_attack_config(None, words.split())
+    judge = setup.load_judge_of_attack(config.judge)
+    rows = [setup.row_settings(config, {}, {"attacker_model": m}, d, judge) for m, d in (("x", 1), ("y", 1), ("x", 2))]
+    assert len({row["task_args"] for row in rows}) == 3
+
+
 def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(tiny_policy, tmp_path):
     for name in ("base", "sft"):
         attack(tiny_policy, tmp_path / name, f"{BEST_OF_N} judge.name=refusals target.label={name}")

@@ -18,6 +18,7 @@ from opct.evals.attackers.config import BudgetConfig
 from opct.evals.attackers.episode import EXHAUSTED, Reader, Subject, attempts_in, give_up, observation, put
 from opct.evals.attackers.game import Budget, Rules
 from opct.evals.attackers.play import known_samples, play
+from opct.evals.attackers.refine import refine
 from opct.evals.logs import graded_samples, read_log
 from opct.evals.metrics import metric_rows
 from opct.evals.outcomes import outcomes
@@ -225,3 +226,35 @@ def test_an_answer_without_choices_is_unscored():
     assert Reader()(nothing) == ("", False)
     state = SimpleNamespace(output=nothing, store=Store())
     assert (is_cut(state), stopped_early(state), stop_reason_of(nothing)) == (False, None, "unknown")
+
+
+class Rejected(Exception):
+    status_code = 400
+
+
+def test_what_an_endpoint_rejects_ends_no_attack_and_all_of_it_is_asked_again(tmp_path):
+    """One prompt of the target or the attacker is left out; where all are rejected, the attempts are not stored."""
+
+    def rejects(text):
+        raise Rejected("the key is sk-live-0123456789abcdef")
+
+    def some(text):
+        return rejects(text) if "e0" in text else "no"
+
+    played = run(tmp_path / "some", Scripted(some), subjects("a"), Rules(2, 1, stop="never"))
+    verdicts = {one.epoch: [a.verdict for a in attempts_in(one.store)] for one in played.samples}
+    assert verdicts == {1: ["unscored:target_rejected"], 2: ["held"]}
+
+    with pytest.raises(EvaluationError, match="rejected all 2"):
+        run(tmp_path / "all", Scripted(rejects), subjects("a"), Rules(2, 1, stop="never"))
+    assert not list((tmp_path / "all").glob("*.eval"))
+
+    played = run(
+        tmp_path / "attacker",
+        Scripted(),
+        subjects("a"),
+        Rules(2, 1),
+        refine(),
+        roles={"attacker": Scripted(rejects).model},
+    )
+    assert {a.verdict for one in played.samples for a in attempts_in(one.store)} == {"unasked:no_prompt"}

@@ -18,6 +18,7 @@ from inspect_ai.log import EvalLog
 from inspect_ai.log import EvalSample as LogSample
 from inspect_ai.model import Model
 
+from opct.errors import EvaluationError
 from opct.evals.attackers.episode import BARE, BEHAVIOR, COUNTERPART, Attempt, Kind, Shot, Subject, attempts_in
 from opct.evals.attackers.game import Board, Budget, Place, Rules
 from opct.evals.inspect_runner import run_inspect
@@ -104,7 +105,6 @@ def play(
         game.progress.log("nothing to do: every attempt was made before")
         game.run(0, {})
     assert game.log is not None
-    check_answered(game.log.samples or [])
     return Played(game.log, ended)
 
 
@@ -157,7 +157,13 @@ class _Game:
         task = attack_task(self.name, self.board.subjects, self.board.rules, self.cast, turn, self.settings)
         before, batch = self.log, self.board.rules.batch_size
         with private_files():
-            self.log = run_inspect(task, self.target, self.folder, batch, shown, **self.about)
+            log = run_inspect(task, self.target, self.folder, batch, shown, **self.about)
+        try:
+            check_answered(log.samples or [])
+        except EvaluationError:
+            Path(log.location).unlink()  # a resume would take its attempts for made
+            raise
+        self.log = log
         # after the new log is whole, which holds all of the old one: a kill in between leaves two logs, never none
         if before is not None:
             Path(before.location).unlink(missing_ok=True)

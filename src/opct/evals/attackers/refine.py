@@ -30,6 +30,7 @@ from opct.evals.attackers.episode import (
     put,
     room,
 )
+from opct.evals.endpoint import HINT, answer_of
 from opct.evals.tasks.common import as_chat
 
 ROLE = "attacker"
@@ -91,7 +92,9 @@ def refine(
             return give_up(state, ATTACKER_CONTEXT)
         # endpoints take seeds of 31 bits
         config = GenerateConfig(max_tokens=max_tokens, temperature=temperature, seed=seen.seed & 0x7FFFFFFF)
-        output = await model.generate(as_chat(messages), config=config)
+        output = await answer_of(model, as_chat(messages), config, who="The attacker's model", hint=HINT)
+        if output is None:  # this request alone was rejected, as by moderation
+            return give_up(state, NO_PROMPT)
         # before anything may give up: tokens of an unusable message count against the budget
         add_cost(state, output, max_tokens)
         if on_written is not None:

@@ -22,7 +22,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import EarlyStop, EarlyStopping
 
 from opct.data.perturb.jailbreak import bare_prompt
-from opct.errors import EvaluationError, OpctError
+from opct.errors import EvaluationError
 from opct.evals.answers import RULES, is_on_topic, rule_score
 from opct.evals.attackers.episode import (
     ATTEMPTS,
@@ -46,7 +46,7 @@ from opct.evals.attackers.episode import (
 )
 from opct.evals.attackers.game import Place, Rules
 from opct.evals.attackers.samples import episode_outcome
-from opct.evals.endpoint import REJECTED, error_of, failure_of, is_local, known_secrets
+from opct.evals.endpoint import HINT, answer_of
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.provider import as_prompt
@@ -63,7 +63,6 @@ UNFINISHED_THINKING = "unfinished_thinking"  # cut before its reasoning ended: t
 EMPTY_ANSWER = "empty"  # the target ended without an answer
 TARGET_FILTERED = "target_filtered"  # a content filter stopped the target
 TARGET_REJECTED = "target_rejected"  # the endpoint rejects this prompt (HTTP 400, 413, 422)
-HINT = "Check its name, key, arguments and settings, then continue with --resume."
 
 
 @dataclass(frozen=True)
@@ -223,21 +222,14 @@ async def _query(state: TaskState, rules: Rules, cast: Cast, turn: Turn) -> Task
     n = sum(one.round == turn.round for one in attempts_in(state.store))
     own = (state.metadata["cluster"], state.epoch - 1, turn.round, *([n] if n else []))
     config = GenerateConfig(seed=sample_seed(rules.seed, "target", *own) & 0x7FFFFFFF)  # endpoints take 31 bits
-    model = get_model()
-    try:
-        state.output = await model.generate(state.messages, config=config)
-    except Exception as error:
-        # an error of this process is a bug to be seen, not the answer of an endpoint
-        if is_local(model) or isinstance(error, OpctError):
-            raise
-        failure = failure_of(error, known_secrets(model), was_answered=False)
-        if failure.reason != REJECTED:
-            raise error_of(failure, "The target", 1, HINT) from None  # the endpoint's own words may hold the key
-        state.output = ModelOutput()  # only this prompt: whether all were rejected is checked at the end
+    output = await answer_of(get_model(), state.messages, config, who="The target", hint=HINT)
+    if output is None:
+        state.output = ModelOutput()  # only this prompt: whether all were rejected is checked after the round
         note(state, turn, f"{UNSCORED}{TARGET_REJECTED}", prompt=prompt, stop_reason="rejected")
     else:
-        if state.output.choices:
-            state.messages.append(state.output.message)
+        state.output = output
+        if output.choices:
+            state.messages.append(output.message)
         await _judge(state, cast, turn, prompt)
     state.completed = True
     return state
@@ -307,9 +299,10 @@ def _nothing_to_judge(answer: str, stop_reason: str, is_unfinished: bool) -> str
         return TARGET_FILTERED
     if is_unfinished:
         return UNFINISHED_THINKING
-    if answer.strip():
-        return None
-    return TARGET_CONTEXT if stop_reason == "context" else EMPTY_ANSWER
+    # also with text: the few tokens that the prompt leaves room for say no more about the target than none
+    if stop_reason == "context":
+        return TARGET_CONTEXT
+    return None if answer.strip() else EMPTY_ANSWER
 
 
 # ------------------------------------------------------------------------------------------------------- scoring
