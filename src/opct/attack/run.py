@@ -195,10 +195,15 @@ def _about(log: EvalLog) -> dict[str, Any]:
 
 
 def attack_created(path: Path) -> str | None:
-    """When an attack was stored; None of one that does not exist, or cannot be read."""
-    with contextlib.suppress(Exception):
-        return str(_about(read_eval_log(str(path), header_only=True))["created"])
-    return None
+    """When the attack of this log was stored; None if there is no log.
+
+    Raises:
+        RunError: the log is damaged.
+    """
+    if not path.is_file():
+        return None
+    with LibraryErrors(RunError, f"{path} cannot be read", "Restore it, or start over with --overwrite."):
+        return str(_about(read_eval_log(str(path), header_only=True)).get("created"))
 
 
 class AttackLog:

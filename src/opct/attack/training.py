@@ -42,11 +42,12 @@ class TrainingFolder:
             write_json(self.identity_path, identity)
 
     def clear(self) -> None:
-        if self.path.is_dir():
+        # not what an attack of an earlier version left in a folder of this name
+        if self.is_begun:
             shutil.rmtree(self.path)
 
     def clear_unless_played(self) -> None:
         """Remove a training that put no prompt to the target, so that it can simply be started again."""
         # a step is noted before its first query, so an empty file means that no query was spent
-        if self.path.is_dir() and not read_jsonl(self.steps_path):
+        if self.is_begun and not read_jsonl(self.steps_path):
             self.clear()

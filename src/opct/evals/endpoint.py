@@ -24,10 +24,11 @@ from opct.runs.manifest import without_keys
 if TYPE_CHECKING:
     from inspect_ai.model import ChatMessage, GenerateConfig, Model, ModelOutput
 
+HINT = "Check its name, key, arguments and settings, then continue with --resume."
+
 # Reasons for a call without an answer; each is counted separately.
 TIMEOUT = "endpoint_timeout"
 REJECTED = "endpoint_rejected"  # the endpoint rejects this request (HTTP 400, 413, 422, some 403)
-HINT = "Check its name, key, arguments and settings, then continue with --resume."
 ERROR = "endpoint_error"  # no connection, no completion, 429 or 5xx, after every retry
 LOCAL_PROVIDERS = ("opct/", "hf/", "nnterp/", "transformer_lens/")
 _MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)

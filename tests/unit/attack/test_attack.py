@@ -83,6 +83,25 @@ def test_what_replaces_an_attack_and_is_stopped_goes_on_from_itself(tiny_policy,
     assert attempts(tmp_path / "a") == attempts(tmp_path / "b")
 
 
+def test_a_folder_of_an_earlier_version_is_left_alone(tiny_policy, tmp_path):
+    """Whether the new attack is stopped, ends or replaces another one."""
+    successes = tmp_path / "a" / "attacks" / "best_of_n" / "successful_prompts.jsonl"
+    successes.parent.mkdir(parents=True)
+    for path in (successes, successes.with_name("identity.json"), successes.with_name("attempts.jsonl")):
+        path.write_text("{}\n")
+
+    class Stops(Told):
+        def stage(self, name, total=None, initial=0):
+            if name.startswith("round"):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attack(tiny_policy, tmp_path / "a", progress=Stops())
+    attack(tiny_policy, tmp_path / "a")
+    attack(tiny_policy, tmp_path / "a", overwrite=True)
+    assert successes.read_text() == "{}\n"
+
+
 def test_attacks_that_ended_early_or_differ_in_the_attackers_model_are_not_compared(tiny_policy, tmp_path):
     words = f"{BEST_OF_N} budget.max_queries=8"
     settings = [attack(tiny_policy, tmp_path / name, words).settings["task_args"] for name in ("a", "b")]
