@@ -33,9 +33,9 @@ from opct.evals.attackers.play import Played, known_samples, play
 from opct.evals.attackers.refine import ROLE
 from opct.evals.inspect_runner import keep_log
 from opct.evals.judges.protocol import digest
-from opct.evals.logs import OPCT, graded_samples, log_name, task_name
+from opct.evals.logs import OPCT, graded_samples, log_name
 from opct.evals.outcomes import COMPLETE
-from opct.evals.run import about_run, next_order, set_aside_others, write_results
+from opct.evals.run import about_run, next_order, set_aside_others, unfinished_paths, write_results
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
 from opct.runs.console import Progress, shows_progress
@@ -218,12 +218,7 @@ class AttackLog:
     @property
     def rounds(self) -> list[Path]:
         """The logs of rounds of an attack that has not ended, the oldest first."""
-        found = []
-        for path in sorted(self.run.unfinished_dir.glob("*.eval")):
-            with contextlib.suppress(Exception):  # killed while it was written for the first time
-                if task_name(read_eval_log(str(path), header_only=True)) == self.name:
-                    found.append(path)
-        return found
+        return unfinished_paths(self.run, self.name)
 
     def open(self, *, resume: bool, overwrite: bool) -> list[EvalLog]:
         """The logs to go on from: none of an attack that is new or replaced.

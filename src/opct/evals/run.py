@@ -342,9 +342,9 @@ def _headers(folder: Path) -> dict[Path, EvalLog]:
     return found
 
 
-def _unfinished(run: RunDir, task: Task) -> list[Path]:
-    """This task's logs in `evals/unfinished`."""
-    return [path for path, log in _unfinished_logs(run).items() if task_name(log) == task.name]
+def unfinished_paths(run: RunDir, name: str) -> list[Path]:
+    """The logs of the task of this name in `evals/unfinished`, the oldest first."""
+    return [path for path, log in _unfinished_logs(run).items() if task_name(log) == name]
 
 
 def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
@@ -363,7 +363,7 @@ def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
     """The log with the most samples of an interrupted evaluation of this task with the same weights and settings."""
     found = []
-    for path in _unfinished(run, task):
+    for path in unfinished_paths(run, task.name):
         try:
             with LibraryErrors(EvaluationError, f"{path} cannot be read", "Its replies are asked for again."):
                 found.append(read_eval_log(str(path)))
@@ -377,7 +377,7 @@ def _n_done(log: EvalLog) -> int:
 
 
 def _remove_unfinished(run: RunDir, task: Task) -> None:
-    for path in _unfinished(run, task):
+    for path in unfinished_paths(run, task.name):
         path.unlink(missing_ok=True)
 
 
