@@ -2,8 +2,8 @@
 
 `self_test` renders a few exchanges, `refuse_moved_start` compares a fresh adapter with its base, and `reply_warnings`
 looks at the first replies that a command samples anyway. What is surely wrong raises an error; what looks wrong is a
-warning in the terminal, the run's manifest and the report. `opct.evals.graders.self_grading` grades questions on
-themselves.
+warning in the terminal, the run's manifest and the report. `opct.evals.graders.self_grading` checks each
+question against its own answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANY_CUT, ODD_REPLIES = 0.5, 0.05
 """Shares of the first replies that give a warning: at least this many cut, more than this many odd."""
 
 Named: TypeAlias = "Iterable[tuple[str, Sequence[Message]]]"
-"""Prompts, each with its name for messages."""
+"""(name for error messages, prompt)."""
 
 
 def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair] = ()) -> list[str]:
@@ -48,7 +48,7 @@ def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair]
 
 
 def refuse_lost_messages(renderer: Renderer, name: str, prompts: Named) -> None:
-    """Raise DataError if the tokens of a prompt lack one of its messages: one prompt of each order of roles is tried.
+    """Raise DataError if the tokens of a prompt lack one of its messages; tests one prompt for each sequence of roles.
 
     Args:
         name: of the model.
@@ -72,12 +72,12 @@ def refuse_lost_messages(renderer: Renderer, name: str, prompts: Named) -> None:
 
 
 def _exchange(*roles: str) -> list[Message]:
-    """Messages of one word each, which no template writes by itself."""
+    """Messages of one word each that no template contains."""
     return [{"role": role, "content": f"opct{place}x"} for place, role in enumerate(roles)]
 
 
 def _end_warnings(policy: Policy) -> Iterator[str]:
-    """What `stop_tokens_of` cannot know: where replies end if the template marks no end."""
+    """A warning if the template does not mark the end of a reply, which `stop_tokens_of` cannot detect."""
     renderer = policy.renderer
     ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
     if ends and not renderer.end_of_turn():
@@ -117,7 +117,7 @@ def refuse_moved_start(policy: Policy) -> None:
 
 @dataclass(frozen=True)
 class FirstReply:
-    """A reply: its text as it is graded, the same with reasoning and special tokens, and whether it was cut."""
+    """A reply: the graded text, the raw text with reasoning and special tokens, and whether it was truncated."""
 
     text: str
     raw: str
@@ -125,7 +125,7 @@ class FirstReply:
 
 
 def reply_of(renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], *, is_cut: bool) -> FirstReply:
-    """The reply of these tokens."""
+    """The reply that these tokens decode to."""
     return FirstReply(renderer.split(prompt, token_ids).answer, "".join(renderer.pieces(token_ids)), is_cut)
 
 
@@ -141,14 +141,16 @@ def cut_warnings(replies: Sequence[FirstReply], limit: str) -> list[str]:
     cut = sum(reply.is_cut for reply in replies)
     if not replies or cut < MANY_CUT * len(replies):
         return []
-    return [f"{cut} of the first {len(replies)} replies were cut: raise {limit}, unless the model ends none by itself."]
+    return [
+        f"{cut} of the first {len(replies)} replies were cut: raise {limit}, unless the model never stops by itself."
+    ]
 
 
 def reply_warnings(replies: Sequence[FirstReply], renderer: Renderer | None) -> list[str]:
-    """Warnings about reasoning in the first replies that was not split off, and about turns that they make up.
+    """Warnings if the first replies contain reasoning that was not split off, or invented turns.
 
     Args:
-        renderer: None for a model of which only texts are known.
+        renderer: None if only the text of replies is available, as from an API.
     """
     turn = "" if renderer is None else _user_turn(renderer)
     reasoning = sum(holds_marks(reply.text) for reply in replies)
@@ -157,13 +159,13 @@ def reply_warnings(replies: Sequence[FirstReply], renderer: Renderer | None) -> 
     found = []
     if reasoning > ODD_REPLIES * len(replies):
         found.append(
-            f"{reasoning} {of} hold reasoning that was not split off, so it is graded and trained on as the answer: "
+            f"{reasoning} {of} contain reasoning that was not split off, so it is graded and trained on as the answer: "
             "name its tags (thinking_tags, loss.thinking_tags)."
         )
     if turns > ODD_REPLIES * len(replies):
         found.append(
-            f"{turns} {of} go on with another turn (user, assistant): the model does not end its replies with a stop "
-            "token. Check eos_token_id in its generation_config.json, and that its chat template is its own."
+            f"{turns} {of} continue with another turn (user, assistant): the model does not end its replies with a "
+            "stop token. Check eos_token_id in its generation_config.json, and that its chat template is its own."
         )
     return found
 
