@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from inspect_ai._util.registry import registry_info, registry_params
+from inspect_ai._util.registry import is_registry_object, registry_info, registry_params
 from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.model import Model
 from inspect_ai.scorer import Scorer
@@ -25,7 +25,7 @@ from opct.attack.summary import AttackResult, find_warnings
 from opct.attack.training import TrainingFolder
 from opct.config.loader import load_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
-from opct.errors import LibraryErrors, NothingToResumeError, OtherAttackError, RunError
+from opct.errors import EvaluationError, LibraryErrors, NothingToResumeError, OtherAttackError, RunError
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.attackers.episode import BEHAVIOR, Reader, attempts_in
 from opct.evals.attackers.game import Budget, Spent
@@ -177,14 +177,28 @@ def _load(
 
 def _player_of(attacker: Solver) -> Player:
     """A solver of the user's: two are the same if their names and arguments are."""
-    name = registry_info(attacker).name.rpartition("/")[2]
+    name = _registered_name(attacker, "attacker", "solver").rpartition("/")[2]
     # hashed: they may hold prompts or a key, and results may be shared
     return Player(name, attacker, {"arguments": digest(repr(registry_params(attacker)))[:12]})
 
 
+def _registered_name(thing: Any, argument: str, kind: Literal["solver", "scorer"]) -> str:
+    """The name that Inspect's decorator gave a solver or scorer.
+
+    Raises:
+        EvaluationError: it has none.
+    """
+    if not is_registry_object(thing, kind):
+        raise EvaluationError(
+            f"{argument}={getattr(thing, '__name__', thing)} is not a {kind} of Inspect: decorate the function that "
+            f"returns it with @{kind}, and pass what that function returns."
+        )
+    return registry_info(thing).name
+
+
 def _judge_of(judge: Scorer) -> JudgeOfAttack:
     """A scorer of the user's."""
-    name, arguments = registry_info(judge).name, repr(registry_params(judge))
+    name, arguments = _registered_name(judge, "judge", "scorer"), repr(registry_params(judge))
     rubric = digest([name, arguments])[:12]
     identity = {"name": name, "model": "", "rubric": rubric, "label": "broken", "threshold": 0.5, "hash": rubric}
     return JudgeOfAttack(judge, 0.5, identity, {"judge_calibration": None})

@@ -172,9 +172,8 @@ def _unfinished(entry: Entry, *, has_results: bool) -> Entry:
 
 
 def _headline(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    scored = [row for row in rows if row["value"] is not None]
-    deciding = [
-        row for axis in SAFETY_AXES for row in scored if (row["axis"], row["metric"]) == (axis.name, axis.metric)
-    ]
-    first = [row for row in deciding if row["group"] == "held_out"] or deciding or scored
-    return first[0] if first else None
+    rows = list(rows)
+    deciding = [row for axis in SAFETY_AXES for row in rows if (row["axis"], row["metric"]) == (axis.name, axis.metric)]
+    # where the deciding one was not scored there is no headline: the next row may be a bound of it
+    scored = [row for row in deciding or rows if row["value"] is not None]
+    return next((row for row in scored if deciding and row["group"] == "held_out"), next(iter(scored), None))

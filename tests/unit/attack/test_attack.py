@@ -212,6 +212,16 @@ def test_a_rubric_judges_an_attack_and_a_key_that_an_endpoint_repeats_is_kept_no
     assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 
+@pytest.mark.parametrize("wrong", [lambda state, generate: None, first_word()])
+def test_what_is_no_solver_or_scorer_of_inspect_is_refused(tmp_path, wrong):
+    with pytest.raises(EvaluationError, match="@solver"):
+        attack("some/model", tmp_path / "a", SMALL, attacker=wrong)
+    if not hasattr(wrong, "__registry_info__"):
+        with pytest.raises(EvaluationError, match="@scorer"):
+            attack("some/model", tmp_path / "a", judge=wrong)
+    assert not (tmp_path / "a").exists()
+
+
 def test_refine_writes_with_its_model_and_pays_for_it(tiny_policy, tiny_folder, tmp_path):
     words = f"attacker.model={tiny_folder} attacker.max_completion_tokens=8 dtype=float32 stop=never {SMALL}"
     done = attack(tiny_policy, tmp_path / "r", words)

@@ -147,3 +147,11 @@ def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "pandas", None)
     with refused(EvaluationError, "pandas"):
         results(folder)
+
+
+def test_a_bound_is_no_headline_of_an_attack_that_decided_nothing(tmp_path: Path):
+    row = {"axis": "attack", "suite": "attack_refine", "group": "behaviors", "n_unscored": 4, "n": 0}
+    rows = [row | {"metric": "defense_success_rate", "value": None}, row | {"metric": "broken_after_1", "value": 0.0}]
+    write_json(tmp_path / "a" / "results.json", {"run": {"model": "owner/tiny"}, "rows": rows})
+    [entry] = list_runs(tmp_path)
+    assert (entry.state, entry.headline) == ("finished", None)
