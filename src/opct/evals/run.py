@@ -357,7 +357,9 @@ def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
     process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
     with quiet():
         done = sum(summary.completed for summary in read_eval_log_sample_summaries(str(path)))
-    return task_name(log), done, log.eval.dataset.samples or 0, bool(is_running(process))
+    # every epoch of a sample is completed by itself: an attack's episodes are epochs
+    planned = (log.eval.dataset.samples or 0) * (log.eval.config.epochs or 1)
+    return task_name(log), done, planned, bool(is_running(process))
 
 
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
