@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from inspect_ai.log import write_eval_log
 
 from opct.cli.app import main
 from opct.config.loader import dump_config
@@ -28,6 +29,7 @@ from opct.errors import (
     TrainingError,
 )
 from opct.evals.config import EvalConfig
+from opct.evals.logs import OPCT
 from opct.evals.target import open_target
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
@@ -35,6 +37,7 @@ from opct.runs.console import NullProgress
 from opct.runs.io import write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage
+from tests.logs import as_log
 from tests.refusals import refused
 from tests.unit.reports.synthetic import write_run
 
@@ -346,8 +349,7 @@ def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):
         if resume and not log.is_file():
             raise NothingToResumeError("none")
         calls.append(resume)
-        log.parent.mkdir(exist_ok=True)
-        log.touch()
+        write_eval_log(as_log(log.stem, [], {OPCT: {"created": len(calls)}}, "tiny", {}), str(log))
 
     monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
     monkeypatch.setattr(module, "_target", lambda *_: None)
@@ -361,6 +363,8 @@ def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):
     assert [attack(max_queries=3) for _ in range(2)] == [1, 1]
     assert attack(max_queries=4) == 2
     assert calls == [False, True]
+    run_attack(out=tmp_path)  # by hand
+    assert attack(max_queries=4) == 4
 
 
 def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):
