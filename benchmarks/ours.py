@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.phases import Phases, clock_of, teacher_or_policy
 from benchmarks.workloads import Workload, make_pairs
+from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.data.pairs import write_pairs
 from opct.methods.opct import OPCT
@@ -30,6 +31,18 @@ NO_TOKEN = -1  # stands for the stop tokens: no completion ends before its limit
 
 def config_of(workload: Workload, folder: Path, cell: dict[str, Any]) -> TrainConfig:
     """The settings of a run over the workload, whose pairs are in `folder`; what is not named is the default."""
+    if workload.config is not None:
+        same = {
+            "output_dir": str(folder / "run"),
+            "max_steps": cell["steps"],
+            "save_steps": cell["steps"] + 1,
+            "model.name_or_path": cell["model"],
+            "model.dtype": cell["dtype"],
+            "data.validation_fraction": 0.0,
+            "data.validation_size": 0,
+            "stop.divergence_factor": 1e9,
+        }
+        return load_config(workload.config, [f"{name}={value}" for name, value in same.items()])
     return TrainConfig.model_validate(
         {
             "output_dir": str(folder / "run"),

@@ -21,7 +21,11 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Workload:
-    """One optimizer step: the number of prompts, completions a prompt, and tokens of each part."""
+    """One optimizer step: the number of prompts, completions a prompt, and tokens of each part.
+
+    Attributes:
+        config: the settings whose prompts are taken as they are; the tokens above are their means.
+    """
 
     name: str
     prompts: int
@@ -29,6 +33,7 @@ class Workload:
     prompt_tokens: int
     teacher_tokens: int
     completion_tokens: int
+    config: str | None = None
 
     @property
     def rows(self) -> int:
