@@ -90,10 +90,10 @@ def train(
         refuse_questions(source_name(questions), known)
         given = own_question_pairs(known, file)
         # what the caller set, and no defaults: those would undo the settings made for the questions
-        own = flat_settings(config.model_dump(mode="json", exclude_unset=True))
-        found = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
+        explicit_settings = flat_settings(config.model_dump(mode="json", exclude_unset=True))
+        question_settings = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
         # checked again: `model_copy` would not check the two together
-        config = load_settings(TrainConfig, base=found | own)
+        config = load_settings(TrainConfig, base=question_settings | explicit_settings)
     if given is not None:
         data = config.data.model_copy(update={"pairs": [str(RunDir(config.output_dir).pairs_path)]})
         config = config.model_copy(update={"data": data})
@@ -121,12 +121,12 @@ def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] |
     drawn, batch_tokens = sampling(setup.config, setup.policy), setup.config.rollout.batch_tokens
     sampled = {"max_completion_tokens": settings.check_tokens, "temperature": drawn.temperature}
 
-    def answer(asked: list[tuple[Prompt, int]]) -> list[Completion | None]:
+    def answer(seeded_prompts: list[tuple[Prompt, int]]) -> list[Completion | None]:
         with setup.teacher() as teacher:
             return ask_policy(
                 teacher,
-                [prompt for prompt, _ in asked],
-                [seed for _, seed in asked],
+                [prompt for prompt, _ in seeded_prompts],
+                [seed for _, seed in seeded_prompts],
                 settings.check_tokens,
                 temperature=drawn.temperature,
                 top_p=drawn.top_p,
@@ -138,7 +138,7 @@ def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] |
     for axis, n in ((JAILBREAK, settings.check_behaviors), (SAFETY_AWARENESS, settings.check_hazards)):
 
         def ask(prompts: list[Prompt], seeds: list[int], axis: str = axis) -> list[Completion | None]:
-            progress.stage(f"ask the teacher {AXES[axis].asked}", len(prompts))
+            progress.stage(f"ask the teacher {AXES[axis].questions}", len(prompts))
             costs = [len(setup.policy.renderer.render(prompt)) + settings.check_tokens for prompt in prompts]
             return map_across_ranks(list(zip(prompts, seeds, strict=True)), costs, answer)
 
@@ -195,9 +195,9 @@ def evaluate(
         RunError: `out` cannot be written to; raised before a model is loaded.
     """
     from opct.data.questions import load_questions
-    from opct.evals.asked import refuse_other_questions
     from opct.evals.inspect_runner import run_task
     from opct.evals.run import about_run, evaluate_suites, make_tasks, set_aside_others, write_results
+    from opct.evals.same_questions import refuse_other_questions
     from opct.evals.target import default_out
     from opct.runs.run_dir import RunDir
 
@@ -207,8 +207,8 @@ def evaluate(
     options = _task_options(config, tasks) if tasks else {}
     if isinstance(questions, str | Path):
         config, questions = config.model_copy(update={"questions": str(questions)}), None
-    own = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
-    made = make_tasks(config, own) if with_suites else []  # faults are raised before a model loads
+    loaded_questions = None if questions is None else load_questions(questions, config.columns, seed=config.seed)
+    made = make_tasks(config, loaded_questions) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     if not overwrite:
         refuse_other_questions(result.out, made)
@@ -270,11 +270,11 @@ def _opened(
     if is_inspect_model(target):
         return _open_inspect_model(str(target), config, dtype)
     policy = open_target(target, dtype, out, progress, **config.model_settings)
-    about, found = describe_target(target, policy), self_test(policy, prompts_of(tasks))
-    for warning in found:
+    about, warnings = describe_target(target, policy), self_test(policy, prompts_of(tasks))
+    for warning in warnings:
         progress.log(f"warning: {warning}")
-    if found:
-        about["warnings"] = [*about.get("warnings", ()), *found]
+    if warnings:
+        about["warnings"] = [*about.get("warnings", ()), *warnings]
     return policy, about
 
 

@@ -138,8 +138,8 @@ def _backend(device: str) -> str:
             f"accelerate launch is set to use {', '.join(others)}: leave that out (--multi_gpu), since every process "
             "has the whole model here. docs/how-to/several-gpus.md says what trains sharded weights."
         )
-    found = torch.accelerator.current_accelerator(check_available=True)
-    kind = "cpu" if found is None else found.type
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    kind = "cpu" if accelerator is None else accelerator.type
     device = kind if device == "auto" else device
     if device == "cpu":
         return "cpu:gloo"
@@ -211,12 +211,12 @@ def any_rank(flag: bool) -> bool:
     return any(all_gather_object(flag))
 
 
-def main_process_first(work: Callable[[Any], T], given: R, found: Callable[[T], R]) -> T:
-    """`work(given)` in the main rank, and then `work(found(result))` with its result in the others."""
+def main_process_first(work: Callable[[Any], T], given: R, summary: Callable[[T], R]) -> T:
+    """`work(given)` in the main rank, and then `work(summary(result))` with its result in the others."""
     if not launched():
         return work(given)
     result = work(given) if is_main() else None
-    known = broadcast_object(None if result is None else found(result))
+    known = broadcast_object(None if result is None else summary(result))
     return work(known) if result is None else result
 
 
@@ -253,8 +253,8 @@ def map_across_ranks(items: Sequence[T], costs: Sequence[float], work: Callable[
     # also with an empty share: a rank that skips a collective leaves the others waiting
     done = all_gather_object(list(work([items[i] for i in shares[rank()]])))
     results: dict[int, R] = {}
-    for share, own in zip(shares, done, strict=True):
-        results |= zip(share, own, strict=True)
+    for share, results_of_share in zip(shares, done, strict=True):
+        results |= zip(share, results_of_share, strict=True)
     return [results[i] for i in range(len(items))]
 
 

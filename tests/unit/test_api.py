@@ -41,7 +41,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
     monkeypatch.setattr("opct.evals.run.evaluate_suites", fake("suites", RESULTS))
     monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions=None: ["made"])
-    monkeypatch.setattr("opct.evals.asked.refuse_other_questions", lambda out, tasks: None)
+    monkeypatch.setattr("opct.evals.same_questions.refuse_other_questions", lambda out, tasks: None)
     monkeypatch.setattr("opct.evals.run.prompts_of", lambda tasks: [])
     monkeypatch.setattr("opct.models.self_test.self_test", lambda policy, prompts: [])
     monkeypatch.setattr("opct.evals.run.write_results", lambda run: RESULTS)

@@ -130,19 +130,19 @@ def plan_training(
         ConfigError: a setting is faulty, or follows from the attack.
         DataError, EvaluationError: no behavior is left to train on, or the model cannot be trained.
     """
-    own = config.attacker
-    if not isinstance(own, settings.Grpo):
+    attacker = config.attacker
+    if not isinstance(attacker, settings.Grpo):
         return None
-    is_trained = is_run_or_adapter(own.model)
-    if is_trained or own.model.startswith(INSPECT_MODEL):
+    is_trained = is_run_or_adapter(attacker.model)
+    if is_trained or attacker.model.startswith(INSPECT_MODEL):
         what = "a run or an adapter" if is_trained else "behind an endpoint"
         raise EvaluationError(
-            f"The attacker grpo trains a new adapter, but {own.model} is {what}: give a model with weights."
+            f"The attacker grpo trains a new adapter, but {attacker.model} is {what}: give a model with weights."
         )
-    behaviors = _training_behaviors(config, own, tested)
-    given = _planned(config, own, folder, len(behaviors))
+    behaviors = _training_behaviors(config, attacker, tested)
+    given = _planned(config, attacker, folder, len(behaviors))
     # as JSON, which the loader reads back with the same types: the text "null" stays a text
-    overrides = [f"{name}={json.dumps(value)}" for name, value in flat_settings(own.training).items()]
+    overrides = [f"{name}={json.dumps(value)}" for name, value in flat_settings(attacker.training).items()]
     # the user's last, so that they win where they may; `_refuse_fixed` compares with the plan without them
     planned = load_config(None, [*given, *overrides])
     _refuse_fixed(load_config(None, given), planned)
@@ -158,37 +158,39 @@ def plan_training(
     texts = tuple(one.behavior for one in tested)
     # with the attack's rule the episodes of a behavior would end at the first break, before a better round
     rules = replace(rules_of(config), stop="perfect")
-    return TrainingPlan(own.model, behaviors, texts, planned, rules, own.max_completion_tokens)
+    return TrainingPlan(attacker.model, behaviors, texts, planned, rules, attacker.max_completion_tokens)
 
 
-def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: TrainingFolder, n_behaviors: int) -> list[str]:
+def _planned(
+    config: settings.AttackConfig, attacker: settings.Grpo, folder: TrainingFolder, n_behaviors: int
+) -> list[str]:
     """The settings of the training that follow from the attack, as overrides."""
     values = DEFAULTS | {
         "method": "grpo",
         "output_dir": str(folder.attacker_path),
         "seed": config.seed,
-        "model.name_or_path": own.model,
-        "model.trust_remote_code": own.trust_remote_code,
-        "model.chat_template_kwargs": own.chat_template_kwargs or {},
+        "model.name_or_path": attacker.model,
+        "model.trust_remote_code": attacker.trust_remote_code,
+        "model.chat_template_kwargs": attacker.chat_template_kwargs or {},
         "data.pairs": [str(folder.pairs_path)],
         "rollout.num_generations": config.episodes,
-        "rollout.max_completion_tokens": own.max_completion_tokens,
+        "rollout.max_completion_tokens": attacker.max_completion_tokens,
         # min: with fewer behaviors than places one would come twice in a step, under the same sample ids
         "optim.prompts_per_step": min(int(DEFAULTS["optim.prompts_per_step"]), n_behaviors),
     }
     if config.dtype is not None:
         values["model.dtype"] = config.dtype
-    if own.thinking_tags is not None:
-        values["loss.thinking_tags"] = list(own.thinking_tags)
+    if attacker.thinking_tags is not None:
+        values["loss.thinking_tags"] = list(attacker.thinking_tags)
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 
 def _training_behaviors(
-    config: settings.AttackConfig, own: settings.Grpo, tested: Sequence[Behavior]
+    config: settings.AttackConfig, attacker: settings.Grpo, tested: Sequence[Behavior]
 ) -> tuple[Behavior, ...]:
     """The training behaviors, without near-duplicates of the attacked ones."""
-    source = own.train_behaviors or config.behaviors
-    known = of_split(all_behaviors(source), own.train_split, f"behaviors of {source} (attacker.train_split)")
+    source = attacker.train_behaviors or config.behaviors
+    known = of_split(all_behaviors(source), attacker.train_split, f"behaviors of {source} (attacker.train_split)")
     # else the attacker would be trained on what is measured, and its success rate would be one of memory
     near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])
     left = tuple(one for i, one in enumerate(known) if i not in near)
@@ -342,12 +344,12 @@ class RolloutCollector:
         environment, plan = self.environment, self.environment.plan
         if self._replay is None:  # after a resume, the successes of earlier steps are on disk
             self._replay = ReplayBuffer.of_run(self.run, step - 1, environment, self.policy.renderer)
-        replay, most = self._replay, len(pairs) * plan.attempts
+        replay, max_attempts = self._replay, len(pairs) * plan.attempts
         # before the queries, and on disk: a killed step's queries are still counted in the cost
-        append_jsonl(self.log, {"step": step, "started": most}, fsync=True)
+        append_jsonl(self.log, {"step": step, "started": max_attempts}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
         episodes, written = self._play(
-            subjects, step, replay.shots(partial(written_message, self.policy.renderer)), most
+            subjects, step, replay.shots(partial(written_message, self.policy.renderer)), max_attempts
         )
         fresh = [
             [
@@ -368,7 +370,7 @@ class RolloutCollector:
         return [rollout for group in groups for rollout in group]
 
     def _play(
-        self, subjects: Sequence[Subject], step: int, shots: Sequence[Shot], most: int
+        self, subjects: Sequence[Subject], step: int, shots: Sequence[Shot], max_attempts: int
     ) -> tuple[dict[Episode, list[Attempt]], dict[tuple[str, int, int], Written]]:
         """The attempts of each episode of a step, and what the attacker wrote for them, by round."""
         environment, plan = self.environment, self.environment.plan
@@ -394,7 +396,7 @@ class RolloutCollector:
                 Path(logs),
                 roles={ROLE: self._model},
                 pool=shots,
-                progress=_WithinStep(self.progress, most),
+                progress=_WithinStep(self.progress, max_attempts),
             ).samples
         return {(one.metadata["cluster"], one.epoch): attempts_in(one.store) for one in samples}, written
 
@@ -404,7 +406,7 @@ class RolloutCollector:
         """The first round with the best score; without any score, the first round."""
         # A message that could not be sent to the target scores 0; if the judge failed, it has no score.
         scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}
-        sampled = {r: own for r in scores if (own := written.get((subject.id, episode + 1, r))) is not None}
+        sampled = {r: turn for r in scores if (turn := written.get((subject.id, episode + 1, r))) is not None}
         if not sampled:
             raise ModelError(
                 f"The attacker's input about {subject.id} leaves no room in its context ({self.policy.context_length} "
@@ -433,7 +435,7 @@ class RolloutCollector:
 
     def _shown(self, step: int, groups: Sequence[Sequence[Rollout]], attempts: Sequence[Attempt]) -> dict[str, Any]:
         rewards = [[r.reward for r in group if r.reward is not None] for group in groups]
-        scored, episodes = [reward for own in rewards for reward in own], sum(map(len, groups))
+        scored, episodes = [reward for group_rewards in rewards for reward in group_rewards], sum(map(len, groups))
         return {
             "step": step,
             "reward": sum(scored) / len(scored) if scored else None,
@@ -441,7 +443,9 @@ class RolloutCollector:
             "unscored_episodes": episodes - len(scored),
             "behaviors": len(groups),
             # -1: a group without a score is not broken, even at a threshold of 0
-            "jailbroken": sum(max(own, default=-1.0) >= self.environment.threshold for own in rewards),
+            "jailbroken": sum(
+                max(group_rewards, default=-1.0) >= self.environment.threshold for group_rewards in rewards
+            ),
             "unjudged": sum(one.is_unscored for one in attempts),
             **asdict(Spent.of(attempts)),
         }
@@ -460,12 +464,12 @@ class ReplayBuffer:
     def of_run(cls, run: RunDir, steps: int, environment: Environment, renderer: Renderer) -> ReplayBuffer:
         """The successes of the first `steps` steps of a run."""
         texts = {one.id: one.behavior for one in environment.plan.behaviors}
-        found = cls(environment.threshold)
+        buffer = cls(environment.threshold)
         for step in range(1, steps + 1):
             rows = read_jsonl(run.rollouts_path(step))
-            own = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
-            found.add([one for one in own if one is not None])
-        return found
+            rollouts = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
+            buffer.add([one for one in rollouts if one is not None])
+        return buffer
 
     def add(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the best success on each behavior among the fresh rollouts of a step."""
@@ -476,22 +480,22 @@ class ReplayBuffer:
 
     def shots(self, message_of: Callable[[Rollout], str | None]) -> list[Shot]:
         """The successes as few-shot examples for other behaviors; `message_of` extracts the sent message."""
-        found = []
+        shots = []
         # by id: the order in which successes came differs between a resumed training and one that ran through
         for id_, rollout in sorted(self._last.items()):
             if (message := message_of(rollout)) is not None:
-                found.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
-        return found
+                shots.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
+        return shots
 
     def resample(self, behavior_id: str, policy: Policy) -> Rollout | None:
         """The success on that behavior as a rollout with the policy's current log-probs of its tokens."""
-        found = self._last.get(behavior_id)
-        if found is None:
+        rollout = self._last.get(behavior_id)
+        if rollout is None:
             return None
         # of the current weights: PPO's ratio begins at 1, and not at that of the step that wrote it
-        [log_probs] = policy.log_probs([found.prompt_ids], [found.ids])
-        completion = replace(found.completion, logprobs=tuple(log_probs.tolist()))
-        return replace(found, completion=completion, is_rehearsed=True)
+        [log_probs] = policy.log_probs([rollout.prompt_ids], [rollout.ids])
+        completion = replace(rollout.completion, logprobs=tuple(log_probs.tolist()))
+        return replace(rollout, completion=completion, is_rehearsed=True)
 
 
 def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout | None:
@@ -516,13 +520,13 @@ def written_message(renderer: Renderer, rollout: Rollout) -> str | None:
 class _WithinStep(NullProgress):
     """Shows the attempts of a step, batch by batch, next to the training progress."""
 
-    def __init__(self, progress: Progress, most: int):
-        self.progress, self.most, self.n = progress, most, 0
+    def __init__(self, progress: Progress, max_attempts: int):
+        self.progress, self.max_attempts, self.n = progress, max_attempts, 0
 
     def advance(self, n: int = 1, **fields: Field) -> None:
         self.n += n
         if n:
-            self.progress.advance(0, attempts=f"{self.n}/{self.most}")
+            self.progress.advance(0, attempts=f"{self.n}/{self.max_attempts}")
 
 
 def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:

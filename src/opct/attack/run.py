@@ -157,9 +157,9 @@ def _warned(warnings: list[str], progress: Progress) -> list[str]:
 
 
 def _cast(config: AttackConfig, player: Player, judged: JudgeOfAttack) -> Cast:
-    own = config.target
-    reads = Reader(own.thinking_tags, own.template_opens_thinking)
-    return Cast(player.solver, judged.scorer, judged.threshold, reads, own.max_completion_tokens, own.temperature)
+    target = config.target
+    reads = Reader(target.thinking_tags, target.template_opens_thinking)
+    return Cast(player.solver, judged.scorer, judged.threshold, reads, target.max_completion_tokens, target.temperature)
 
 
 def _load(
@@ -315,11 +315,11 @@ class AttackLog:
     ) -> AttackResult:
         """Store the log of an attack that has ended, its results, and the prompts that broke a behavior."""
         log, ended = played.log, played.ended
-        found = dict(log.eval.metadata or {})
+        metadata = dict(log.eval.metadata or {})
         # no difference is given between this one and another, not even one that ended by the same limit
         if ended != COMPLETE:
-            found["task_args"] = f"{found.get('task_args')}, ended by {ended} ({log.eval.eval_id})"
-        log.eval.metadata = found | {OPCT: {"ended": ended}}
+            metadata["task_args"] = f"{metadata.get('task_args')}, ended by {ended} ({log.eval.eval_id})"
+        log.eval.metadata = metadata | {OPCT: {"ended": ended}}
         graded = graded_samples(log)
         about = {"run": dict(measured), "ended": ended, "created": datetime.now(UTC).isoformat()}
         with self.run.results_lock():
@@ -332,7 +332,7 @@ class AttackLog:
             rows = [row for row in write_results(self.run)["rows"] if row["suite"] == self.name]
         self._write_successes(log)
         spent = Spent.of(one for sample in log.samples or [] for one in attempts_in(sample.store))
-        return AttackResult(self.path, rows, graded, asdict(spent), about | details, found)
+        return AttackResult(self.path, rows, graded, asdict(spent), about | details, metadata)
 
     def _write_successes(self, log: EvalLog) -> None:
         """The prompts that broke a behavior, for training and for other attacks."""

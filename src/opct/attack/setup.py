@@ -126,19 +126,19 @@ def contamination_notes(
         {"axis": "jailbreak", "cluster": one.id, "behavior": one.behavior, "family": None, "family_split": ""}
         for one in behaviors
     ]
-    found = contamination_warnings(samples, texts=texts)
+    warnings = contamination_warnings(samples, texts=texts)
     near = cross_duplicates([one.behavior for one in practised], texts.behaviors)
     if near:
-        found.append(
+        warnings.append(
             f"The target was trained on {len(near)} of the {len(practised)} behaviors that the attacker is trained "
             "on, or near-duplicates: it may refuse these more often, which makes the attacker weaker. Train it on "
             "others (attacker.train_split, attacker.train_behaviors)."
         )
     if not texts.is_complete and (run is not None or policy.has_adapter):
-        found.append(
+        warnings.append(
             "It is unknown which behaviors this target was trained on, so the attacked ones may be among them."
         )
-    return found
+    return warnings
 
 
 # ------------------------------------------------------------------------------------------------------------ target
@@ -155,15 +155,15 @@ def check_target(target: Any, config: settings.TargetConfig) -> str:
     name = str(target)
     if not is_inspect_model(name):
         return f"target: {name}, loaded on this machine"
-    asked = name.removeprefix(INSPECT_MODEL)
-    address = endpoint_address(asked, config.base_url)
+    model_name = name.removeprefix(INSPECT_MODEL)
+    address = endpoint_address(model_name, config.base_url)
     where = "" if address is None else f" at {address}"
     if not config.confirm_remote:
         raise EvaluationError(
-            f"The target {asked}{where} is an Inspect model, which may run elsewhere and belong to somebody else. "
+            f"The target {model_name}{where} is an Inspect model, which may run elsewhere and belong to somebody else. "
             "Attack it only if it is yours or its owner has agreed to this test; then pass --confirm-remote."
         )
-    return f"target: {asked}, queried through Inspect{where}; you confirmed that you may test it"
+    return f"target: {model_name}, queried through Inspect{where}; you confirmed that you may test it"
 
 
 def check_local_settings(spec: Any, config: EndpointSettings, role: str) -> None:
@@ -277,12 +277,12 @@ def load_attacker(
     """
     if is_inspect_model(chosen.model):
         return _open_endpoint(chosen.model, chosen, ROLE)
-    own: dict[str, Any] = {name: getattr(chosen, name) for name in ("chat_template_kwargs", "thinking_tags")}
+    options: dict[str, Any] = {name: getattr(chosen, name) for name in ("chat_template_kwargs", "thinking_tags")}
     # with other tags or template arguments the same weights are another policy
-    same = chosen.model == str(target) and all(own[name] == getattr(config.target, name) for name in own)
+    same = chosen.model == str(target) and all(options[name] == getattr(config.target, name) for name in options)
     if not same or isinstance(policy, Model):
         progress.stage(f"load {chosen.model}")
-        given = {name: value for name, value in {**own, "dtype": dtype}.items() if value is not None}
+        given = {name: value for name, value in {**options, "dtype": dtype}.items() if value is not None}
         policy = load_policy(chosen.model, trust_remote_code=chosen.trust_remote_code, **given)
         progress.log(f"dtype: {policy.dtype_reason}")
         for warning in self_test(policy):
@@ -399,7 +399,7 @@ def row_settings(
         dtype: of the target.
     """
     names = {"model", "training", "train_behaviors", "train_split"}
-    asked = {
+    task_args = {
         **identity,
         "budget": config.budget.model_dump(exclude_none=True),
         "attacker_settings": config.attacker.model_dump(mode="json", include=names, exclude_defaults=True),
@@ -411,21 +411,21 @@ def row_settings(
         "judge": dict(judge.identity),
         **judge.about,
         "source": f"{Path(config.behaviors).name}:{config.split}",
-        "task_args": json.dumps(asked, sort_keys=True),
+        "task_args": json.dumps(task_args, sort_keys=True),
     }
 
 
 def describe_plan(config: AttackConfig, subjects: Sequence[Subject]) -> str:
     """Describe the maximum size of the attack in one line."""
     rules = rules_of(config)
-    most = dict.fromkeys((BEHAVIOR, COUNTERPART, BARE), 0)
+    maxima = dict.fromkeys((BEHAVIOR, COUNTERPART, BARE), 0)
     for subject in subjects:
-        most[subject.kind] += len(rules.numbers(subject)) * rules.n_rounds(subject.kind)
-    n = {kind: sum(one.kind == kind for one in subjects) for kind in most}
-    total, limit = sum(most.values()), config.budget.max_queries
+        maxima[subject.kind] += len(rules.numbers(subject)) * rules.n_rounds(subject.kind)
+    n = {kind: sum(one.kind == kind for one in subjects) for kind in maxima}
+    total, limit = sum(maxima.values()), config.budget.max_queries
     ends = "" if limit is None or limit >= total else f"; budget.max_queries stops it at {limit:,}"
     return (
-        f"up to {total:,} queries to the target: {most[BEHAVIOR]:,} about {pluralize(n[BEHAVIOR], 'behavior')}, "
-        f"{most[COUNTERPART]:,} about {pluralize(n[COUNTERPART], 'benign counterpart')}, {most[BARE]:,} without an "
+        f"up to {total:,} queries to the target: {maxima[BEHAVIOR]:,} about {pluralize(n[BEHAVIOR], 'behavior')}, "
+        f"{maxima[COUNTERPART]:,} about {pluralize(n[COUNTERPART], 'benign counterpart')}, {maxima[BARE]:,} without an "
         f"attack{ends}"
     )

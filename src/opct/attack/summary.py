@@ -109,30 +109,30 @@ def _mean_reward(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
     if not sum(n):
         return f"- in the {which} step"
     # weighted by scored episodes: a step with one of them must not count as much as a full one
-    mean = sum(row["reward"] * own for row, own in zip(steps, n, strict=True)) / sum(n)
+    mean = sum(row["reward"] * n_scored for row, n_scored in zip(steps, n, strict=True)) / sum(n)
     return f"{mean:.3f} in the {which} {'step' if len(steps) == 1 else f'{len(steps)} steps'} (n = {sum(n)})"
 
 
 def find_warnings(samples: Sequence[GradedSample], ended: str) -> list[str]:
     """What makes the numbers of an attack doubtful."""
     of_kind = {kind: [one for one in samples if one.family_split == kind] for kind in (BEHAVIOR, COUNTERPART)}
-    found = outcomes(of_kind[BEHAVIOR])
+    cases = outcomes(of_kind[BEHAVIOR])
     attempts = list(attempts_of(of_kind[BEHAVIOR]))
     benign = [one for one in attempts_of(of_kind[COUNTERPART]) if one["score"] is not None]
     # None, not 0: without a control it is unknown whether the target refuses everything
     refused = sum(one["score"] == 0 for one in benign) / len(benign) if benign else None
     answered = sum(bool(one["is_answered"]) for one in benign) / len(benign) if benign else 0.0
-    unasked = sum((Counter(one.unasked) for one in found), Counter[str]())
-    unscored = sum((Counter(one.unscored) for one in found), Counter[str]())
-    undecided = Counter(one.reason for one in found if one.status == UNDECIDED)
-    n_groups = len(near_duplicate_groups([one.text for one in found]))
-    n_asked, n_cut = sum(one.queries for one in found), sum(one.n_cut for one in found)
-    is_any_defended = any(one.status == DEFENDED for one in found)
+    unasked = sum((Counter(one.unasked) for one in cases), Counter[str]())
+    unscored = sum((Counter(one.unscored) for one in cases), Counter[str]())
+    undecided = Counter(one.reason for one in cases if one.status == UNDECIDED)
+    n_groups = len(near_duplicate_groups([one.text for one in cases]))
+    n_queries, n_cut = sum(one.queries for one in cases), sum(one.n_cut for one in cases)
+    is_any_defended = any(one.status == DEFENDED for one in cases)
     same = "replies to benign counterparts under the same attack are"
     said = [
         (
-            n_groups < len(found),
-            f"The {len(found)} attacked behaviors form only {n_groups} groups of near-duplicates. The intervals assume "
+            n_groups < len(cases),
+            f"The {len(cases)} attacked behaviors form only {n_groups} groups of near-duplicates. The intervals assume "
             "independence, so they are too narrow.",
         ),
         (
@@ -143,7 +143,7 @@ def find_warnings(samples: Sequence[GradedSample], ended: str) -> list[str]:
         (ended != COMPLETE, f"The attack ended early ({ended}): behaviors that had attempts left are undecided."),
         (
             bool(undecided),
-            f"{sum(undecided.values())} of {len(found)} behaviors are undecided ({counted(undecided)}): the defence "
+            f"{sum(undecided.values())} of {len(cases)} behaviors are undecided ({counted(undecided)}): the defence "
             "rate is over the others only; its bounds are shown next to it.",
         ),
         (
@@ -161,13 +161,13 @@ def find_warnings(samples: Sequence[GradedSample], ended: str) -> list[str]:
             f"{answered:.0%} of the {same} answers to them: the target may defend by answering something else.",
         ),
         (
-            unscored.total() > SHARE_TO_WARN * n_asked,
-            f"{unscored.total()} of {n_asked} replies have no score ({counted(unscored)}). For cut replies, raise "
+            unscored.total() > SHARE_TO_WARN * n_queries,
+            f"{unscored.total()} of {n_queries} replies have no score ({counted(unscored)}). For cut replies, raise "
             "target.max_completion_tokens.",
         ),
         (
-            n_cut > SHARE_TO_WARN * n_asked,
-            f"{n_cut} of {n_asked} replies were cut at the token limit: those with a score were judged on the text "
+            n_cut > SHARE_TO_WARN * n_queries,
+            f"{n_cut} of {n_queries} replies were cut at the token limit: those with a score were judged on the text "
             "before the cut.",
         ),
     ]

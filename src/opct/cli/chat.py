@@ -65,8 +65,8 @@ def chat(
 
     console = Console(highlight=False)
     with console.status("loading ..."):
-        own = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
-        policy = load_policy(target, **own)
+        model_settings = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
+        policy = load_policy(target, **model_settings)
     sampling = policy.generation_defaults() if generation_config else {"temperature": 0.0}
     if temperature is not None:
         sampling["temperature"] = temperature
@@ -100,10 +100,10 @@ def talk(
 
     console.print(HELP, markup=False, style="dim")
     questions: list[str] = []
-    asked = ASKED["/model"]
+    model_names = ASKED["/model"]
     while True:
         try:
-            text = console.input(f"[bold]you (to {' and '.join(asked)})>[/bold] ").strip()
+            text = console.input(f"[bold]you (to {' and '.join(model_names)})>[/bold] ").strip()
         except EOFError:
             return
         match text:
@@ -119,22 +119,22 @@ def talk(
             case "/base" | "/both" if not policy.has_base:
                 console.print(NO_BASE, markup=False, style="dim")
             case "/model" | "/base" | "/both":
-                asked = ASKED[text]
+                model_names = ASKED[text]
             case _ if text.startswith("/"):
                 console.print(HELP, markup=False, style="dim")
             case _:
                 questions.append(text)
         try:
-            for i in range(min(len(shown[name]) for name in asked), len(questions)):
+            for i in range(min(len(shown[name]) for name in model_names), len(questions)):
                 if text.startswith("/"):  # a model that joins answers what was asked before
                     console.print(as_text(f"you> {questions[i]}", style="dim"))
-                for name in asked:
+                for name in model_names:
                     if len(shown[name]) == i:
                         answer(name, questions[i])
-                _print_answers(console, [shown[name][i] for name in asked])
+                _print_answers(console, [shown[name][i] for name in model_names])
         except ModelError as error:  # the history does not fit the context any more
             console.print(as_text(f"{error} /new clears the history."))
-            del questions[max(len(shown[name]) for name in asked) :]
+            del questions[max(len(shown[name]) for name in model_names) :]
 
 
 def _print_answers(console: Console, answers: list[str]) -> None:

@@ -170,15 +170,17 @@ def _check_with(model: str, settings: Mapping[str, Any], pairs: Sequence[Contras
         def ask(prompts: list[Prompt], seeds: list[int]) -> list[Completion | None]:
             answers = ask_policy(teacher, prompts, seeds)
             said = [(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True) if answer is not None]
-            replies.extend(reply_of(teacher.renderer, prompt, own.token_ids, is_cut=False) for prompt, own in said)
+            replies.extend(
+                reply_of(teacher.renderer, prompt, completion.token_ids, is_cut=False) for prompt, completion in said
+            )
             return answers
 
-        found = [teacher_sanity_check(pairs, ask, axis=axis, n=100) for axis in AXES]
+        rows = [teacher_sanity_check(pairs, ask, axis=axis, n=100) for axis in AXES]
         warnings += reply_warnings(replies[:FIRST_REPLIES], teacher.renderer)
-    for row in filter(None, found):
+    for row in filter(None, rows):
         echo(f"teacher: {teacher_figure(row)}")
         warnings += filter(None, [row["warning"]])
-    if not any(found):
+    if not any(rows):
         echo("teacher: not asked, since no pair is a behavior (axis jailbreak) or a hazard (axis safety_awareness)")
     for warning in warnings:
         echo(f"warning: {warning}")
@@ -246,12 +248,12 @@ def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: in
             last = len(pairs) - 1
             raise DataError(f"{source} has {len(pairs)} pairs: --index goes from 0 to {last}, not {place}.")
         return pairs[place]
-    found = {pair.id: pair for pair in pairs}
-    if id not in found:
-        near = difflib.get_close_matches(id, found, n=3, cutoff=0.3)
-        shown = ", ".join(near) or next(iter(found))
+    pairs_by_id = {pair.id: pair for pair in pairs}
+    if id not in pairs_by_id:
+        near = difflib.get_close_matches(id, pairs_by_id, n=3, cutoff=0.3)
+        shown = ", ".join(near) or next(iter(pairs_by_id))
         raise DataError(f"{source} has no pair with the id {id!r}; ids there look like: {shown}.")
-    return found[id]
+    return pairs_by_id[id]
 
 
 def pair_text(

@@ -241,12 +241,12 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
     split = {row["suite"] for row in rows if row["group"] == "held_out"}
     whole = [row for row in rows if _is_shown(row, split)]
     shown = []
-    for _, own in groupby(whole, lambda row: row["suite"]):
-        of_suite = list(own)
+    for _, suite_rows in groupby(whole, lambda row: row["suite"]):
+        of_suite = list(suite_rows)
         first = [row for row in of_suite if matters_first(row["axis"], row["metric"], row["group"])]
         shown += of_suite if everything else first or of_suite
-    kept = results["settings"].get("kept", {})
-    earlier = {graded_name(suite, by): " (earlier settings)" for suite in kept for by in ("", PARSED, JUDGED)}
+    earlier_suites = results["settings"].get("kept", {})
+    earlier = {graded_name(suite, by): " (earlier settings)" for suite in earlier_suites for by in ("", PARSED, JUDGED)}
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     left = len(whole) - len(shown)
@@ -258,7 +258,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
     for suite, row in deciding.items():
         if 0 < (n := row["n_clusters"]) < FEW_CLUSTERS:
             more.append(f"note: {pluralize(n, axis_info(row['axis']).cluster)} of {suite} {decides(n)}")
-    if kept:
+    if earlier_suites:
         more.append("earlier settings: kept from an evaluation with other settings")
     return Group(rows_table(title, shown, earlier), *map(as_text, [*more, *graders]))
 

@@ -81,16 +81,16 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
-    found: dict[str, object] = {}
+    derived_settings: dict[str, object] = {}
     if questions or data:
         loaded = _pairs_of_questions(built, questions, column or []) if questions else _own_pairs(str(data))
         size = len(loaded), settings.optim.prompts_per_step
         if questions and preset is None:
-            found = own_question_settings(settings.model.name_or_path, *size)
+            derived_settings = own_question_settings(settings.model.name_or_path, *size)
         elif settings.max_steps is None:
-            found = few_pair_steps(*size)
-    if found:
-        given = found | given
+            derived_settings = few_pair_steps(*size)
+    if derived_settings:
+        given = derived_settings | given
         settings = load_config(*settings_words([], given), preset)
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
@@ -134,16 +134,16 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[
 
     known = load_questions(questions, named_columns(column))
     refuse_questions(questions, known)
-    asked = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
+    test_questions = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
     pairs = own_question_pairs(known, file=(questions, *column))
     write_pairs(built, pairs)
     counts = Counter(question.split for question in known)
-    of, test = pluralize(len(known), "question"), pluralize(len(asked), "test question")
+    of, test = pluralize(len(known), "question"), pluralize(len(test_questions), "test question")
     echo(f"{built}: {pluralize(len(pairs), 'pair')} from {counts['train']} of {of} in {questions}, the train split")
-    echo(f"`opct eval` asks {test}, which {decides(len(asked))}")
+    echo(f"`opct eval` asks {test}, which {decides(len(test_questions))}")
     if spare := counts["validation"]:
         echo(f"{spare} more are for choosing between settings: `opct eval ... split=validation` asks them")
-    if len(asked) < FEW_CLUSTERS:
+    if len(test_questions) < FEW_CLUSTERS:
         echo(
             f"note: expect an inconclusive report unless the change is that large. Write more questions: 52% of them "
             f"are asked, 40% become pairs, and {2 * FEW_CLUSTERS} asked {decides(2 * FEW_CLUSTERS)}."

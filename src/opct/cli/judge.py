@@ -85,9 +85,9 @@ def calibrate(
     if dry_run:
         return
     with _asking(opened) as progress:
-        found = measure(opened, labelled, progress=progress)
-    path = store(found, folder)
-    print_rich(render(found))
+        calibration = measure(opened, labelled, progress=progress)
+    path = store(calibration, folder)
+    print_rich(render(calibration))
     print(f"kept: {path}")
     if folder.resolve() != calibrations_folder().resolve():
         print(f"note: reports show this calibration only if OPCT_CALIBRATIONS={out} is set")

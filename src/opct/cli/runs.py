@@ -33,13 +33,13 @@ def runs(
     """
     from opct.reports.listing import list_runs
 
-    found = list_runs(folder)
+    entries = list_runs(folder)
     if as_json:
-        print(json.dumps([asdict(entry) for entry in found], indent=2, default=str))
+        print(json.dumps([asdict(entry) for entry in entries], indent=2, default=str))
         return
-    if not found:
+    if not entries:
         echo(f"{folder} holds no runs.")
-    for entry in found:
+    for entry in entries:
         for line in _lines(entry, folder):
             echo(line)
 

@@ -40,11 +40,11 @@ def _lines(
     for name, field in type(section).model_fields.items():
         dotted, inner = prefix + name, getattr(section, name)
         if isinstance(inner, BaseModel):
-            own = list(_lines(inner, f"{dotted}.", only, given))
-            if own:
+            lines = list(_lines(inner, f"{dotted}.", only, given))
+            if lines:
                 is_set = given is None or any(one.startswith(f"{dotted}.") for one in given)
                 yield from ("", *_comment(inner.__doc__ or ""), f"{name}:" if is_set else f"#{name}:")
-                yield from (f"  {line}" for line in own)
+                yield from (f"  {line}" for line in lines)
         elif only is None or dotted in only:
             yield from _comment(field.description or "")
             yield ("" if given is None or dotted in given else "#") + _assignment(name, values[name])

@@ -73,22 +73,22 @@ def load_settings(
             the override), the dotted name, the value, what is expected, and the nearest valid name.
     """
     faults: list[str] = []
-    own = Tree() if path is None else _read_file(Path(path), faults)
-    marks = [name for name in COMMANDS if name in own.values]
+    user_tree = Tree() if path is None else _read_file(Path(path), faults)
+    marks = [name for name in COMMANDS if name in user_tree.values]
     if marks and not set(marks) & model_class.model_fields.keys():
-        where = own.place((marks[0],))
+        where = user_tree.place((marks[0],))
         raise ConfigError(f"{where}: {marks[0]} is of a file for `opct {COMMANDS[marks[0]]}`. Nothing was started.")
     if of_a_run:
-        own.values = _known(own.values, model_class.known_names(own.values), f"{path}: ")
+        user_tree.values = _known(user_tree.values, model_class.known_names(user_tree.values), f"{path}: ")
     for text in overrides:
-        own.update(_read_override(text, faults))
+        user_tree.update(_read_override(text, faults))
     tree = Tree()
     for name, value in (base or {}).items():
         tree.update(Tree(_nested(name.split("."), value)))
     if issubclass(model_class, TrainConfig):
         # over `base`, under the file: the other order would let a preset undo what the file says
-        tree.update(_chosen_preset(own, preset, faults))
-    tree.update(own)
+        tree.update(_chosen_preset(user_tree, preset, faults))
+    tree.update(user_tree)
     settings = None
     try:  # JSON mode: a YAML list may become a tuple, while every other type stays strict
         settings = model_class.model_validate_json(json.dumps(tree.values))
@@ -167,10 +167,10 @@ def _known(values: Mapping[str, Any], names: Sequence[str], source: str, prefix:
     return known
 
 
-def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
-    """The settings of the chosen preset, if any; its name is removed from `own`."""
+def _chosen_preset(user_tree: Tree, preset: str | None, faults: list[str]) -> Tree:
+    """The settings of the chosen preset, if any; its name is removed from `user_tree`."""
     # popped: no section has such a setting, so it would be unknown
-    name, place = own.values.pop("preset", None), own.place(("preset",))
+    name, place = user_tree.values.pop("preset", None), user_tree.place(("preset",))
     if preset is not None:
         name, place = preset, "--preset"
     if name is None:
@@ -180,7 +180,7 @@ def _chosen_preset(own: Tree, preset: str | None, faults: list[str]) -> Tree:
         return Tree()
     values = dict(PRESETS[name].settings)
     # another method takes a preset too: without the settings of `loss` that it does not have
-    section = LOSSES.get(str(own.values.get("method", values["method"])), LossConfig)
+    section = LOSSES.get(str(user_tree.values.get("method", values["method"])), LossConfig)
     values["loss"] = {name: value for name, value in values["loss"].items() if name in section.model_fields}
     return Tree(values, {tuple(dotted.split(".")): f"preset {name}" for dotted in flat_settings(values)})
 

@@ -365,12 +365,12 @@ def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: by dotted name, as returned by `flat_settings`.
     """
-    found: dict[str, Any] = {}
+    budget: dict[str, Any] = {}
     for name in BUDGET:
         section = {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
-        value = found[name] = section or settings.get(name)
+        value = budget[name] = section or settings.get(name)
         if isinstance(value, Mapping):  # `lora`: a run of an earlier version has fewer settings
-            found[name] = flat_settings(LoraSettings().model_dump()) | flat_settings(value)
-    if found["max_steps"] is not None:
-        found["num_train_epochs"] = None
-    return found
+            budget[name] = flat_settings(LoraSettings().model_dump()) | flat_settings(value)
+    if budget["max_steps"] is not None:
+        budget["num_train_epochs"] = None
+    return budget

@@ -127,8 +127,8 @@ def settings_error(faults: Sequence[str], path: str | Path | None = None) -> Con
 
 def _line_number(fault: str, path: str | Path | None) -> float:
     """Sort key: the line of a fault in the file; faults outside the file come last."""
-    found = re.match(r":(\d+)", fault.removeprefix(str(path)))
-    return int(found[1]) if found else float("inf")
+    match = re.match(r":(\d+)", fault.removeprefix(str(path)))
+    return int(match[1]) if match else float("inf")
 
 
 def faults_of(model_class: type[Section], error: ValidationError, tree: Tree) -> Iterator[str]:

@@ -45,12 +45,12 @@ class Bucket:
     """Where the tokens of completions of similar lengths are, a row each.
 
     index: [rows, longest]; beyond a completion's end, its last token again.
-    kept: the places of the flattened `index` that are tokens, [tokens].
+    tokens: the places of the flattened `index` that are tokens, [tokens].
     start: the first token, if the rows have equal lengths and are adjacent: then nothing is copied.
     """
 
     index: Int[Tensor, "rows longest"]
-    kept: Int[Tensor, " tokens"]
+    tokens: Int[Tensor, " tokens"]
     start: int | None
 
     def take(self, x: Float[Tensor, "heads tokens *rest"]) -> Float[Tensor, "heads rows longest *rest"]:
@@ -64,14 +64,14 @@ class Bucket:
         if self.start is not None:
             x.narrow(1, self.start, self.index.numel()).copy_(rows.flatten(1, 2))
         else:
-            x.index_copy_(1, self.index.flatten()[self.kept], rows.flatten(1, 2)[:, self.kept].to(x.dtype))
+            x.index_copy_(1, self.index.flatten()[self.tokens], rows.flatten(1, 2)[:, self.tokens].to(x.dtype))
 
     def without_padding(self, rows: Float[Tensor, "heads rows longest *rest"]) -> Tensor:
         """The rows with zeros beyond each completion's end."""
         if self.start is not None:
             return rows
         flat = torch.zeros_like(rows.flatten(1, 2))
-        return flat.index_copy_(1, self.kept, rows.flatten(1, 2)[:, self.kept]).view(rows.shape)
+        return flat.index_copy_(1, self.tokens, rows.flatten(1, 2)[:, self.tokens]).view(rows.shape)
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def branches_of(
     """
     starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     spans = []
-    for own in sorted(set(owners)):
-        rows = [i for i, owner in enumerate(owners) if owner == own]
-        spans.append(Span(own, prompt_tokens[own], starts[rows[0]], starts[rows[-1] + 1]))
+    for prompt in sorted(set(owners)):
+        rows = [i for i, owner in enumerate(owners) if owner == prompt]
+        spans.append(Span(prompt, prompt_tokens[prompt], starts[rows[0]], starts[rows[-1] + 1]))
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         longest = lengths[groups[-1][0]] if groups else 0
@@ -123,11 +123,11 @@ def branches_of(
 def _bucket(rows: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> Bucket:
     longest = lengths[rows[0]]
     begin = torch.tensor([starts[i] for i in rows])[:, None]
-    own = torch.tensor([lengths[i] for i in rows])[:, None]
+    tokens = torch.tensor([lengths[i] for i in rows])[:, None]
     place = torch.arange(longest)
-    index = begin + torch.minimum(place, own - 1)  # padding repeats the last token: any value that is finite will do
+    index = begin + torch.minimum(place, tokens - 1)  # padding repeats the last token: any value that is finite will do
     whole = torch.equal(index.flatten(), torch.arange(index.numel()) + starts[rows[0]])
-    return Bucket(index, (place < own).flatten().nonzero()[:, 0], starts[rows[0]] if whole else None)
+    return Bucket(index, (place < tokens).flatten().nonzero()[:, 0], starts[rows[0]] if whole else None)
 
 
 def cascade_attention(
@@ -145,8 +145,8 @@ def cascade_attention(
     groups = heads // key.shape[1]
     scale = size**-0.5 if scaling is None else scaling
     by_keys = query[0].to(dtype).unflatten(0, (-1, groups)).transpose(1, 2).contiguous()
-    own = key[0].to(dtype), value[0].to(dtype)
-    out = _Cascade.apply(by_keys, *own, branches.keys[layer], branches.values[layer], branches, scale)
+    key_value = key[0].to(dtype), value[0].to(dtype)
+    out = _Cascade.apply(by_keys, *key_value, branches.keys[layer], branches.values[layer], branches, scale)
     return out.permute(1, 0, 2, 3).reshape(1, tokens, heads, size)
 
 
@@ -160,14 +160,14 @@ class _Cascade(torch.autograd.Function):
         out, lse = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
         for bucket in branches.buckets:
             rows = bucket.take(q)
-            found, its_lse = causal_flash(rows.flatten(2, 3), bucket.take(k), bucket.take(v), scale, groups)
-            bucket.put(out, found.reshape(rows.shape))
+            its_out, its_lse = causal_flash(rows.flatten(2, 3), bucket.take(k), bucket.take(v), scale, groups)
+            bucket.put(out, its_out.reshape(rows.shape))
             bucket.put(lse, its_lse.reshape(rows.shape[:-1]))
         for span in branches.spans:
             at = slice(span.start, span.end)
             keys, values = (_of(x, span, q.dtype) for x in (prompt_keys, prompt_values))
-            found, its_lse = flash(q[:, at].reshape(1, heads, -1, size), keys[None], values[None], scale)
-            _merge(out[:, at], lse[:, at], found[0].reshape(out[:, at].shape), its_lse[0].reshape(lse[:, at].shape))
+            its_out, its_lse = flash(q[:, at].reshape(1, heads, -1, size), keys[None], values[None], scale)
+            _merge(out[:, at], lse[:, at], its_out[0].reshape(out[:, at].shape), its_lse[0].reshape(lse[:, at].shape))
         ctx.save_for_backward(q, k, v, prompt_keys, prompt_values, out, lse)
         ctx.branches, ctx.scale = branches, scale
         return out
@@ -181,25 +181,26 @@ class _Cascade(torch.autograd.Function):
         # buckets write each token once, before spans add: the other order would add to unset memory
         on_q, on_k, on_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for bucket in ctx.branches.buckets:
-            own = rows.map(bucket.take)
-            shape = own.q.shape
+            queries = rows.map(bucket.take)
+            shape = queries.q.shape
             # zeros where the last token is repeated: each token must add to the gradient of the keys once
-            own = own.map(bucket.without_padding).map(lambda x: x.flatten(2, 3).flatten(0, 1))  # a batch of completions
+            queries = queries.map(bucket.without_padding)
+            queries = queries.map(lambda x: x.flatten(2, 3).flatten(0, 1))  # a batch of completions
             keys, values = (bucket.take(x).flatten(0, 1) for x in (k, v))
-            found = softmax_gradient(own, keys, values, ctx.scale, groups=shape[3], causal=True)
-            bucket.put(on_q, found[0].reshape(shape))
-            for on_own, x in ((on_k, found[1]), (on_v, found[2])):
-                bucket.put(on_own, x.unflatten(0, shape[:2]))
+            gradients = softmax_gradient(queries, keys, values, ctx.scale, groups=shape[3], causal=True)
+            bucket.put(on_q, gradients[0].reshape(shape))
+            for on_kv, x in ((on_k, gradients[1]), (on_v, gradients[2])):
+                bucket.put(on_kv, x.unflatten(0, shape[:2]))
         # zeros: the padding of a prompt, which no query sees, must get no gradient
         on_prompts = torch.zeros_like(prompt_keys), torch.zeros_like(prompt_values)
         for span in ctx.branches.spans:
             keys, values = (_of(x, span, q.dtype) for x in (prompt_keys, prompt_values))
             at = slice(span.start, span.end)
             its = rows.map(lambda x: x[:, at].flatten(1, 2))  # noqa: B023 - called at once
-            found = softmax_gradient(its, keys, values, ctx.scale)
+            gradients = softmax_gradient(its, keys, values, ctx.scale)
             # added, for these queries saw their completion, too; the prompt's keys belong to this span alone
-            on_q[:, at] += found[0].view_as(on_q[:, at])
-            for on_prompt, x in zip(on_prompts, found[1:], strict=True):
+            on_q[:, at] += gradients[0].view_as(on_q[:, at])
+            for on_prompt, x in zip(on_prompts, gradients[1:], strict=True):
                 on_prompt[span.prompt, :, : span.prompt_tokens] = x
         return on_q, on_k, on_v, *on_prompts, None, None
 

@@ -29,13 +29,13 @@ def mismatch_reason(how: str, compute: Callable[[], tuple[Tensor, Tensor]], *, p
     """
     try:
         with torch.no_grad():
-            expected, found = compute()
+            expected, actual = compute()
     # before FAILURES: it is a RuntimeError too, and would switch the fast path off for good
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:
         return f"{how}, it fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-    share = float((expected - found).norm() / expected.norm())
+    share = float((expected - actual).norm() / expected.norm())
     bound = ROUNDING_IN_PARTS if parts and compute_dtype(expected).itemsize == 2 else ROUNDING
     if not share <= bound:  # NaN is no less
         return f"{how}, its hidden states differ by {share:.1%}"

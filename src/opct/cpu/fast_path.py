@@ -106,19 +106,19 @@ class FastPath:
 
     def slow_reasons(self, generations: int) -> list[str]:
         backbone = self.backbone
-        found = [reason for reason in (unfused_reason(backbone.model), unfused_norms(backbone.model)) if reason]
+        reasons = [reason for reason in (unfused_reason(backbone.model), unfused_norms(backbone.model)) if reason]
         if fault := no_branching_reason(backbone):
-            found.append(f"in sampling, prompts that begin alike are computed one by one: {fault}")
+            reasons.append(f"in sampling, prompts that begin alike are computed one by one: {fault}")
         if generations < 2:
-            return found
+            return reasons
         is_grouped = backbone.attention == GROUPED
         if fault := no_sharing_reason(backbone):
-            found.append(f"each prompt is computed with each of its completions: {fault}")
+            reasons.append(f"each prompt is computed with each of its completions: {fault}")
         elif is_grouped and (fault := no_cascade_reason(backbone)):
-            found.append(f"in training, each completion has a copy of its prompt's keys and values: {fault}")
+            reasons.append(f"in training, each completion has a copy of its prompt's keys and values: {fault}")
         if is_grouped and (fault := no_shared_rows_reason(backbone)):
-            found.append(f"in sampling, each completion has a copy of its prompt's keys and values: {fault}")
-        return found
+            reasons.append(f"in sampling, each completion has a copy of its prompt's keys and values: {fault}")
+        return reasons
 
     def _common(self, prompts: list[tuple[int, ...]]) -> int:
         """Tokens that all of these prompts begin with, if they are computed once; each keeps its last token."""
@@ -139,9 +139,9 @@ class FastPath:
 
     def _states(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
         """As `shared_prompts.prompts_forward`, without gradient; a beginning that prompts share is computed once."""
-        found = prefill(self.backbone, prompts)
-        columns: Any = torch.arange(found.width, device=self.backbone.device) + found.starts[:, None]
+        prefilled = prefill(self.backbone, prompts)
+        columns: Any = torch.arange(prefilled.width, device=self.backbone.device) + prefilled.starts[:, None]
         # from padding on the left to padding on the right; beyond a prompt's end any values will do: nothing sees them
-        columns = columns.clamp(max=found.width - 1)[:, None, :, None]
-        layers = itertools.chain.from_iterable(keys_and_values(found.cache))
-        return [*(x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers), found.hidden]
+        columns = columns.clamp(max=prefilled.width - 1)[:, None, :, None]
+        layers = itertools.chain.from_iterable(keys_and_values(prefilled.cache))
+        return [*(x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers), prefilled.hidden]

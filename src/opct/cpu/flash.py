@@ -40,8 +40,8 @@ def flash(
         mask: added to the scores; broadcasts to [batch, heads, queries, keys].
     """
     # not torch's public attention: that one returns no log-sum-exp, which merging and the backward need
-    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
-    return found[0], found[1]
+    pair = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+    return pair[0], pair[1]
 
 
 def causal_flash(
@@ -57,9 +57,9 @@ def causal_flash(
         end = min(start + CAUSAL_TOKENS, k.shape[2])
         mask = causal_mask(start, end, k.shape[2], groups, q.dtype)
         # queries are ordered by token, then group: without `* groups` a block gets the queries of other tokens
-        found = flash(q[:, :, start * groups : end * groups], k[:, :, :end], v[:, :, :end], scale, mask[None, None])
-        out.append(found[0])
-        lse.append(found[1])
+        block = flash(q[:, :, start * groups : end * groups], k[:, :, :end], v[:, :, :end], scale, mask[None, None])
+        out.append(block[0])
+        lse.append(block[1])
     return (out[0], lse[0]) if len(out) == 1 else (torch.cat(out, 2), torch.cat(lse, 2))
 
 
@@ -214,6 +214,6 @@ class _Causal(torch.autograd.Function):
     def backward(ctx, grad):
         q, k, v, out, lse = ctx.saved_tensors
         rows = queries_of(grad.to(q.dtype), q, out, lse, ctx.scale).map(lambda x: x.flatten(0, 1))
-        found = softmax_gradient(rows, k.flatten(0, 1), v.flatten(0, 1), ctx.scale, groups=ctx.groups, causal=True)
-        on_q, on_k, on_v = (x.to(q.dtype).unflatten(0, k.shape[:2]) for x in found)
+        gradients = softmax_gradient(rows, k.flatten(0, 1), v.flatten(0, 1), ctx.scale, groups=ctx.groups, causal=True)
+        on_q, on_k, on_v = (x.to(q.dtype).unflatten(0, k.shape[:2]) for x in gradients)
         return on_q, on_k, on_v, None

@@ -36,8 +36,8 @@ def unfused_norms(model: torch.nn.Module) -> str | None:
 
 def _epsilon(module: torch.nn.Module) -> float | None:
     """The norm's eps, under either name."""
-    found = [getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)]
-    return float(found[0]) if found and isinstance(found[0], float) else None
+    values = [getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)]
+    return float(values[0]) if values and isinstance(values[0], float) else None
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
@@ -85,9 +85,9 @@ class _RmsNorm(torch.autograd.Function):
     def forward(
         ctx, x: Float[Tensor, "*batch size"], weight: Float[Tensor, " size"], epsilon: float
     ) -> Float[Tensor, "*batch size"]:
-        found, scale = _normal(x, weight, epsilon)
+        out, scale = _normal(x, weight, epsilon)
         ctx.save_for_backward(x, weight, scale)
-        return found
+        return out
 
     @staticmethod
     @once_differentiable

@@ -65,7 +65,7 @@ def _groups(model: torch.nn.Module) -> list[list[Parts]]:
     groups: dict[Any, list[Parts]] = {}
     for parts in layers:
         parent, _, name = names[parts[0]]
-        together = next((own for own in TOGETHER if name in own), name)
+        together = next((siblings for siblings in TOGETHER if name in siblings), name)
         groups.setdefault((parent, together, parts[1].in_features), []).append(parts)
     return list(groups.values())
 
@@ -92,16 +92,16 @@ class _OneInput:
     def __init__(self, compute: Callable[[Tensor], Tensor], outputs: Sequence[int]):
         self._compute, self._outputs = compute, list(outputs)
         self._input: Tensor | None = None
-        self._found: tuple[Tensor, ...] = ()
+        self._outputs_of_input: tuple[Tensor, ...] = ()
 
     def part(self, i: int, x: Tensor) -> Tensor:
         # the same object, not equal values; it is referenced here, so no later input can have its identity
         if x is not self._input:
-            self._input, self._found = x, self._compute(x).split(self._outputs, -1)
-        found = self._found[i]
+            self._input, self._outputs_of_input = x, self._compute(x).split(self._outputs, -1)
+        output = self._outputs_of_input[i]
         if i == len(self._outputs) - 1:
-            self._input, self._found = None, ()
-        return found
+            self._input, self._outputs_of_input = None, ()
+        return output
 
 
 def packed_head(head: Head, rows: int) -> Callable[[Tensor], Tensor]:

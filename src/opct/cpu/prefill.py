@@ -74,7 +74,7 @@ def prefill(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
     """Compute each prompt; a beginning that some share once, where that pays."""
     first = beginning(prompts) if is_on("nested_beginnings") else 0
     if first == 0 or not backbone.takes_masks or no_branching_reason(backbone) is not None:
-        return _in_groups(backbone, prompts, lambda own: plain_prefill(backbone, [prompts[i] for i in own]))
+        return _in_groups(backbone, prompts, lambda rows: plain_prefill(backbone, [prompts[i] for i in rows]))
     # minus 1: a rest of no tokens would have no state that predicts the completion
     cuts = [min(first, len(prompt) - 1) for prompt in prompts]
     places: dict[tuple[int, ...], int] = {}
@@ -82,8 +82,8 @@ def prefill(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
     rests = [prompt[t:] for prompt, t in zip(prompts, cuts, strict=True)]
     begun = prefill(backbone, list(places))
 
-    def branched(own: Sequence[int]) -> Prefill:
-        return _branched(backbone, begun, [owners[i] for i in own], [cuts[i] for i in own], [rests[i] for i in own])
+    def branched(rows: Sequence[int]) -> Prefill:
+        return _branched(backbone, begun, [owners[i] for i in rows], [cuts[i] for i in rows], [rests[i] for i in rows])
 
     return _in_groups(backbone, rests, branched)
 
@@ -107,8 +107,8 @@ def _joined(backbone: Backbone, parts: Sequence[Prefill], groups: Sequence[Seque
     width, order = max(part.width for part in parts), torch.tensor([i for group in groups for i in group])
     places = order.to(backbone.device).split([len(group) for group in groups])
     layers = (
-        (_side_by_side([k for k, _ in own], places, width), _side_by_side([v for _, v in own], places, width))
-        for own in zip(*(keys_and_values(part.cache) for part in parts), strict=True)
+        (_side_by_side([k for k, _ in layer], places, width), _side_by_side([v for _, v in layer], places, width))
+        for layer in zip(*(keys_and_values(part.cache) for part in parts), strict=True)
     )
     cache, back = filled_cache(backbone.decoder.config, layers), order.argsort().to(backbone.device)
     # padding moves with the wider cache; `back` undoes the sorting by length
@@ -121,13 +121,13 @@ def _side_by_side(parts: Sequence[Tensor], places: Sequence[Tensor], width: int)
     """Tensors [rows, heads, tokens, size] -> one of all rows, padded on the left to `width` tokens."""
     _, heads, _, size = parts[0].shape
     whole = parts[0].new_zeros(sum(map(len, parts)), heads, width, size)
-    for part, own in zip(parts, places, strict=True):
-        whole[own, :, width - part.shape[2] :] = part
+    for part, rows in zip(parts, places, strict=True):
+        whole[rows, :, width - part.shape[2] :] = part
     return whole
 
 
 def _branched(
-    backbone: Backbone, found: Prefill, owners: Sequence[int], cuts: Sequence[int], rests: Sequence[Sequence[int]]
+    backbone: Backbone, prefilled: Prefill, owners: Sequence[int], cuts: Sequence[int], rests: Sequence[Sequence[int]]
 ) -> Prefill:
     """Continue beginnings with the rest of each prompt.
 
@@ -142,12 +142,12 @@ def _branched(
     ids, gaps, cut = ids.to(device), gaps.to(device), torch.tensor(cuts, device=device)
     columns = torch.arange(ids.shape[1], device=device)
     # a beginning ends at column `width`, whatever its length, and what it needs of the next level is its last `cut`
-    seen = torch.arange(found.width, device=device) >= (found.width - cut)[:, None]
+    seen = torch.arange(prefilled.width, device=device) >= (prefilled.width - cut)[:, None]
     # rests are padded on the left, too: no query may see another's gap, and a row in a gap sees nothing of use
     causal = (columns >= gaps[:, None])[:, None] & (columns <= columns[:, None])
     mask = torch.cat([seen[:, None].expand(-1, len(columns), -1), causal], -1)
     rows = torch.tensor(owners, device=device)
-    begun = ((keys[rows], values[rows]) for keys, values in keys_and_values(found.cache))
+    begun = ((keys[rows], values[rows]) for keys, values in keys_and_values(prefilled.cache))
     cache: Any = filled_cache(backbone.decoder.config, begun)
     out = backbone.decoder(
         input_ids=ids,
@@ -162,14 +162,14 @@ def _branched(
     place = torch.arange(width, device=device) - (width - lengths)[:, None]  # in the prompt; negative is padding
     before = place < cut[:, None]
     # the columns are [padding, beginning, gap, rest]: a place of the beginning is counted back from its end at
-    # found.width, one of the rest forward from the end of the gap; off by one here is another token's keys
-    column = torch.where(before, found.width - cut[:, None], found.width + gaps[:, None] - cut[:, None]) + place
+    # prefilled.width, one of the rest forward from the end of the gap; off by one here is another token's keys
+    column = torch.where(before, prefilled.width - cut[:, None], prefilled.width + gaps[:, None] - cut[:, None]) + place
     column = column.clamp(min=0)[:, None, :, None]
     for layer in cache.layers:
         layer.keys, layer.values = (
             x.gather(2, column.expand(-1, x.shape[1], -1, x.shape[3])) for x in (layer.keys, layer.values)
         )
-    return Prefill(cache, width, width - lengths, out.last_hidden_state[:, -1], found.owners)
+    return Prefill(cache, width, width - lengths, out.last_hidden_state[:, -1], prefilled.owners)
 
 
 def bucket_by_length(lengths: Sequence[int], overhead: int) -> list[list[int]]:

@@ -130,12 +130,12 @@ def shared_batches(
 
     batches: list[list[int]] = []
     # the widest first, as in `micro_batches`, so that prompts of similar lengths are padded together
-    for own in sorted(members.values(), key=lambda rows: -max(widths[i] for i in rows)):
-        if batches and fits([*batches[-1], *own]):
-            batches[-1] += own
+    for group in sorted(members.values(), key=lambda rows: -max(widths[i] for i in rows)):
+        if batches and fits([*batches[-1], *group]):
+            batches[-1] += group
             continue
         batches.append([])
-        for i in own:
+        for i in group:
             if batches[-1] and not fits([*batches[-1], i]):
                 batches.append([])
             batches[-1].append(i)
@@ -193,9 +193,9 @@ def branched_hidden(
     lengths = torch.tensor([len(beginning) for beginning in places])
     inner = branch(decoder, owners, rests, layers, lengths) if any(map(_inner, rests)) else [last[:0]] * len(owners)
     parts = [last[:0]]
-    for own, rest, completion, states in zip(owners, rests, completions, inner, strict=True):
+    for owner, rest, completion, states in zip(owners, rests, completions, inner, strict=True):
         # the last state of the beginning predicts the first token of the rest; the completion is its end
-        whole = torch.cat([last[own : own + min(len(rest), 1)], states])
+        whole = torch.cat([last[owner : owner + min(len(rest), 1)], states])
         parts.append(whole[len(rest) - len(completion) :])
     return torch.cat(parts)
 
@@ -214,10 +214,10 @@ def _branch_in_one_row(
     ids = torch.tensor([t for i, n in zip(order, lengths, strict=True) for t in completions[i][:n]])
     # positions go on from the prompt's end: the row's order is for attention alone
     at = [torch.arange(n) + prompt_tokens[owners[i]] for i, n in zip(order, lengths, strict=True)]
-    own = [owners[i] for i in order]
+    ordered_owners = [owners[i] for i in order]
     # keys and values alternate (`prompts_forward`)
-    branches = branches_of(layers[::2], layers[1::2], prompt_tokens.tolist(), own, lengths)
-    found = decoder(
+    branches = branches_of(layers[::2], layers[1::2], prompt_tokens.tolist(), ordered_owners, lengths)
+    hidden = decoder(
         input_ids=ids[None].to(decoder.device),
         position_ids=torch.cat(at)[None].to(decoder.device),
         # four dimensions stop transformers from making a mask; the cascade needs none
@@ -228,8 +228,8 @@ def _branch_in_one_row(
     missed = set(range(len(branches.keys))) - branches.reached
     if missed:
         raise RuntimeError(f"the attention of layers {sorted(missed)} did not see the prompts")
-    states = dict(zip(order, found.split(lengths), strict=True))
-    return [states.get(i, found[:0]) for i in range(len(owners))]
+    states = dict(zip(order, hidden.split(lengths), strict=True))
+    return [states.get(i, hidden[:0]) for i in range(len(owners))]
 
 
 def _branch_in_rows(
@@ -241,14 +241,14 @@ def _branch_in_rows(
 ) -> list[Tensor]:
     """The same with several completions of a prompt in each row, and a mask."""
     packing = _Packing()
-    place = [packing.add(own, _inner(c)) for own, c in zip(owners, completions, strict=True)]
+    place = [packing.add(owner, _inner(c)) for owner, c in zip(owners, completions, strict=True)]
     shape = len(packing.rows), max(packing.filled)
     ids, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
     block = torch.full(shape, -1)
-    for i, (own, (row, start)) in enumerate(zip(owners, place, strict=True)):
+    for i, (owner, (row, start)) in enumerate(zip(owners, place, strict=True)):
         end = start + _inner(completions[i])
         ids[row, start:end] = torch.tensor(completions[i][: end - start], dtype=torch.long)
-        positions[row, start:end] = torch.arange(end - start) + prompt_tokens[own]
+        positions[row, start:end] = torch.arange(end - start) + prompt_tokens[owner]
         block[row, start:end] = i
     rows = torch.tensor(packing.rows)
     # padding keeps block -1, so it sees its prompt and itself: a row of all -inf would be NaN
@@ -258,13 +258,13 @@ def _branch_in_rows(
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
     copied, in_order = rows.to(decoder.device), packing.rows == list(range(len(prompt_tokens)))
     begun = ((k, v) if in_order else (k[copied], v[copied]) for k, v in zip(layers[::2], layers[1::2], strict=True))
-    found = decoder(
+    hidden = decoder(
         input_ids=ids.to(decoder.device),
         position_ids=positions.to(decoder.device),
         attention_mask=mask,
         **with_cache(decoder, filled_cache(decoder.config, begun)),
     ).last_hidden_state
-    return [found[row, start : start + _inner(c)] for (row, start), c in zip(place, completions, strict=True)]
+    return [hidden[row, start : start + _inner(c)] for (row, start), c in zip(place, completions, strict=True)]
 
 
 def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -295,5 +295,5 @@ def branch_mask(lengths: Tensor, width: int, block: Tensor) -> Bool[Tensor, "row
     """
     prompt = (torch.arange(width) < lengths[:, None])[:, None, :].expand(-1, block.shape[1], -1)
     # tril over the whole row: each completion's tokens lie there in order
-    own = (block[:, :, None] == block[:, None, :]).tril()
-    return torch.cat([prompt, own], -1)[:, None]
+    completion = (block[:, :, None] == block[:, None, :]).tril()
+    return torch.cat([prompt, completion], -1)[:, None]

@@ -42,7 +42,7 @@ class SharedPrompts:
     Attributes:
         layers: (keys, values) of each layer, [prompts, key heads, tokens, size].
         mask: added to the scores, [prompts, 1, 1, tokens]; None where no prompt is padded.
-        rows: the rows of each prompt, [prompts, most], padded.
+        rows: the rows of each prompt, [prompts, most rows of a prompt], padded.
         owners: the prompt of each row, [rows].
         places: the place of each row in `rows`, [rows].
     """
@@ -76,12 +76,12 @@ class SharedPrompts:
         together = queries[self.rows].transpose(1, 2).flatten(2, 3)
         with torch.autocast(query.device.type, enabled=False):
             shared, of_shared = _with_lse(together, keys, values, self.mask, scaling)
-            own, of_own = _with_lse(queries, key, value, mask, scaling)
+            completion, of_completion = _with_lse(queries, key, value, mask, scaling)
             back = self.owners, slice(None), self.places
             shape = (self.rows.shape[1], queries.shape[2])
             # exp a / (exp a + exp b) = sigmoid(a - b), of the two log-sum-exps: no overflow at scores far apart
-            weight = torch.sigmoid(of_shared.unflatten(2, shape)[back] - of_own)
-            merged = torch.lerp(own, shared.unflatten(2, shape)[back], weight)
+            weight = torch.sigmoid(of_shared.unflatten(2, shape)[back] - of_completion)
+            merged = torch.lerp(completion, shared.unflatten(2, shape)[back], weight)
         return merged.to(query.dtype).reshape(count, 1, heads, -1)
 
 
@@ -110,15 +110,15 @@ class SharedPrefixKV:
     shares_prompts: ClassVar[bool] = True
     refillable = True
 
-    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
+    def __init__(self, backbone: Backbone, prefill: Prefill, span: int, *, more: bool):
         self._backbone, self._span = backbone, span
         self._room = 2 * span if more else span
-        self._layers = keys_and_values(found.cache)
-        self._cache = only_room(found.cache, found.owners, self._room)
+        self._layers = keys_and_values(prefill.cache)
+        self._cache = only_room(prefill.cache, prefill.owners, self._room)
         self._written, self._columns = 0, torch.arange(self._room, device=backbone.device)
-        self._starts = torch.zeros_like(found.owners)
-        self._padding, self._owners = found.starts, found.owners
-        self._arrange(torch.ones_like(found.owners, dtype=torch.bool))
+        self._starts = torch.zeros_like(prefill.owners)
+        self._padding, self._owners = prefill.starts, prefill.owners
+        self._arrange(torch.ones_like(prefill.owners, dtype=torch.bool))
 
     def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
         mask = None
@@ -144,20 +144,20 @@ class SharedPrefixKV:
             self._padding = self._padding[used]
         self._arrange(torch.ones_like(rows, dtype=torch.bool))
 
-    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+    def admit(self, rows: Tensor, busy: Tensor, prefill: Prefill) -> None:
         # of busy rows alone: a finished row's start would keep columns that nobody reads
         unused = int(self._starts[busy].min()) if busy.any() else self._written
         short = self._written + self._span > self._room
         self._starts, self._written = drop_columns(self._cache, unused, self._starts, self._written, short=short)
         # the owners of busy rows: prompts of finished rows may be overwritten
-        slots = self._slots(len(found.starts), self._owners[busy])
+        slots = self._slots(len(prefill.starts), self._owners[busy])
         # prompts end at the last column; what a longer one before it left further left is hidden as padding
         width = self._layers[0][0].shape[-2]
-        for (keys, values), (new_keys, new_values) in zip(self._layers, keys_and_values(found.cache), strict=True):
-            keys[slots, :, width - found.width :] = new_keys
-            values[slots, :, width - found.width :] = new_values
-        self._padding[slots] = width - found.width + found.starts
-        self._owners[rows] = slots[found.owners]
+        for (keys, values), (new_keys, new_values) in zip(self._layers, keys_and_values(prefill.cache), strict=True):
+            keys[slots, :, width - prefill.width :] = new_keys
+            values[slots, :, width - prefill.width :] = new_values
+        self._padding[slots] = width - prefill.width + prefill.starts
+        self._owners[rows] = slots[prefill.owners]
         # the row sees no column before its first token: those hold what the finished row wrote
         self._starts[rows] = self._written
         self._arrange(busy.index_fill(0, rows, True))
@@ -184,9 +184,9 @@ class SharedPrefixKV:
             places.append(len(rows[owner]) if counts else 0)
             if counts:
                 rows[owner].append(row)
-        most = max(map(len, rows))
+        max_rows = max(map(len, rows))
         # row 0 as padding: computed, and read by no unfinished row, since their `places` are real ones
-        table = torch.tensor([own + [0] * (most - len(own)) for own in rows], device=keys.device)
+        table = torch.tensor([members + [0] * (max_rows - len(members)) for members in rows], device=keys.device)
         mask = None
         if self._padding.any():
             mask = additive_mask(torch.arange(keys.shape[-2], device=keys.device) < self._padding[:, None], keys)

@@ -150,8 +150,8 @@ def _read(source: str | Path, chosen: Columns | None, what: str) -> list[Behavio
     with the same columns, and nothing else tells which one this is.
     """
     rows = read_rows(source, "behavior", known=known_columns("behavior", BEHAVIOR_COLUMNS, chosen))
-    found = find_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
-    columns = {role: name for role, (name,) in found.items()}
+    role_columns = find_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
+    columns = {role: name for role, (name,) in role_columns.items()}
     parsed, faults = parse_rows(rows, lambda row: _behavior_row(row, columns))
     refuse(source, faults)
     read = [replace(row, where=where) for where, row in parsed]
@@ -218,15 +218,15 @@ def _with_splits(raw: Sequence[BehaviorRow], source: str) -> list[Behavior]:
         faults += _leaks([(row, row.benign) for row in raw if row.benign is not None], "the benign counterpart ")
     refuse(source, faults)
     splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
-    kept: dict[str, Behavior] = {}
+    behaviors: dict[str, Behavior] = {}
     repeated: list[str] = []
     for row, split in zip(raw, splits, strict=True):
         behavior = Behavior(row.id, row.category, row.behavior, row.benign, cast("Split", split), by_hash=not named)
         # `is not`: a row that repeats all fields is equal, and still a repeat
-        if kept.setdefault(" ".join(row.behavior.split()).casefold(), behavior) is not behavior:
+        if behaviors.setdefault(" ".join(row.behavior.split()).casefold(), behavior) is not behavior:
             repeated.append(row.where)
     warn_of_repeats(source, repeated, "behaviors")
-    return list(kept.values())
+    return list(behaviors.values())
 
 
 def _leaks(texts: Sequence[tuple[BehaviorRow, str]], what: str = "") -> list[Fault]:
@@ -237,6 +237,6 @@ def _leaks(texts: Sequence[tuple[BehaviorRow, str]], what: str = "") -> list[Fau
         near = f"is a near-duplicate of {shorten(same)} of {first.id!r} ({first.split}, {first.where})"
         for row, text in others:
             if row.split != first.split:
-                own = f"{what}{shorten(text)} of {row.id!r} ({row.split})"
-                faults.append((row.where, f"{own} {near}: put both into one split"))
+                leak = f"{what}{shorten(text)} of {row.id!r} ({row.split})"
+                faults.append((row.where, f"{leak} {near}: put both into one split"))
     return faults

@@ -54,8 +54,8 @@ def builtin_benign(split: Split | None = None) -> list[BenignRequest]:
 @cache
 def _forms() -> tuple[BenignRequest, ...]:
     text = resources.files("opct.data").joinpath("builtin", "forms.json").read_text(encoding="utf-8")
-    found = json.loads(text)
-    tasks, forms = found["tasks"], found["forms"]
+    document = json.loads(text)
+    tasks, forms = document["tasks"], document["forms"]
     requests = []
     for number, task in enumerate(tasks, start=1):
         # seeded by the task's text: a task that is added changes no other one's forms

@@ -24,12 +24,12 @@ ROW_FORMATS = ("{label}: {value}", "{label} | {value}", "{label}, {value}", "- {
 @cache
 def _context() -> tuple[Question, ...]:
     text = resources.files("opct.data").joinpath("builtin", "context.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    document: dict[str, Any] = json.loads(text)
     return tuple(
-        _question(f"context/{split}/{number}/{fill}", split, found["pools"], found["names"][split], *scenario)
+        _question(f"context/{split}/{number}/{fill}", split, document["pools"], document["names"][split], *scenario)
         for split in SPLITS
         for fill in range(FILLS)  # outermost, so that the first questions are of all scenarios
-        for number, scenario in enumerate(found[split], start=1)
+        for number, scenario in enumerate(document[split], start=1)
     )
 
 

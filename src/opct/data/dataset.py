@@ -48,16 +48,18 @@ def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | 
     data, seed = config.data, config.seed
     anchor_sources = data.anchors if data.anchor_fraction > 0 else []
     # `given` stands for the file not yet written: reading it would fail
-    own = {} if given is None else dict.fromkeys(data.pairs, given)
-    own |= {s: read_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in own}
+    by_source = {} if given is None else dict.fromkeys(data.pairs, given)
+    by_source |= {
+        s: read_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in by_source
+    }
     # over all sources at once: near-duplicates in two files must fall on the same side
-    groups = _groups([pair for pairs in own.values() for pair in pairs])
+    groups = _groups([pair for pairs in by_source.values() for pair in pairs])
     # 0: with a validation file every pair of the training files is trained on
     fraction = 0.0 if data.validation_pairs else data.validation_fraction
-    trained, held_out = _split(data.pairs, own, groups, fraction, seed)
+    trained, held_out = _split(data.pairs, by_source, groups, fraction, seed)
     if data.validation_pairs:
         held_out = [pair for source in data.validation_pairs for pair in _validation_pairs(source, seed)]
-    anchors, held_out_anchors = _split(anchor_sources, own, groups, data.validation_fraction, seed)
+    anchors, held_out_anchors = _split(anchor_sources, by_source, groups, data.validation_fraction, seed)
     # on all pairs, before the seeded choices: a fault must not come and go with the seed
     _check(data, trained, held_out, anchors, held_out_anchors)
     parts = {
@@ -87,7 +89,7 @@ def pairs_hash(pairs: Sequence[ContrastivePair]) -> str:
 
 def _split(
     sources: Sequence[str],
-    own: Mapping[str, Sequence[ContrastivePair]],
+    by_source: Mapping[str, Sequence[ContrastivePair]],
     groups: Mapping[str, str],
     validation_fraction: float,
     seed: int,
@@ -95,16 +97,16 @@ def _split(
     """(trained on, held out)
 
     Args:
-        own: the pairs of each source that is not embedded, and `groups` the group of each by id.
+        by_source: the pairs of each source that is not embedded, and `groups` the group of each by id.
     """
     trained: list[ContrastivePair] = []
     held_out: list[ContrastivePair] = []
     for source in sources:
-        if source not in own:
+        if source not in by_source:
             trained += builtin_pairs(source, "train", seed=seed)
             held_out += _validation_pairs(source, seed)
             continue
-        for pair in own[source]:
+        for pair in by_source[source]:
             # by hash, not drawn: a pair that is added to the file moves no other one to the other side; and without the
             # seed, so that no seed trains on what another one holds out
             is_held_out = hash_share(f"validation/{groups[pair.id]}") < validation_fraction
@@ -130,9 +132,9 @@ def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
     texts = list(named)
     groups = [[texts[i] for i in group] for group in near_duplicate_groups(texts)]
     # min: the same name whatever the order of the files
-    least = {text: min(named[own] for own in group) for group in groups for text in group}
-    found = zip(pairs, behaviors, names, strict=True)
-    return {pair.id: least.get(str(text), name) for pair, text, name in found}
+    least = {text: min(named[member] for member in group) for group in groups for text in group}
+    rows = zip(pairs, behaviors, names, strict=True)
+    return {pair.id: least.get(str(text), name) for pair, text, name in rows}
 
 
 def _check(

@@ -41,9 +41,9 @@ _STOP_WORDS = {
 def normalize(text: str) -> str:
     """The words of a text in lower case, without stop words; all words if nothing else is left."""
     words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
-    kept = [word for word in words if word not in _STOP_WORDS]
+    content_words = [word for word in words if word not in _STOP_WORDS]
     # stop words alone, then signs alone, still compare as themselves: two texts without a word would divide 0 by 0
-    return " ".join(kept or words) or " ".join(text.split())
+    return " ".join(content_words or words) or " ".join(text.split())
 
 
 def stems(text: str) -> set[str]:
@@ -100,10 +100,10 @@ def near_duplicate_groups(texts: Sequence[str], groups: Sequence[str] | None = N
         if a != b and _similarity(prints[i], prints[j]) >= THRESHOLD:
             # the smaller index stays root, so a group's root is its first text, in whose order groups are listed
             first[max(a, b)] = min(a, b)
-    found: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for i in range(len(texts)):
-        found.setdefault(root(i), []).append(i)
-    return list(found.values())
+        members.setdefault(root(i), []).append(i)
+    return list(members.values())
 
 
 def _candidates(prints: Sequence[_Fingerprint]) -> Iterator[tuple[int, int]]:
@@ -114,34 +114,36 @@ def _candidates(prints: Sequence[_Fingerprint]) -> Iterator[tuple[int, int]]:
     """
     rarest = []
     for kind in zip(*prints, strict=True):
-        common = Counter(element for own in kind for element in own)
+        common = Counter(element for elements in kind for element in elements)
         # - 1e-9: a product that is a whole number may come out a bit above it; one element too few misses duplicates
-        cuts = [len(own) - math.ceil(THRESHOLD * len(own) - 1e-9) + 1 for own in kind]
+        cuts = [len(elements) - math.ceil(THRESHOLD * len(elements) - 1e-9) + 1 for elements in kind]
         # ties by the element itself: the bound holds only if all sets are cut in one and the same order
-        rarest.append([sorted(own, key=lambda x: (common[x], x))[:n] for own, n in zip(kind, cuts, strict=True)])
+        rarest.append(
+            [sorted(elements, key=lambda x: (common[x], x))[:n] for elements, n in zip(kind, cuts, strict=True)]
+        )
     seen: list[dict[str, list[int]]] = [{} for _ in rarest]
     for i in range(len(prints)):
-        found: set[int] = set()
+        candidates: set[int] = set()
         for kind_rarest, places in zip(rarest, seen, strict=True):
             for element in kind_rarest[i]:
-                own = places.setdefault(element, [])
-                found.update(own)
+                earlier = places.setdefault(element, [])
+                candidates.update(earlier)
                 # after the look-up: a text is no candidate of itself, and every pair comes once
-                own.append(i)
-        yield from ((i, j) for j in sorted(found))
+                earlier.append(i)
+        yield from ((i, j) for j in sorted(candidates))
 
 
 def cross_duplicates(texts: Sequence[str], others: Sequence[str]) -> dict[int, int]:
     """Index of each text that has a near-duplicate among the others -> index of the nearest of these."""
     prints = [_fingerprint(text) for text in others]
-    found = {}
+    matches = {}
     for i, text in enumerate(texts):
-        own = _fingerprint(text)
+        fingerprint = _fingerprint(text)
         # -j: of equally near ones max takes the first
-        best, j = max(((_similarity(own, other), -j) for j, other in enumerate(prints)), default=(0.0, 0))
+        best, j = max(((_similarity(fingerprint, other), -j) for j, other in enumerate(prints)), default=(0.0, 0))
         if best >= THRESHOLD:
-            found[i] = -j
-    return found
+            matches[i] = -j
+    return matches
 
 
 # ------------------------------------------------------------------------------------------ behaviors and splits
@@ -189,15 +191,15 @@ def nearest(texts: Sequence[str], behaviors: Sequence[Item]) -> dict[int, Item]:
     """
     # reversed: of two in the same words the first one stays in the dict
     same = {normalize(one.behavior): one for one in reversed(behaviors)}
-    found = {i: same[words] for i, text in enumerate(texts) if (words := normalize(text)) in same}
+    matches = {i: same[words] for i, text in enumerate(texts) if (words := normalize(text)) in same}
     # latest first: a text near a test and a training behavior must count as test
     for split in reversed(SPLITS):
         others = [one for one in behaviors if one.split == split]
-        left = [i for i in range(len(texts)) if i not in found]
+        left = [i for i in range(len(texts)) if i not in matches]
         near = cross_duplicates([texts[i] for i in left], [one.behavior for one in others])
         # `place` counts in `left`, not in `texts`
-        found |= {left[place]: others[j] for place, j in near.items()}
-    return found
+        matches |= {left[place]: others[j] for place, j in near.items()}
+    return matches
 
 
 def split_duplicates(
@@ -221,8 +223,8 @@ def leaks_into_later_split(behaviors: Sequence[Item], split: str | None) -> list
     Validation and test are later than train. All splits together (None, "all") have none.
     """
     later = SPLITS[SPLITS.index(split) + 1 :] if split in SPLITS else ()
-    own = [one for one in behaviors if one.split == split]
-    return split_duplicates(own, [one for one in behaviors if one.split in later])[1]
+    split_behaviors = [one for one in behaviors if one.split == split]
+    return split_duplicates(split_behaviors, [one for one in behaviors if one.split in later])[1]
 
 
 # ----------------------------------------------------------------------------------------------- what a run trained on
@@ -256,11 +258,11 @@ def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
     They come from `meta` (`behavior`, `request`, `fact`). Pairs without these fall back to what the teacher sees: the
     last user message (jailbreak), or each line and sentence that only the teacher sees (safety awareness).
     """
-    found: dict[str, set[str]] = {kind: set() for kind in KINDS}
+    texts: dict[str, set[str]] = {kind: set() for kind in KINDS}
     for pair in pairs:
         for kind, text in _pair_texts(pair):
-            found[kind].add(normalize(text))
-    behaviors, twins, facts = (tuple(sorted(found[kind])) for kind in KINDS)
+            texts[kind].add(normalize(text))
+    behaviors, twins, facts = (tuple(sorted(texts[kind])) for kind in KINDS)
     return TrainedTexts(behaviors, twins, facts)
 
 
@@ -272,8 +274,8 @@ def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
         # without a kind (a pair of the user's) an identity pair is taken for a benign request: it teaches no refusal
         is_benign = meta.get("kind") in ("twin", "anchor") or (not meta.get("kind") and pair.is_identity)
         text = _text(meta.get("request")) if is_benign else behavior
-        asked = [str(message["content"]) for message in pair.teacher_prompt if message["role"] == "user"]
-        yield "twins" if is_benign else "behaviors", text or asked[-1]
+        user_texts = [str(message["content"]) for message in pair.teacher_prompt if message["role"] == "user"]
+        yield "twins" if is_benign else "behaviors", text or user_texts[-1]
     elif fact:
         yield "facts", fact
     elif pair.axis == SAFETY_AWARENESS:
@@ -331,20 +333,20 @@ def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: Mo
 def read_trained_texts(run: RunDir) -> TrainedTexts | None:
     """Read the file of `write_trained_texts`; None (unknown) if it is missing or unreadable."""
     try:
-        kept = parse_json(read_bytes(run.trained_on_path), dict[str, bool | tuple[str, ...]])
+        content = parse_json(read_bytes(run.trained_on_path), dict[str, bool | tuple[str, ...]])
     # unreadable is unknown, which the warnings of an evaluation say; it must not stop the evaluation
     except (OSError, ValueError):
         return None
-    if not all(isinstance(kept.get(kind), tuple) for kind in KINDS):
+    if not all(isinstance(content.get(kind), tuple) for kind in KINDS):
         return None
     # `is True`: a missing key is not complete
-    return TrainedTexts(**{kind: kept[kind] for kind in KINDS}, is_complete=kept.get("is_complete") is True)
+    return TrainedTexts(**{kind: content[kind] for kind in KINDS}, is_complete=content.get("is_complete") is True)
 
 
 def _earlier_runs(model: ModelConfig) -> list[RunDir]:
     """The runs that training continues from, as adapter or as model."""
-    found = [run_behind(path) for path in (model.adapter, model.name_or_path) if path is not None]
-    return [run for run in found if run is not None]
+    runs = [run_behind(path) for path in (model.adapter, model.name_or_path) if path is not None]
+    return [run for run in runs if run is not None]
 
 
 # ------------------------------------------------------------------------------------------------------------ warnings
@@ -366,12 +368,12 @@ def near_test_items(
     for name, id_ in _near_ids(names["twins"], {b.id: b.benign for b in behaviors if b.benign is not None}).items():
         # a request that is itself near a behavior keeps that one's id
         near.setdefault(name, id_)
-    found = {"behaviors": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
+    overlaps = {"behaviors": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
     return [
         f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(ids)}): "
         f"{_first([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. A run that trains on "
         "them is partly evaluated on its training data: leave them out."
-        for what, ids in found.items()
+        for what, ids in overlaps.items()
         if ids
     ]
 
@@ -385,11 +387,11 @@ def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str
     """
     ids, texts = list(measured), list(names)
     near = cross_duplicates(texts, list(measured.values()))
-    found: dict[str, str] = {}
+    nearest_ids: dict[str, str] = {}
     for i, j in near.items():
         # several texts of one pair or question: it is listed once
-        found.setdefault(names[texts[i]], ids[j])
-    return found
+        nearest_ids.setdefault(names[texts[i]], ids[j])
+    return nearest_ids
 
 
 NOUNS = {JAILBREAK: "behaviors", SAFETY_AWARENESS: "facts", "benign": "benign requests"}
@@ -412,54 +414,54 @@ def contamination_warnings(
         families, questions: names and ids that training used.
         texts: what training used; None if unknown.
     """
-    found = []
+    warnings = []
     by_noun: dict[str, list[Mapping[str, Any]]] = {}
     for sample in samples:
         by_noun.setdefault(NOUNS.get(sample.get("axis", ""), "questions"), []).append(sample)
     for noun, rows in by_noun.items():
-        asked = {row["cluster"] for row in rows}
-        same = asked & set(questions)
+        clusters = {row["cluster"] for row in rows}
+        same = clusters & set(questions)
         # each cluster once: `_contaminated` adds both numbers
         near = _near_clusters(rows, texts or TrainedTexts()) - same
         if same or near:
-            found.append(_contaminated(noun, len(asked), sorted(same), sorted(near)))
+            warnings.append(_contaminated(noun, len(clusters), sorted(same), sorted(near)))
     if files and (texts is None or not texts.is_complete):
-        found.append(
+        warnings.append(
             "It is unknown which behaviors and facts these weights were trained on, so they may include those of "
             f"{', '.join(files)} in other words."
         )
     trained = {sample["family"] for sample in samples if sample["family_split"] == "held_out"} & set(families)
     if trained:
-        found.append(f"Families listed as held out were trained on: {', '.join(sorted(trained))}.")
-    return found
+        warnings.append(f"Families listed as held out were trained on: {', '.join(sorted(trained))}.")
+    return warnings
 
 
 def _near_clusters(rows: Sequence[Mapping[str, Any]], texts: TrainedTexts) -> set[str]:
     """Clusters with a text that is a near-duplicate of a trained one of its kind."""
-    asked: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in KINDS}
+    by_kind: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in KINDS}
     for row in rows:
         # a counterpart's row has the behavior, too; what was asked is its last message
         if row.get("behavior") and row.get("side") == "benign":
-            asked["twins"][row["cluster"], row["teacher_prompt"][-1]["content"]] = None
+            by_kind["twins"][row["cluster"], row["teacher_prompt"][-1]["content"]] = None
         elif row.get("behavior"):
-            asked["behaviors"][row["cluster"], row["behavior"]] = None
+            by_kind["behaviors"][row["cluster"], row["behavior"]] = None
         elif row.get("fact"):
-            asked["facts"][row["cluster"], row["fact"]] = None
+            by_kind["facts"][row["cluster"], row["fact"]] = None
     near = set()
-    for kind, own in asked.items():
-        places = cross_duplicates([text for _, text in own], getattr(texts, kind))
-        near |= {cluster for i, (cluster, _) in enumerate(own) if i in places}
+    for kind, cluster_texts in by_kind.items():
+        places = cross_duplicates([text for _, text in cluster_texts], getattr(texts, kind))
+        near |= {cluster for i, (cluster, _) in enumerate(cluster_texts) if i in places}
     return near
 
 
-def _contaminated(noun: str, asked: int, same: Sequence[str], near: Sequence[str]) -> str:
+def _contaminated(noun: str, n_clusters: int, same: Sequence[str], near: Sequence[str]) -> str:
     n = len(same) + len(near)
     ways = [f"were trained on ({_first(same)})"] if same else []
     ways += [f"are near-duplicates of ones that were trained on ({_first(near)})"] if near else []
     counts = f" ({len(same)} and {len(near)})" if len(ways) > 1 else ""
     return (
-        f"{n} of the {asked} {noun} {' or '.join(ways)}{counts}: what is measured is "
-        f"{'' if n == asked else 'partly '}in the training data, and does not generalise to other {noun}."
+        f"{n} of the {n_clusters} {noun} {' or '.join(ways)}{counts}: what is measured is "
+        f"{'' if n == n_clusters else 'partly '}in the training data, and does not generalise to other {noun}."
     )
 
 

@@ -38,8 +38,8 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: the file's name must end with {' or '.join(SUFFIXES)}, which say what it is.")
     left_out = [pair.id for pair in pairs if not _is_expressible(pair)]
-    kept = [pair for pair in pairs if _is_expressible(pair)]
-    faults = [f"{pair.id}: {pair.meta['answer']!r}" for pair in kept if _answer(pair) is None]
+    exportable = [pair for pair in pairs if _is_expressible(pair)]
+    faults = [f"{pair.id}: {pair.meta['answer']!r}" for pair in exportable if _answer(pair) is None]
     # TRL's rows have no answer
     if faults and format != "trl":
         raise DataError(
@@ -47,13 +47,13 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
             "number, nothing was written. Put one of the answers there, or leave the key out:",
             shown_faults(faults),
         )
-    if not kept:
+    if not exportable:
         raise DataError(
             f"None of the {len(pairs)} pairs can be exported: {format} has no turns that the policy answers itself "
             "and no prefills."
         )
     make = {"trl": _trl_row, "verl": _verl_row, "prime-rl": _prime_rl_row}[format]
-    rows = [make(pair, i) for i, pair in enumerate(kept)]
+    rows = [make(pair, i) for i, pair in enumerate(exportable)]
     if path.suffix == ".jsonl":
         write_jsonl(path, rows)
     else:

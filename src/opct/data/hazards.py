@@ -155,8 +155,8 @@ def grouped(facts: Sequence[SafetyFact]) -> list[SafetyFact]:
     Joined groups take the name of the first of them in the alphabet, whatever the order of the facts.
     """
     # with the groups of the file: a near-duplicate joins the whole group, so no group is in two splits
-    found = near_duplicate_groups([fact.fact for fact in facts], [fact.group for fact in facts])
-    names = {i: min(facts[j].group for j in own) for own in found for i in own}
+    groups = near_duplicate_groups([fact.fact for fact in facts], [fact.group for fact in facts])
+    names = {i: min(facts[j].group for j in members) for members in groups for i in members}
     return [replace(fact, group=names[i]) for i, fact in enumerate(facts)]
 
 
@@ -189,17 +189,20 @@ def facts_from_rows(source: str, rows: Iterable[Row]) -> list[SafetyFact]:
 
 
 def _fact(row: Any) -> SafetyFact:
-    own = validate_row(row, _FactRow)
-    prompts = [HazardPrompt(style, text) for style, texts in own.prompts.items() for text in texts]
+    fields = validate_row(row, _FactRow)
+    prompts = [HazardPrompt(style, text) for style, texts in fields.prompts.items() for text in texts]
     faults = [
-        f"the prompt {prompt.text[:50]!r} has no word of `about`: {', '.join(own.about)}; add its word there"
+        f"the prompt {prompt.text[:50]!r} has no word of `about`: {', '.join(fields.about)}; add its word there"
         for prompt in prompts
-        if own.about and not any(_fits(word, own.about) for word in re.findall(r"[a-z0-9]+", prompt.text.casefold()))
+        if fields.about
+        and not any(_fits(word, fields.about) for word in re.findall(r"[a-z0-9]+", prompt.text.casefold()))
     ]
     if faults:
         raise RowFault(*faults)
-    words = tuple(own.about), tuple(own.harm), tuple(own.keep)
-    return SafetyFact(own.id, own.category, own.group or own.id, own.fact, *words, tuple(prompts), tuple(own.twins))
+    words = tuple(fields.about), tuple(fields.harm), tuple(fields.keep)
+    return SafetyFact(
+        fields.id, fields.category, fields.group or fields.id, fields.fact, *words, tuple(prompts), tuple(fields.twins)
+    )
 
 
 def _repeats(facts: Sequence[tuple[str, SafetyFact]]) -> Iterator[Fault]:
@@ -270,7 +273,11 @@ def _sage_facts(
         if augmented or not prompt.is_augmented:
             by_fact.setdefault(prompt.fact, []).append(prompt)
     # a fact with safe prompts alone has no hazard to warn of
-    facts = [_sage_fact(text, own) for text, own in by_fact.items() if not all(prompt.is_safe for prompt in own)]
+    facts = [
+        _sage_fact(text, fact_prompts)
+        for text, fact_prompts in by_fact.items()
+        if not all(prompt.is_safe for prompt in fact_prompts)
+    ]
     if not facts:
         lack = "without augmentation: ask for those with it"
         lack = "with a hazard: name the set with hazards" if augmented else lack
@@ -290,32 +297,34 @@ def _sage_fact(text: str, prompts: Sequence[_SagePrompt]) -> SafetyFact:
 def _sage_prompts(source: str | Path, rows: Sequence[Row]) -> list[_SagePrompt]:
     columns = column_names(rows)
     empty = dict.fromkeys(columns)  # an empty cell is no missing column
-    found, faults = parse_rows(
+    parsed, faults = parse_rows(
         rows, _nested_prompts if "prompts" in columns else lambda row: _table_prompt({**empty, **row})
     )
     refuse(source, faults)
-    return [prompt for _, prompts in found for prompt in prompts]
+    return [prompt for _, prompts in parsed for prompt in prompts]
 
 
 def _table_prompt(row: Any) -> list[_SagePrompt]:
-    own = validate_row(row, _SageRow)
-    variant = str(own.variant or "")
+    fields = validate_row(row, _SageRow)
+    variant = str(fields.variant or "")
     # the table with `augmentation`: its True and False are no versions
     if "version" not in row:
         safe, augmented = False, variant.lower() == "true"
     elif variant in ("", *VERSIONS):
         safe, augmented = VERSIONS[variant or "original"]
-        augmented = augmented or (own.kind or "").lower() not in UNAUGMENTED
+        augmented = augmented or (fields.kind or "").lower() not in UNAUGMENTED
     else:
         raise RowFault(f"`version` is {variant!r}: expected one of {', '.join(VERSIONS)}")
-    return [_SagePrompt(own.safety_fact, own.category or "", own.prompt_type or "", own.prompt, safe, augmented)]
+    return [
+        _SagePrompt(fields.safety_fact, fields.category or "", fields.prompt_type or "", fields.prompt, safe, augmented)
+    ]
 
 
 def _nested_prompts(row: Any) -> list[_SagePrompt]:
-    own = validate_row(row, _SageFact)
+    fields = validate_row(row, _SageFact)
     return [
-        _SagePrompt(own.safety_fact, own.category, style, text, *VERSIONS[version])
-        for style, versions in own.prompts.items()
+        _SagePrompt(fields.safety_fact, fields.category, style, text, *VERSIONS[version])
+        for style, versions in fields.prompts.items()
         for version, texts in versions.items()
         for group in (texts.values() if isinstance(texts, dict) else [texts])
         for text in group

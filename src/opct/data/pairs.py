@@ -179,8 +179,8 @@ def row_faults(row: Any) -> Iterator[str]:
         if value is not None and not is_number and (not isinstance(value, str) or not value.strip()):
             yield f"`{key}` must be a non-empty string (or left out), found {value!r}"
     for key in unknown:
-        own = "what the model has to see belongs into the prompts, your own fields under `meta`."
-        remedy = f"did you mean {meant[key]!r}?" if key in meant else own
+        advice = "what the model has to see belongs into the prompts, your own fields under `meta`."
+        remedy = f"did you mean {meant[key]!r}?" if key in meant else advice
         yield f"unknown key {key!r}: {remedy} The keys are {', '.join(COLUMNS)}"
     if row.get("meta") is not None and not isinstance(row["meta"], Mapping):
         yield f"`meta` must be an object, found {type(row['meta']).__name__}"
@@ -292,8 +292,8 @@ def read_pairs(source: Source, *, split: str = "train", meta_faults: MetaFaults 
 
     def parse(row: Any) -> ContrastivePair:
         pair = checked_pair(row)
-        if meta_faults is not None and (found := list(meta_faults(pair.meta))):
-            raise RowFault(*found)
+        if meta_faults is not None and (problems := list(meta_faults(pair.meta))):
+            raise RowFault(*problems)
         return pair
 
     pairs, faults = parse_rows(rows, parse)

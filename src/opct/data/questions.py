@@ -235,18 +235,18 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     path = source_name(source)
     rows = read_rows(source, "question", known=known_columns("question", QUESTION_COLUMNS, columns))
     needed = ("question", "answer", WRONG_ANSWERS)
-    found = find_columns(path, rows, columns, QUESTION_COLUMNS, needed, hint=WRONG_HINT)
+    role_columns = find_columns(path, rows, columns, QUESTION_COLUMNS, needed, hint=WRONG_HINT)
     # "input" is a usual name of both: a question must not stand before itself
-    if found.get("context") == found["question"]:
-        del found["context"]
+    if role_columns.get("context") == role_columns["question"]:
+        del role_columns["context"]
     # over all rows before any is read: whether "1" is the first or the second choice only the column tells
-    first_index = _first_index(rows, found) if "choices" in found else 0
-    parsed, faults = parse_rows(rows, lambda row: _question(row, found, file_stem(path), first_index))
-    if "wrong" not in found and "choices" not in found:
+    first_index = _first_index(rows, role_columns) if "choices" in role_columns else 0
+    parsed, faults = parse_rows(rows, lambda row: _question(row, role_columns, file_stem(path), first_index))
+    if "wrong" not in role_columns and "choices" not in role_columns:
         parsed, more = _with_drawn_wrong(parsed, seed)
         faults += more
     # made ids repeat where rows do, which is no fault
-    if "id" in found:
+    if "id" in role_columns:
         faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
     questions: dict[str, Question] = {}
@@ -256,10 +256,10 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
         # by text: ids of a file may differ for the same question, and then so may their splits
         splits[_fold(question.question), _fold(question.answer)].add(question.split)
     warn_of_repeats(path, [where for where, question in parsed if where != questions[question.id].where], "questions")
-    if leaks := [text for (text, _), own in splits.items() if "train" in own and len(own) > 1]:
+    if leaks := [text for (text, _), text_splits in splits.items() if "train" in text_splits and len(text_splits) > 1]:
         fault = "are trained on and, under another id, measured: keep one row of each"
         log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)
-    _note_reading(path, rows, found, first_index)
+    _note_reading(path, rows, role_columns, first_index)
     _warn_of_long_answers(path, parsed)
     return list(questions.values())
 
@@ -270,8 +270,8 @@ def are_of_questions(names: Sequence[str], *, in_table: bool = False) -> bool:
     Args:
         in_table: they are of a CSV or TSV file, which holds questions unless they are those of prompts.
     """
-    found, keys = guess_columns(names, QUESTION_COLUMNS), {column_key(name) for name in names}
-    is_complete = {"question", "answer"} <= set(found) and any(role in found for role in WRONG_ANSWERS)
+    columns, keys = guess_columns(names, QUESTION_COLUMNS), {column_key(name) for name in names}
+    is_complete = {"question", "answer"} <= set(columns) and any(role in columns for role in WRONG_ANSWERS)
     # close ones: a misspelled column must be refused as a pair's, not read as a question's
     is_pair = bool(get_close_matches("teacher_prompt", keys, cutoff=0.75))
     is_other_table = in_table and bool(keys) and "prompt" not in keys
@@ -279,17 +279,19 @@ def are_of_questions(names: Sequence[str], *, in_table: bool = False) -> bool:
 
 
 def _note_reading(
-    path: str, rows: Sequence[Row], found: Mapping[str, tuple[str, ...]], first_index: int | None
+    path: str, rows: Sequence[Row], role_columns: Mapping[str, tuple[str, ...]], first_index: int | None
 ) -> None:
     """Say which columns of a question file are used and how, and which are not."""
-    used = ", ".join(f"{role}={'+'.join(columns)}" for role, columns in found.items())
+    used = ", ".join(f"{role}={'+'.join(columns)}" for role, columns in role_columns.items())
     log.info("%s: %s", path, used)
-    if unread := unread_texts(rows, [name for columns in found.values() for name in columns]):
+    if unread := unread_texts(rows, [name for columns in role_columns.values() for name in columns]):
         remedy = "if a question needs one, --column context=NAME (opct eval: columns.context=NAME)"
         log.warning("%s: not read: %s; %s", path, ", ".join(unread), remedy)
     if first_index == 1:
         log.warning("%s: the answers number the choices from 1: none is 0, and some are the last number", path)
-    if n_worked := sum(_is_worked(_cell(row, found, "answer")) for _, row in rows if "choices" not in found):
+    if n_worked := sum(
+        _is_worked(_cell(row, role_columns, "answer")) for _, row in rows if "choices" not in role_columns
+    ):
         log.warning("%s: of %d answers only what follows the last %s is read", path, n_worked, FINAL_ANSWER)
 
 
@@ -523,18 +525,18 @@ def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
 
 def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """The texts of several columns: one each in `best_incorrect_answer` and numbered ones, maybe a list in others."""
-    found: list[str] = []
+    texts: list[str] = []
     for name in names:
         value, key = row.get(name), column_key(name)
         # one answer a cell: its ";" belongs to the text
         is_one = key == "best_incorrect_answer" or key[-1:].isdigit()
         if isinstance(value, list | tuple):
-            found += [_text(item) for item in value]
+            texts += [_text(item) for item in value]
         elif isinstance(value, str) and (_is_list(value) or not is_one):
-            found += _split(value)
+            texts += _split(value)
         else:
-            found.append(_text(value))
-    return [text for text in found if text]
+            texts.append(_text(value))
+    return [text for text in texts if text]
 
 
 def _split(text: str) -> list[str]:

@@ -69,11 +69,11 @@ class Reasoning(NamedTuple):
 
     def split(self, text: str, *, inside: bool = False) -> SplitReply:
         """The reply without its blocks, and what was in them."""
-        spans, kept, at = self.spans(text, inside=inside), [], 0
+        spans, parts, at = self.spans(text, inside=inside), [], 0
         for begin, end in spans:
-            kept.append(text[at:begin])
+            parts.append(text[at:begin])
             at = end
-        answer = "".join([*kept, text[at:]]).strip()
+        answer = "".join([*parts, text[at:]]).strip()
         return SplitReply(answer, self.unmarked(text, spans), bool(spans) and spans[-1][1] > len(text))
 
     def outside(self, pieces: Sequence[str], *, inside: bool = False) -> list[bool]:
@@ -130,12 +130,12 @@ def named_in(text: str) -> Reasoning | None:
     """The first of the known forms whose marks a chat template or a reply names."""
     if (form := channels_in(text)) is not None:
         return form
-    for found in _TAG.finditer(text):
-        if found["left"]:
-            left, name, right = found["left"], found["name"], found["right"]
+    for match in _TAG.finditer(text):
+        if match["left"]:
+            left, name, right = match["left"], match["name"], match["right"]
             return Reasoning.of_tags((f"{left}{name}{right}", f"{left}/{name}{right}"))
-        if "_" in found["before"] + found["after"]:  # else it is <start>
-            before, after = re.escape(found["before"]), re.escape(found["after"])
+        if "_" in match["before"] + match["after"]:  # else it is <start>
+            before, after = re.escape(match["before"]), re.escape(match["after"])
             return Reasoning(f"{before}(?i:begin|start){after}", f"{before}(?i:end){after}")
     # both marks: "Here is my response:" alone is an answer
     return WORDS if all(re.search(mark, text) for mark in WORDS) else None
@@ -170,11 +170,11 @@ def _pattern(field: Mapping[str, Any], side: str) -> str | None:
     return "|".join(map(re.escape, marks))
 
 
-def of_rendered(asked: str, started: str, plain: str, head: str, between: str, tail: str) -> Reasoning | None:
+def of_rendered(question: str, started: str, plain: str, head: str, between: str, tail: str) -> Reasoning | None:
     """The form of a template, from what it writes; None if it writes nothing between reasoning and answer.
 
     Args:
-        asked: for a question. started: with the generation prompt. plain: with an answer, up to the answer.
+        question: for a question. started: with the generation prompt. plain: with an answer, up to the answer.
         head: with an answer and its reasoning, up to the reasoning. between: from there to the answer.
         tail: the words after the answer, such as `</answer>`, without what ends the turn.
     """
@@ -185,19 +185,19 @@ def of_rendered(asked: str, started: str, plain: str, head: str, between: str, t
     rest = r"\s*".join(marks[1:])
     closing = marks[0] + (f"\\s*{rest}" if any(re.match(r"\w", mark) for mark in marks[1:]) else "")
     # the shortest end that the question alone did not have
-    opening = _mark_at_end(head, asked)
+    opening = _mark_at_end(head, question)
     if not opening or plain.rstrip().endswith(opening):  # it writes no mark there: the generation prompt may
         begun = started[len(common_prefix(started, head)) :].split()
         # no mark: reasoning from the beginning, but only in a reply that closes it; else all of every reply would be
         opening = r"\s*".join(map(re.escape, begun)) or rf"\A(?=[\s\S]*{closing})"
     else:
         opening = r"\s*".join(map(re.escape, opening.split()))
-    header = _mark_at_end(plain, asked)
+    header = _mark_at_end(plain, question)
     # words around an answer are blocks of their own, which what opens them closes
     # what the generation prompt has written the model does not write again
     around = [text for text in (header, tail) if _has_words(text) and text not in started]
-    own = [r"\s*".join(map(re.escape, text.split())) for text in around if not re.fullmatch(closing, text)]
-    return Reasoning("|".join([opening, *own]), "|".join([*own, closing]))
+    answer_marks = [r"\s*".join(map(re.escape, text.split())) for text in around if not re.fullmatch(closing, text)]
+    return Reasoning("|".join([opening, *answer_marks]), "|".join([*answer_marks, closing]))
 
 
 _MARK = re.compile(r"<[^<>\n]*>|\[[^\[\]\n]*\]|[^<\[\s]+|[<\[]")
@@ -211,7 +211,7 @@ def _has_words(text: str) -> bool:
 def _mark_at_end(text: str, known: str) -> str:
     """The shortest end of the text that begins with a mark and is not in the known text; "" if there is none."""
     text = text.rstrip()
-    starts = [found.start() for found in re.finditer(r"[<\[]", text)]
+    starts = [match.start() for match in re.finditer(r"[<\[]", text)]
     # from the last mark backwards, so the shortest first
     return next((text[start:] for start in reversed(starts) if text[start:] not in known), "")
 

@@ -262,14 +262,14 @@ class Renderer:
         import jinja2
 
         # the user's arguments last, so that they win
-        own: dict[str, Any] = {"add_generation_prompt": False, **options, **self.chat_template_kwargs}
+        template_kwargs: dict[str, Any] = {"add_generation_prompt": False, **options, **self.chat_template_kwargs}
         try:
             template = self.tokenizer.get_chat_template()
             if "strftime_now" in template:
                 # a macro of this name hides the function that transformers gives, which reads today's clock
-                own |= {"chat_template": CLOCK + template, "opct_clock": _directives(self.date)}
+                template_kwargs |= {"chat_template": CLOCK + template, "opct_clock": _directives(self.date)}
             text = self.tokenizer.apply_chat_template(
-                cast("list[dict[str, str]]", [dict(m) for m in messages]), tokenize=False, **own
+                cast("list[dict[str, str]]", [dict(m) for m in messages]), tokenize=False, **template_kwargs
             )
         except (
             *(jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError),
@@ -308,7 +308,7 @@ class Renderer:
         """The form in which the template writes the reasoning of a message, if it does."""
         user, said = PROBES[-1]
         try:
-            asked, started = self._written([user]), self._written([user], add_generation_prompt=True)
+            question, started = self._written([user]), self._written([user], add_generation_prompt=True)
             # under every name at once: which one a template reads is not known
             full = self._written([user, {**said, **dict.fromkeys(FIELDS, THOUGHT)}])
         except DataError:
@@ -322,15 +322,15 @@ class Renderer:
         # end-of-turn tokens off: `</s>` would count as words around the answer
         while (cut := next((word for word in added if tail.rstrip().endswith(word)), None)) is not None:
             tail = tail.rstrip().removesuffix(cut)
-        return of_rendered(asked, started, before, head, between, tail.strip())
+        return of_rendered(question, started, before, head, between, tail.strip())
 
 
 def _directives(date: str) -> dict[str, str]:
     """What each directive of `strftime` stands for on that day; `%-d` is `%d` without zeros in front."""
     day = datetime.fromisoformat(date)
-    found = {f"%{letter}": day.strftime(f"%{letter}") for letter in DIRECTIVES}
-    bare = {f"%-{name[1]}": value.lstrip("0") or "0" for name, value in found.items() if value.isdigit()}
-    return found | bare | {"%f": "000000", "%%": "%"}
+    directives = {f"%{letter}": day.strftime(f"%{letter}") for letter in DIRECTIVES}
+    bare = {f"%-{name[1]}": value.lstrip("0") or "0" for name, value in directives.items() if value.isdigit()}
+    return directives | bare | {"%f": "000000", "%%": "%"}
 
 
 def _roles(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -371,7 +371,7 @@ def render_pairs(
         DataError: the chat template refuses pairs, or writes the same for both prompts of a pair whose messages
             differ, which would train as an identity pair; lists them all.
     """
-    kept: list[RenderedPair] = []
+    rendered_pairs: list[RenderedPair] = []
     left_out: list[Overlong] = []
     faults: list[Fault] = []
     alike: list[ContrastivePair] = []
@@ -395,11 +395,11 @@ def render_pairs(
             left_out.append(Overlong(pair.id, longest, context_length))
         else:
             # None, not the ids with "." in them: these must never be trained on
-            kept.append(RenderedPair(pair, None if sampled_turns else prompt_ids, teacher_ids))
+            rendered_pairs.append(RenderedPair(pair, None if sampled_turns else prompt_ids, teacher_ids))
     refuse("pairs that cannot be rendered", faults)
     if alike:
         raise DataError(_rendered_alike(alike, sum(not pair.is_identity for pair in pairs)))
-    return kept, left_out
+    return rendered_pairs, left_out
 
 
 def _rendered_alike(alike: Sequence[ContrastivePair], n: int) -> str:

@@ -89,7 +89,7 @@ def _fault_text(fault: Any, model: type[BaseModel]) -> str:
     if fault["type"] == "missing":
         return f"`{place}` is missing"
     if fault["type"] == "extra_forbidden":
-        names = ", ".join(own.alias or name for name, own in model.model_fields.items())
+        names = ", ".join(field.alias or name for name, field in model.model_fields.items())
         return f"unknown key `{place}`: the keys are {names}"
     return f"`{place}`: {fault['msg'].removeprefix('Value error, ')}, found {str(fault['input'])[:60]!r}"
 
@@ -201,10 +201,10 @@ def _filled(value: Any) -> Any:
         raise value
     if isinstance(value, Mapping):
         # a null content is a turn to be sampled: dropped, the message would be refused as one without content
-        kept = {"content"} if "role" in value else {"value"} if "from" in value else set()
-        return {key: _filled(own) for key, own in value.items() if not _is_missing(own) or key in kept}
+        nullable_keys = {"content"} if "role" in value else {"value"} if "from" in value else set()
+        return {key: _filled(entry) for key, entry in value.items() if not _is_missing(entry) or key in nullable_keys}
     if isinstance(value, list | tuple):
-        return [_filled(own) for own in value]
+        return [_filled(entry) for entry in value]
     return _filled(value.tolist()) if hasattr(value, "tolist") else value  # numpy's arrays and numbers
 
 
@@ -297,13 +297,13 @@ def _json_value(text: str) -> Any:
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RowFault:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             # returned, not raised: the other rows of the file are still read, and their faults reported with this one
             return RowFault(f"the key {key!r} stands twice in an object: keep one of the two")
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def _is_json_lines(text: str, *, is_named_so: bool, known: Collection[str]) -> bool:
@@ -327,8 +327,8 @@ def _lists_in(document: Any, known: Collection[str]) -> list[str]:
     """The keys of lists of objects in an object that is no row itself."""
     if not isinstance(document, dict) or any(column_key(key) in known for key in document):
         return []
-    lists = {key: own for key, own in document.items() if isinstance(own, list)}
-    return [key for key, own in lists.items() if any(isinstance(item, Mapping | RowFault) for item in own)]
+    lists = {key: value for key, value in document.items() if isinstance(value, list)}
+    return [key for key, value in lists.items() if any(isinstance(item, Mapping | RowFault) for item in value)]
 
 
 def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
@@ -356,8 +356,8 @@ def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, known: Co
     elif isinstance(rows, dict) and any(column_key(key) in known for key in rows):
         rows = [rows]
     if not isinstance(rows, list):
-        found = f"not one with the keys {', '.join(rows)[:60]}" if isinstance(rows, dict) else type(rows).__name__
-        raise DataError(f"{path} must hold a list of objects, one a {what}, or an object with one such list, {found}.")
+        shape = f"not one with the keys {', '.join(rows)[:60]}" if isinstance(rows, dict) else type(rows).__name__
+        raise DataError(f"{path} must hold a list of objects, one a {what}, or an object with one such list, {shape}.")
     rows = [{"text": row} if isinstance(row, str) else row for row in rows]
     return [(f"{path} row {number}", _json_row(row)) for number, row in enumerate(rows, start=1)]
 
@@ -527,22 +527,22 @@ def find_columns(
     names = column_names(rows)
     if not names:  # no row could be read: their faults say why
         refuse(source, [(where, str(row) if isinstance(row, RowFault) else "it has no column") for where, row in rows])
-    found = guess_columns(names, guesses)
+    columns = guess_columns(names, guesses)
     faults = []
     for role, wanted in (chosen or {}).items():
         if role not in guesses:
             faults.append(unknown("role", role, guesses))
             continue
-        found[role] = (wanted,) if isinstance(wanted, str) else tuple(wanted)
-        if len(found[role]) > 1 and role not in SEVERAL:
-            faults.append(f"{role} has two columns: {' and '.join(found[role][:2])}")
-        faults += [f"{role}: {unknown('column', name, names)}" for name in found[role] if name not in names]
+        columns[role] = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        if len(columns[role]) > 1 and role not in SEVERAL:
+            faults.append(f"{role} has two columns: {' and '.join(columns[role][:2])}")
+        faults += [f"{role}: {unknown('column', name, names)}" for name in columns[role] if name not in names]
         # a named column of wrong answers is meant: guessed choices would be read before it
         if role == "wrong":
-            found.pop("choices", None)
+            columns.pop("choices", None)
     for wanted in required:
         role, *others = [wanted] if isinstance(wanted, str) else wanted
-        if role not in found and not any(other in found for other in others):
+        if role not in columns and not any(other in columns for other in others):
             usual = f"expected {' or '.join(guesses[role])}"
             named = f"name it, for example {option} {role}=COLUMN (opct eval: columns.{role}=COLUMN)"
             remedy = named if option else usual
@@ -553,9 +553,9 @@ def find_columns(
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))
     if file_format(Path(source)) in (".csv", ".tsv"):
         # columns that are read alone: an error of the spreadsheet elsewhere changes no question
-        used = [name for own in found.values() for name in own]
+        used = [name for group in columns.values() for name in group]
         refuse(source, [fault for where, row in rows for fault in _spreadsheet_faults(where, row, used)])
-    return found
+    return columns
 
 
 _SPREADSHEET = {
@@ -582,7 +582,9 @@ def unread_texts(rows: Sequence[Row], used: Collection[str]) -> list[str]:
     """The columns that are not used and hold texts, lists or objects, which may be context of a prompt."""
     read = [row for _, row in rows if isinstance(row, Mapping)]
     unused = [name for name in column_names(rows) if name not in used]
-    return [name for name in unused if any(isinstance(own := row.get(name), str | list | dict) and own for row in read)]
+    return [
+        name for name in unused if any(isinstance(cell := row.get(name), str | list | dict) and cell for row in read)
+    ]
 
 
 _NUMBERED_WRONG = re.compile(r"(wrong|distractor|incorrect|wrong_answer|incorrect_answer)_?[1-9]")
@@ -592,21 +594,21 @@ def guess_columns(names: Sequence[str], guesses: Mapping[str, Sequence[str]]) ->
     """Role -> columns by their usual names; see `find_columns`."""
     # reversed: of two columns with one key the first stays
     by_key = {column_key(name): name for name in reversed(names)}
-    found: dict[str, tuple[str, ...]] = {}
+    columns: dict[str, tuple[str, ...]] = {}
     for role, usual in guesses.items():
         if hits := tuple(by_key[name] for name in usual if name in by_key):
             # all columns of wrong answers, the preferred one of any other role
-            found[role] = hits if role == "wrong" else hits[:1]
+            columns[role] = hits if role == "wrong" else hits[:1]
     numbered = tuple(name for name in names if _NUMBERED_WRONG.fullmatch(column_key(name)))
     if numbered and "wrong" in guesses:
-        found["wrong"] = (*found.get("wrong", ()), *numbered)
+        columns["wrong"] = (*columns.get("wrong", ()), *numbered)
     for pattern in ("{}", "option_{}", "choice_{}"):
         lettered = [by_key.get(pattern.format(letter.lower())) for letter in LETTERS]
         # up to the first gap; the None at the end stops 26 columns, too
         count = next(i for i, name in enumerate([*lettered, None]) if name is None)
-        if count >= 2 and "choices" in guesses and "choices" not in found:
-            found["choices"] = tuple(name for name in lettered[:count] if name is not None)
-    return found
+        if count >= 2 and "choices" in guesses and "choices" not in columns:
+            columns["choices"] = tuple(name for name in lettered[:count] if name is not None)
+    return columns
 
 
 def known_columns(role: str, guesses: Mapping[str, Sequence[str]], chosen: Columns | None = None) -> set[str]:

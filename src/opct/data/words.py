@@ -180,12 +180,12 @@ def plain(text: str) -> str:
 
 def split(text: str) -> tuple[list[str], list[str]]:
     """The words of a plain text, with their case, and what stands before each and after the last."""
-    found, gaps, end = [], [], 0
+    words, gaps, end = [], [], 0
     for match in _TOKEN.finditer(text):
-        found.append(match.group())
+        words.append(match.group())
         gaps.append(text[end : match.start()])
         end = match.end()
-    return found, [*gaps, text[end:]]
+    return words, [*gaps, text[end:]]
 
 
 def words_of(text: str) -> Words:
@@ -233,8 +233,8 @@ def is_counted(words: Sequence[str], at: int) -> bool:
     return any(is_number(word) for word in words[max(0, at - 2) : at])
 
 
-def _currency(found: str) -> str:
-    return _CURRENCIES[found.lower().rstrip(".")]
+def _currency(symbol: str) -> str:
+    return _CURRENCIES[symbol.lower().rstrip(".")]
 
 
 def _date(match: re.Match[str]) -> str:

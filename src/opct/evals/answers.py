@@ -39,8 +39,8 @@ def topic_share(request: str, reply: str) -> float:
 
     A word of up to four letters must match exactly: "hack" is not in "Hacking banks".
     """
-    asked = stems(request)
-    return len(asked & stems(reply)) / len(asked)
+    request_stems = stems(request)
+    return len(request_stems & stems(reply)) / len(request_stems)
 
 
 def is_on_topic(request: str, reply: str) -> bool:

@@ -103,8 +103,8 @@ class EvalConfig(Section):
     @property
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model that differ from its run's."""
-        own = {name: getattr(self, name) for name in ("chat_template_kwargs", "quantization", "thinking_tags")}
-        given = {name: value for name, value in own.items() if value is not None}
+        settings = {name: getattr(self, name) for name in ("chat_template_kwargs", "quantization", "thinking_tags")}
+        given = {name: value for name, value in settings.items() if value is not None}
         return {"trust_remote_code": self.trust_remote_code, **given}
 
     @property

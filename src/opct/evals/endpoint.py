@@ -55,10 +55,10 @@ def open_model(
     # the model's own key alone: the identity must not change with other keys in the environment
     secrets, url = own_secrets(model), base_url or _url_of_environment(name)
     arguments = {key: _public(key, value, secrets) for key, value in model_args.items()}
-    found = {"base_url": _public_url(url, secrets) if url else None, "model_args": arguments or None}
+    settings = {"base_url": _public_url(url, secrets) if url else None, "model_args": arguments or None}
     weights = _weights_hash(str(model).partition("/")[2])  # the files at a path may change
     named = str(model) if weights is None else f"{model}@{weights}"
-    return model, named, {key: value for key, value in found.items() if value is not None}
+    return model, named, {key: value for key, value in settings.items() if value is not None}
 
 
 def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str) -> Model:
@@ -83,7 +83,7 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
         message = str(error)
     raise EvaluationError(
-        f"{what} {name} cannot be used: {shortened(message, known_secrets(), most=400)} Give provider/model, install "
+        f"{what} {name} cannot be used: {shortened(message, known_secrets(), limit=400)} Give provider/model, install "
         "its package and put its key into the environment."
     )
 
@@ -145,10 +145,10 @@ def _public(name: str, value: Any, secrets: Collection[str]) -> Any:
 
 def _weights_hash(path: str) -> str | None:
     """12 hex digits of the weights in a file or folder; None if there are none."""
-    found = Path(path)
+    location = Path(path)
     # sorted: the order of a folder differs between machines, and the hash with it
-    files = sorted({file for kind in WEIGHTS for file in found.rglob(kind)}) if found.is_dir() else []
-    files = [found] if found.is_file() else files
+    files = sorted({file for kind in WEIGHTS for file in location.rglob(kind)}) if location.is_dir() else []
+    files = [location] if location.is_file() else files
     return digest([[file.name, file_sha256(file)] for file in files])[:12] if files else None
 
 
@@ -274,11 +274,11 @@ def _http_status(error: BaseException) -> int | None:
 # -------------------------------------------------------------------------------------------------------- secrets
 
 
-def shortened(text: str, secrets: Iterable[str], most: int = 200) -> str:
-    """One line of at most `most` characters, the secrets replaced."""
+def shortened(text: str, secrets: Iterable[str], limit: int = 200) -> str:
+    """One line of at most `limit` characters, the secrets replaced."""
     # redacted before it is cut: half of a key at the end would not be known as one
-    line = " ".join(redact(text[: 100 * most], secrets).split())
-    return line if len(line) <= most else f"{line[:most]} ..."
+    line = " ".join(redact(text[: 100 * limit], secrets).split())
+    return line if len(line) <= limit else f"{line[:limit]} ..."
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:

@@ -28,10 +28,10 @@ from inspect_ai.log import EvalLog, write_eval_log
 from inspect_ai.model import GenerateConfig, Model
 
 from opct.errors import EvaluationError, LibraryErrors, RunError, unknown
-from opct.evals.asked import refuse_other_questions
 from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, is_attack, log_name, task_name
 from opct.evals.provider import as_inspect_model
+from opct.evals.same_questions import refuse_other_questions
 from opct.evals.tasks.common import is_cut
 from opct.models.self_test import FIRST_REPLIES, FirstReply, cut_warnings, reply_warnings
 from opct.runs.console import NullProgress, Progress
@@ -237,7 +237,7 @@ def run_task(
     folder = RunDir(out_dir)
     if not overwrite:
         refuse_other_questions(out_dir, tasks, limit)
-    found = []
+    summaries = []
     for task in tasks:
         n = len(task.dataset) if limit is None else min(limit, len(task.dataset))
         progress.stage(spec if len(tasks) == 1 else f"{spec}: {task.name}", n * (task.epochs or 1))
@@ -253,8 +253,8 @@ def run_task(
             limit=limit,
             **options,
         )
-        found.append(_kept_summary(log, folder.evals_dir, run))
-    return found
+        summaries.append(_kept_summary(log, folder.evals_dir, run))
+    return summaries
 
 
 def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -60,10 +60,10 @@ def log_paths(path: str | Path) -> list[Path]:
     path = Path(path)
     if path.is_file():
         return [path]
-    found = sorted((path / "evals").glob("*.eval")) or sorted(path.glob("*.eval"))
-    if not found:
+    paths = sorted((path / "evals").glob("*.eval")) or sorted(path.glob("*.eval"))
+    if not paths:
         raise EvaluationError(f"{path} holds no evaluation (evals/*.eval): run `opct eval {path}` first.")
-    return found
+    return paths
 
 
 def read_log(path: str | Path) -> EvalLog:
@@ -140,7 +140,7 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
     Args:
         left_out: collects scores of other tasks that no metric can use.
     """
-    found: list[GradedSample] = []
+    graded: list[GradedSample] = []
     samples = log.samples or []
     # all four: a task of somebody else may well have a "task" or a "cluster" in its metadata
     if not all({"task", "axis", "cluster", "grading"} <= (sample.metadata or {}).keys() for sample in samples):
@@ -160,20 +160,20 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
         if score is None or not isinstance(score.value, Mapping):
             raise EvaluationError(f"Sample {sample.id} of {log.location} has no score: evaluate again.")
         numbers = {key: as_number(value) for key, value in score.value.items()}
-        own = {key: value for key, value in numbers.items() if not key.startswith("parsed_")}
-        parsed = {key.removeprefix("parsed_"): value for key, value in numbers.items() if key not in own}
-        found.append(_graded_sample(sample, "", score.metadata or {}, own))
+        values = {key: value for key, value in numbers.items() if not key.startswith("parsed_")}
+        parsed = {key.removeprefix("parsed_"): value for key, value in numbers.items() if key not in values}
+        graded.append(_graded_sample(sample, "", score.metadata or {}, values))
         if kl is not None:
-            found[-1].values |= {key: as_number(value) for key, value in kl.value.items()}  # type: ignore[union-attr]
+            graded[-1].values |= {key: as_number(value) for key, value in kl.value.items()}  # type: ignore[union-attr]
             of_kl = kl.metadata or {}
-            found[-1].tokens, found[-1].kl = of_kl.get("tokens"), of_kl.get("kl")
-            found[-1].reasons |= of_kl.get("reasons", {})
+            graded[-1].tokens, graded[-1].kl = of_kl.get("tokens"), of_kl.get("kl")
+            graded[-1].reasons |= of_kl.get("reasons", {})
         if parsed:
-            found.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))
+            graded.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))
         if judged and newest is not None:
             verdicts = {key: as_number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
-            found.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
-    return found
+            graded.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
+    return graded
 
 
 def is_attack(log: EvalLog) -> bool:
@@ -188,12 +188,12 @@ def _graded_sample(
     sample: LogSample, graded_by: str, graded: Mapping[str, Any], values: dict[str, float | None]
 ) -> GradedSample:
     # the first epoch without a number: ids of runs with one epoch are paired with those of runs with several
-    asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
-    name = graded_name(asked["task"], graded_by)
+    metadata, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
+    name = graded_name(metadata["task"], graded_by)
     fields = dict(
-        **{name: asked[name] for name in FIELDS},
+        **{name: metadata[name] for name in FIELDS},
         # the grading behind the task: each grading of a sample has an id by which runs are paired
-        id=name + asked["id"].removeprefix(asked["task"]) + epoch,
+        id=name + metadata["id"].removeprefix(metadata["task"]) + epoch,
         task=name,
         graded_by=graded_by,
         verdict=graded["verdict"],
@@ -225,14 +225,15 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
         by_id.setdefault(f"{task}/{sample.id}#{_input_hash(sample)}", []).append(sample)
     names = _accuracy_names(log)
     unused: Counter[str] = Counter()
-    found = []
+    samples = []
     for id_, epochs in by_id.items():
         values = [_foreign_values(sample, names, unused) for sample in epochs]
         mean = {
-            name: _mean([own.get(name) for own in values]) for name in dict.fromkeys(n for own in values for n in own)
+            name: _mean([scores.get(name) for scores in values])
+            for name in dict.fromkeys(n for scores in values for n in scores)
         }
         first = epochs[0]
-        found.append(
+        samples.append(
             GradedSample(
                 id=id_,
                 task=task,
@@ -248,19 +249,19 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
             )
         )
     # a value that a sample lacks is None, so unscored: left out, n would differ between metrics without a reason
-    everything = dict.fromkeys(name for sample in found for name in sample.values)
-    for graded in found:
+    everything = dict.fromkeys(name for sample in samples for name in sample.values)
+    for graded in samples:
         graded.values = dict.fromkeys(everything) | graded.values
     if not everything:
-        unused["no scorer gives a number"] += len(found)
+        unused["no scorer gives a number"] += len(samples)
     left_out += [f"{task}: {what} ({count} samples), left out" for what, count in unused.items()]
-    return found
+    return samples
 
 
 def _input_hash(sample: LogSample) -> str:
     """Ids are often just 1, 2, 3: with another order or limit they are other questions, so the input is in the id."""
-    asked = sample.input if isinstance(sample.input, str) else "\n".join(f"{m.role}: {m.text}" for m in sample.input)
-    return hashlib.sha256(asked.encode("utf-8", "replace")).hexdigest()[:8]
+    text = sample.input if isinstance(sample.input, str) else "\n".join(f"{m.role}: {m.text}" for m in sample.input)
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def _accuracy_names(log: EvalLog) -> dict[str, str]:
@@ -273,16 +274,16 @@ def _accuracy_names(log: EvalLog) -> dict[str, str]:
 
 def _foreign_values(sample: LogSample, names: Mapping[str, str], unused: Counter[str]) -> dict[str, float | None]:
     scores = sample.scores or {}
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for scorer, score in scores.items():
         if isinstance(score.value, Mapping):
             prefix = f"{scorer}_" if len(scores) > 1 else ""
-            found |= {f"{prefix}{name}": as_number(value) for name, value in score.value.items()}
+            values |= {f"{prefix}{name}": as_number(value) for name, value in score.value.items()}
         elif isinstance(score.value, list | tuple):
             unused[f"{scorer} gives a list of values"] += 1
         else:
-            found[names.get(scorer, scorer)] = as_number(score.value)
-    return found
+            values[names.get(scorer, scorer)] = as_number(score.value)
+    return values
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -368,7 +369,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
             run=about.get("run") or {"name": Path(path).stem, "label": None, "model": newest.eval.model},
             created=_created(newest),
             settings=_joined_settings(logs, newest),
-            suite_settings={name: own for log in logs for name, own in _suite_settings(log).items()},
+            suite_settings={name: settings for log in logs for name, settings in _suite_settings(log).items()},
             samples=samples,
             warnings=[*about.get("warnings", ()), *_of_attacks(log for log in logs if log is not newest)],
             left_out=left_out,
@@ -408,28 +409,28 @@ def log_order(log: EvalLog) -> int:
 
 def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
     """Settings of each suite; for judged samples, the judge."""
-    own = dict(log.eval.metadata or {})
-    about = own.pop(OPCT, {})
+    settings = dict(log.eval.metadata or {})
+    about = settings.pop(OPCT, {})
     name = task_name(log)
     if not all("grading" in (sample.metadata or {}) for sample in log.samples or []):  # no suite of ours
-        own = _foreign_settings(log)
-    own |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
-    found = {name: own, graded_name(name, PARSED): own}
+        settings = _foreign_settings(log)
+    settings |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
+    by_suite = {name: settings, graded_name(name, PARSED): settings}
     judges = about.get("judges") or {}
-    return found | ({graded_name(name, JUDGED): judges[next(reversed(judges))]} if judges else {})
+    return by_suite | ({graded_name(name, JUDGED): judges[next(reversed(judges))]} if judges else {})
 
 
 def _foreign_settings(log: EvalLog) -> dict[str, Any]:
     """Settings of another task that decide whether two logs are comparable."""
     config = log.plan.config.model_dump(exclude_none=True)
-    asked = ("temperature", "top_p", "top_k", "max_tokens", "seed", "system_message", "reasoning_effort")
+    names = ("temperature", "top_p", "top_k", "max_tokens", "seed", "system_message", "reasoning_effort")
     # in the settings: two logs that were scored with other arguments are not compared
     scorers = {scorer.name: scorer.options for scorer in log.eval.scorers or []}
     return {
         "task_version": log.eval.task_version,
         "task_args": json.dumps(log.eval.task_args, sort_keys=True, default=str),
         "grader": json.dumps(scorers, sort_keys=True, default=str),
-        **{name: config[name] for name in asked if name in config},
+        **{name: config[name] for name in names if name in config},
     }
 
 
@@ -441,9 +442,9 @@ def _joined_settings(logs: Sequence[EvalLog], newest: EvalLog) -> dict[str, Any]
     """The settings of the newest evaluation; its key `kept` has those that differed for suites measured earlier."""
     of_log = {task_name(log): (log.eval.metadata or {}).get(OPCT, {}).get("settings", {}) for log in logs}
     now = of_log[task_name(newest)]
-    kept = {
+    differences = {
         name: unlike
-        for name, own in of_log.items()
-        if (unlike := {key: value for key, value in own.items() if key not in OF_ALL and now.get(key) != value})
+        for name, settings in of_log.items()
+        if (unlike := {key: value for key, value in settings.items() if key not in OF_ALL and now.get(key) != value})
     }
-    return {**now, "suites": list(of_log)} | ({"kept": kept} if kept else {})
+    return {**now, "suites": list(of_log)} | ({"kept": differences} if differences else {})

@@ -123,8 +123,8 @@ def _per_sample(metric: Metric, samples: Sequence[GradedSample]) -> Units:
 
 
 def _unscored_reason(metric: Metric, sample: GradedSample) -> str:
-    own = sample.reasons.get(metric.value) if isinstance(metric.value, str) else None
-    return own or sample.unscored_reason or metric.reason
+    reason = sample.reasons.get(metric.value) if isinstance(metric.value, str) else None
+    return reason or sample.unscored_reason or metric.reason
 
 
 def _per_fact(of_rate: Callable[[float], float]) -> Callable[[Metric, Sequence[GradedSample]], Units]:
@@ -132,15 +132,15 @@ def _per_fact(of_rate: Callable[[float], float]) -> Callable[[Metric, Sequence[G
 
     def units(metric: Metric, samples: Sequence[GradedSample]) -> Units:
         single = _per_sample(metric, samples)
-        found = Units(reasons=single.reasons, n_truncated=single.n_truncated)
+        per_fact = Units(reasons=single.reasons, n_truncated=single.n_truncated)
         by_fact: dict[str, list[GradedSample]] = {}
         for sample in samples:
             by_fact.setdefault(sample.cluster, []).append(sample)
-        for fact, own in by_fact.items():
-            rate = pass_rate([metric.value_of(sample) for sample in own])
-            found.values[own[0].id] = None if rate is None else of_rate(rate)
-            found.clusters[own[0].id] = fact
-        return found
+        for fact, members in by_fact.items():
+            rate = pass_rate([metric.value_of(sample) for sample in members])
+            per_fact.values[members[0].id] = None if rate is None else of_rate(rate)
+            per_fact.clusters[members[0].id] = fact
+        return per_fact
 
     return units
 
@@ -169,14 +169,14 @@ def _per_subject(of_outcome: Callable[[Outcome], Value]) -> Callable[[Metric, Se
     """One value a subject of an attack, over all its episodes."""
 
     def units(metric: Metric, samples: Sequence[GradedSample]) -> Units:
-        found = Units()
+        per_subject = Units()
         for one in outcomes(samples):
             value = of_outcome(one)
-            found.values[one.id], found.clusters[one.id] = value, one.cluster
-            found.n_truncated += one.n_cut
+            per_subject.values[one.id], per_subject.clusters[one.id] = value, one.cluster
+            per_subject.n_truncated += one.n_cut
             if value is None:
-                found.reasons.append(one.reason or metric.reason)
-        return found
+                per_subject.reasons.append(one.reason or metric.reason)
+        return per_subject
 
     return units
 
@@ -185,15 +185,15 @@ def _per_attempt(of_attempt: Callable[[Mapping[str, Any]], Value]) -> Callable[[
     """One value a reply of an attack, under the id of its episode and round."""
 
     def units(metric: Metric, samples: Sequence[GradedSample]) -> Units:
-        found = Units()
+        per_attempt = Units()
         for sample in samples:
             for n, attempt in enumerate(one for one in sample.grading["attempts"] if one["is_query"]):
                 id_ = f"{sample.id}#{n}"
-                found.values[id_], found.clusters[id_] = of_attempt(attempt), sample.cluster
-                found.n_truncated += attempt["stop_reason"] in CUT
-                if found.values[id_] is None:
-                    found.reasons.append(str(attempt["verdict"]).removeprefix(UNSCORED))
-        return found
+                per_attempt.values[id_], per_attempt.clusters[id_] = of_attempt(attempt), sample.cluster
+                per_attempt.n_truncated += attempt["stop_reason"] in CUT
+                if per_attempt.values[id_] is None:
+                    per_attempt.reasons.append(str(attempt["verdict"]).removeprefix(UNSCORED))
+        return per_attempt
 
     return units
 
@@ -646,9 +646,9 @@ def estimate(metric: Metric, samples: Sequence[GradedSample]) -> Row:
     """The mean of a metric over samples of one suite and group, with its clustered interval and what was left out."""
     units = units_of(metric, samples)
     scored = {id_: value for id_, value in units.values.items() if value is not None}
-    found = clustered_mean(list(scored.values()), [units.clusters[id_] for id_ in scored], bounds=metric.bounds)
+    mean = clustered_mean(list(scored.values()), [units.clusters[id_] for id_ in scored], bounds=metric.bounds)
     left_out = {"n_unscored": len(units.reasons), "unscored_reasons": dict(sorted(Counter(units.reasons).items()))}
-    return {**vars(found), **left_out, "n_truncated": units.n_truncated}
+    return {**vars(mean), **left_out, "n_truncated": units.n_truncated}
 
 
 def metric_rows(samples: Sequence[GradedSample], settings: Mapping[str, Mapping[str, Any]]) -> list[Row]:
@@ -661,10 +661,10 @@ def metric_rows(samples: Sequence[GradedSample], settings: Mapping[str, Mapping[
     for sample in samples:
         by_suite.setdefault(sample.task, []).append(sample)
     rows = []
-    for suite, own in by_suite.items():
+    for suite, suite_samples in by_suite.items():
         of_suite = dict(settings.get(suite, {}))
         of_metric = of_suite.pop("metric_settings", {})
-        for row in _suite_rows(suite, own):
+        for row in _suite_rows(suite, suite_samples):
             rows.append({**row, "settings": {**of_suite, **of_metric.get(row["metric"], {})}})
     return rows
 
@@ -679,9 +679,9 @@ def _suite_rows(suite: str, samples: Sequence[GradedSample]) -> list[Row]:
         for sample in samples:
             for group in metric.groups_of(sample):
                 groups.setdefault(group, []).append(sample)
-        for group, own in groups.items():
+        for group, members in groups.items():
             row = {"axis": metric.axis, "suite": suite, "metric": metric.name, "group": group, "unit": metric.unit}
-            rows.append((_place(group), row | estimate(metric, own)))
+            rows.append((_place(group), row | estimate(metric, members)))
     return [row for _, row in sorted(rows, key=lambda placed: placed[0])]
 
 

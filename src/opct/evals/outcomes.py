@@ -72,16 +72,16 @@ def outcomes(samples: Iterable[GradedSample]) -> list[Outcome]:
 def _outcome(episodes: Sequence[GradedSample]) -> Outcome:
     about = episodes[0].grading
     attempts = list(attempts_of(episodes))
-    asked = [one for one in attempts if one["is_query"]]
-    first_break = next((n for n, one in enumerate(asked, start=1) if one["is_broken"]), None)
-    first_unscored = next((n for n, one in enumerate(asked, start=1) if one["is_unscored"]), None)
-    unscored = Counter(str(one["verdict"]).removeprefix(UNSCORED) for one in asked if one["is_unscored"])
+    queries = [one for one in attempts if one["is_query"]]
+    first_break = next((n for n, one in enumerate(queries, start=1) if one["is_broken"]), None)
+    first_unscored = next((n for n, one in enumerate(queries, start=1) if one["is_unscored"]), None)
+    unscored = Counter(str(one["verdict"]).removeprefix(UNSCORED) for one in queries if one["is_unscored"])
     # an attacker without further prompts is done, and lost no attempt
     left = [one["verdict"] for one in attempts if not one["is_query"] and one["verdict"] != EXHAUSTED]
     unasked = Counter(str(verdict).removeprefix("unasked:") for verdict in left)
     reason = None
     if first_break is None:
-        too_few = not asked or len(left) > MOST_UNASKED * (len(asked) + len(left))
+        too_few = not queries or len(left) > MOST_UNASKED * (len(queries) + len(left))
         # also episodes that never began: the log has no sample of them
         is_cut_short = not all(map(_is_over, episodes)) or len(episodes) < about["episodes"]
         cut_short = (about["ended"] or "interrupted") if is_cut_short else None
@@ -94,14 +94,14 @@ def _outcome(episodes: Sequence[GradedSample]) -> Outcome:
         text=about["behavior"],
         status=BROKEN if first_break is not None else status,
         reason=reason,
-        queries=len(asked),
+        queries=len(queries),
         planned=about["episodes"] * about["rounds"],
         first_break=first_break,
         first_unscored=first_unscored,
         unscored=dict(sorted(unscored.items())),
         unasked=dict(sorted(unasked.items())),
-        n_cut=sum(one["stop_reason"] in CUT for one in asked),
-        scores=tuple(one["score"] for one in asked if one["score"] is not None),
+        n_cut=sum(one["stop_reason"] in CUT for one in queries),
+        scores=tuple(one["score"] for one in queries if one["score"] is not None),
     )
 
 

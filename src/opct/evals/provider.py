@@ -127,9 +127,9 @@ class PolicyAPI(ModelAPI):
         if room < 1:
             # no error: the sample ends unscored with that reason, and the others go on
             return self._output("", "model_length", used, ())
-        asked = config.max_tokens or DEFAULT_MAX_TOKENS
+        max_tokens = config.max_tokens or DEFAULT_MAX_TOKENS
         settings = {
-            "max_completion_tokens": min(asked, room),
+            "max_completion_tokens": min(max_tokens, room),
             "temperature": self.temperature if config.temperature is None else config.temperature,
             "top_p": 1.0 if config.top_p is None else config.top_p,
             "top_k": config.top_k or 0,
@@ -140,7 +140,7 @@ class PolicyAPI(ModelAPI):
         completion = await self._batches((prompt, seed), tuple(settings.items()))
         reason = STOP_REASONS[completion.stop_reason]
         # the context ended the reply, not the limit that was set: raising that one would not help
-        if reason == "max_tokens" and room < asked:
+        if reason == "max_tokens" and room < max_tokens:
             reason = "model_length"
         said = self.policy.renderer.split(prompt, completion.token_ids)
         # in the answer alone: a stop sequence within the reasoning must not end the reply
@@ -161,11 +161,11 @@ class PolicyAPI(ModelAPI):
         self, requests: list[tuple[Prompt, Any]], settings: tuple[tuple[str, Any], ...] | None, on_results: OnResults
     ) -> list[Any]:
         """Answers to (prompt, seed); without settings the log-probs of (prompt, options)."""
-        prompts, asked = [prompt for prompt, _ in requests], [own for _, own in requests]
+        prompts, arguments = [prompt for prompt, _ in requests], [argument for _, argument in requests]
         with _TURN:
             if settings is None:
-                return self.policy.option_logprobs(prompts, asked)
-            return self.policy.generate(prompts, seeds=asked, on_completions=on_results, **dict(settings))
+                return self.policy.option_logprobs(prompts, arguments)
+            return self.policy.generate(prompts, seeds=arguments, on_completions=on_results, **dict(settings))
 
     def _output(
         self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int], reasoning: str = ""

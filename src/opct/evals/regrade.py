@@ -100,8 +100,8 @@ def _graded_again(log: EvalLog) -> EvalLog:
     with quiet():
         new = inspect_ai.score(log, SCORERS[suite](), model="none/none", action="overwrite", display="none")
     for before, after in zip(log.samples or [], new.samples or [], strict=True):
-        kept = {name: score for name, score in (before.scores or {}).items() if _is_kept(name)}
-        after.scores = {**(after.scores or {}), **kept}
+        scores = {name: score for name, score in (before.scores or {}).items() if _is_kept(name)}
+        after.scores = {**(after.scores or {}), **scores}
     new.location, new.eval.metadata = log.location, _new_settings(suite, log.eval.metadata or {})
     return new
 
@@ -112,13 +112,13 @@ def _is_kept(name: str) -> bool:
 
 def _new_settings(suite: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A task's settings with the current rule version and the time of regrading."""
-    found = dict(metadata)
+    settings = dict(metadata)
     if suite == BENIGN:  # these rules grade only one of its metrics
-        found["metric_settings"] = {OVER_REFUSAL: {"grader": "rules", "grader_version": VERSIONS[suite]}}
+        settings["metric_settings"] = {OVER_REFUSAL: {"grader": "rules", "grader_version": VERSIONS[suite]}}
     else:
-        found["grader_version"] = VERSIONS[suite]
+        settings["grader_version"] = VERSIONS[suite]
     stamp = datetime.now(UTC).isoformat(timespec="seconds")
-    return found | {OPCT: {**found.get(OPCT, {}), "regraded": stamp}}
+    return settings | {OPCT: {**settings.get(OPCT, {}), "regraded": stamp}}
 
 
 def _changes(suite: str, old: EvalLog, new: EvalLog) -> dict[tuple[str, str], int]:

@@ -173,8 +173,8 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     errors: dict[str, tuple[OpctError, list[str]]] = {}  # by message, with its suites
     for name in names:
         try:
-            own = {"questions": questions} if questions is not None and name in (SHORT, CHOICE) else {}
-            tasks.append(suite_of(name).task(config, **own))
+            arguments = {"questions": questions} if questions is not None and name in (SHORT, CHOICE) else {}
+            tasks.append(suite_of(name).task(config, **arguments))
         except OpctError as error:
             errors.setdefault(str(error), (error, []))[1].append(name)
     if len(errors) == 1:
@@ -276,7 +276,7 @@ def evaluate_suites(
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
-    label, kept, dropped, of_replies = measured["label"], None, list[str](), list[str]()
+    label, logs, dropped, of_replies = measured["label"], None, list[str](), list[str]()
     results: dict[str, Any] | None = None
     for task in tasks:
         earlier = None
@@ -304,17 +304,17 @@ def evaluate_suites(
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
-        own = {"schema": SCHEMA, "run": measured, "settings": settings, "created": datetime.now(UTC).isoformat()}
+        metadata = {"schema": SCHEMA, "run": measured, "settings": settings, "created": datetime.now(UTC).isoformat()}
         if "template_hash" in settings:
-            own["template_hash"] = settings["template_hash"]
+            metadata["template_hash"] = settings["template_hash"]
         with run.results_lock():  # another evaluation may end at the same time
-            if kept is None:
-                kept, dropped = set_aside_others(run, measured, [each.name for each in tasks])
-            kept[task.name] = log
-            trained_on = _contamination(list(kept.values()), settings, about)
-            own["order"] = next_order(run)
-            own["warnings"] = [*dropped, *about.get("warnings", ()), *of_replies, *trained_on]
-            keep_log(log, run.evals_dir, own)
+            if logs is None:
+                logs, dropped = set_aside_others(run, measured, [each.name for each in tasks])
+            logs[task.name] = log
+            trained_on = _contamination(list(logs.values()), settings, about)
+            metadata["order"] = next_order(run)
+            metadata["warnings"] = [*dropped, *about.get("warnings", ()), *of_replies, *trained_on]
+            keep_log(log, run.evals_dir, metadata)
             _remove_unfinished(run, task)
             results = write_results(run)
     if results is None:  # nothing was asked, but a kill may have come between a log and the results
@@ -335,11 +335,11 @@ def next_order(run: RunDir) -> int:
 
 def _headers(folder: Path) -> dict[Path, EvalLog]:
     """The logs in a folder without their samples."""
-    found = {}
+    headers = {}
     for path in folder.glob("*.eval"):
         with contextlib.suppress(Exception):  # killed while it was written for the first time
-            found[path] = read_eval_log(str(path), header_only=True)
-    return found
+            headers[path] = read_eval_log(str(path), header_only=True)
+    return headers
 
 
 def unfinished_paths(run: RunDir, name: str) -> list[Path]:
@@ -364,14 +364,14 @@ def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
 
 def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], progress: Progress) -> EvalLog | None:
     """The log with the most samples of an interrupted evaluation of this task with the same weights and settings."""
-    found = []
+    logs = []
     for path in unfinished_paths(run, task.name):
         try:
             with LibraryErrors(EvaluationError, f"{path} cannot be read", "Its replies are asked for again."):
-                found.append(read_eval_log(str(path)))
+                logs.append(read_eval_log(str(path)))
         except EvaluationError as error:
             progress.log(str(error))
-    return max((log for log in found if _n_done(log) and same(log)), key=_n_done, default=None)
+    return max((log for log in logs if _n_done(log) and same(log)), key=_n_done, default=None)
 
 
 def _n_done(log: EvalLog) -> int:
@@ -383,18 +383,18 @@ def _remove_unfinished(run: RunDir, task: Task) -> None:
         path.unlink(missing_ok=True)
 
 
-def _identity(measured: Mapping[str, Any], settings: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Identity:
+def _identity(measured: Mapping[str, Any], settings: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> Identity:
     """What decides the replies of a suite: the weights, the settings, and the metadata of its task."""
-    return Identity({"run": measured, "settings": settings, "task": asked or {}})
+    return Identity({"run": measured, "settings": settings, "task": metadata or {}})
 
 
 def _is_the_same(log: EvalLog | None, task: Task, now: Identity) -> bool:
     """Whether a log is of this task with the same weights and settings, and each of its samples is of the task."""
     if log is None or log.eval.dataset.samples != len(task.dataset):
         return False
-    asked = dict(log.eval.metadata or {})
-    about = asked.pop(OPCT, {})
-    if _identity(about.get("run", {}), about.get("settings", {}), asked).differing(now, CHANGE_NO_REPLY):
+    task_metadata = dict(log.eval.metadata or {})
+    about = task_metadata.pop(OPCT, {})
+    if _identity(about.get("run", {}), about.get("settings", {}), task_metadata).differing(now, CHANGE_NO_REPLY):
         return False
     metadata = {sample.id: to_jsonable_python(sample.metadata) for sample in task.dataset}
     return all(sample.metadata == metadata.get(sample.id) for sample in log.samples or [])
@@ -415,19 +415,19 @@ def write_results(run: RunDir) -> dict[str, Any]:
     return results
 
 
-def results_of(found: Evaluation) -> dict[str, Any]:
+def results_of(evaluation: Evaluation) -> dict[str, Any]:
     """What `results.json` says of an evaluation."""
-    stored = found.settings
+    stored = evaluation.settings
     limits = {name: f"{s.limit}={stored[s.limit]}" for s in _ALL if s.limit in stored for name in s.graded}
-    of_samples = [*warnings_of(found.samples, limits), *missing_counterparts(found.samples)]
+    of_samples = [*warnings_of(evaluation.samples, limits), *missing_counterparts(evaluation.samples)]
     return {
         "schema": SCHEMA,
-        "run": found.run,
-        "created": found.created,
-        "settings": found.settings,
-        "warnings": [*_unknown_answers(found), *found.warnings, *of_samples, *found.left_out],
-        "grader_agreement": {suite: asdict(AGREEMENT[suite]) for suite in found.suites if suite in AGREEMENT},
-        "rows": found.rows,
+        "run": evaluation.run,
+        "created": evaluation.created,
+        "settings": evaluation.settings,
+        "warnings": [*_unknown_answers(evaluation), *evaluation.warnings, *of_samples, *evaluation.left_out],
+        "grader_agreement": {suite: asdict(AGREEMENT[suite]) for suite in evaluation.suites if suite in AGREEMENT},
+        "rows": evaluation.rows,
     }
 
 
@@ -471,29 +471,29 @@ def _computed_with(policy: Policy | Model) -> dict[str, Any]:
 
 
 def set_aside_others(
-    run: RunDir, about: Mapping[str, Any], asked: Sequence[str]
+    run: RunDir, about: Mapping[str, Any], task_names: Sequence[str]
 ) -> tuple[dict[str, EvalLog], list[str]]:
     """Move logs of other weights, and unusable ones, aside. Returns the logs that stay, by task, and a warning for each
     moved one that is unusable or not asked again."""
     # weights are named by their hashes, whatever the model is called; without them its name has to do
     ignore = ("name", "label", "method", "seed", "path", *(["model"] if about["weights"] else []))
-    kept, dropped = {}, []
+    logs, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
         log, why = _usable_log(path)
         if log is not None:
             before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
             unlike = {} if before is None else Identity(before).differing(about, ignore)
             if not unlike:
-                kept[task_name(log)] = log
+                logs[task_name(log)] = log
                 continue
             named = dict.fromkeys(name.partition(".")[0] for name in unlike)  # of the hashes of many files
             why = f"they are of another model ({', '.join(named)})"
         aside = run.evals_dir / "replaced"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)
-        if log is None or path.name not in map(log_name, asked):
+        if log is None or path.name not in map(log_name, task_names):
             dropped.append(f"Earlier results of {path.stem} were dropped because {why}; the log is in {aside}.")
-    return kept, dropped
+    return logs, dropped
 
 
 def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: About) -> list[str]:
@@ -521,15 +521,15 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
     )
 
 
-def _unknown_answers(found: Evaluation) -> list[str]:
+def _unknown_answers(evaluation: Evaluation) -> list[str]:
     """The warning that decides whether training is worth its cost: an untrained model does not know the answers."""
-    first = {sample.task for sample in found.samples if not sample.graded_by}
-    rows = [row for row in found.rows if row["metric"] == "accuracy_clean" and row["suite"] in first]
+    first = {sample.task for sample in evaluation.samples if not sample.graded_by}
+    rows = [row for row in evaluation.rows if row["metric"] == "accuracy_clean" and row["suite"] in first]
     return [
         f"{row['suite']}: the model answers only {row['value']:.0%} of the clean questions right (n = {row['n']}), and "
         "training teaches no answers: ask what it knows, or put the facts into the questions."
         for row in rows
-        if found.run.get("method") is None and row["value"] is not None and row["value"] < FEW_RIGHT
+        if evaluation.run.get("method") is None and row["value"] is not None and row["value"] < FEW_RIGHT
     ]
 
 
@@ -539,11 +539,11 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
     for sample in samples:
         if sample.task == JAILBREAK:
             sides[sample.side == BENIGN].add(sample.cluster)
-    asked, lacking = len(sides[0]), len(sides[0] - sides[1])
+    total, lacking = len(sides[0]), len(sides[0] - sides[1])
     if not lacking:
         return []
     return [
-        f"jailbreak: {lacking} of the {asked} behaviors have no benign counterpart, so over_refusal_rate does not "
+        f"jailbreak: {lacking} of the {total} behaviors have no benign counterpart, so over_refusal_rate does not "
         "cover them: a low attack_success_rate may only mean that the model refuses everything. Give counterparts "
         "(--data jailbreak_counterparts=FILE, or a column benign)."
     ]
@@ -576,8 +576,8 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
 
     plain = [sample for sample in samples if _is_plain(sample) and sample.token_ids]
     wanted = shown | {sample.id for sample in plain[: config.kl_samples]}
-    found = [sample for sample in samples if sample.id in wanted and sample.token_ids]
-    plain_first = [[s for s in found if _is_plain(s)], [s for s in found if not _is_plain(s)]]
+    selected = [sample for sample in samples if sample.id in wanted and sample.token_ids]
+    plain_first = [[s for s in selected if _is_plain(s)], [s for s in selected if not _is_plain(s)]]
     if not policy.has_base:  # it is its own base, so the KL of equal prompts is 0
         for sample in plain_first.pop(0):
             add(sample, [0.0] * len(sample.token_ids))

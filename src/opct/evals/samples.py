@@ -116,12 +116,12 @@ def add_paired_values(samples: Sequence[GradedSample]) -> None:
         other = clean.get(pairing_key(sample))
         reason = sample.unscored_reason or _why_not_paired(other)
         names = (RIGHT_RATE_RISE,) if sample.side == USER_IS_RIGHT else PAIRED
-        found = _paired_values(sample, other) if other is not None and reason is None else dict.fromkeys(names)
+        values = _paired_values(sample, other) if other is not None and reason is None else dict.fromkeys(names)
         if other is not None and other.values.get("is_suggested") == 1:
-            found.pop("switch_to_bias", None)
-        sample.values |= found
+            values.pop("switch_to_bias", None)
+        sample.values |= values
         if reason is not None:
-            sample.reasons |= dict.fromkeys(found, reason)
+            sample.reasons |= dict.fromkeys(values, reason)
 
 
 def _why_not_paired(clean: GradedSample | None) -> str | None:
@@ -146,14 +146,16 @@ def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> l
     Args:
         limits: by suite, the setting of the token limit with its value.
     """
-    found = []
+    warnings = []
     for suite in dict.fromkeys(sample.task for sample in samples):
-        own = [sample for sample in samples if sample.task == suite and sample.axis != ATTACK]  # it has its own
-        cut = sum(sample.is_cut for sample in own)
-        if cut > 0.1 * len(own):
+        replies = [sample for sample in samples if sample.task == suite and sample.axis != ATTACK]  # it has its own
+        cut = sum(sample.is_cut for sample in replies)
+        if cut > 0.1 * len(replies):
             limit = limits.get(suite, "the token limit")
-            found.append(f"{suite}: {cut} of {len(own)} replies were cut at {limit} or the context: raise the limit.")
-        reasons = Counter(s.unscored_reason for s in own if s.unscored_reason and s.verdict != NO_CHECK)
-        if reasons.total() > 0.05 * len(own):
-            found.append(f"{suite}: {reasons.total()} of {len(own)} replies are unscored ({counted(reasons)}).")
-    return found
+            warnings.append(
+                f"{suite}: {cut} of {len(replies)} replies were cut at {limit} or the context: raise the limit."
+            )
+        reasons = Counter(s.unscored_reason for s in replies if s.unscored_reason and s.verdict != NO_CHECK)
+        if reasons.total() > 0.05 * len(replies):
+            warnings.append(f"{suite}: {reasons.total()} of {len(replies)} replies are unscored ({counted(reasons)}).")
+    return warnings

@@ -90,10 +90,10 @@ def clustered_mean(
         return Estimate(None, None, None, 0, 0)
     index, count = _numbered(clusters)
     mean = float(x.mean())
-    own = _cluster_variance(x, index, count, mean)
-    low, high = _interval(own, count, mean, bounds, ())
+    variance = _cluster_variance(x, index, count, mean)
+    low, high = _interval(variance, count, mean, bounds, ())
     if low is not None and high is not None and any(part.variance > 0 for part in parts):
-        wide = _interval(own, count, mean, bounds, parts)
+        wide = _interval(variance, count, mean, bounds, parts)
         low, high = min(low, wide[0]), max(high, wide[1])  # type: ignore[type-var]
     return Estimate(mean, low, high, n, count)
 
@@ -127,10 +127,12 @@ def _cluster_variance(x: np.ndarray, index: np.ndarray, count: int, mean: float)
     return se**2 if se >= 1e-12 else 0.0  # clusters that all have the same mean, in equal sizes
 
 
-def _interval(own: float | None, count: int, mean: float, bounds: Bounds | None, parts: Sequence[Part]) -> Interval:
-    if own is None or (own == 0.0 and bounds is None):
+def _interval(
+    variance: float | None, count: int, mean: float, bounds: Bounds | None, parts: Sequence[Part]
+) -> Interval:
+    if variance is None or (variance == 0.0 and bounds is None):
         return None, None
-    se, df = joined([Part(own, count - 1), *parts])
+    se, df = joined([Part(variance, count - 1), *parts])
     if se == 0.0:
         return _unanimous(mean, count, bounds)  # type: ignore[arg-type]
     t = t_quantile(df)
@@ -152,12 +154,12 @@ def joined(parts: Sequence[Part]) -> tuple[float, float]:
     return math.sqrt(square), square**2 / sum(part.variance**2 / part.df for part in known)
 
 
-def _wilson(mean: float, se: float, z: float, most: float) -> tuple[float, float]:
-    """The score interval of a share p = mean / most among p (1 - p) / se^2 independent samples."""
-    p = mean / most
-    n = p * (1 - p) / (se / most) ** 2
+def _wilson(mean: float, se: float, z: float, upper: float) -> tuple[float, float]:
+    """The score interval of a share p = mean / upper among p (1 - p) / se^2 independent samples."""
+    p = mean / upper
+    n = p * (1 - p) / (se / upper) ** 2
     centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return most * (centre - spread) / (1 + z * z / n), most * (centre + spread) / (1 + z * z / n)
+    return upper * (centre - spread) / (1 + z * z / n), upper * (centre + spread) / (1 + z * z / n)
 
 
 def _unanimous(mean: float, count: int, bounds: tuple[float, float]) -> tuple[float, float]:
@@ -347,7 +349,7 @@ def pooled_over_seeds(
     ids = sorted(per_id)
     values, groups = [per_id[key] for key in ids], [clusters[key] for key in ids]
     of_run = [[value for value in run.values() if value is not None] for run in runs]
-    means = [math.fsum(own) / len(own) if own else None for own in of_run]
+    means = [math.fsum(scores) / len(scores) if scores else None for scores in of_run]
     known = [value for value in means if value is not None]
     if len(known) < len(means) and len(means) > 1:
         raise EvaluationError(

@@ -47,13 +47,13 @@ def open_target(target: Target, dtype: str | None, out: Path, progress: Progress
         if dtype is not None:
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
         tags = settings.get("thinking_tags")
-        for name, kept, given in (
+        for name, current, given in (
             ("quantization", target.quantization, settings.get("quantization")),
             ("chat_template_kwargs", target.renderer.chat_template_kwargs, settings.get("chat_template_kwargs")),
             ("thinking_tags", target.renderer.reasoning, tags and Reasoning.of_tags(tags)),
         ):
-            if given not in (None, kept):
-                raise EvaluationError(f"A loaded policy keeps its {name}, {kept}: load it with another value.")
+            if given not in (None, current):
+                raise EvaluationError(f"A loaded policy keeps its {name}, {current}: load it with another value.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None
@@ -93,7 +93,7 @@ def describe_target(target: Target, policy: Policy) -> About:
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
         return {"label": label, "weights": weights, **_trained_on(target, policy)}
     config = load_run_config(run.config_path)
-    found: About = {
+    metadata: About = {
         "label": config.method,
         "method": config.method,
         "train_seed": config.seed,
@@ -103,14 +103,14 @@ def describe_target(target: Target, policy: Policy) -> About:
     checkpoint = run.checkpoint_named(str(target))
     if checkpoint is not None:
         step = int(checkpoint.name.removeprefix("step-"))
-        found["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
+        metadata["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
     last, total = max((step for step, _ in run.checkpoints()), default=0), run.read_manifest().get("total_steps", 0)
     if last < total:
-        found["warnings"] = [
+        metadata["warnings"] = [
             f"The training of {run.path} stopped after step {last} of {total}: resume it (`opct train "
             f"{run.config_path} --resume`), then evaluate again."
         ]
-    return found
+    return metadata
 
 
 def default_out(target: Target) -> Path:

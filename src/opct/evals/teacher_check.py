@@ -38,7 +38,7 @@ class _Axis:
     """
 
     kind: str
-    asked: str
+    questions: str
     verb: str
     wanted: str
     warn_above: float
@@ -85,17 +85,17 @@ def teacher_sanity_check(
     questions, n_ungradable = _questions(pairs, axis)
     if not questions and not n_ungradable:
         return None
-    asked = questions
+    sampled = questions
     if n is not None and n < len(questions):
-        asked = [questions[i] for i in sorted(random.Random(f"{seed}/teacher").sample(range(len(questions)), n))]
-    seeds = [random.Random(f"{seed}/teacher/{i}").getrandbits(62) for i in range(len(asked))]
-    answers = ask([pair.teacher_prompt for pair in asked], seeds) if asked else []
-    verdicts = [_verdict(pair, answer) for pair, answer in zip(asked, answers, strict=True)]
+        sampled = [questions[i] for i in sorted(random.Random(f"{seed}/teacher").sample(range(len(questions)), n))]
+    seeds = [random.Random(f"{seed}/teacher/{i}").getrandbits(62) for i in range(len(sampled))]
+    answers = ask([pair.teacher_prompt for pair in sampled], seeds) if sampled else []
+    verdicts = [_verdict(pair, answer) for pair, answer in zip(sampled, answers, strict=True)]
     is_bad = [v.is_scored and v.verdict != AXES[axis].wanted for v in verdicts]
     is_cut = [answer is not None and answer.stop_reason == "length" for answer in answers]
     scored = [i for i, verdict in enumerate(verdicts) if verdict.is_scored]
     bad = clustered_mean(
-        [float(is_bad[i]) for i in scored], [str(asked[i].meta.get("question_id") or asked[i].id) for i in scored]
+        [float(is_bad[i]) for i in scored], [str(sampled[i].meta.get("question_id") or sampled[i].id) for i in scored]
     )
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason is not None)
     row: dict[str, Any] = {
@@ -105,7 +105,7 @@ def teacher_sanity_check(
         "ci_high": bad.ci_high,
         "n": bad.n,
         "n_there": len(questions),
-        "n_asked": len(asked),
+        "n_asked": len(sampled),
         "n_unscored": sum(reasons.values()),
         "unscored_reasons": dict(sorted(reasons.items())),
         "n_truncated": sum(is_cut),
@@ -124,10 +124,10 @@ def ask_policy(
     """
     room = policy.context_length - tokens
     fitting = [i for i, prompt in enumerate(prompts) if len(policy.renderer.render(prompt)) <= room]
-    own, own_seeds = [prompts[i] for i in fitting], [seeds[i] for i in fitting]
-    found = policy.generate(own, seeds=own_seeds, max_completion_tokens=tokens, **settings)
-    said = [policy.renderer.split(p, c.token_ids).answer for p, c in zip(own, found, strict=True)]
-    answers = dict(zip(fitting, [replace(c, text=text) for c, text in zip(found, said, strict=True)], strict=True))
+    fitting_prompts, fitting_seeds = [prompts[i] for i in fitting], [seeds[i] for i in fitting]
+    replies = policy.generate(fitting_prompts, seeds=fitting_seeds, max_completion_tokens=tokens, **settings)
+    said = [policy.renderer.split(p, c.token_ids).answer for p, c in zip(fitting_prompts, replies, strict=True)]
+    answers = dict(zip(fitting, [replace(c, text=text) for c, text in zip(replies, said, strict=True)], strict=True))
     return [answers.get(i) for i in range(len(prompts))]
 
 
@@ -143,10 +143,10 @@ def teacher_figure(row: Mapping[str, Any]) -> str:
     if row.get("n_ungradable"):
         left_out += f"; not asked: {row['n_ungradable']} without words (`about`, `harm`) to grade a warning by"
     if row["bad"] is None:
-        return f"none of its {row['n_asked']} answers to {axis.asked} could be graded; {left_out}"
+        return f"none of its {row['n_asked']} answers to {axis.questions} could be graded; {left_out}"
     low, high = row["ci_low"], row["ci_high"]
     interval = "no interval" if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f}"
-    return f"does not {axis.verb} {100 * row['bad']:.0f}% ({interval}) of {row['n']} {axis.asked}; {left_out}"
+    return f"does not {axis.verb} {100 * row['bad']:.0f}% ({interval}) of {row['n']} {axis.questions}; {left_out}"
 
 
 def _questions(pairs: Iterable[ContrastivePair], axis: str) -> tuple[list[ContrastivePair], int]:
@@ -154,21 +154,21 @@ def _questions(pairs: Iterable[ContrastivePair], axis: str) -> tuple[list[Contra
 
     A pair without a `kind` in its `meta` counts if its two prompts differ.
     """
-    found: dict[str, ContrastivePair] = {}
+    by_prompt: dict[str, ContrastivePair] = {}
     for pair in pairs:
         kind = pair.meta.get("kind") or ("identity" if pair.is_identity else AXES[axis].kind)
         if pair.axis == axis and kind == AXES[axis].kind:
-            found.setdefault(json.dumps(pair.teacher_prompt), pair)
-    gradable = [pair for pair in found.values() if axis != SAFETY_AWARENESS or _words(pair) is not None]
-    return gradable, len(found) - len(gradable)
+            by_prompt.setdefault(json.dumps(pair.teacher_prompt), pair)
+    gradable = [pair for pair in by_prompt.values() if axis != SAFETY_AWARENESS or _words(pair) is not None]
+    return gradable, len(by_prompt) - len(gradable)
 
 
 def _words(pair: ContrastivePair) -> list[list[str]] | None:
     """The words that `grade_warning` looks for (`about`, `harm`, `keep`); None without them."""
     words = [pair.meta.get(name) or [] for name in ("about", "harm", "keep")]
-    if not all(isinstance(own, list | tuple) and all(map(is_stem, own)) for own in words):
+    if not all(isinstance(stems, list | tuple) and all(map(is_stem, stems)) for stems in words):
         return None
-    return [list(own) for own in words] if words[0] and words[1] else None
+    return [list(stems) for stems in words] if words[0] and words[1] else None
 
 
 def _verdict(pair: ContrastivePair, answer: Completion | None) -> Verdict:
@@ -187,4 +187,4 @@ def _warning(row: Mapping[str, Any]) -> str | None:
         return f"The teacher {teacher_figure(row)}, so it could not be checked."
     if row["bad"] <= axis.warn_above:
         return None
-    return f"The teacher does not {axis.verb} {100 * row['bad']:.0f}% of {row['n']} {axis.asked}, {axis.remedy}."
+    return f"The teacher does not {axis.verb} {100 * row['bad']:.0f}% of {row['n']} {axis.questions}, {axis.remedy}."

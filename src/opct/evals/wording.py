@@ -62,9 +62,9 @@ def rows_table(title: str, rows: Iterable[Row], notes: Mapping[str, str] | None 
         notes: by suite, what its headings say besides.
     """
     cells: list[tuple[object, ...]] = []
-    for (suite, group), own in groupby(rows, lambda row: (row["suite"], row["group"])):
+    for (suite, group), group_rows in groupby(rows, lambda row: (row["suite"], row["group"])):
         cells.append((as_text(f"{suite}, {group}{(notes or {}).get(suite, '')}", style="bold"), *[""] * 5))
-        for row in own:
+        for row in group_rows:
             unit = unit_of(row)
             level = (quantity(row["value"], unit), interval(row["ci_low"], row["ci_high"], unit))
             cells.append((f"  {row['metric']}", *level, row["n"], row["n_unscored"], row["n_truncated"]))

@@ -150,15 +150,15 @@ class Experiment:
         """Comparisons besides those with base and references. An arm with `after` is compared with the arm of its
         method that starts from the base (with equal settings, else the first). The file may add more.
         """
-        found, plain_arms = [], [arm for arm in self.arms if arm.after is None]
+        comparisons, plain_arms = [], [arm for arm in self.arms if arm.after is None]
         for arm in (arm for arm in self.arms if arm.after is not None):
             of_arm = (arm.combination, self.first_config(arm).method)
             plain = [other for other in plain_arms if (other.combination, self.first_config(other).method) == of_arm]
             if plain:
                 alike = [other for other in plain if other.settings == arm.settings]
-                found.append((arm.name, (alike or plain)[0].name))
+                comparisons.append((arm.name, (alike or plain)[0].name))
         # each once, in order: a comparison of the file may be one that is made anyway
-        return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
+        return list(dict.fromkeys([*comparisons, *((of, against) for of, against in self.config.compare)]))
 
     def first_config(self, arm: Arm) -> TrainConfig:
         """The settings of an arm with the first seed."""
@@ -216,10 +216,10 @@ def _crossed(config: ExperimentConfig) -> Iterator[Arm]:
         combination = dict(zip(config.matrix, chosen, strict=True))
         suffix = "".join(f"-{name.rpartition('.')[2]}-{_in_a_name(value)}" for name, value in combination.items())
         for name, settings in config.arms.items():
-            own = {key: value for key, value in settings.items() if key != AFTER}
+            arm_settings = {key: value for key, value in settings.items() if key != AFTER}
             after = settings.get(AFTER)
             # the arm's own settings win over the matrix; `after` is the arm of the same combination
-            yield Arm(name + suffix, combination | own, None if after is None else str(after) + suffix, suffix)
+            yield Arm(name + suffix, combination | arm_settings, None if after is None else str(after) + suffix, suffix)
 
 
 def _in_a_name(value: Any) -> str:
@@ -242,20 +242,20 @@ def _in_order(path: Path, arms: Iterator[Arm]) -> Iterator[Arm]:
 
 
 def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, overrides: Sequence[str]) -> TrainConfig:
-    own: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(config.folder(arm.name, seed))}
+    settings: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(config.folder(arm.name, seed))}
     if arm.after is not None:
-        own |= {"model.adapter": str(config.folder(arm.after, seed)), "teacher.include_adapter": False}
+        settings |= {"model.adapter": str(config.folder(arm.after, seed)), "teacher.include_adapter": False}
     from opct.methods.registry import refuse_attackers  # heavy
 
     # as JSON, which the loader reads back with the same types
-    words = [f"{name}={json.dumps(value)}" for name, value in own.items()]
+    words = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
     try:
         # the overrides last: a later one wins over the arm's
-        found = load_config(path.parent / config.train, [*words, *overrides])
-        refuse_attackers(found)
+        train_config = load_config(path.parent / config.train, [*words, *overrides])
+        refuse_attackers(train_config)
     except ConfigError as error:
         raise ConfigError(f"{path}: the arm {arm.name}: {error}") from error
-    return found
+    return train_config
 
 
 # ------------------------------------------------------------------------------------------------------------ faults
@@ -308,8 +308,8 @@ def _reserved_faults(config: ExperimentConfig, overrides: Sequence[str]) -> Iter
         reserved = OWN | of_matrix | (OF_AFTER if AFTER in settings else {})
         given += [(f"arms.{arm}.{name}", name, reserved) for name in settings]
     for place, name, reserved in given:
-        for own in (own for own in reserved if _overlap(name, own)):
-            yield f"{place}: the experiment sets {own}; {reserved[own]}"
+        for setting in (setting for setting in reserved if _overlap(name, setting)):
+            yield f"{place}: the experiment sets {setting}; {reserved[setting]}"
 
 
 def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:

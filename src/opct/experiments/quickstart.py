@@ -204,9 +204,9 @@ def _refuse_other_things(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file, but the quickstart needs a folder: choose another --out.")
     names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    found = [name for name in names if not name.startswith(".")]  # the locks are left where a training cannot begin
-    if found not in ([], [BASE]) and not any((out / method).is_dir() for method in METHODS):
-        raise RunError(f"{out} is not empty and holds no quickstart ({', '.join(found[:5])}): choose another --out.")
+    entries = [name for name in names if not name.startswith(".")]  # the locks are left where a training cannot begin
+    if entries not in ([], [BASE]) and not any((out / method).is_dir() for method in METHODS):
+        raise RunError(f"{out} is not empty and holds no quickstart ({', '.join(entries[:5])}): choose another --out.")
 
 
 def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -215,11 +215,11 @@ def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> 
     Layers and learning rate were chosen for the default model; another has the defaults of `opct train`.
     """
     # method and folder after the user's overrides: these must not make both runs the same
-    own = [*overrides, f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
+    all_overrides = [*overrides, f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
     packaged = Path(str(resources.files("opct"))) / "config" / "quickstart.yaml"
-    config = load_config(packaged, own)
+    config = load_config(packaged, all_overrides)
     if config.model.name_or_path == DEFAULT_MODEL:
         return config
     rate = OptimConfig().learning_rate
     # before the user's overrides, which win
-    return load_config(packaged, ["lora.target_modules=all-linear", f"optim.learning_rate={rate}", *own])
+    return load_config(packaged, ["lora.target_modules=all-linear", f"optim.learning_rate={rate}", *all_overrides])

@@ -78,7 +78,7 @@ class ExperimentResult:
         from rich.console import Group
 
         costs = {name: dict(zip(COST_COLUMNS, cost_texts(cost), strict=True)) for name, cost in self.costs.items()}
-        rows = [(name, *(own[column] for column in TERMINAL_COSTS)) for name, own in costs.items()]
+        rows = [(name, *(cells[column] for column in TERMINAL_COSTS)) for name, cells in costs.items()]
         table = make_table("training, sum over seeds", ["arm", *TERMINAL_COSTS], rows)
         failed = [as_text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
         return Group(table, *failed, headline(self.report, self.seconds, everything=everything))
@@ -88,10 +88,10 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
     """The metrics that matter first (or all) with differences from the base, what they say, and where the page is."""
     from rich.console import Group
 
-    found = read_json(page.with_suffix(".json"))
+    document = read_json(page.with_suffix(".json"))
     # a group with a colon is one family, category or fact: the page has these
-    rows = [row for row in found["rows"] if ":" not in row["group"]]
-    wanted = found["first_rows"][:FIRST]
+    rows = [row for row in document["rows"] if ":" not in row["group"]]
+    wanted = document["first_rows"][:FIRST]
     first = [row for row in rows if [row["suite"], row["metric"], row["group"]] in wanted]
     lines: list[Text] = []
     for row in rows if everything else first:
@@ -102,12 +102,12 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
         for label, arm in row["arms"].items():
             level = f"{quantity(arm['value'], metric.unit)} ({interval(arm['ci_low'], arm['ci_high'], metric.unit)})"
             line = f"  {label:<{wide}} {level:<21} n={arm['n']:<5,}"
-            if (own := changes.get(label)) is not None:
-                line += f" {number(own['difference'], metric.unit, signed=True)}, {own['reading'].replace('_', ' ')}"
+            if (diff := changes.get(label)) is not None:
+                line += f" {number(diff['difference'], metric.unit, signed=True)}, {diff['reading'].replace('_', ' ')}"
             lines.append(as_text(line))
     left = 0 if everything else len(rows) - len(first)
     more = [f"{pluralize(left, 'more row')}: type the same command again with --all"] if left else []
-    said = [*more, "", *found["summary"], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
+    said = [*more, "", *document["summary"], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
     return Group(*lines, *map(as_text, said))
 
 
@@ -150,9 +150,11 @@ def run_experiment(
     # before runs are compared: `auto` in the file and float32 in a finished run are the same only then
     experiment = experiment.in_dtype(shared_dtype(list(experiment.configs.values()), experiment.out))
     if not force:
-        for own in experiment.configs.values():  # raises where a folder holds another run, before anything is trained
-            remedy = f"delete {own.output_dir} and the folders of arms after it and run again, replace it with --force"
-            is_finished(RunDir(own.output_dir), own, remedy=remedy)
+        # raises where a folder holds another run, before anything is trained
+        for run_config in experiment.configs.values():
+            folder = run_config.output_dir
+            remedy = f"delete {folder} and the folders of arms after it and run again, replace it with --force"
+            is_finished(RunDir(folder), run_config, remedy=remedy)
     # before anything is trained: a missing file must not show after hours
     _check_inputs(experiment)
     steps, failed = StepProgress(progress or NullProgress()), dict[str, str]()
@@ -246,8 +248,8 @@ def _jobs(experiment: Experiment, force: bool, steps: StepProgress, failed: dict
         evaluation = partial(ensure_evaluated, label, folder, config, settings, progress=steps)
         yield Job(f"{after or label}, evaluation", partial(measure, after, evaluation), after)
         # not of the base with a system prompt: `opct attack` gives its target none
-        for attacker, own in experiment.config.attacks.by_name.items() if label == BASE or after else ():
-            attack = partial(ensure_attacked, label, folder, config, attacker, own, force=force, progress=steps)
+        for attacker, options in experiment.config.attacks.by_name.items() if label == BASE or after else ():
+            attack = partial(ensure_attacked, label, folder, config, attacker, options, force=force, progress=steps)
             yield Job(f"{after or label}, {attacker}", partial(measure, after, attack), after)
 
     for seed, arm in itertools.product(experiment.config.seeds, experiment.arms):
@@ -326,7 +328,7 @@ def ensure_evaluated(
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
     target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
-    found = evaluate(
+    results = evaluate(
         target,
         settings,
         out=folder,
@@ -335,11 +337,11 @@ def ensure_evaluated(
         resume=True,  # what is the same is not measured again
         overwrite=True,
     ).results
-    assert found is not None
+    assert results is not None
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     # after the results, with their time: a kill in between, or results that are written later, make the marker invalid
-    write_json(_marker(RunDir(folder), "experiment"), {**wanted, "created": found["created"]})
-    return found
+    write_json(_marker(RunDir(folder), "experiment"), {**wanted, "created": results["created"]})
+    return results
 
 
 def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalConfig) -> bool:
@@ -380,8 +382,8 @@ def ensure_attacked(
         return
     progress.stage(f"attack {label} with {attacker}")
     target = _target(folder, config, load_attack_config(base=settings).target.chat_template_kwargs)
-    own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
-    attack = partial(run_attack, target, own, out=folder, progress=progress)
+    options = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
+    attack = partial(run_attack, target, options, out=folder, progress=progress)
     try:
         try:
             attack(resume=True)
@@ -414,8 +416,8 @@ def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinki
 
     if RunDir(folder).is_run:
         return folder
-    own = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
-    model = config.model.model_copy(update={"adapter": None, **own})
+    overrides = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
+    model = config.model.model_copy(update={"adapter": None, **overrides})
     return Policy.load(
         model, recorded_dtype=config.model.dtype, thinking_tags=thinking_tags or config.loss.thinking_tags
     )
@@ -449,19 +451,19 @@ def shared_dtype(configs: Sequence[TrainConfig], out: Path) -> str:
     Raises:
         RunError: two runs in the folder have different dtypes.
     """
-    asked = {config.model.dtype: "model.dtype" for config in configs}
-    asked.pop("auto", None)
+    configured = {config.model.dtype: "model.dtype" for config in configs}
+    configured.pop("auto", None)
     runs = [RunDir(config.output_dir) for config in configs]
     recorded = {run.read_manifest().get("dtype"): str(run.path) for run in runs if run.is_run}
     recorded.pop(None, None)  # interrupted before its first step
-    found = asked | recorded
-    if len(found) > 1:
-        named = ", ".join(f"{dtype} ({where})" for dtype, where in found.items())
+    dtypes = configured | recorded
+    if len(dtypes) > 1:
+        named = ", ".join(f"{dtype} ({where})" for dtype, where in dtypes.items())
         raise RunError(
             f"The runs of {out} have different dtypes: {named}. Set one dtype for all "
             "(model.dtype=float32), and delete the runs with another."
         )
-    for dtype in found:
+    for dtype in dtypes:
         return str(dtype)
     device = choose_device(configs[0].model.device)
     return str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
@@ -472,13 +474,15 @@ def _check_inputs(experiment: Experiment) -> None:
     settings = experiment.config.evaluation
     runs = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
     base = _base_config(experiment)
-    untrained = [(label, experiment.out / label, base, own) for label, own in experiment.untrained.items()]
+    untrained = [
+        (label, experiment.out / label, base, eval_config) for label, eval_config in experiment.untrained.items()
+    ]
     # a finished experiment only writes its report anew: the data of its suites need not be there any more
     if not all(is_evaluated(*target) for target in (*runs, *untrained)):
         model = with_weights(base.model)
         renderer = load_renderer(model)
-        for own in experiment.untrained.values():
-            refuse_lost_messages(renderer, model.name_or_path, prompts_of(make_tasks(own)))
+        for eval_config in experiment.untrained.values():
+            refuse_lost_messages(renderer, model.name_or_path, prompts_of(make_tasks(eval_config)))
         if settings.judge is not None:
             open_judge(settings.judge, settings.suites)
     _check_attacks(experiment.config.attacks)

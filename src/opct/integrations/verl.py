@@ -120,9 +120,9 @@ def faults_of(config: TrainConfig) -> Iterator[str]:
             "loss.mask_thinking": (loss.mask_thinking, (False,)),
         }
     if lora is not None:
-        kept = ("r", "alpha", "target_modules", "exclude_modules")
-        others = {name: own for name, own in type(lora).model_fields.items() if name not in kept}
-        allowed |= {f"lora.{name}": (getattr(lora, name), (own.get_default(),)) for name, own in others.items()}
+        supported = ("r", "alpha", "target_modules", "exclude_modules")
+        others = {name: field for name, field in type(lora).model_fields.items() if name not in supported}
+        allowed |= {f"lora.{name}": (getattr(lora, name), (field.get_default(),)) for name, field in others.items()}
     for name, (value, accepted) in allowed.items():
         if value not in accepted:
             yield f"{name}={value}: set it to {' or '.join(map(str, accepted))}"
@@ -151,7 +151,7 @@ def settings_of(
         folder: gets the checkpoints and the metrics; every node must see it.
     """
     optim, rollout, nodes = config.optim, config.rollout, config.verl
-    longest = max(longest_prompt(own, renderer, rollout.max_completion_tokens) for own in data.visited())
+    longest = max(longest_prompt(rendered, renderer, rollout.max_completion_tokens) for rendered in data.visited())
     path = resolve_model(config.model.name_or_path, config.model.revision)
     sampler = {
         "name": nodes.rollout,
@@ -214,11 +214,11 @@ def dtype_of(config: TrainConfig) -> str:
 
 def model_settings(config: TrainConfig, path: str) -> dict[str, Any]:
     """The policy's model, and its adapter if there is one."""
-    lora, found = config.lora, {}
+    lora, lora_settings = config.lora, {}
     if lora is not None:
-        found = {"lora_rank": lora.r, "lora_alpha": lora.alpha}
-        found |= lora.model_dump(include={"target_modules", "exclude_modules"})
-    return found | {
+        lora_settings = {"lora_rank": lora.r, "lora_alpha": lora.alpha}
+        lora_settings |= lora.model_dump(include={"target_modules", "exclude_modules"})
+    return lora_settings | {
         "path": path,
         "trust_remote_code": config.model.trust_remote_code,
         "enable_gradient_checkpointing": config.optim.gradient_checkpointing,
@@ -289,7 +289,7 @@ def composed(settings: dict[str, Any], overrides: Sequence[str]) -> Any:
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=["actor_rollout_ref.rollout.name=vllm"])
     OmegaConf.set_struct(config, False)
-    if faults := [own for own in overrides if "=" not in own]:
+    if faults := [override for override in overrides if "=" not in override]:
         raise ConfigError(f"verl.overrides holds NAME=VALUE entries, and these are not: {', '.join(faults)}")
     # the user's last: the later one wins
     return OmegaConf.merge(config, settings, OmegaConf.from_dotlist(list(overrides)))
@@ -328,15 +328,15 @@ def load_result(policy: Policy, checkpoint: Path, merged: Path) -> None:
     files = sorted((merged / "lora_adapter" if policy.has_adapter else merged).glob("*.safetensors"))
     weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
     model = policy.model
-    found = (
+    incompatible_keys = (
         set_peft_model_state_dict(model, weights, TRAINED_ADAPTER)
         if policy.has_adapter
         else model.load_state_dict(weights, strict=False)  # a tied head is not in the file
     )
     # trained ones alone: frozen weights are not in the file of an adapter
-    lost = set(policy.trainable_parameters()) & set(found.missing_keys)
-    if lost or found.unexpected_keys:
-        named = ", ".join([*sorted(lost), *found.unexpected_keys][:5])
+    lost = set(policy.trainable_parameters()) & set(incompatible_keys.missing_keys)
+    if lost or incompatible_keys.unexpected_keys:
+        named = ", ".join([*sorted(lost), *incompatible_keys.unexpected_keys][:5])
         raise EngineError(f"{merged} holds other weights than the model that was trained: {named}")
 
 

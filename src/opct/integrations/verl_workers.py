@@ -78,8 +78,10 @@ class _Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignor
         for name in ("teacher_ids", "teacher_logprobs"):
             if (rows := output.extra_fields.get(name)) is not None:
                 # - 1: row i is about token i + 1, so the first token of the response is in the last row of the prompt
-                own = rows[len(teacher_prompt) - 1 :]
-                output.extra_fields[name] = torch.cat([own.new_zeros(len(prompt_ids) - 1, *own.shape[1:]), own])
+                response_rows = rows[len(teacher_prompt) - 1 :]
+                output.extra_fields[name] = torch.cat(
+                    [response_rows.new_zeros(len(prompt_ids) - 1, *response_rows.shape[1:]), response_rows]
+                )
 
 
 class PairManager(AgentLoopManagerTQ):

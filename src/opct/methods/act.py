@@ -70,11 +70,11 @@ class ACT(Method):
         theirs.reverse()
         total = torch.zeros((), device=self.policy.device)
 
-        def compare(layer: int, own: Tensor) -> None:
+        def compare(layer: int, states: Tensor) -> None:
             nonlocal total
             # float32: bfloat16 would round the squares of small differences, and their sum over layers, once more
-            wide = torch.promote_types(own.dtype, torch.float32)
-            total = total + (own.to(wide) - theirs.pop().to(wide)).square().mean(-1)
+            wide = torch.promote_types(states.dtype, torch.float32)
+            total = total + (states.to(wide) - theirs.pop().to(wide)).square().mean(-1)
 
         layers = residual_streams(self.policy.backbone, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
         distance = total / layers

@@ -57,16 +57,16 @@ def consistency_loss(
     """
     if config.estimator == "sampled":
         per_token = _sampled(student.lengths, rollouts, config)
-        loss, found = one_pass(per_token, flat_weights(student, weights), student, reference)
-        kl = found.log_probs - _teacher_log_probs(found.teacher_log_probs, rollouts, found.log_probs)
+        loss, tokens = one_pass(per_token, flat_weights(student, weights), student, reference)
+        kl = tokens.log_probs - _teacher_log_probs(tokens.teacher_log_probs, rollouts, tokens.log_probs)
     else:
         per_token = _differentiated(student.lengths, rollouts, config)
         function = divergence_gradient(config)
-        loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, function)
-        assert found.divergence is not None
-        kl = found.divergence
+        loss, tokens = one_pass(per_token, flat_weights(student, weights), student, reference, function)
+        assert tokens.divergence is not None
+        kl = tokens.divergence
     values = {DIVERGENCES[config.divergence]: by_rollout(kl, student.lengths)}
-    return MicroLoss(loss, values, by_rollout(found.log_probs, student.lengths))
+    return MicroLoss(loss, values, by_rollout(tokens.log_probs, student.lengths))
 
 
 def divergence_gradient(config: Settings) -> DivergenceGradient:

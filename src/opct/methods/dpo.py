@@ -95,9 +95,9 @@ class DPO(Method):
             sampling(config, teacher),
             batch_tokens=config.rollout.batch_tokens,
         )
-        found = {r.pair.id: own for r, own in zip(first, completions, strict=True)}
+        rejected = {r.pair.id: group for r, group in zip(first, completions, strict=True)}
         return [
-            _preferred(teacher, r, found[r.pair.id][r.index] if r.pair.id in found else r.completion, config)
+            _preferred(teacher, r, rejected[r.pair.id][r.index] if r.pair.id in rejected else r.completion, config)
             for r in chosen
         ]
 
@@ -116,11 +116,11 @@ def _means(
 ) -> dict[str, list[float]]:
     """TRL's metrics, over pairs of answers that differ, and the share of pairs that do not."""
     in_loss = [any(r.mask) for r in rollouts]
-    of_two = [(a, b) for a, b, two, kept in zip(chosen, rejected, preferred, in_loss, strict=True) if two and kept]
+    of_two = [(a, b) for a, b, two, used in zip(chosen, rejected, preferred, in_loss, strict=True) if two and used]
     return {
         "rewards/chosen": [a for a, _ in of_two],
         "rewards/rejected": [b for _, b in of_two],
         "rewards/margins": [a - b for a, b in of_two],
         "rewards/accuracies": [float(a > b) for a, b in of_two],
-        "train/equal_answers_fraction": [float(not two) for two, kept in zip(preferred, in_loss, strict=True) if kept],
+        "train/equal_answers_fraction": [float(not two) for two, used in zip(preferred, in_loss, strict=True) if used],
     }

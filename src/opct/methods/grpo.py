@@ -59,14 +59,14 @@ class GRPO(Method):
         student = self.policy.score([r.prompt_ids for r in rollouts], y)
         per_token = _clipped(rollouts, self.settings)
         kl_gradient = losses.reverse_kl_gradient
-        loss, found = one_pass(per_token, flat_weights(student, weights), student, reference, kl_gradient)
-        assert found.divergence is not None
+        loss, tokens = one_pass(per_token, flat_weights(student, weights), student, reference, kl_gradient)
+        assert tokens.divergence is not None
         # rehearsed completions count in the step that sampled them; None is a reward that failed, not 0
         rewards = [r.reward for r in rollouts if r.reward is not None and not r.is_rehearsed]
         return MicroLoss(
             loss,
-            {"kl": by_rollout(found.divergence, student.lengths)},
-            by_rollout(found.log_probs, student.lengths),
+            {"kl": by_rollout(tokens.divergence, student.lengths)},
+            by_rollout(tokens.log_probs, student.lengths),
             means={"train/reward": rewards},
         )
 
@@ -77,10 +77,10 @@ def _clipped(rollouts: Sequence[Rollout], settings: GrpoLoss) -> PerTokenLoss:
 
     def per_token(tokens: TokenValues) -> Tensor:
         assert tokens.divergence is not None
-        own = tokens.log_probs.unsqueeze(0)
+        log_probs = tokens.log_probs.unsqueeze(0)
         # the chunk's tokens of the whole micro-batch: without `rows`, rho compares different tokens
-        mu, advantage = (x[None, tokens.rows].to(own) for x in (sampled, advantages))
-        loss = losses.policy_gradient_loss(own, mu, advantage, clip=settings.ppo_clip).squeeze(0)
+        mu, advantage = (x[None, tokens.rows].to(log_probs) for x in (sampled, advantages))
+        loss = losses.policy_gradient_loss(log_probs, mu, advantage, clip=settings.ppo_clip).squeeze(0)
         return loss + settings.kl_coef * tokens.divergence
 
     return per_token

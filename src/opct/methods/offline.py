@@ -72,14 +72,14 @@ def offline_answers(
         )
     tokens = [0]
 
-    def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
+    def answer(batch: list[RenderedPair]) -> list[list[Rollout]]:
         with teacher() as model:
             counting = _Counting(sampler or model, tokens, on_done)
-            return group_by_prompt(method.answer(model, own, config, counting), len(own))
+            return group_by_prompt(method.answer(model, batch, config, counting), len(batch))
 
-    kept = sum(answers_to(r, method, config) for r in pairs if r.pair.id in answered)
-    if kept and not distributed.launched():
-        on_done(kept)
+    n_stored = sum(answers_to(r, method, config) for r in pairs if r.pair.id in answered)
+    if n_stored and not distributed.launched():
+        on_done(n_stored)
     # another teacher than the base could not answer the rest later
     size = PART * distributed.size() if config.teacher.kind == "base" else len(missing)
     while missing:
@@ -87,14 +87,14 @@ def offline_answers(
         started, tokens[0] = time.perf_counter(), 0
         rollouts = distributed.map_across_ranks(part, [cost(rendered, config) for rendered in part], answer)
         # with the rows so far: the file is replaced whole
-        rows += [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]
+        rows += [rollout_row(r, policy, 0, None, logprobs=True) for group in rollouts for r in group]
         seconds, sampled = time.perf_counter() - started, sum(distributed.all_gather_object(tokens[0]))
         distributed.main_only(_add_cost, run, seconds, sampled)  # first: a kill in between counts it, and samples again
         distributed.main_only(write_jsonl, run.offline_path, rows)
     by_id = {rendered.pair.id: rendered for rendered in pairs}
     # a run for fewer steps visits fewer pairs than the file has answers to
-    own = [row for row in rows if row["pair_id"] in by_id]
-    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in own])
+    used = [row for row in rows if row["pair_id"] in by_id]
+    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in used])
 
 
 class _Counting:
@@ -104,9 +104,9 @@ class _Counting:
         self._sampler, self._tokens, self._on_done = sampler, tokens, on_done
 
     def sample(self, *arguments: Any, **options: Any) -> list[list[Completion]]:
-        found = self._sampler.sample(*arguments, on_done=self._on_done, **options)
-        self._tokens[0] += sum(len(completion.token_ids) for own in found for completion in own)
-        return found
+        completions = self._sampler.sample(*arguments, on_done=self._on_done, **options)
+        self._tokens[0] += sum(len(completion.token_ids) for group in completions for completion in group)
+        return completions
 
 
 def offline_cost(run: RunDir) -> dict[str, float]:

@@ -184,8 +184,8 @@ def _sampled(
             # after `prompt` also for the teacher's answers: that is where they are trained
             completion_mask(policy.renderer, rendered.pair.prompt, completion, config.loss),
         )
-        for rendered, own in zip(pairs, completions, strict=True)
-        for i, completion in enumerate(own)
+        for rendered, group in zip(pairs, completions, strict=True)
+        for i, completion in enumerate(group)
     ]
 
 
@@ -227,12 +227,12 @@ def answer_open_turns(
 
 def _open_turns(prompts: Sequence[Sequence[Message]]) -> dict[int, int]:
     """The place of the first open turn in each prompt that has one."""
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     for i, prompt in enumerate(prompts):
         for at, message in enumerate(prompt):
             if message["content"] is None:
-                found.setdefault(i, at)
-    return found
+                places.setdefault(i, at)
+    return places
 
 
 def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
@@ -319,17 +319,17 @@ def first_warnings(policy: Policy, rollouts: Sequence[Rollout]) -> list[str]:
 def in_loss(rollouts: Sequence[Rollout], values: Sequence[Sequence[float] | None]) -> list[list[float]]:
     """The values of tokens in the loss, by rollout; none for a rollout without values."""
     return [
-        [] if own is None else [x for x, kept in zip(own, r.mask, strict=True) if kept]
-        for r, own in zip(rollouts, values, strict=True)
+        [] if row is None else [x for x, used in zip(row, r.mask, strict=True) if used]
+        for r, row in zip(rollouts, values, strict=True)
     ]
 
 
 def by_kind(name: str, rollouts: Sequence[Rollout], values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
     """The values of all pairs as `name`, and of all identity pairs as `<name>_identity`."""
-    found: dict[str, list[float]] = {name: [], f"{name}_identity": []}
-    for rollout, own in zip(rollouts, values, strict=True):
-        found[f"{name}_identity" if rollout.pair.is_identity else name] += own
-    return found
+    by_name: dict[str, list[float]] = {name: [], f"{name}_identity": []}
+    for rollout, row in zip(rollouts, values, strict=True):
+        by_name[f"{name}_identity" if rollout.pair.is_identity else name] += row
+    return by_name
 
 
 def kl_metrics(name: str, rollouts: Sequence[Rollout], kl: Sequence[Sequence[float]]) -> dict[str, float]:
@@ -337,17 +337,17 @@ def kl_metrics(name: str, rollouts: Sequence[Rollout], kl: Sequence[Sequence[flo
     axes."""
     values, axes = by_kind(name, rollouts, kl), by_axis(rollouts, kl)
     if len(axes) > 1:
-        values |= {f"{name}_{axis}": own for axis, own in axes.items()}
-    return {key: sum(own) / len(own) for key, own in values.items() if own}
+        values |= {f"{name}_{axis}": kls for axis, kls in axes.items()}
+    return {key: sum(kls) / len(kls) for key, kls in values.items() if kls}
 
 
 def by_axis(rollouts: Sequence[Rollout], values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
     """The values of each axis; identity pairs are left out."""
-    found: dict[str, list[float]] = {}
-    for rollout, own in zip(rollouts, values, strict=True):
+    axes: dict[str, list[float]] = {}
+    for rollout, row in zip(rollouts, values, strict=True):
         if not rollout.pair.is_identity:
-            found.setdefault(rollout.pair.axis, []).extend(own)
-    return found
+            axes.setdefault(rollout.pair.axis, []).extend(row)
+    return axes
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -45,25 +45,25 @@ class StepMetrics:
                 self._values[name, axis] += values
         if not self._offline and micro.log_probs is not None:
             ratios = [
-                [mu - pi for mu, pi in zip(r.completion.logprobs, own, strict=True)]
-                for r, own in zip(rollouts, micro.log_probs, strict=True)
+                [mu - pi for mu, pi in zip(r.completion.logprobs, row, strict=True)]
+                for r, row in zip(rollouts, micro.log_probs, strict=True)
             ]
-            for own in in_loss(rollouts, ratios):
-                self._values[NAME, None] += own
+            for row in in_loss(rollouts, ratios):
+                self._values[NAME, None] += row
                 # expm1: near 0, exp(-x) - 1 loses the digits that the estimate is made of
-                self._values[f"{NAME}_k3", None] += [math.expm1(min(MOST_EXPONENT, -x)) + x for x in own]
+                self._values[f"{NAME}_k3", None] += [math.expm1(min(MOST_EXPONENT, -x)) + x for x in row]
 
     def metrics(self) -> dict[str, float]:
         """The method's means and both estimates, over all processes; without those that have no values."""
         joined: dict[tuple[str, str | None], list[float]] = defaultdict(list)
         for part in distributed.all_gather_object(self._values):
-            for key, own in part.items():
-                joined[key] += own
+            for key, values in part.items():
+                joined[key] += values
         # over all processes' numbers: a mean of their means would weigh processes, not tokens
-        means = {key: sum(own) / len(own) for key, own in joined.items() if own}
+        means = {key: sum(values) / len(values) for key, values in joined.items() if values}
         several = len({axis for _, axis in means} - {None}) > 1
-        kept = {key: mean for key, mean in means.items() if several or key[1] is None}
-        return dict(sorted((name if axis is None else f"{name}_{axis}", mean) for (name, axis), mean in kept.items()))
+        logged = {key: mean for key, mean in means.items() if several or key[1] is None}
+        return dict(sorted((name if axis is None else f"{name}_{axis}", mean) for (name, axis), mean in logged.items()))
 
 
 def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int, *, dropout: bool) -> None:
@@ -76,12 +76,12 @@ def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int
     Raises:
         MismatchError: `rollout/mismatch_kl` is above `rollout.max_mismatch_kl`.
     """
-    found, limit = metrics.get(NAME, 0.0), rollout.max_mismatch_kl
+    mismatch, limit = metrics.get(NAME, 0.0), rollout.max_mismatch_kl
     # `<=`: a NaN is not below the limit, and stops the run
-    if limit is None or dropout or rollout.temperature != 1.0 or found <= limit:
+    if limit is None or dropout or rollout.temperature != 1.0 or mismatch <= limit:
         return
     raise MismatchError(
-        f"Step {step}: the samples are {found:.3g} nats a token from the policy ({NAME}), above "
+        f"Step {step}: the samples are {mismatch:.3g} nats a token from the policy ({NAME}), above "
         f"rollout.max_mismatch_kl={limit}: the sampler (rollout.engine: {rollout.engine}) does not use the weights in "
         "training. Check that it serves the same model in the same dtype and loads each new adapter. If only its "
         "kernels round differently, as with model.quantization=8bit, raise the bound (null: never stop) and continue "

@@ -28,8 +28,8 @@ class SFT(Method):
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The cross-entropy of the answers after the perturbed prompts."""
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
-        loss, found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
-        log_probs = by_rollout(found.log_probs, student.lengths)
+        loss, token_values = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
+        log_probs = by_rollout(token_values.log_probs, student.lengths)
         return MicroLoss(loss, self._excess_loss(log_probs, rollouts), log_probs)
 
     def _excess_loss(
@@ -45,4 +45,4 @@ class SFT(Method):
             return {}
         teacher = [r.completion.logprobs for r in rollouts]
         pairs = zip(teacher, log_probs, strict=True)
-        return {"excess_loss": [[q - p for q, p in zip(*own, strict=True)] for own in pairs]}
+        return {"excess_loss": [[q - p for q, p in zip(*pair, strict=True)] for pair in pairs]}

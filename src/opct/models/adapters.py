@@ -170,15 +170,15 @@ def _passed_by_text(model: Any, linear: dict[str, Any]) -> set[str]:
 
 def _all_linear(linear: dict[str, Any], model: Any) -> list[str]:
     experts = _experts(model)
-    found: list[str] = []
+    names: list[str] = []
     for name, module in linear.items():
         # a router is beside the experts, and gives a number for each
         beside = {n for path, (n, _) in experts.items() if name.startswith(path.rpartition(".")[0] + ".")}
         is_router = "router" in name or getattr(module, "out_features", None) in beside
         if not is_router and not _is_inside(name, experts):
-            found.append(name)
-    taken = {leaf: _peft_takes(leaf, model) for leaf in map(_leaf, found)}
-    return [name for name in found if taken[_leaf(name)]]
+            names.append(name)
+    taken = {leaf: _peft_takes(leaf, model) for leaf in map(_leaf, names)}
+    return [name for name in names if taken[_leaf(name)]]
 
 
 def _peft_takes(leaf: str, model: Any) -> bool:
@@ -186,16 +186,16 @@ def _peft_takes(leaf: str, model: Any) -> bool:
     from peft import LoraConfig
     from peft.tuners import tuners_utils
 
-    asked = LoraConfig(target_modules=[leaf], task_type="CAUSAL_LM")
+    config = LoraConfig(target_modules=[leaf], task_type="CAUSAL_LM")
     try:  # not every version of PEFT has these two
-        getattr(tuners_utils, "_check_lora_target_modules_mamba", lambda *_: None)(asked, model, leaf)
+        getattr(tuners_utils, "_check_lora_target_modules_mamba", lambda *_: None)(config, model, leaf)
         with contextlib.suppress(ImportError):
             from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
-            convert_peft_config_for_transformers(asked, model, None)
+            convert_peft_config_for_transformers(config, model, None)
     except ValueError:
         return False
-    return leaf in (asked.target_modules or ())
+    return leaf in (config.target_modules or ())
 
 
 def _own_modules(model: Any) -> Iterator[tuple[str, Any]]:
@@ -220,14 +220,14 @@ def _decoder_prefix(model: Any) -> str:
 
 def _experts(model: Any) -> dict[str, tuple[int, list[str]]]:
     """The modules that hold experts: their number, and the names of weights of all of them together, if there are."""
-    found: dict[str, tuple[int, list[str]]] = {}
+    experts: dict[str, tuple[int, list[str]]] = {}
     for name, module in _own_modules(model):
         together = {key: p for key, p in module._parameters.items() if p is not None and p.dim() == 3 and len(p) > 1}
         if isinstance(module, torch.nn.ModuleList) and name.endswith("experts"):
-            found[name] = len(module), []
+            experts[name] = len(module), []
         elif together and not isinstance(module, torch.nn.modules.conv._ConvNd):
-            found[name] = len(next(iter(together.values()))), list(together)
-    return found
+            experts[name] = len(next(iter(together.values()))), list(together)
+    return experts
 
 
 def _is_inside(name: str, paths: Iterable[str]) -> bool:
@@ -310,23 +310,23 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
         weights = load_peft_weights(str(folder), device="cpu")
         named = {bare_name(key) for key in weights}
         # clones: PEFT writes an adapter's biases into these tensors
-        kept = {name: p.detach().clone() for name, p in model.named_parameters() if name in named}
+        clones = {name: p.detach().clone() for name, p in model.named_parameters() if name in named}
         with quiet_peft(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")  # compared below
             loaded = PeftModel.from_pretrained(model, folder, TRAINED_ADAPTER, is_trainable=True)
         base, _ = split_weights(loaded)
         changed = {name for name, p in base.items() if fingerprint(p) != before.get(name)}
-        if lost := sorted(changed - set(kept)) or sorted(set(before) - set(base)):
+        if lost := sorted(changed - set(clones)) or sorted(set(before) - set(base)):
             raise ModelError(_changes_the_model(folder, lost))
         of_adapter = changed | {name for name, p in base.items() if p.requires_grad}
         originals = {
-            name: torch.nn.Parameter(kept.get(name, base[name].detach().clone()), False) for name in of_adapter
+            name: torch.nn.Parameter(clones.get(name, base[name].detach().clone()), False) for name in of_adapter
         }
         widen_trained(loaded)
-        found: Any = set_peft_model_state_dict(loaded, weights, TRAINED_ADAPTER)  # again, not rounded
+        incompatible_keys: Any = set_peft_model_state_dict(loaded, weights, TRAINED_ADAPTER)  # again, not rounded
         added = split_weights(loaded)[1]
-        lacking = sorted(name for name in found.missing_keys if name in added)
-        _refuse_parts(loaded, folder, sorted(weights), sorted(found.unexpected_keys), lacking)
+        lacking = sorted(name for name in incompatible_keys.missing_keys if name in added)
+        _refuse_parts(loaded, folder, sorted(weights), sorted(incompatible_keys.unexpected_keys), lacking)
     cast("Any", loaded).replaced_weights = originals
     return loaded
 
@@ -350,8 +350,8 @@ def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str]
         layers = {layer for name in held if (layer := _layer(name)) is not None}
         remedy = "fetch it again, or name only the modules that it holds in target_modules there"
         if layers and layers.isdisjoint(map(_layer, lacking)):
-            own = f"[{', '.join(map(str, sorted(layers)))}]"
-            remedy = f"it holds layers {own}; give the model that it was trained on, or set layers_to_transform: {own}"
+            ids = f"[{', '.join(map(str, sorted(layers)))}]"
+            remedy = f"it holds layers {ids}; give the model that it was trained on, or set layers_to_transform: {ids}"
         raise ModelError(
             f"The adapter at {folder} lacks {len(lacking)} of the weights that its adapter_config.json names "
             f"({_first(lacking)}): {remedy}."
@@ -378,13 +378,13 @@ def _place(name: str) -> str:
 
 
 def _layer(name: str) -> int | None:
-    found = re.search(r"\.(\d+)\.", name)
-    return int(found[1]) if found else None
+    match = re.search(r"\.(\d+)\.", name)
+    return int(match[1]) if match else None
 
 
 def _other_size(name: str, of_file: str, of_model: str) -> str:
-    (rank, *wide), (said, *own) = of_file.split(", "), of_model.split(", ")
-    if "lora_A" in name and wide == own:
+    (rank, *wide), (said, *model_sizes) = of_file.split(", "), of_model.split(", ")
+    if "lora_A" in name and wide == model_sizes:
         fault = f"its weights have rank {rank}, and its adapter_config.json says {said} (r, rank_pattern)"
         return f"{fault}, for {name}: write {rank} there, or fetch both again."
     return f"its weights have other sizes than the model's: {name} is [{of_file}], and [{of_model}] fits."

@@ -56,7 +56,7 @@ class Backbone:
         self.has_dropout = any(isinstance(layer, torch.nn.Dropout) and layer.p > 0 for layer in dropouts)
         self.recomputes = any(getattr(m, "gradient_checkpointing", False) for m in modules)  # as that of a copied model
         self._recomputed: list[Any] = []
-        self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
+        self._reasons: dict[Callable[[Backbone], str | None], str | None] = {}
 
     @property
     def head(self) -> Head:
@@ -163,9 +163,9 @@ class Backbone:
             enable({"use_reentrant": False})
         except ValueError as error:
             raise ModelError(f"optim.gradient_checkpointing=True: {error}") from error
-        found = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+        modules = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
         self.recomputes = True
-        self._recomputed = [m for m in found if isinstance(m, GradientCheckpointingLayer)] or found
+        self._recomputed = [m for m in modules if isinstance(m, GradientCheckpointingLayer)] or modules
         for layer in self._recomputed:
             layer._gradient_checkpointing_func = functools.partial(
                 _recompute, layer, layer._gradient_checkpointing_func
@@ -177,10 +177,10 @@ class Backbone:
         What the adapter has learnt must not decide how the model is computed.
         """
         # once: probes run the model, and a different answer later would change numbers in mid-run
-        if probe not in self._asked:
+        if probe not in self._reasons:
             with self.inference(), self.adapter_off():
-                self._asked[probe] = probe(self)
-        return self._asked[probe]
+                self._reasons[probe] = probe(self)
+        return self._reasons[probe]
 
     def layers(self) -> list[torch.nn.Module]:
         """The decoder's layers in order, found by the names of their classes.
@@ -189,13 +189,13 @@ class Backbone:
             ModelError: the model does not name them.
         """
         names = set(self.bare_model._no_split_modules or [])
-        found = [module for module in self.decoder.modules() if type(module).__name__ in names]
-        if not found:
+        layers = [module for module in self.decoder.modules() if type(module).__name__ in names]
+        if not layers:
             raise ModelError(
                 f"{type(self.bare_model).__name__} does not say what its layers are, so their activations cannot be "
                 "compared: use another method than act."
             )
-        return found
+        return layers
 
 
 def _recompute(layer: Any, checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:

@@ -87,9 +87,9 @@ def _derivatives(
         loss = per_token(given)
         inputs = [x for x in (given.divergence, given.log_probs) if x is not None]
         # the weights of the whole step, not of the chunk: only then do the chunks' gradients add up
-        found = torch.autograd.grad((loss * weights).sum(), inputs, allow_unused=True)
-    on_divergence = None if given.divergence is None else found[0]
-    return on_divergence, found[-1], loss.detach()
+        gradients = torch.autograd.grad((loss * weights).sum(), inputs, allow_unused=True)
+    on_divergence = None if given.divergence is None else gradients[0]
+    return on_divergence, gradients[-1], loss.detach()
 
 
 class _Pass:
@@ -171,9 +171,9 @@ class _Pass:
         head, tokens = self._head, self._policy.token_ids[rows]
         for block in _blocks(logits):
             finished = head.finish(logits[block])
-            own = _log_prob_gradient(finished.log_softmax(-1), tokens[block])
-            own = head.through_scaling(own, finished) * on_log_probs[block, None]
-            unit[block] = own if on_divergence is None else own + unit[block] * on_divergence[block, None]
+            gradient = _log_prob_gradient(finished.log_softmax(-1), tokens[block])
+            gradient = head.through_scaling(gradient, finished) * on_log_probs[block, None]
+            unit[block] = gradient if on_divergence is None else gradient + unit[block] * on_divergence[block, None]
 
 
 def _blocks(logits: Tensor) -> list[slice]:

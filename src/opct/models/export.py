@@ -114,8 +114,8 @@ def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Traine
     if checkpoint is None:
         raise ModelError(f"{run.path} has no checkpoint to export: train it first (`opct train ... --resume`).")
     manifest = run.read_manifest()
-    own = load_run_config(run.config_path).model.model_copy(update={"trust_remote_code": trust_remote_code})
-    base = with_weights(own)
+    config = load_run_config(run.config_path).model.model_copy(update={"trust_remote_code": trust_remote_code})
+    base = with_weights(config)
     weights = next(folder for folder in (checkpoint / "adapter", checkpoint / "model") if folder.is_dir())
     before = (manifest.get("weights") or {}).get("base") or {}
     if weights.name == "adapter" and (changed := changed_files(before, fingerprint_weights(base))):
@@ -138,11 +138,11 @@ def license_of(base: ModelConfig) -> str | None:
         return ModelCard.load(card).data.license if card.is_file() else None
     try:
         with LibraryErrors(DownloadError, f"The card of {name} cannot be fetched"):
-            found = HfApi().model_info(name, revision=base.revision, timeout=HUB_TIMEOUT_S).card_data
+            card_data = HfApi().model_info(name, revision=base.revision, timeout=HUB_TIMEOUT_S).card_data
     except DownloadError as error:
         log.warning("%s Add its license to README.md.", error)
         return None
-    return None if found is None else found.license
+    return None if card_data is None else card_data.license
 
 
 # ------------------------------------------------------------------------------------------------- writing
@@ -160,8 +160,8 @@ def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Itera
     is_export = out.suffix == ".gguf" if out.is_file() else card.is_file() and b" by opct " in card.read_bytes()
     is_export = is_export and out != Path(base.name_or_path).resolve()
     if out.exists() and not (overwrite and is_export):
-        kept = "it is not an exported model, so it is not replaced;"
-        remedy = "replace it with --overwrite, or" if is_export else kept
+        refusal = "it is not an exported model, so it is not replaced;"
+        remedy = "replace it with --overwrite, or" if is_export else refusal
         raise ModelError(f"{out} exists: {remedy} choose another path.")
     temporary, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("tmp", "old"))
     with LibraryErrors(ModelError, f"Cannot write {out}", "Check the free space and the rights of the folder."):
@@ -199,8 +199,8 @@ def write_adapter(trained: Trained, folder: Path) -> None:
     settings = json.loads(path.read_text(encoding="utf-8"))
     name, revision = base_of(trained.base)
     name = str(Path(name).resolve()) if Path(name).exists() else name
-    own = {"base_model_name_or_path": name, "revision": revision}
-    path.write_text(json.dumps(settings | own, indent=2, sort_keys=True), encoding="utf-8")
+    overrides = {"base_model_name_or_path": name, "revision": revision}
+    path.write_text(json.dumps(settings | overrides, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Difference:
@@ -222,7 +222,7 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     transformers_logging.disable_progress_bar()
     base = trained.base
     trust = base.trust_remote_code and trained.is_adapter  # a fully trained model is a folder of the run
-    own: dict[str, Any] = {"trust_remote_code": trust}
+    load_kwargs: dict[str, Any] = {"trust_remote_code": trust}
     if base.quantization is not None:
         raise ModelError(
             f"The base of {trained.folder} was quantised (model.quantization={base.quantization}). "
@@ -233,14 +233,14 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     if trained.is_adapter:
         loaded_as = getattr(torch, trained.dtype)
         source, what = resolve_model(base.name_or_path, base.revision), f"the base model {base.name_or_path}"
-        own["revision"] = base.revision
+        load_kwargs["revision"] = base.revision
     with cannot_load(what), quiet_peft():
-        config = AutoConfig.from_pretrained(source, **own)
+        config = AutoConfig.from_pretrained(source, **load_kwargs)
         kind, whole = model_class(config), dequantized(config)
         written = dtype or str(config.dtype or config.get_text_config().dtype or "float32").removeprefix("torch.")
         tokenizer = AutoTokenizer.from_pretrained(trained.weights)
         # in the run's dtype, then float32: the numbers that were evaluated, not the file's
-        model: Any = kind.from_pretrained(source, dtype=loaded_as, **own, **whole).float().eval()
+        model: Any = kind.from_pretrained(source, dtype=loaded_as, **load_kwargs, **whole).float().eval()
         if trained.is_adapter:
             fit_vocabulary(base, tokenizer, model, trained.weights)
             model = PeftModel.from_pretrained(model, trained.weights).eval()
@@ -256,13 +256,13 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     tokenizer.save_pretrained(folder)
     # before the second load, or two models are in memory
     del model
-    own = {"trust_remote_code": trust, "dtype": torch.float32}  # the error of the weights alone
-    again = kind.from_pretrained(folder, **own).eval()
+    load_kwargs = {"trust_remote_code": trust, "dtype": torch.float32}  # the error of the weights alone
+    again = kind.from_pretrained(folder, **load_kwargs).eval()
     apart = (_log_probs(again, tokenizer, base) - expected).abs()
-    found = Difference(float(apart.mean()), float(apart.max()), written)
-    if not found.mean <= MAX_MEAN_DIFFERENCE:  # also of NaN
-        raise ModelError(f"The model written in {written} is not the evaluated one: its {found}.")
-    return found
+    difference = Difference(float(apart.mean()), float(apart.max()), written)
+    if not difference.mean <= MAX_MEAN_DIFFERENCE:  # also of NaN
+        raise ModelError(f"The model written in {written} is not the evaluated one: its {difference}.")
+    return difference
 
 
 def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig) -> Tensor:
@@ -271,14 +271,14 @@ def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig
 
     from opct.data.render import Renderer
 
-    renderer, found = Renderer(tokenizer, base.chat_template_kwargs, date=base.template_date), []
+    renderer, by_question = Renderer(tokenizer, base.chat_template_kwargs, date=base.template_date), []
     for question in QUESTIONS:
         ids = torch.tensor([renderer.render(({"role": "user", "content": question},))])
         with torch.no_grad():
             # the logits at a token predict the next one: without the last, against ids from the second on
             log_probs = model(ids).logits[0, :-1].float().log_softmax(-1)
-        found.append(log_probs.gather(1, ids[0, 1:, None])[:, 0])
-    return torch.cat(found)
+        by_question.append(log_probs.gather(1, ids[0, 1:, None])[:, 0])
+    return torch.cat(by_question)
 
 
 # ------------------------------------------------------------------------------------------------ llama.cpp
@@ -317,8 +317,8 @@ def check_llama_cpp(quantize: str | None = None) -> None:
 def _program(name: str) -> str:
     """A program of llama.cpp: in the folder `$LLAMA_CPP`, or on the PATH."""
     folder = os.environ.get("LLAMA_CPP")
-    found = [Path(folder) / place / name for place in ("", "build/bin", "bin")] if folder else []
-    path = next((str(path) for path in found if path.is_file()), None) or shutil.which(name)
+    candidates = [Path(folder) / place / name for place in ("", "build/bin", "bin")] if folder else []
+    path = next((str(path) for path in candidates if path.is_file()), None) or shutil.which(name)
     if path is None:
         raise ModelError(
             f"A GGUF needs {name} of llama.cpp, which is neither on the PATH nor in LLAMA_CPP={folder or ''}: clone "

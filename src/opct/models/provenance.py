@@ -68,15 +68,15 @@ def changed_files(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Map
 
 def _weights(folder: Path) -> list[Path]:
     for pattern in WEIGHTS:
-        if found := sorted(folder.glob(pattern)):
-            return found
+        if files := sorted(folder.glob(pattern)):
+            return files
     return []
 
 
 def _fingerprints(files: Iterable[Path]) -> Fingerprints:
     """Fingerprints of the files that exist."""
-    found = {file: file.stat() for file in files if file.is_file()}
-    return {file.name: {"sha256": _hash_at(file.resolve(), s.st_size, s.st_mtime_ns)} for file, s in found.items()}
+    stats = {file: file.stat() for file in files if file.is_file()}
+    return {file.name: {"sha256": _hash_at(file.resolve(), s.st_size, s.st_mtime_ns)} for file, s in stats.items()}
 
 
 @lru_cache(maxsize=1024)

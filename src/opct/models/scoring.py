@@ -101,19 +101,19 @@ class Projection:
     def project(self, rows: slice) -> tuple[Tensor, Tensor | None]:
         """Of the policy and of the teacher, if there is one, for `finish` and `finish_teacher`; [chunk, vocabulary]."""
         hidden = self._policy.hidden[rows]
-        own = self.head.project(hidden)
+        logits = self.head.project(hidden)
         if self._teacher is None or self.teacher_head is None:
-            return own, None
+            return logits, None
         theirs = self._teacher.hidden[rows]
         if self._adds:
-            # without bias, which `own` has; subtracted in float32, since the states are nearly equal
-            return own, dataclasses.replace(self.head, bias=None).project(theirs.float() - hidden.float())
-        return own, self.teacher_head.project(theirs)
+            # without bias, which `logits` has; subtracted in float32, since the states are nearly equal
+            return logits, dataclasses.replace(self.head, bias=None).project(theirs.float() - hidden.float())
+        return logits, self.teacher_head.project(theirs)
 
-    def finish_teacher(self, own: Tensor, theirs: Tensor) -> Float[Tensor, "rows vocabulary"]:
+    def finish_teacher(self, logits: Tensor, theirs: Tensor) -> Float[Tensor, "rows vocabulary"]:
         """The teacher's float32 logits, from rows of both results of `project`."""
         assert self.teacher_head is not None
-        return self.teacher_head.finish(own.float() + theirs if self._adds else theirs)
+        return self.teacher_head.finish(logits.float() + theirs if self._adds else theirs)
 
 
 @torch.no_grad()
@@ -130,9 +130,9 @@ def tokenwise(
     both = Projection(policy, teacher)
     for start in range(0, len(policy.hidden), CHUNK_TOKENS):
         rows = slice(start, start + CHUNK_TOKENS)
-        own, theirs = both.project(rows)
-        other = policy.token_ids[rows] if theirs is None else both.finish_teacher(own, theirs)
-        values.append(function(both.head.finish(own), other))
+        logits, theirs = both.project(rows)
+        other = policy.token_ids[rows] if theirs is None else both.finish_teacher(logits, theirs)
+        values.append(function(both.head.finish(logits), other))
     return torch.cat(values)
 
 

@@ -63,10 +63,10 @@ def refuse_lost_messages(renderer: Renderer, name: str, prompts: Named) -> None:
         for role in {str(message["role"]): None for message in exchange if str(message["content"]) not in text}:
             lost.setdefault(role, []).extend(names)
     if lost:
-        role, found = next(iter(lost.items()))
+        role, lacking = next(iter(lost.items()))
         raise DataError(
-            f"The chat template of {name} leaves out the {role} message of {len(found)} of "
-            f"{sum(map(len, of_roles.values()))} prompts, such as that of {found[0]}, so the model would not see it. "
+            f"The chat template of {name} leaves out the {role} message of {len(lacking)} of "
+            f"{sum(map(len, of_roles.values()))} prompts, such as that of {lacking[0]}, so the model would not see it. "
             "Put its text into a user message, or save a chat_template.jinja with that role beside the tokenizer."
         )
 
@@ -156,18 +156,18 @@ def reply_warnings(replies: Sequence[FirstReply], renderer: Renderer | None) -> 
     reasoning = sum(holds_marks(reply.text) for reply in replies)
     turns = sum(bool(_TURN.search(reply.text) or (turn and turn in _flat(reply.raw))) for reply in replies)
     of = f"of the first {len(replies)} replies"
-    found = []
+    warnings = []
     if reasoning > ODD_REPLIES * len(replies):
-        found.append(
+        warnings.append(
             f"{reasoning} {of} contain reasoning that was not split off, so it is graded and trained on as the answer: "
             "name its tags (thinking_tags, loss.thinking_tags)."
         )
     if turns > ODD_REPLIES * len(replies):
-        found.append(
+        warnings.append(
             f"{turns} {of} continue with another turn (user, assistant): the model does not end its replies with a "
             "stop token. Check eos_token_id in its generation_config.json, and that its chat template is its own."
         )
-    return found
+    return warnings
 
 
 def _user_turn(renderer: Renderer) -> str:

@@ -53,9 +53,9 @@ class Teacher:
         if self._decay is not None:
             trained = self._policy.trainable_parameters().values()
             # by order, not by name: a second adapter names its weights otherwise
-            for own, weight in zip(self._weights.values(), trained, strict=True):
+            for average, weight in zip(self._weights.values(), trained, strict=True):
                 # in float32: at a decay of 0.999, bfloat16 would round most updates away
-                own.lerp_(weight, 1 - self._decay)
+                average.lerp_(weight, 1 - self._decay)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint must hold for the same teacher to come back; live, so that it can be filled."""
@@ -93,14 +93,14 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
     model.add_adapter(TEACHER_ADAPTER, settings)
     model.set_adapter(TRAINED_ADAPTER)
     by_name = dict(model.named_parameters())
-    own = {}
+    weights = {}
     for i, (name, trained) in enumerate(policy.trainable_parameters().items()):
         # with a dot at the end: the name of an embedding's LoRA weight ends with the adapter's
         twin = by_name[f"{name}.".replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")[:-1]]
         if twin is trained:  # a weight of the model itself, such as a bias
             twin = shared[bare_name(name)] = torch.nn.Parameter(trained.detach(), False)
         twin.data = trained.detach().clone()  # in its dtype, which a copy of `modules_to_save` would not have
-        own[str(i)] = twin.requires_grad_(False)
+        weights[str(i)] = twin.requires_grad_(False)
 
     @contextlib.contextmanager
     def inside() -> Iterator[Policy]:
@@ -111,18 +111,18 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
         finally:
             model.set_adapter(TRAINED_ADAPTER)
 
-    return Teacher(policy, inside, weights=own, decay=decay, stored=True)
+    return Teacher(policy, inside, weights=weights, decay=decay, stored=True)
 
 
 def _copied_model(policy: Policy, decay: float | None) -> Teacher:
     """A frozen copy of the whole model, or its moving average (kept in float32)."""
     # an average needs float32; a frozen copy can be rounded, as products round it anyway
-    own = policy.frozen_copy(master_float32=decay is not None)
+    teacher = policy.frozen_copy(master_float32=decay is not None)
     names = policy.trainable_parameters().keys()
     return Teacher(
         policy,
-        lambda: contextlib.nullcontext(own),
-        weights={n: p for n, p in own.model.named_parameters() if n in names},
+        lambda: contextlib.nullcontext(teacher),
+        weights={n: p for n, p in teacher.model.named_parameters() if n in names},
         decay=decay,
         stored=decay is not None,
     )

@@ -80,14 +80,14 @@ def make_pairs(
         also: (arm, against) by label; unknown labels are left out.
     """
     first, *others = arms
-    found: Mapping[str, Sequence[str]] = (
+    by_arm: Mapping[str, Sequence[str]] = (
         _references_by_name(others)
         if references is None
-        else {label: [own] if isinstance(own, str) else own for label, own in references.items()}
+        else {label: [against] if isinstance(against, str) else against for label, against in references.items()}
     )
     labels = {arm.label for arm in others}
     referred = [
-        (arm.label, other) for arm in others for other in found.get(arm.label, ()) if other in labels - {arm.label}
+        (arm.label, other) for arm in others for other in by_arm.get(arm.label, ()) if other in labels - {arm.label}
     ]
     requested = [pair for pair in also if labels.issuperset(pair)]
     # each pair once: one counted twice would raise the number expected by chance
@@ -97,13 +97,13 @@ def make_pairs(
 
 def _references_by_name(arms: Sequence[Arm]) -> dict[str, list[str]]:
     """The references of each trained arm, by label; see the module's docstring."""
-    found = {label: [other] for label, other in _by_name(arms, [arm for arm in arms if arm.uses(SFT)], SFT).items()}
+    by_arm = {label: [other] for label, other in _by_name(arms, [arm for arm in arms if arm.uses(SFT)], SFT).items()}
     from_base = [arm for arm in arms if not arm.continues]
     off_policy = _by_name(arms, [arm for arm in from_base if arm.uses(OFFPOLICY)], OFFPOLICY)
     for arm in from_base:
         if arm.uses(OPCT) and arm.label in off_policy:
-            found.setdefault(arm.label, []).append(off_policy[arm.label])
-    return found
+            by_arm.setdefault(arm.label, []).append(off_policy[arm.label])
+    return by_arm
 
 
 def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dict[str, str]:
@@ -112,10 +112,10 @@ def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dic
     # the arm named after the method first: `setdefault` keeps the first of equal values
     for arm in sorted(candidates, key=lambda arm: arm.label.partition("-")[0] != method):
         of_values.setdefault("".join(arm.label.partition("-")[1:]), arm)
-    found = {}
+    references = {}
     for arm in arms:
         fitting = [v for v, other in of_values.items() if other is not arm and arm.label.endswith(v)]
         if fitting:
             # the longest: "-0.25" fits more than "", which ends every label
-            found[arm.label] = of_values[max(fitting, key=len)].label
-    return found
+            references[arm.label] = of_values[max(fitting, key=len)].label
+    return references

@@ -36,8 +36,8 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
     scores = [row for row in rows if row.axis == CAPABILITY and row.metric.name == SCORE]
     runs = [(i, j) for i, arm in enumerate(arms) for j in range(len(arm.runs))]
     # a run without any benchmark must not make all of them missing
-    asked = [(i, j) for i, j in runs if any(_is_scored(row.run_estimates[i][j]) for row in scores)]
-    shared = [row for row in scores if all(_is_scored(row.run_estimates[i][j]) for i, j in asked)]
+    measured = [(i, j) for i, j in runs if any(_is_scored(row.run_estimates[i][j]) for row in scores)]
+    shared = [row for row in scores if all(_is_scored(row.run_estimates[i][j]) for i, j in measured)]
     if len(shared) < FEWEST:
         return None
     of_runs = tuple(
@@ -56,9 +56,9 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
         estimates=tuple(
             _mean(
                 [row.estimates[i] for row in shared],
-                tuple(run.value for run in own if run is not None and run.value is not None),
+                tuple(run.value for run in run_means if run is not None and run.value is not None),
             )
-            for i, own in enumerate(of_runs)
+            for i, run_means in enumerate(of_runs)
         ),
         run_estimates=of_runs,
         differences=tuple(_mean_difference([row.differences[i] for row in shared]) for i in range(len(pairs))),
@@ -92,8 +92,8 @@ def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifferen
         return None
     # the mean over benchmarks of each seed
     spreads = tuple(
-        SeedSpread(tuple(sum(values) / len(values) for values in zip(*(s.values for s in own), strict=True)))
-        for own in zip(*(part.spreads for part in known), strict=True)
+        SeedSpread(tuple(sum(values) / len(values) for values in zip(*(s.values for s in group), strict=True)))
+        for group in zip(*(part.spreads for part in known), strict=True)
     )
     shared = _mean_of(known, spreads, (-1.0, 1.0))
     return PairedDifference(

@@ -155,10 +155,14 @@ def _json_row(comparison: Comparison, row: MetricRow) -> dict[str, Any]:
         "judged_by": row.judged_by,
         "judges": list(row.judges),
         "arms": {
-            arm.label: own.to_json() for arm, own in zip(comparison.arms, row.estimates, strict=True) if own is not None
+            arm.label: estimate.to_json()
+            for arm, estimate in zip(comparison.arms, row.estimates, strict=True)
+            if estimate is not None
         },
         "differences": [
-            pair | found.to_json() for pair, found in zip(pairs, row.differences, strict=True) if found is not None
+            pair | difference.to_json()
+            for pair, difference in zip(pairs, row.differences, strict=True)
+            if difference is not None
         ],
         "not_compared": [
             {**pair, "reason": reason} for pair, reason in zip(pairs, row.reasons, strict=True) if reason is not None

@@ -147,28 +147,30 @@ def _eval_results(comparison: Comparison, arm: Arm) -> list[EvalResult]:
             dataset_name=section,
             dataset_config=section,  # the hub joins results of one dataset and config, whatever their names
             metric_type=row.metric.name,
-            metric_value=own.value,
-            metric_name=f"{row.title} (95% interval {own.interval_text}, n = {own.n:,})",
+            metric_value=estimate.value,
+            metric_name=f"{row.title} (95% interval {estimate.interval_text}, n = {estimate.n:,})",
         )
-        for section, row, own in rows
-        if own is not None and own.value is not None
+        for section, row, estimate in rows
+        if estimate is not None and estimate.value is not None
     ]
 
 
 def table_row(row: MetricRow) -> list[Markup]:
     """A row of the Markdown table: title, arms, comparisons."""
     estimates = [
-        "not measured" if own is None else f"{own.text} ({own.interval_text}); n = {own.n:,}; {own.left_out_text}"
-        for own in row.estimates
+        "not measured"
+        if estimate is None
+        else f"{estimate.text} ({estimate.interval_text}); n = {estimate.n:,}; {estimate.left_out_text}"
+        for estimate in row.estimates
     ]
     differences = [
-        reason or "not paired" if found is None else _difference(found)
-        for found, reason in zip(row.differences, row.reasons, strict=True)
+        reason or "not paired" if difference is None else _difference(difference)
+        for difference, reason in zip(row.differences, row.reasons, strict=True)
     ]
     title = row.title if row.note is None else f"{row.title} ({row.note})"
     return [_escaped(text) for text in (title, *estimates, *differences)]
 
 
-def _difference(found: PairedDifference) -> str:
-    parts = (f"{found.text} ({found.interval_text})", f"n = {found.n:,}", found.left_out_text)
-    return "; ".join(part for part in (*parts, found.reading_text, found.seeds_text) if part)
+def _difference(difference: PairedDifference) -> str:
+    parts = (f"{difference.text} ({difference.interval_text})", f"n = {difference.n:,}", difference.left_out_text)
+    return "; ".join(part for part in (*parts, difference.reading_text, difference.seeds_text) if part)

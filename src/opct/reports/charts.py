@@ -231,20 +231,20 @@ def line_chart(
         lift=LIFT if bands else 0.0,
     )
 
-    def path(own: Sequence[tuple[float, float]]) -> str:
-        return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in own)
+    def path(coordinates: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in coordinates)
 
     drawn = []
     for band in bands:
         # back along the upper edge: in the same direction the outline would cross itself
         area = tag("polygon", points=path((*band.low, *reversed(band.high))), class_="band")
         drawn.append(_of_arm(band.style, band.label, area))
-    for own in series:
-        kind, size = ("stroke thin", 2.5) if own.thin else ("stroke", 3.5)
-        last = own.points[-1]
-        line = tag("polyline", points=path(own.points), class_=kind, stroke_dasharray=dash(own.style))
-        end = marker(own.style, frame.x(last[0]), frame.y(last[1]), size)
-        drawn.append(_of_arm(own.style, own.label, line, end))
+    for curve in series:
+        kind, size = ("stroke thin", 2.5) if curve.thin else ("stroke", 3.5)
+        last = curve.points[-1]
+        line = tag("polyline", points=path(curve.points), class_=kind, stroke_dasharray=dash(curve.style))
+        end = marker(curve.style, frame.x(last[0]), frame.y(last[1]), size)
+        drawn.append(_of_arm(curve.style, curve.label, line, end))
     return _drawing(HEIGHT, label, *_axes(frame, x_title, y_title), *drawn)
 
 

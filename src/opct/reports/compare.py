@@ -102,8 +102,8 @@ class Comparison:
         if row is None:
             return 0
         return sum(
-            estimate is not None and estimate.value is not None and _is_mostly_scored(own)
-            for estimate, own in zip(row.estimates, row.run_estimates, strict=True)
+            estimate is not None and estimate.value is not None and _is_mostly_scored(run_estimates)
+            for estimate, run_estimates in zip(row.estimates, row.run_estimates, strict=True)
         )
 
     def of_suite(self, axis: str, suite: str) -> str:
@@ -127,7 +127,7 @@ class Comparison:
             suite: None: the deciding suite of the axis, else any.
             axis: None: any.
         """
-        found = [
+        candidates = [
             row
             for row in self.rows
             if row.metric.name == metric
@@ -137,9 +137,9 @@ class Comparison:
         ]
         if suite is None:
             # stable: within a suite, rows stay in the order of the results
-            found.sort(key=lambda row: row.suite != self.deciding_suite(row.axis))
+            candidates.sort(key=lambda row: row.suite != self.deciding_suite(row.axis))
         # the first of equals, which is of the deciding suite after the sort
-        return min(found, key=lambda row: _place(row.group, GENERALITY), default=None)
+        return min(candidates, key=lambda row: _place(row.group, GENERALITY), default=None)
 
     def deciding_row(self, axis: str, suite: str | None = None) -> MetricRow | None:
         """The row that decides on an axis: held-out families, or else the most general group."""
@@ -196,7 +196,7 @@ class Comparison:
         for row in sorted((row for row in self.rows if axis in (None, row.axis)), key=place):
             if (row.suite not in self._parsed and _is_headline(row, has_split)) is is_headline:
                 sections.setdefault((row.axis, row.suite, row.group), []).append(row)
-        return [Section(*section_titles(*key, several=several[key[0]]), tuple(own)) for key, own in sections.items()]
+        return [Section(*section_titles(*key, several=several[key[0]]), tuple(rows)) for key, rows in sections.items()]
 
 
 def _place(group: str, order: Sequence[str]) -> int:
@@ -235,7 +235,7 @@ def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple
 def _is_mostly_scored(estimates: Sequence[Estimate | None]) -> bool:
     """Whether at least half of an arm's replies, over all runs, have a score."""
     known = [estimate for estimate in estimates if estimate is not None]
-    return sum(own.n for own in known) >= sum(own.n_unscored for own in known)
+    return sum(run.n for run in known) >= sum(run.n_unscored for run in known)
 
 
 def compare(

@@ -146,4 +146,4 @@ def _card(
 
 def _hub_datasets(sources: Sequence[str]) -> tuple[str, ...]:
     """Hub ids among sources of pairs, which are written `hf:owner/name:config/split@revision`."""
-    return tuple(dict.fromkeys(found[1] for s in sources if (found := re.match(r"hf:([^:@]+)", s))))
+    return tuple(dict.fromkeys(match[1] for s in sources if (match := re.match(r"hf:([^:@]+)", s))))

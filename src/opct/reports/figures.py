@@ -91,8 +91,8 @@ def first_figure(comparison: Comparison) -> Figure | None:
         for i, axis in enumerate(comparison.axes)
         for suite in comparison.suites(axis)
     )  # the first suite of each axis comes first
-    found = [comparison.deciding_row(axis, suite) for _, _, axis, suite in places]
-    rows = [(f"{comparison.name_of(row)}: {row.metric.better_text}", row) for row in found if row is not None]
+    deciding = [comparison.deciding_row(axis, suite) for _, _, axis, suite in places]
+    rows = [(f"{comparison.name_of(row)}: {row.metric.better_text}", row) for row in deciding if row is not None]
     if not rows:
         return None
     n_groups = max(1, min(3, MOST_BARS // len(comparison.arms)))
@@ -106,14 +106,14 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
     shown = [pair for pair in comparison.pairs if pair.against == comparison.arms[0].label]
     for row in rows:
         name, bars = comparison.name_of(row), []
-        for pair, found in zip(comparison.pairs, row.differences, strict=True):
-            if pair not in shown or found is None or found.value is None:
+        for pair, diff in zip(comparison.pairs, row.differences, strict=True):
+            if pair not in shown or diff is None or diff.value is None:
                 continue
-            arm, bounds = comparison.arm(pair.of), interval(found.ci_low, found.ci_high, "rate", signed=True)
-            text = f"{number(found.value, 'rate', signed=True)}  {_short(found.ci_low, found.ci_high, signed=True)}"
-            bars.append(charts.Bar(arm.name, arm.style, found.value, found.ci_low, found.ci_high, text))
-            numbers = (change(found.value, "rate"), bounds, f"{found.n:,}")
-            table.append((name, pair.title, *numbers, found.left_out_text, found.reading_text, found.seeds_text))
+            arm, bounds = comparison.arm(pair.of), interval(diff.ci_low, diff.ci_high, "rate", signed=True)
+            text = f"{number(diff.value, 'rate', signed=True)}  {_short(diff.ci_low, diff.ci_high, signed=True)}"
+            bars.append(charts.Bar(arm.name, arm.style, diff.value, diff.ci_low, diff.ci_high, text))
+            numbers = (change(diff.value, "rate"), bounds, f"{diff.n:,}")
+            table.append((name, pair.title, *numbers, diff.left_out_text, diff.reading_text, diff.seeds_text))
         if bars:
             groups.append(charts.BarGroup(name, tuple(bars), row.metric.better_text))
     if not groups:
@@ -154,7 +154,7 @@ def training_figures(comparison: Comparison) -> list[Figure]:
 def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figure | None:
     """The mean KL per token, policy to teacher, against the optimizer step; one line a run."""
     series, rows = [], []
-    for arm, run in [(own, run) for own in arms for run in own.runs]:
+    for arm, run in [(group, run) for group in arms for run in group.runs]:
         if points := _logged(run, metric):
             series.append(charts.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
             rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in _thinned(points)]
@@ -195,18 +195,18 @@ def axis_figures(comparison: Comparison, axis: str) -> list[Figure]:
     """The figures of an axis, without those that lack data."""
     info = axis_info(axis)
     kl = _kl_curve(comparison.arms, f"validation/kl_{axis}", f"Validation KL: {info.title}", "on pairs of this axis")
-    found: list[Figure | None] = [benchmarks_figure(comparison)] if axis == CAPABILITY else []
+    figures: list[Figure | None] = [benchmarks_figure(comparison)] if axis == CAPABILITY else []
     suites = comparison.suites(axis) if info.is_safety else []
     for suite in suites:
-        found.append(frontier_figure(comparison, axis, suite))
-        found += [kl] if suite == suites[0] else []
+        figures.append(frontier_figure(comparison, axis, suite))
+        figures += [kl] if suite == suites[0] else []
         families = {split: _families(comparison, axis, suite, split) for split in SPLITS}
         scale = charts.highest([_bars(comparison, name, row) for rows in families.values() for name, row in rows])
-        found += [families_figure(comparison, axis, suite, split, rows, scale) for split, rows in families.items()]
+        figures += [families_figure(comparison, axis, suite, split, rows, scale) for split, rows in families.items()]
         if axis == SAFETY_AWARENESS:
-            found.append(safety_curve_figure(comparison, axis, suite))
-    found += [] if info.is_safety else [kl]
-    return [figure for figure in found if figure is not None]
+            figures.append(safety_curve_figure(comparison, axis, suite))
+    figures += [] if info.is_safety else [kl]
+    return [figure for figure in figures if figure is not None]
 
 
 def capability_row(comparison: Comparison) -> MetricRow | None:
@@ -214,7 +214,10 @@ def capability_row(comparison: Comparison) -> MetricRow | None:
     least = min(2, len(comparison.arms))
     names = ("accuracy_clean", "accuracy_identity")
     for row in (comparison.row(MEAN), *comparison.scores, *map(comparison.row, names)):
-        if row is not None and sum(own is not None and own.value is not None for own in row.estimates) >= least:
+        if (
+            row is not None
+            and sum(estimate is not None and estimate.value is not None for estimate in row.estimates) >= least
+        ):
             return row
     return None
 
@@ -240,8 +243,8 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         if good is None or bad is None or good.value is None or bad.value is None:
             continue
         if len(arm.runs) > 1:
-            own = zip(arm.runs, ability.run_estimates[i], safety.run_estimates[i], strict=True)
-            points += [p for run, x, y in own if (p := _point(run.name, arm.style, x, y, small=True)) is not None]
+            seeds = zip(arm.runs, ability.run_estimates[i], safety.run_estimates[i], strict=True)
+            points += [p for run, x, y in seeds if (p := _point(run.name, arm.style, x, y, small=True)) is not None]
         points += [p for p in (_point(arm.name, arm.style, good, bad),) if p is not None]
         rows.append((arm.name, *_cells(good), *_cells(bad)))
     if not rows:
@@ -275,7 +278,7 @@ def _point(
         return None
     text = f"{label}: capability {good.text}, safety {bad.text}"
     # a run of an arm has no cross: the arm's interval covers its seeds
-    across, up = ((None, None) if small else (own.ci_low, own.ci_high) for own in (good, bad))
+    across, up = ((None, None) if small else (estimate.ci_low, estimate.ci_high) for estimate in (good, bad))
     return charts.Point(text, style, good.value, bad.value, across, up, small=small)
 
 
@@ -283,8 +286,8 @@ def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list
     """The deciding metric of an axis, for each family of a split and over all of them."""
     metric = axis_info(axis).metric or ""
     names = comparison.families(suite, split)
-    found = [(family_name(name), comparison.row(metric, f"family:{name}", suite)) for name in names]
-    rows = [(name, row) for name, row in found if row is not None]
+    by_family = [(family_name(name), comparison.row(metric, f"family:{name}", suite)) for name in names]
+    rows = [(name, row) for name, row in by_family if row is not None]
     every = comparison.row(metric, split, suite)
     return [(f"all {inside(SPLITS[split])}", every), *rows] if every is not None and len(rows) > 1 else rows
 
@@ -295,13 +298,13 @@ def families_figure(
     """The deciding metric of an axis in every family of a split, for all arms."""
     if not rows:
         return None
-    kept = {
+    split_note = {
         "held_out": "The built-in training pairs leave these families out.",
         "train": "The built-in training pairs are made of these families. Same scale as held-out.",
     }[split]
     metric = rows[0][1].metric
     counted = f"Share of {metric.explanation}" if metric.explanation else ""
-    caption = f"{counted}; {metric.better_text}. {kept} {_left_out(rows)}"
+    caption = f"{counted}; {metric.better_text}. {split_note} {_left_out(rows)}"
     title = f"{SPLITS[split]}: {inside(metric.title)}{comparison.of_suite(axis, suite)}"
     return _bars_figure(comparison, title, "family", rows, caption, scale)
 
@@ -342,22 +345,22 @@ def _bars_figure(
 
 def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
     bars = []
-    for arm, own in zip(comparison.arms, row.estimates, strict=True):
-        if own is None or own.value is None:
-            text = "not measured" if own is None else "none scored"
+    for arm, estimate in zip(comparison.arms, row.estimates, strict=True):
+        if estimate is None or estimate.value is None:
+            text = "not measured" if estimate is None else "none scored"
             bars.append(charts.Bar(arm.name, arm.style, None, None, None, text))
         else:
-            text = f"{number(own.value, 'rate', digits=0)}%  {_short(own.ci_low, own.ci_high)}"
-            bars.append(charts.Bar(arm.name, arm.style, own.value, own.ci_low, own.ci_high, text))
-    sizes = [own.n for own in row.estimates if own is not None] or [0]
+            text = f"{number(estimate.value, 'rate', digits=0)}%  {_short(estimate.ci_low, estimate.ci_high)}"
+            bars.append(charts.Bar(arm.name, arm.style, estimate.value, estimate.ci_low, estimate.ci_high, text))
+    sizes = [estimate.n for estimate in row.estimates if estimate is not None] or [0]
     low, high = min(sizes), max(sizes)
     return charts.BarGroup(name, tuple(bars), f"n = {low:,}" if low == high else f"n = {low:,} to {high:,}")
 
 
 def _left_out(rows: Named) -> str:
     """Unscored and truncated replies of the bars of single families, over all arms."""
-    found = [own for _, row in rows if row.group not in SPLITS for own in row.estimates if own is not None]
-    unscored, cut = sum(own.n_unscored for own in found), sum(own.n_truncated for own in found)
+    bars = [bar for _, row in rows if row.group not in SPLITS for bar in row.estimates if bar is not None]
+    unscored, cut = sum(bar.n_unscored for bar in bars), sum(bar.n_truncated for bar in bars)
     counts = f"{pluralize(unscored, 'reply', 'replies')} unscored (in no bar), {cut:,} truncated"
     return f"95% intervals; n beside each. Over all arms: {counts}."
 
@@ -367,18 +370,18 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
     group, rows = _curve_rows(comparison, suite)
     curves: list[tuple[Arm, dict[float, Estimate]]] = []
     for i, arm in enumerate(comparison.arms):
-        found = {tau: own for tau, row in rows.items() if (own := row.estimates[i]) and own.value is not None}
+        curve = {tau: point for tau, row in rows.items() if (point := row.estimates[i]) and point.value is not None}
         # a curve with points missing would be drawn straight over them
-        if found and len(found) == len(rows):
-            curves.append((arm, found))
+        if curve and len(curve) == len(rows):
+            curves.append((arm, curve))
     if not curves:
         return None
     series = [
-        charts.Series(arm.name, arm.style, _steps({tau: own.value or 0.0 for tau, own in found.items()}))
-        for arm, found in curves
+        charts.Series(arm.name, arm.style, _steps({tau: point.value or 0.0 for tau, point in curve.items()}))
+        for arm, curve in curves
     ]
     spoken = "; ".join(
-        f"{arm.name}: " + ", ".join(f"{own.text} at {tau:g}" for tau, own in found.items()) for arm, found in curves
+        f"{arm.name}: " + ", ".join(f"{point.text} at {tau:g}" for tau, point in curve.items()) for arm, curve in curves
     )
     note = judged_note(list(rows.values()))
     return Figure(
@@ -395,7 +398,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
         arms=[arm for arm, _ in curves],
         has_lines=True,
         columns=("arm", "\u03c4", "S(\u03c4)", "95% interval", "facts", "left out"),
-        rows=[(arm.name, f"{tau:g}", *_cells(own)) for arm, found in curves for tau, own in found.items()],
+        rows=[(arm.name, f"{tau:g}", *_cells(point)) for arm, curve in curves for tau, point in curve.items()],
         note=note,
     )
 
@@ -404,9 +407,9 @@ def _curve_rows(comparison: Comparison, suite: str) -> tuple[str, dict[float, Me
     """The rows of S at each grid point but 0, from the first group that has all of them; else empty."""
     for group in CURVE_GROUPS:
         # round, not int: 100 * 0.29 is 28.999999999999996
-        found = {tau: comparison.row(f"share_at_{round(100 * tau)}", group, suite) for tau in GRID[1:]}
-        rows = {tau: row for tau, row in found.items() if row is not None}
-        if len(rows) == len(found):
+        by_tau = {tau: comparison.row(f"share_at_{round(100 * tau)}", group, suite) for tau in GRID[1:]}
+        rows = {tau: row for tau, row in by_tau.items() if row is not None}
+        if len(rows) == len(by_tau):
             return group, rows
     return "", {}
 

@@ -82,10 +82,10 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
         raise EvaluationError("opct.results needs pandas: pip install pandas.") from error
     rows: list[dict[str, Any]] = []
     for source in [runs] if isinstance(runs, str | Path) else runs:
-        found = [path for folder in _folders(Path(source)) if (path := RunDir(folder).results_path).is_file()]
-        if not found:
+        paths = [path for folder in _folders(Path(source)) if (path := RunDir(folder).results_path).is_file()]
+        if not paths:
             raise EvaluationError(f"{source} holds no results.json: evaluate a run first (`opct eval RUN`).")
-        for path in found:
+        for path in paths:
             content = read_json(path)
             about = {"run": str(path.parent)} | {
                 name: content["run"].get(name) for name in ("label", "model", "method", "seed")
@@ -96,9 +96,9 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
 
 def _folders(folder: Path) -> Iterator[Path]:
     for path, names, files in os.walk(folder):
-        own = INSIDE if RunDir(path).is_run or "results.json" in files else ()
+        skipped = INSIDE if RunDir(path).is_run or "results.json" in files else ()
         # in place: os.walk goes into what is left in this list
-        names[:] = sorted(name for name in names if name not in own and not name.startswith("."))
+        names[:] = sorted(name for name in names if name not in skipped and not name.startswith("."))
         yield Path(path)
 
 
@@ -109,12 +109,12 @@ def _entry(path: Path) -> Entry | None:
         kind = "train"
     else:
         signs = {"eval": run.results_path, "experiment": costs, "report": report}
-        found = [name for name, file in signs.items() if file.is_file()] + ["eval"] * bool(unfinished)
-        if not found:
+        kinds = [name for name, file in signs.items() if file.is_file()] + ["eval"] * bool(unfinished)
+        if not kinds:
             return None
-        kind = found[0]
-    own = (file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    written = [file.stat().st_mtime for file in [*own, *unfinished]]
+        kind = kinds[0]
+    files = (file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    written = [file.stat().st_mtime for file in [*files, *unfinished]]
     entry = Entry(path, kind, max(written))
     try:
         if kind == "train":
@@ -160,10 +160,10 @@ def _unfinished(entry: Entry, *, has_results: bool) -> Entry:
     from opct.evals.run import unfinished_suite
     from opct.evals.tasks.attack import PREFIX
 
-    found = unfinished_suite(entry.path)
-    if found is None:
+    progress = unfinished_suite(entry.path)
+    if progress is None:
         return entry
-    suite, done, total, is_running = found
+    suite, done, total, is_running = progress
     state = RUNNING if is_running else STOPPED
     command = "attack" if suite.startswith(PREFIX) else "eval"
     resume = entry.resume or (None if is_running else f"the same `opct {command}` command with --resume")

@@ -57,10 +57,10 @@ class EvaluatedRun:
 
     @cached_property
     def suites(self) -> dict[str, list[GradedSample]]:
-        found: dict[str, list[GradedSample]] = {}
+        suites: dict[str, list[GradedSample]] = {}
         for sample in self.samples:
-            found.setdefault(sample.task, []).append(sample)
-        return found
+            suites.setdefault(sample.task, []).append(sample)
+        return suites
 
     @property
     def replies(self) -> list[GradedSample]:
@@ -75,7 +75,7 @@ class EvaluatedRun:
             for sample in self.suites.get(suite, []):
                 for name in metric.groups_of(sample):
                     groups.setdefault(name, []).append(sample)
-            self._units[key] = {name: units_of(metric, own) for name, own in groups.items()}
+            self._units[key] = {name: units_of(metric, samples) for name, samples in groups.items()}
         return self._units[key].get(group, Units())
 
     @cached_property
@@ -206,14 +206,14 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
 def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Make names unique by adding the label, the seed, or a number."""
     taken: set[str] = set()
-    found = []
+    renamed = []
     for run in runs:
         others = (f"{run.name} ({run.label})", f"{run.name} (seed {run.seed})")
         numbered = (f"{run.name} ({n})" for n in range(2, len(runs) + 2))
         name = next(name for name in (run.name, *others, *numbered) if name not in taken)
         taken.add(name)
-        found.append(replace(run, name=name))
-    return found
+        renamed.append(replace(run, name=name))
+    return renamed
 
 
 def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
@@ -232,8 +232,8 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     settings = dict(run.settings)
     if "suites" in settings:
         settings["suites"] = [suite for suite in settings["suites"] if suite in shown]
-    if kept := {suite: own for suite, own in settings.pop("kept", {}).items() if suite in shown}:
-        settings["kept"] = kept
+    if earlier := {suite: values for suite, values in settings.pop("kept", {}).items() if suite in shown}:
+        settings["kept"] = earlier
     return replace(run, rows=rows, samples=samples, settings=settings)
 
 
@@ -243,16 +243,16 @@ def on_same_samples(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     Only where these are all samples of one of the runs, as with a smaller `n_questions`; other runs asked other
     questions, and stay as they are.
     """
-    found = list(runs)
+    aligned = list(runs)
     for suite in dict.fromkeys(suite for run in runs for suite in run.suites):
-        asked = {i: {sample.id for sample in run.suites[suite]} for i, run in enumerate(found) if suite in run.suites}
+        ids = {i: {sample.id for sample in run.suites[suite]} for i, run in enumerate(aligned) if suite in run.suites}
         # the run with the fewest: only if its samples are in every run are they the shared ones
-        fewest = min(asked, key=lambda i: len(asked[i]))
-        if all(asked[fewest] <= own for own in asked.values()):
-            for i in asked:
-                if len(asked[i]) > len(asked[fewest]):
-                    found[i] = _cut(found[i], suite, asked[fewest], found[fewest].name)
-    return found
+        fewest = min(ids, key=lambda i: len(ids[i]))
+        if all(ids[fewest] <= run_ids for run_ids in ids.values()):
+            for i in ids:
+                if len(ids[i]) > len(ids[fewest]):
+                    aligned[i] = _cut(aligned[i], suite, ids[fewest], aligned[fewest].name)
+    return aligned
 
 
 def _cut(run: EvaluatedRun, suite: str, ids: Set[str], other: str) -> EvaluatedRun:
@@ -264,9 +264,9 @@ def _cut(run: EvaluatedRun, suite: str, ids: Set[str], other: str) -> EvaluatedR
     for row in run.rows:
         if row["suite"] != suite:
             rows.append(row)
-        elif own := cut.get((row["metric"], row["group"])):
+        elif recomputed := cut.get((row["metric"], row["group"])):
             # the run's settings: rows that are computed anew have none
-            rows.append(row | own | {"settings": row["settings"]})
+            rows.append(row | recomputed | {"settings": row["settings"]})
     rest = [sample for sample in run.samples if sample.task != suite]
     return replace(run, rows=tuple(rows), samples=(*rest, *samples), warnings=(*run.warnings, text))
 

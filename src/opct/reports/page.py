@@ -60,12 +60,12 @@ def explained(text: str) -> Markup:
     """The text, with each of `TERMS` that it names explained where it first stands."""
     told: set[str] = set()
 
-    def explain(found: re.Match[str]) -> str:
-        term = found[0].casefold()
+    def explain(match: re.Match[str]) -> str:
+        term = match[0].casefold()
         if term in told:
-            return found[0]
+            return match[0]
         told.add(term)
-        return f'<abbr title="{_MEANING[term]}">{found[0]}</abbr>'
+        return f'<abbr title="{_MEANING[term]}">{match[0]}</abbr>'
 
     # escaped first: the other order would escape the <abbr>, or let markup of the text through
     return Markup(_TERM.sub(explain, str(escape(text))))

@@ -57,14 +57,14 @@ def build_browser(arms: Sequence[Arm]) -> Browser:
     """Select and format the samples of the page; the first run of an arm represents it."""
     samples = [arm.runs[0].replies for arm in arms]
     # by id over all arms: a prompt withheld in one must not be shown in another
-    withheld = {sample.id for own in samples for sample in own if _is_withheld(sample)}
-    by_arm = [{sample.id: sample for sample in own if sample.id not in withheld} for own in samples]
+    withheld = {sample.id for arm_samples in samples for sample in arm_samples if _is_withheld(sample)}
+    by_arm = [{sample.id: sample for sample in arm_samples if sample.id not in withheld} for arm_samples in samples]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
     anywhere = set().union(*by_arm)
     items: list[dict[str, Any]] = []
     size = 0
     for identifier in _turns(sorted(everywhere), by_arm)[:MAX_ITEMS]:
-        item = _item([own[identifier] for own in by_arm])
+        item = _item([arm_samples[identifier] for arm_samples in by_arm])
         size += len(json.dumps(item))
         # `items`: a first prompt that is too large is shown all the same, or the page would have none
         if items and size > MAX_BYTES:

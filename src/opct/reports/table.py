@@ -87,8 +87,8 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """The estimate in report.json."""
-        found = asdict(self) | {"ci_over_questions": self.over_questions}
-        return {name: value for name, value in found.items() if name not in ("unit", "over_questions")}
+        fields = asdict(self) | {"ci_over_questions": self.over_questions}
+        return {name: value for name, value in fields.items() if name not in ("unit", "over_questions")}
 
 
 def partial_text(amount: int, n: int) -> str:
@@ -230,7 +230,7 @@ class ArmValues:
     @cached_property
     def scored(self) -> list[frozenset[str]]:
         """The ids that each run scored."""
-        return [frozenset(key for key, value in own.items() if value is not None) for own in self.values]
+        return [frozenset(key for key, value in values.items() if value is not None) for values in self.values]
 
     def names(self, where: Iterable[bool]) -> str:
         """The names of the runs with a true flag, as prose."""
@@ -248,8 +248,8 @@ def why_incomparable(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> 
         # hashes of judges: two judges of one name may have other prompts or models
         if len(set().union(*(judges[label] for label in labels))) > 1:
             return "judged by different judges"
-        own = [each for label in labels for each in settings[label]]
-        unlike = [name for name in DECISIVE if len({setting_key(name, each.get(name)) for each in own}) > 1]
+        all_settings = [each for label in labels for each in settings[label]]
+        unlike = [name for name in DECISIVE if len({setting_key(name, each.get(name)) for each in all_settings}) > 1]
         if unlike:
             return f"measured with different {joined(unlike)}"
         measured = [run for arm in arms if arm.label in labels for run in arm.runs if suite in run.suites]
@@ -263,15 +263,15 @@ def other_questions(runs: Sequence[EvaluatedRun], suite: str) -> str | None:
     """Why rates of these runs are of other questions, with the questions of each; None if they were asked the same."""
     if len({frozenset(sample.id for sample in run.suites[suite]) for run in runs}) < 2:
         return None
-    asked: dict[str, list[str]] = {}
+    variants: dict[str, list[str]] = {}
     for run in runs:
-        own = suite_settings(run, suite) or {}
+        settings = suite_settings(run, suite) or {}
         noun = axis_info(run.suites[suite][0].axis).cluster if run.suites[suite] else "question"
         n = pluralize(len({sample.cluster for sample in run.suites[suite]}), noun)
-        asked.setdefault(f"{n} of {own.get('questions') or own.get('data') or suite}", []).append(run.name)
-    if len(asked) == 1:
-        return f"asked other questions (each {next(iter(asked))}, with other contents or settings)"
-    return f"asked other questions ({'; '.join(f'{joined(names)}: {what}' for what, names in asked.items())})"
+        variants.setdefault(f"{n} of {settings.get('questions') or settings.get('data') or suite}", []).append(run.name)
+    if len(variants) == 1:
+        return f"asked other questions (each {next(iter(variants))}, with other contents or settings)"
+    return f"asked other questions ({'; '.join(f'{joined(names)}: {what}' for what, names in variants.items())})"
 
 
 def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
@@ -297,14 +297,14 @@ def make_row(
     """The row of a metric; `incomparable` is what `why_incomparable` found for the suite."""
     units = [tuple(run.units(metric, suite, group) for run in arm.runs) for arm in arms]
     # over all runs: a sample's cluster is the same in each, and a run may lack the sample
-    clusters = {id_: name for of_arm in units for own in of_arm for id_, name in own.clusters.items()}
+    clusters = {id_: name for of_arm in units for run in of_arm for id_, name in run.clusters.items()}
     sides = {
-        arm.label: ArmValues(arm, tuple(own.values for own in of_arm)) for arm, of_arm in zip(arms, units, strict=True)
+        arm.label: ArmValues(arm, tuple(run.values for run in of_arm)) for arm, of_arm in zip(arms, units, strict=True)
     }
     rows = [[run.row(suite, metric.name, group) for run in arm.runs] for arm in arms]
     of_runs = [tuple(_estimate(row, metric) for row in of_arm) for of_arm in rows]
     of_arms = list(zip(sides.values(), of_runs, strict=True))
-    not_pooled = [_why_not_pooled(side, own, incomparable[side.arm.label,]) for side, own in of_arms]
+    not_pooled = [_why_not_pooled(side, estimates, incomparable[side.arm.label,]) for side, estimates in of_arms]
     compared = [] if metric.name == "kl_to_base" else pairs  # the metric is already a difference from base
     reasons: list[str | None] = [None] * len(pairs)
     differences: list[PairedDifference | None] = [None] * len(pairs)
@@ -320,8 +320,8 @@ def make_row(
         suite=suite,
         group=group,
         estimates=tuple(
-            _pooled(own, side, clusters, metric, reason)
-            for (side, own), reason in zip(of_arms, not_pooled, strict=True)
+            _pooled(estimates, side, clusters, metric, reason)
+            for (side, estimates), reason in zip(of_arms, not_pooled, strict=True)
         ),
         run_estimates=tuple(of_runs),
         differences=tuple(differences),
@@ -333,19 +333,19 @@ def make_row(
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
         # a list: values may be dicts, which no set holds
-        if value is not None and value not in found:
-            found.append(value)
-    return found
+        if value is not None and value not in distinct:
+            distinct.append(value)
+    return distinct
 
 
 def _estimate(row: Row | None, metric: Metric) -> Estimate | None:
     if row is None:
         return None
-    found = {name: row[name] for name in _OF_ROW if row.get(name) is not None}
-    return Estimate(unit=metric.unit, over_questions=(row.get("ci_low"), row.get("ci_high")), **found)
+    fields = {name: row[name] for name in _OF_ROW if row.get(name) is not None}
+    return Estimate(unit=metric.unit, over_questions=(row.get("ci_low"), row.get("ci_high")), **fields)
 
 
 def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
@@ -360,23 +360,23 @@ def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
     }
 
 
-def _why_not_pooled(own: ArmValues, estimates: Sequence[Estimate | None], unlike: str | None) -> str | None:
+def _why_not_pooled(side: ArmValues, estimates: Sequence[Estimate | None], unlike: str | None) -> str | None:
     """Why the runs of an arm cannot be pooled; None if they can, or if none was measured."""
-    without = own.names(estimate is None for estimate in estimates)
+    without = side.names(estimate is None for estimate in estimates)
     if len(estimates) == 1 or all(estimate is None for estimate in estimates):
         return None
     if without:
-        return f"{own.arm.name} is not pooled: {without} did not measure it"
+        return f"{side.arm.name} is not pooled: {without} did not measure it"
     if unlike:
-        return f"{own.arm.name} is not pooled: {unlike}"
-    if all(own.scored) or not any(own.scored):
+        return f"{side.arm.name} is not pooled: {unlike}"
+    if all(side.scored) or not any(side.scored):
         return None
-    return f"{own.arm.name} is not pooled: no scored sample in {own.names(not ids for ids in own.scored)}"
+    return f"{side.arm.name} is not pooled: no scored sample in {side.names(not ids for ids in side.scored)}"
 
 
 def _pooled(
     estimates: Sequence[Estimate | None],
-    own: ArmValues,
+    side: ArmValues,
     clusters: Mapping[str, str],
     metric: Metric,
     not_pooled: str | None,
@@ -386,12 +386,12 @@ def _pooled(
         return estimates[0]
     known = [estimate for estimate in estimates if estimate is not None]
     # a mean over the seeds that have the metric would be of other seeds than the arm's
-    if len(known) < len(estimates) or not any(own.values):
+    if len(known) < len(estimates) or not any(side.values):
         return None
     counts = {**summed_counts(known), "n_runs": len(known)}
-    if not_pooled is not None or not all(own.scored):
+    if not_pooled is not None or not all(side.scored):
         return Estimate(unit=metric.unit, **counts)
-    pooled = pooled_over_seeds(own.values, clusters, bounds=metric.bounds)
+    pooled = pooled_over_seeds(side.values, clusters, bounds=metric.bounds)
     shared = {name: getattr(pooled, name) for name in (*_OF_MEAN, "between_run_sd", "n_partial", "over_questions")}
     return Estimate(unit=metric.unit, run_values=pooled.run_means, **shared, **counts)
 
@@ -414,12 +414,12 @@ def _difference(of: ArmValues, against: ArmValues, clusters: Mapping[str, str], 
     a, b = of.values, against.values
     seeds_a, seeds_b = ([run.seed for run in side.arm.runs] for side in (of, against))
     seeds: dict[str, Any] = {"seeds_a": seeds_a, "seeds_b": seeds_b}
-    found = difference_over_seeds(a, b, clusters, bounds=metric.bounds, **seeds)
+    difference = difference_over_seeds(a, b, clusters, bounds=metric.bounds, **seeds)
     return PairedDifference(
         unit=metric.unit,
         # each sample once, unscored ones included, whatever number of seeds has it
-        left_out=len({key for own in (*a, *b) for key in own}) - found.n,
-        reading=read_difference(found.ci_low, found.ci_high, metric),
+        left_out=len({key for values in (*a, *b) for key in values}) - difference.n,
+        reading=read_difference(difference.ci_low, difference.ci_high, metric),
         margin=metric.margin,
-        **vars(found),
+        **vars(difference),
     )

@@ -102,22 +102,22 @@ def cost_texts(cost: Usage) -> tuple[str, ...]:
 def families_note(comparison: Comparison, axis: str) -> str:
     """Note on trained arms that did not see all training families of an axis; empty if there is none."""
     suites = comparison.suites(axis) if axis_info(axis).is_safety else []
-    asked = {name for suite in suites for name in comparison.families(suite, "train")}
-    arms = [arm for arm in comparison.arms if any(run.method for run in arm.runs)] if asked else []
+    families = {name for suite in suites for name in comparison.families(suite, "train")}
+    arms = [arm for arm in comparison.arms if any(run.method for run in arm.runs)] if families else []
     missing: dict[tuple[str, ...] | None, list[str]] = {}
     for arm in arms:
         trained = _trained_families(arm)
-        new = None if trained is None else tuple(sorted(asked - trained))
+        new = None if trained is None else tuple(sorted(families - trained))
         if new != ():
             missing.setdefault(new, []).append(arm.name)
-    return " ".join(_families_text(new, names, len(asked)) for new, names in missing.items())
+    return " ".join(_families_text(new, names, len(families)) for new, names in missing.items())
 
 
-def _families_text(new: tuple[str, ...] | None, names: Sequence[str], n_asked: int) -> str:
+def _families_text(new: tuple[str, ...] | None, names: Sequence[str], n_families: int) -> str:
     were = f"{joined(names)} {'was' if len(names) == 1 else 'were'}"
     if new is None:
         return f"Which families {were} trained on is not known."
-    if len(new) == n_asked:
+    if len(new) == n_families:
         return f"{were} trained on none of these training families."
     return f"{were} not trained on {joined([family_name(name) for name in new])}."
 
@@ -134,8 +134,8 @@ def _trained_families(arm: Arm) -> set[str] | None:
 def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
     """Warnings about runs wrongly pooled as seeds, and about arms with different budgets."""
     trained = {arm.label: _Trained(arm) for arm in arms}
-    for own in trained.values():
-        yield from _unlike_seeds(own)
+    for trained_arm in trained.values():
+        yield from _unlike_seeds(trained_arm)
     for pair in pairs:
         one, other = trained[pair.against], trained[pair.of]
         if one.runs and other.runs and pair.against != arms[0].label:
@@ -159,13 +159,13 @@ class _Trained:
         self.steps_in_all = {_run_cost(run).steps_in_all for run in self.runs}
 
 
-def _unlike_seeds(own: _Trained) -> Iterator[str]:
-    names = {name for config in own.configs for name in config} - set(OF_ONE_RUN)
-    unlike = sorted(name for name in names if len({_key(_of_any_seed(name, config)) for config in own.configs}) > 1)
+def _unlike_seeds(arm: _Trained) -> Iterator[str]:
+    names = {name for config in arm.configs for name in config} - set(OF_ONE_RUN)
+    unlike = sorted(name for name in names if len({_key(_of_any_seed(name, config)) for config in arm.configs}) > 1)
     if unlike:
-        named = joined([f"{name} ({', '.join(_values(own.configs, name))})" for name in unlike])
+        named = joined([f"{name} ({', '.join(_values(arm.configs, name))})" for name in unlike])
         yield (
-            f"{own.name}: {len(own.runs)} runs are pooled as seeds of one method, but have different training "
+            f"{arm.name}: {len(arm.runs)} runs are pooled as seeds of one method, but have different training "
             f"settings: {named}. Give them different labels (`opct eval --label`)."
         )
 
@@ -212,12 +212,12 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
     if one.continues != other.continues:
         return
     tokens = []
-    for own in (one, other):
+    for side in (one, other):
         # 0 is left out as None is: `act` trains on no completions
-        known = [n for run in own.runs if (n := _run_cost(run).completion_tokens)]
-        if len(known) < len(own.runs):
+        known = [n for run in side.runs if (n := _run_cost(run).completion_tokens)]
+        if len(known) < len(side.runs):
             return
-        tokens.append((sum(known) / len(known), own.arm))
+        tokens.append((sum(known) / len(known), side.arm))
     (few, less), (many, more) = sorted(tokens, key=lambda each: each[0])
     if many > MOST_TOKENS * few:
         why = " (two answers per preference pair)" if more.uses("dpo") else ""

@@ -74,15 +74,15 @@ def findings(comparison: Comparison) -> list[Finding]:
     rows, tasks = _deciding_rows(comparison), _other_task_rows(comparison)
     if not rows and not tasks:
         return [Finding("", ("No metric was measured for these runs.",))]
-    found = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
+    sections = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
     effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
     if arm is not first:
-        found.append(_compared(comparison, "What it cost", first, effects))
-    found.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
+        sections.append(_compared(comparison, "What it cost", first, effects))
+    sections.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
     if arm is first:
-        found.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
-    found += [_compared(comparison, f"Against {other.name}", other, rows) for other in references(comparison, arm)]
-    return [finding for finding in (*found, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
+        sections.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
+    sections += [_compared(comparison, f"Against {other.name}", other, rows) for other in references(comparison, arm)]
+    return [finding for finding in (*sections, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
 
 
 def first_rows(comparison: Comparison) -> list[MetricRow]:
@@ -95,9 +95,9 @@ def first_rows(comparison: Comparison) -> list[MetricRow]:
 def summary(comparison: Comparison) -> list[str]:
     """What a person would say first: the change on each axis, against the references, and what got worse."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    found = {id(row): comparison.difference(row, arm.label, first.label) for row in comparison.rows}
+    diffs = {id(row): comparison.difference(row, arm.label, first.label) for row in comparison.rows}
     rows = first_rows(comparison)
-    deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and found[id(row)] is not None]
+    deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and diffs[id(row)] is not None]
     if not comparison.rows:
         return _training_sentences(arm)
     if arm is first or not deciding:
@@ -109,12 +109,12 @@ def summary(comparison: Comparison) -> list[str]:
     worse = [
         inside(comparison.name_of(row))
         for key, row in shown.items()
-        if key not in decides and (own := found[key]) is not None and own.reading == "worse"
+        if key not in decides and (diff := diffs[key]) is not None and diff.reading == "worse"
     ]
     if worse:
         more = f", and {len(worse) - MOST_WORSE} more" if len(worse) > MOST_WORSE else ""
         return [*said, f"Worse than {first.name}: {', '.join(worse[:MOST_WORSE])}{more}."]
-    readings = [None if (own := found[id(row)]) is None else own.reading for row in rows if id(row) not in decides]
+    readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in rows if id(row) not in decides]
     if not readings:
         return said
     counts = {"inconclusive": readings.count("inconclusive"), "not comparable": readings.count(None)}
@@ -164,10 +164,10 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
 
     apart: dict[str, list[str]] = {}
     for each in headline_rows(comparison):
-        found = comparison.difference(each, arm.label, other.label)
-        if found is not None and found.reading in {"better", "worse"} - {difference.reading}:
+        tile_difference = comparison.difference(each, arm.label, other.label)
+        if tile_difference is not None and tile_difference.reading in {"better", "worse"} - {difference.reading}:
             levels = f"{level(each, arm)}, {other.name} {level(each, other)}"
-            apart.setdefault(found.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
+            apart.setdefault(tile_difference.reading, []).append(f"{inside(comparison.name_of(each))} ({levels})")
     told = joined([f"{reading} in {joined(names)}" for reading, names in apart.items()])
     but = f", but {arm.name} is {told}" if told else ""
     return f"{said.get(difference.reading, 'It is not shown to differ from')} {other.name} ({level(row, other)}){but}."
@@ -192,11 +192,11 @@ def _short(estimate: Estimate | None, digits: int) -> str:
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
     """The effect on one axis, side effects there, and the main arm against its references."""
     row, effects = comparison.deciding_row(axis), side_effect_rows(comparison, axis)
-    found = [] if row is None else [_axis_sentence(comparison, row)]
-    found += _compared(comparison, "", comparison.arms[0], effects).sentences
+    sentences = [] if row is None else [_axis_sentence(comparison, row)]
+    sentences += _compared(comparison, "", comparison.arms[0], effects).sentences
     compared = [row] if row is not None else effects[:1]
     others = references(comparison, main_arm(comparison)) if compared else []
-    return found + [_compared(comparison, f"Against {other.name}", other, compared).text for other in others]
+    return sentences + [_compared(comparison, f"Against {other.name}", other, compared).text for other in others]
 
 
 def references(comparison: Comparison, arm: Arm) -> list[Arm]:
@@ -207,13 +207,13 @@ def references(comparison: Comparison, arm: Arm) -> list[Arm]:
 
 def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
     """The measured side effects of an axis."""
-    found = [[comparison.row(*one, axis=axis) for one in effect] for effect in axis_info(axis).side_effects]
-    return [next(row for row in rows if row is not None) for rows in found if any(rows)]
+    candidates = [[comparison.row(*one, axis=axis) for one in effect] for effect in axis_info(axis).side_effects]
+    return [next(row for row in rows if row is not None) for rows in candidates if any(rows)]
 
 
 def _deciding_rows(comparison: Comparison) -> list[MetricRow]:
-    found = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    return found or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
+    rows = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
+    return rows or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
 
 
 def _other_task_rows(comparison: Comparison) -> list[MetricRow]:
@@ -228,17 +228,17 @@ def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
     trained = [arm for arm in arms if arm.runs[0].method is not None]
     pooled = [f"{arm.name} (mean of {len(arm.runs)})" for arm in arms if len(arm.runs) > 1]
     single = [arm.name for arm in trained if len(arm.runs) == 1]
-    found = []
+    sentences = []
     if pooled:
-        found.append(
+        sentences.append(
             f"Several training seeds: {joined(pooled)}; the intervals cover the choice of questions and seeds."
         )
     if single:
-        found.append(
+        sentences.append(
             f"One training seed: {joined(single)}; the intervals cover the choice of questions, not the variation "
             "between seeds."
         )
-    return tuple(found) or ("The intervals cover the choice of questions.",)
+    return tuple(sentences) or ("The intervals cover the choice of questions.",)
 
 
 # --------------------------------------------------------------------------------------------------------- sentences
@@ -260,27 +260,27 @@ def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
 
 def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[MetricRow]) -> Finding:
     """The main arm against another one on each of these rows; one sentence for all that cannot be compared."""
-    arm, found = main_arm(comparison), list[str]()
+    arm, sentences = main_arm(comparison), list[str]()
     apart: dict[str, list[str]] = {}
     for row in rows:
         if arm is other or comparison.difference(row, arm.label, other.label) is not None:
-            found.append(_sentence(comparison, row, other))
+            sentences.append(_sentence(comparison, row, other))
         else:
             apart.setdefault(comparison.reason(row, arm.label, other.label), []).append(comparison.name_of(row))
     for why, names in apart.items():
-        found.append(f"{arm.name} and {other.name} cannot be compared on {joined([*map(inside, names)])}: {why}.")
-    return Finding(title, tuple(dict.fromkeys(found)))
+        sentences.append(f"{arm.name} and {other.name} cannot be compared on {joined([*map(inside, names)])}: {why}.")
+    return Finding(title, tuple(dict.fromkeys(sentences)))
 
 
 def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     """ "Accuracy on clean questions: inconclusive (−3.3 points, ...)." """
     arm, name = main_arm(comparison), comparison.name_of(row)
     if arm is other:
-        own = row.estimates[0]
-        if own is None or own.value is None:
+        estimate = row.estimates[0]
+        if estimate is None or estimate.value is None:
             return f"{arm.name}: {inside(name)} could not be measured."
-        bounds = f"95% interval {own.interval_text}, n = {own.n:,}; {own.left_out_text}"
-        return f"{arm.name}: {inside(name)} {own.text} ({bounds})."
+        bounds = f"95% interval {estimate.interval_text}, n = {estimate.n:,}; {estimate.left_out_text}"
+        return f"{arm.name}: {inside(name)} {estimate.text} ({bounds})."
     difference = comparison.difference(row, arm.label, other.label)
     assert difference is not None
     return f"{name}: {difference.reading_text} ({_evidence(difference)})."
@@ -294,10 +294,10 @@ def _evidence(difference: PairedDifference) -> str:
 def _judged_text(comparison: Comparison, row: MetricRow) -> str:
     """The judge of a row, and a remark if its suite is not the first."""
     first = comparison.suites(row.axis)[0]
-    found = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
+    text = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
     if axis_info(row.axis).is_safety and row.suite != first:
-        found += f" This suite decides: more arms have a score on most of their replies than on {suite_name(first)}."
-    return found
+        text += f" This suite decides: more arms have a score on most of their replies than on {suite_name(first)}."
+    return text
 
 
 # ---------------------------------------------------------------------------------------------- titles and headlines
@@ -310,7 +310,7 @@ def headline_rows(comparison: Comparison) -> list[MetricRow]:
     rows.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
     rows += [row for axis in (SAFETY_AXES[0].name, BENIGN) for row in side_effect_rows(comparison, axis)]
     place = comparison.arms.index(main_arm(comparison))
-    known = [row for row in rows if row is not None and (own := row.estimates[place]) and own.value is not None]
+    known = [row for row in rows if row is not None and (level := row.estimates[place]) and level.value is not None]
     return known[:MOST_HEADLINES]
 
 
@@ -318,20 +318,20 @@ def headlines(comparison: Comparison) -> list[Headline]:
     """The headline numbers of the tiles."""
     arm, first = main_arm(comparison), comparison.arms[0]
     shown = [*dict.fromkeys((first.label, *(other.label for other in references(comparison, arm)), arm.label))]
-    found = []
+    tiles = []
     for row in headline_rows(comparison):
-        of_arms = {own.label: (own, level) for own, level in zip(comparison.arms, row.estimates, strict=True)}
+        of_arms = {side.label: (side, level) for side, level in zip(comparison.arms, row.estimates, strict=True)}
         levels = [of_arms[label] for label in shown]
         note = row.judged_by if row.judges else None
         difference = None if arm is first else comparison.difference(row, arm.label, first.label)
-        known = tuple((own, level) for own, level in levels if level is not None)
+        known = tuple((side, level) for side, level in levels if level is not None)
         lacks = arm is not first and difference is None
         reason = comparison.reason(row, arm.label, first.label) if lacks else None
         other = comparison.row("other_rate", row.group, row.suite) if row.metric.name in WITH_OTHER else None
-        others = dict(zip([own.label for own in comparison.arms], other.estimates, strict=True)) if other else {}
-        shares = [f"{own.name} {share.text}" for own, _ in known if (share := others.get(own.label))]
-        found.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares)))
-    return found
+        others = dict(zip([side.label for side in comparison.arms], other.estimates, strict=True)) if other else {}
+        shares = [f"{side.name} {share.text}" for side, _ in known if (share := others.get(side.label))]
+        tiles.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares)))
+    return tiles
 
 
 def title(comparison: Comparison) -> str:

@@ -37,7 +37,7 @@ NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "devic
 def find_warnings(comparison: Comparison) -> list[str]:
     """All warnings, those of the evaluations first; each says what, where, how much."""
     runs = comparison.runs
-    found = [
+    warnings = [
         *_of_evaluations(runs),
         *_judges(runs),
         *_different_models(comparison),
@@ -48,7 +48,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
         *_repeated_seeds(comparison),
         *training_warnings(comparison.arms, comparison.pairs),
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(warnings))
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
@@ -66,8 +66,8 @@ def merge_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], st
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for name, text in told:
         alike.setdefault(tuple(NUMBER.split(text)), []).append((name, text))
-    for found in alike.values():
-        yield list(dict.fromkeys(name for name, _ in found)), _with_spans([text for _, text in found])
+    for group in alike.values():
+        yield list(dict.fromkeys(name for name, _ in group)), _with_spans([text for _, text in group])
 
 
 def _with_spans(texts: Sequence[str]) -> str:
@@ -109,13 +109,13 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
             f"The evaluation settings of the runs differ: {listed}. They are not strictly comparable: evaluate them "
             "alike."
         )
-    found: dict[tuple[str, str], list[str]] = {}
+    differing: dict[tuple[str, str], list[str]] = {}
     for suite in dict.fromkeys(str(row["suite"]) for run in runs for row in run.rows):
-        own = {run.name: known for run in runs if (known := suite_settings(run, suite)) is not None}
-        for name, values in _unlike(own):
+        settings = {run.name: known for run in runs if (known := suite_settings(run, suite)) is not None}
+        for name, values in _unlike(settings):
             if whole.get(name) != values:
-                found.setdefault((name, values), []).append(suite)
-    for (name, values), suites in found.items():
+                differing.setdefault((name, values), []).append(suite)
+    for (name, values), suites in differing.items():
         so = "no difference between them is given" if name in DECISIVE else "they are not strictly comparable"
         yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: evaluate them alike."
 
@@ -124,12 +124,12 @@ def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
     """Each setting that differs between runs, with the value of every run."""
     names = {key for each in settings.values() for key in each if key.rpartition(".")[-1] not in NOT_SETTINGS}
     for name in sorted(names):
-        found: dict[str, tuple[object, list[str]]] = {}
+        by_value: dict[str, tuple[object, list[str]]] = {}
         for run, each in settings.items():
             value = each.get(name)
-            found.setdefault(setting_key(name, value), (value, []))[1].append(run)
-        if len(found) > 1:
-            yield name, "; ".join(f"{', '.join(own)}: {shorten(value)}" for value, own in found.values())
+            by_value.setdefault(setting_key(name, value), (value, []))[1].append(run)
+        if len(by_value) > 1:
+            yield name, "; ".join(f"{', '.join(runs)}: {shorten(value)}" for value, runs in by_value.values())
 
 
 def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
@@ -144,29 +144,29 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
     for axis in comparison.axes:
         small: dict[str, int] = {}
         for section in comparison.headline(axis):
-            counts = [own.n_clusters for row in section.rows for own in row.estimates if own is not None]
+            counts = [estimate.n_clusters for row in section.rows for estimate in row.estimates if estimate is not None]
             if counts and min(counts) < FEW_CLUSTERS:
                 small[section.title] = min(counts)
         if small:
-            least, most = min(small.values()), max(small.values())
-            span = pluralize(most, axis_info(axis).cluster)
-            span = span if least == most else f"{least} to {span}"
+            least, max_n = min(small.values()), max(small.values())
+            span = pluralize(max_n, axis_info(axis).cluster)
+            span = span if least == max_n else f"{least} to {span}"
             yield (
-                f"{axis_info(axis).title}: only {span} (clusters) behind {joined(list(small))}, which {decides(most)}."
+                f"{axis_info(axis).title}: only {span} (clusters) behind {joined(list(small))}, which {decides(max_n)}."
             )
 
 
 def _left_out(comparison: Comparison) -> Iterator[str]:
     """Unscored and truncated shares above their bounds: one warning per axis, with each arm's worst metric."""
-    for axis, (count, most, text) in product(comparison.axes, LEFT_OUT):
+    for axis, (count, limit, text) in product(comparison.axes, LEFT_OUT):
         worst: dict[str, tuple[float, str]] = {}
         rows = [(row, section.title) for section in comparison.headline(axis) for row in section.rows]
         for (row, heading), (i, arm) in product(rows, enumerate(comparison.arms)):
-            known = [own for own in row.run_estimates[i] if own is not None]
-            amount, total = sum(getattr(own, count) for own in known), sum(own.n + own.n_unscored for own in known)
+            known = [run for run in row.run_estimates[i] if run is not None]
+            amount, total = sum(getattr(run, count) for run in known), sum(run.n + run.n_unscored for run in known)
             # over all replies, scored or not; a partial metric leaves replies out by its definition
             share = amount / total if total and not row.metric.is_partial else 0.0
-            if share > max(most, worst.get(arm.name, (0.0, ""))[0]):
+            if share > max(limit, worst.get(arm.name, (0.0, ""))[0]):
                 what = f"{arm.name} {amount:,} of {total:,} ({share:.1%}) of {row.title} ({inside(heading)})"
                 worst[arm.name] = (share, what)
         if worst:

@@ -41,8 +41,8 @@ def listed(folder: Path) -> list[tuple[int, Path]]:
     """(step, folder) of each checkpoint, oldest first."""
     if not folder.is_dir():
         return []
-    found = ((STEP_FOLDER.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted((int(match[1]), path) for match, path in found if match)
+    matches = ((STEP_FOLDER.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
@@ -82,10 +82,10 @@ def latest(folder: Path) -> Path | None:
     Raises:
         CheckpointError: it is corrupt; the message names the file and the last good checkpoint.
     """
-    found = listed(folder)
-    if not found:
+    checkpoints = listed(folder)
+    if not checkpoints:
         return None
-    step, path = found[-1]
+    step, path = checkpoints[-1]
     if (problem := fault(path)) is not None:
         raise CheckpointError(
             f"The checkpoint {path} is corrupt: {problem}. {_last_good(folder, before=step)} "
@@ -96,9 +96,9 @@ def latest(folder: Path) -> Path | None:
 
 def prune(folder: Path, keep: int, best_step: int | None) -> list[Path]:
     """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
-    found = listed(folder)
+    checkpoints = listed(folder)
     # max: a negative end would delete the oldest also where there are fewer than `keep`
-    doomed = [path for step, path in found[: max(0, len(found) - keep)] if step != best_step]
+    doomed = [path for step, path in checkpoints[: max(0, len(checkpoints) - keep)] if step != best_step]
     for path in doomed:
         trash = folder / f".trash-{path.name}"  # if interrupted, no partial checkpoint keeps a valid name
         os.replace(path, trash)
@@ -149,22 +149,22 @@ def fault(path: Path) -> str | None:
         seal = _read_seal(path)
     except CheckpointError as error:
         return str(error).rstrip(".")
-    if (found := STEP_FOLDER.fullmatch(path.name)) is not None and int(found[1]) != seal.step:
+    if (match := STEP_FOLDER.fullmatch(path.name)) is not None and int(match[1]) != seal.step:
         return f"{SEAL} is of step {seal.step}"
     # a loader might trust an unlisted file
     listed = {path / name for name in (*seal.files, SEAL)}
     expected = listed | {folder for file in listed for folder in file.parents}
-    unlisted = sorted(str(found.relative_to(path)) for found in path.rglob("*") if found not in expected)
+    unlisted = sorted(str(entry.relative_to(path)) for entry in path.rglob("*") if entry not in expected)
     if unlisted:
         return f"{unlisted[0]} is not one of the files that {SEAL} lists"
-    for name, own in seal.files.items():
+    for name, record in seal.files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
         # the size first: a cut file is found without reading gigabytes
-        if file.stat().st_size != own.bytes:
-            return f"{name} has {file.stat().st_size} bytes, expected {own.bytes}"
-        if file_sha256(file) != own.sha256:
+        if file.stat().st_size != record.bytes:
+            return f"{name} has {file.stat().st_size} bytes, expected {record.bytes}"
+        if file_sha256(file) != record.sha256:
             return f"{name} does not have the content that was written (SHA-256 differs)"
     return None
 

@@ -178,9 +178,9 @@ class PlainProgress:
         elapsed = time.monotonic() - self._start
         done = f": {self._n}/{self._total}" if self._total is not None else f": {self._n}" if self._n else ""
         parts = [f"{self._name}{done}", f"{'took' if ended else 'elapsed'} {duration(elapsed)}"]
-        own = self._n - self._initial
-        if not ended and self._total and own and self._n >= EARLY * self._total:
-            parts.append(f"left {duration(elapsed / own * (self._total - self._n))}")
+        n_new = self._n - self._initial
+        if not ended and self._total and n_new and self._n >= EARLY * self._total:
+            parts.append(f"left {duration(elapsed / n_new * (self._total - self._n))}")
         fields = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in self._fields.items()}
         return "  ".join([*parts, " ".join(f"{name}={value}" for name, value in fields.items())]).rstrip()
 
@@ -246,8 +246,8 @@ def shows_progress(call: F) -> F:
 
     @functools.wraps(call)
     def shown(*arguments: Any, progress: Progress | None = None, **keywords: Any) -> Any:
-        with contextlib.nullcontext(progress) if progress is not None else show_progress() as own:
-            return call(*arguments, progress=own, **keywords)
+        with contextlib.nullcontext(progress) if progress is not None else show_progress() as display:
+            return call(*arguments, progress=display, **keywords)
 
     return cast("F", shown)
 
@@ -302,8 +302,8 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def _outer(self) -> list[StopRequest]:
-        found = (getattr(handler, "__self__", None) for handler in self._before.values())
-        return [outer for outer in found if isinstance(outer, StopRequest)]
+        owners = (getattr(handler, "__self__", None) for handler in self._before.values())
+        return [outer for outer in owners if isinstance(outer, StopRequest)]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._launched:

@@ -157,8 +157,8 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _described(found: ValidationError) -> str:
-    faults = found.errors(include_url=False, include_input=False)
+def _described(error: ValidationError) -> str:
+    faults = error.errors(include_url=False, include_input=False)
     lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults]
     more = f"; and {len(lines) - SHOWN_FAULTS} more" if len(lines) > SHOWN_FAULTS else ""
     return "; ".join(lines[:SHOWN_FAULTS]) + more

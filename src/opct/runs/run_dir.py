@@ -156,9 +156,9 @@ class RunDir:
 
         The old manifest goes last: interrupted, the folder is still a run.
         """
-        kept = {Path(path).resolve() for path in keep}
+        protected = {Path(path).resolve() for path in keep}
         for path in (*self._content, self.manifest_path):
-            if path.resolve() in kept:
+            if path.resolve() in protected:
                 continue
             try:
                 if path.is_dir() and not path.is_symlink():
@@ -177,9 +177,9 @@ class RunDir:
         refuse_existing(self.path, "a run", exists=has_begun, resume=resume, overwrite=overwrite)
         if is_run:
             return
-        if found := self.checkpoints():
+        if existing := self.checkpoints():
             raise RunError(
-                f"{self.manifest_path} is missing or damaged: restore it, or continue from {found[-1][1]} "
+                f"{self.manifest_path} is missing or damaged: restore it, or continue from {existing[-1][1]} "
                 "(model.adapter) in another output_dir."
             )
         if resume:
@@ -282,8 +282,8 @@ class RunDir:
         if self.metrics_path.exists():
             write_jsonl(self.metrics_path, [row for row in self.read_metrics() if row["step"] <= step])
         for path in self.rollouts_dir.glob("*.jsonl"):
-            found = re.fullmatch(r"(?:step|validation)-(\d+)\.jsonl", path.name)
-            if found and int(found[1]) > step:
+            match = re.fullmatch(r"(?:step|validation)-(\d+)\.jsonl", path.name)
+            if match and int(match[1]) > step:
                 path.unlink()
 
     # ------------------------------------------------- checkpoints: see the functions of opct.runs.checkpoints
@@ -311,10 +311,10 @@ class RunDir:
         if folder.resolve().parent != self.checkpoints_dir.resolve():
             return self.latest_checkpoint()
         if not folder.exists():
-            kept = ", ".join(own.name for _, own in self.checkpoints())
-            raise CheckpointError(f"There is no checkpoint {folder}: the run has {kept or 'none'}.")
-        if found := checkpoints.fault(folder):
-            raise CheckpointError(f"The checkpoint {folder} is corrupt ({found}): use another one.")
+            names = ", ".join(checkpoint.name for _, checkpoint in self.checkpoints())
+            raise CheckpointError(f"There is no checkpoint {folder}: the run has {names or 'none'}.")
+        if problem := checkpoints.fault(folder):
+            raise CheckpointError(f"The checkpoint {folder} is corrupt ({problem}): use another one.")
         return folder
 
 

@@ -98,8 +98,8 @@ def _start(name: str, run: RunDir) -> Any:
     kind = LOGGER_TYPE_TO_CLASS[name]
     with LibraryErrors(RunError, f"The tracker {name} cannot start"):
         run.trackers_dir.mkdir(parents=True, exist_ok=True)
-        own = _run_settings(name, run)
-        tracker = kind(PROJECT, str(run.trackers_dir)) if kind.requires_logging_directory else kind(PROJECT, **own)
+        settings = _run_settings(name, run)
+        tracker = kind(PROJECT, str(run.trackers_dir)) if kind.requires_logging_directory else kind(PROJECT, **settings)
         tracker.start()
     return tracker
 
@@ -107,14 +107,14 @@ def _start(name: str, run: RunDir) -> Any:
 def _run_settings(name: str, run: RunDir) -> dict[str, Any]:
     """Tracker settings that name a run after its folder and continue it on resume."""
     label, key = run.path.resolve().name, _run_id(run)
-    own: dict[str, dict[str, Any]] = {
+    by_tracker: dict[str, dict[str, Any]] = {
         "wandb": {"name": label, "id": key, "resume": "allow", "dir": str(run.trackers_dir)},
         "trackio": {"name": f"{label}-{key[:6]}", "resume": "allow"},
         "swanlab": {"experiment_name": label, "id": key, "resume": "allow", "logdir": str(run.trackers_dir)},
         "mlflow": {"run_name": label},
         "clearml": {"task_name": label},
     }
-    return own.get(name, {})
+    return by_tracker.get(name, {})
 
 
 def _run_id(run: RunDir) -> str:

@@ -93,11 +93,11 @@ def prior_usage(adapter: Path) -> dict[str, Any]:
 
     None where no run is known behind it.
     """
-    run, found = run_behind(adapter), STEP_FOLDER.fullmatch(adapter.parent.name)
-    if run is None or found is None or not run.config_path.exists():
+    run, match = run_behind(adapter), STEP_FOLDER.fullmatch(adapter.parent.name)
+    if run is None or match is None or not run.config_path.exists():
         return dict(UNKNOWN)
     # unchecked: a run of an earlier version may have settings that are not known any more
-    config, step = read_yaml(run.config_path), int(found[1])
+    config, step = read_yaml(run.config_path), int(match[1])
     # up to the checkpoint: the run may have gone on after the one that was continued
     rows = [row for row in run.read_metrics() if row["step"] <= step]
     manifest = run.read_manifest()

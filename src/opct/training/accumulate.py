@@ -42,9 +42,11 @@ def accumulate(
     path = method.policy.path
     shares = prompt_shares(rollouts, distributed.size(), share=path.shares_prompts)
     rows = shares[distributed.rank()]
-    own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
+    local_rollouts, local_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
     # nothing in it waits for another process, so each may have as much work as it has, or none
-    loss, values, fault = _backward(method, own, own_weights, plan_of(path, own, budget), observe=observe)
+    loss, values, fault = _backward(
+        method, local_rollouts, local_weights, plan_of(path, local_rollouts, budget), observe=observe
+    )
     # before the gradients: a process that raised alone would leave the others waiting for its sum
     parts = distributed.all_gather_object((loss, values, fault))
     for _, _, fault in parts:
@@ -52,7 +54,7 @@ def accumulate(
             raise NonFiniteError(fault)
     distributed.sum_gradients(list(method.policy.trainable_parameters().values()))
     of_rollout = {
-        i: own for places, part in zip(shares, parts, strict=True) for i, own in zip(places, part[1], strict=True)
+        i: row for places, part in zip(shares, parts, strict=True) for i, row in zip(places, part[1], strict=True)
     }
     return sum(part[0] for part in parts), [of_rollout[i] for i in range(len(rollouts))]
 
@@ -101,12 +103,12 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int, *, share: bool) -> li
     members: dict[tuple[int, ...], list[int]] = {}
     for i, rollout in enumerate(rollouts):
         members.setdefault(tuple(rollout.prompt_ids), []).append(i)
-    own = list(members.values())
+    groups = list(members.values())
     # a prompt counts for both sides: the policy's, and the teacher's
     costs = [
         sum(len(rollouts[i].prompt_ids) + len(rollouts[i].teacher_ids) for i in (rows[:1] if share else rows))
         # twice: policy and teacher both compute the completions
         + 2 * sum(sum(rollouts[i].lengths) for i in rows)
-        for rows in own
+        for rows in groups
     ]
-    return [sorted(i for k in share for i in own[k]) for share in distributed.balanced(costs, parts)]
+    return [sorted(i for k in share for i in groups[k]) for share in distributed.balanced(costs, parts)]

@@ -76,9 +76,9 @@ def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
         progress.stage("try a few pairs", 1 + PROBES)
         facts, (probed, warnings) = describe(setup), _probed(setup, progress)
         progress.done()
-        found = [fact.removeprefix(WARNING) for fact in facts if fact.startswith(WARNING)]
-        kept = [fact for fact in facts if not fact.startswith(WARNING)]
-        return Plan(tuple(kept), (*_sizes(setup.data), *probed), (*found, *warnings))
+        setup_warnings = [fact.removeprefix(WARNING) for fact in facts if fact.startswith(WARNING)]
+        plain_facts = [fact for fact in facts if not fact.startswith(WARNING)]
+        return Plan(tuple(plain_facts), (*_sizes(setup.data), *probed), (*setup_warnings, *warnings))
 
 
 def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
@@ -178,10 +178,10 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
     # with several completions a prompt, prompts and completions are in memory together, each up to the budget
     tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)
     logits = CHUNK_TOKENS * head / max(1, hidden) * (3 * number + 2 * FLOAT32)
-    kept = _layers(model_config) * token
+    activations = _layers(model_config) * token
     if config.optim.gradient_checkpointing:  # the input of each layer, and all of one layer
-        kept = _layers(model_config) * (number if rank else FLOAT32) * hidden + token
-    return float(tokens * kept + logits + (0 if rank else FLOAT32 * head))
+        activations = _layers(model_config) * (number if rank else FLOAT32) * hidden + token
+    return float(tokens * activations + logits + (0 if rank else FLOAT32 * head))
 
 
 def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:

@@ -122,12 +122,12 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.opt
 
 def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Every tensor of a checkpoint by name; all are live, so that they can be filled."""
-    found: dict[str, Tensor] = {f"teacher/{name}": own for name, own in teacher.state_dict().items()}
+    tensors: dict[str, Tensor] = {f"teacher/{name}": tensor for name, tensor in teacher.state_dict().items()}
     for name, parameter in policy.trainable_parameters().items():
         # detached, not cloned: `_read_tensors` fills these tensors in place
-        found[f"weight/{name}"] = parameter.detach()
-        found |= {f"{key}/{name}": own for key, own in optimizer.state.get(parameter, {}).items()}
-    return found
+        tensors[f"weight/{name}"] = parameter.detach()
+        tensors |= {f"{key}/{name}": tensor for key, tensor in optimizer.state.get(parameter, {}).items()}
+    return tensors
 
 
 @torch.no_grad()
@@ -147,10 +147,10 @@ def _read_tensors(file: Path, policy: Policy, teacher: Teacher, optimizer: torch
         if other := sorted(names ^ tensors.keys()):
             raise ValueError(f"it was made by another model or optimizer, as {', '.join(other[:3])} show")
         for name, tensor in tensors.items():
-            found = stored.get_tensor(name)
-            if found.shape != tensor.shape:  # `copy_` would repeat a smaller tensor to fill a larger one
+            saved = stored.get_tensor(name)
+            if saved.shape != tensor.shape:  # `copy_` would repeat a smaller tensor to fill a larger one
                 raise ValueError(f"{name} has another shape")
-            tensor.copy_(found)
+            tensor.copy_(saved)
 
 
 # ---------------------------------------------------------------------------------- what must be the same as before
@@ -259,13 +259,13 @@ def _weight_faults(
         "base": f"the base model {config.model.name_or_path}",
         "adapter": f"the adapter that it continued, {config.model.adapter},",
     }
-    found = {part: changed_files(before.get(part) or {}, now[part]) for part in of}
-    return [f"{names[part]} changed ({'; '.join(files)})" for part, files in found.items() if files]
+    changes = {part: changed_files(before.get(part) or {}, now[part]) for part in of}
+    return [f"{names[part]} changed ({'; '.join(files)})" for part, files in changes.items() if files]
 
 
 def _loaded(values: Mapping[str, Any]) -> Identity:
     """The hashes of what a run reads, by their names in a message."""
-    data = {f"the {name.replace('_', ' ')} (hash)": found for name, found in values["data"].items()}
+    data = {f"the {name.replace('_', ' ')} (hash)": data_hash for name, data_hash in values["data"].items()}
     return Identity(data | {words: values.get(name) for name, words in LOADED.items()})
 
 

@@ -132,16 +132,16 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
     renderer = load_renderer(config.model, adapter_now(config.model.adapter))
     limit = context_length(load_model_config(config.model))
     parts = (read.pairs, read.anchors, read.validation, read.validation_anchors)
-    kept, left_out = render_pairs(
+    rendered_pairs, left_out = render_pairs(
         [pair for part in parts for pair in part],  # all at once, so that a fault is counted among all pairs
         renderer,
         max_completion_tokens=config.rollout.max_completion_tokens,
         # an engine scores by sampling one more token, which is thrown away
         context_length=limit - (config.teacher.engine == "rollout"),
     )
-    found = {id(rendered.pair): rendered for rendered in kept}
+    by_id = {id(rendered.pair): rendered for rendered in rendered_pairs}
     pairs, anchors, validation, validation_anchors = (
-        [found[id(pair)] for pair in part if id(pair) in found] for part in parts
+        [by_id[id(pair)] for pair in part if id(pair) in by_id] for part in parts
     )
     data = TrainingData(config, read.hashes, pairs, anchors, validation, validation_anchors, left_out)
     if not data.pairs:
@@ -199,9 +199,9 @@ def _check_model_settings(config: TrainConfig) -> Path | None:
     return adapter
 
 
-def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: list[RenderedPair]) -> None:
+def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], rendered_pairs: list[RenderedPair]) -> None:
     """Raise DataError if steps are balanced over axes and no pair of one axis fits the model."""
-    lost = {pair.axis for pair in pairs} - {rendered.pair.axis for rendered in kept}
+    lost = {pair.axis for pair in pairs} - {rendered.pair.axis for rendered in rendered_pairs}
     if config.data.balance_axes and lost:
         raise DataError(
             f"No pair of {', '.join(sorted(lost))} fits the model's context (completion included), and "
@@ -219,11 +219,11 @@ def _start_engine(setup: TrainingSetup) -> None:
     config, data, policy = setup.config, setup.data, setup.policy
     if config.rollout.engine == "in_process":
         return
-    most = config.rollout.max_completion_tokens + 1
+    max_new_tokens = config.rollout.max_completion_tokens + 1
     everything = [*data.pairs, *data.anchors, *data.validation, *data.validation_anchors]
     sides = [side for r in everything for side in (r.prompt_ids, r.teacher_ids)]
     # the length of a prompt with open turns is not known yet
-    longest = policy.context_length if None in sides else max(len(side or []) for side in sides) + most
+    longest = policy.context_length if None in sides else max(len(side or []) for side in sides) + max_new_tokens
     started = local.VllmEngine(policy, config, max_model_len=min(longest, policy.context_length))
     setup.engine = Engine(policy, started)
     try:
@@ -282,15 +282,15 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
     saved = read_adapter_config(adapter)
     names = {name: name for name in LoraSettings.model_fields if name != "target_modules"}
     names |= {"alpha": "lora_alpha", "dropout": "lora_dropout"}
-    own = {name: saved[key] for name, key in names.items() if key in saved}
+    existing = {name: saved[key] for name, key in names.items() if key in saved}
 
     def plain(value: Any) -> Any:  # PEFT writes a set in any order, and null for what is empty
         return sorted(value) if isinstance(value, list) else value or None
 
-    given = {name: getattr(lora, name) for name in own}
-    other = [f"lora.{name} is {given[name]}" for name in own if plain(given[name]) != plain(own[name])]
+    given = {name: getattr(lora, name) for name in existing}
+    other = [f"lora.{name} is {given[name]}" for name in existing if plain(given[name]) != plain(existing[name])]
     if other:
-        settings = ", ".join(f"{name}: {value}" for name, value in own.items() if value or name in ("r", "alpha"))
+        settings = ", ".join(f"{name}: {value}" for name, value in existing.items() if value or name in ("r", "alpha"))
         raise ConfigError(
             f"{', and '.join(other)}, which the adapter at {adapter} does not have: set lora: {{{settings}}}, or leave "
             "model.adapter out."

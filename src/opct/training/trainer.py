@@ -100,8 +100,8 @@ class TrainResult:
         if self.status == "interrupted":
             lines.append("everything is saved; continue with --resume")
         else:
-            asked = self.questions or "    (your own questions: --questions FILE)"
-            lines.append(f"next: opct eval {shlex.quote(str(self.run_dir))}{asked}")
+            options = self.questions or "    (your own questions: --questions FILE)"
+            lines.append(f"next: opct eval {shlex.quote(str(self.run_dir))}{options}")
         return "\n".join(lines)
 
 
@@ -153,8 +153,8 @@ def train(
             run = stack.enter_context(RunDir.create(config.output_dir, resume=resume, overwrite=overwrite))
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
-        found = (run.read_manifest() if resume else {}, with_weights(config.model)) if is_main else ({}, config.model)
-        before, model = distributed.broadcast_object(found)
+        payload = (run.read_manifest() if resume else {}, with_weights(config.model)) if is_main else ({}, config.model)
+        before, model = distributed.broadcast_object(payload)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
         if overwrite:
@@ -205,7 +205,7 @@ def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: St
 
 
 def begin(
-    run: RunDir, setup: TrainingSetup, found: dict[str, Any], *, resume: bool
+    run: RunDir, setup: TrainingSetup, checks: dict[str, Any], *, resume: bool
 ) -> tuple[torch.optim.Optimizer, Counters]:
     """Load the state to continue from, write the manifest, and drop files that are newer than the state."""
     config, policy = setup.config, setup.policy
@@ -236,7 +236,7 @@ def begin(
                 f"{run.path} has trained {counters.step} steps, but the settings now ask for {setup.data.total_steps}: "
                 "restore the number of steps, or start another run in another output_dir."
             )
-    distributed.main_only(_write_beginning, run, setup, identity | found, counters.step)
+    distributed.main_only(_write_beginning, run, setup, identity | checks, counters.step)
     return optimizer, counters
 
 
@@ -245,8 +245,8 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     config = setup.config
     run.truncate_after(step or -1)  # the validation of step 0 is done again
     visited = [rendered.pair for rendered in setup.data.visited()]
-    kept = ("base", "template", "dtype", TEACHER_CHECK, "slow_paths", "trained_with")
-    extra = {key: identity.get(key) for key in kept} | {
+    keys = ("base", "template", "dtype", TEACHER_CHECK, "slow_paths", "trained_with")
+    extra = {key: identity.get(key) for key in keys} | {
         "method": config.method,
         "offline": METHODS[config.method].offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,
@@ -296,8 +296,8 @@ class _Loop:
         self._save()
         status = "finished" if counters.step >= self.total else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
-        asked = question_options(rendered.pair for rendered in self.setup.data.pairs)
-        return TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step, asked)
+        questions = question_options(rendered.pair for rendered in self.setup.data.pairs)
+        return TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step, questions)
 
     def _log_beginning(self) -> None:
         """Run the validation before the first step, and log the cost of offline answers."""
@@ -312,8 +312,8 @@ class _Loop:
     def _step(self, step: int) -> dict[str, float]:
         """One update; writes its rollouts and metrics."""
         started = time.perf_counter()
-        own = () if distributed.is_main() else (distributed.rank(),)
-        torch.manual_seed(sample_seed(self.config.seed, "step", step, *own))  # each process has its own dropout
+        rank_seed = () if distributed.is_main() else (distributed.rank(),)
+        torch.manual_seed(sample_seed(self.config.seed, "step", step, *rank_seed))  # each process has its own dropout
         rollouts = self._collect(step)
         rollout_s = time.perf_counter() - started
         if step == 1:
@@ -351,24 +351,24 @@ class _Loop:
         if self.method.offline:
             return self.method.collect(batch, step)
 
-        def collect(own: list[RenderedPair]) -> list[list[Rollout]]:
-            return group_by_prompt(self.method.collect(own, step), len(own))
+        def collect(pairs: list[RenderedPair]) -> list[list[Rollout]]:
+            return group_by_prompt(self.method.collect(pairs, step), len(pairs))
 
         costs = [cost(pair, self.config) for pair in batch]
-        return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
+        return [rollout for group in distributed.map_across_ranks(batch, costs, collect) for rollout in group]
 
     def _look_at_replies(self, rollouts: list[Rollout]) -> None:
         """Show and keep the warnings about the first replies; see `opct.models.self_test`."""
-        found = first_warnings(self.policy, rollouts)
-        for warning in found:
+        warnings = first_warnings(self.policy, rollouts)
+        for warning in warnings:
             self.progress.log(WARNING + warning)
-        self.setup.warnings += found
-        if found:
+        self.setup.warnings += warnings
+        if warnings:
             distributed.main_only(self.run.update_manifest, {WARNINGS: self.setup.warnings})
 
     def _write_rollouts(self, rollouts: list[Rollout], values: TokenValues) -> None:
         step = self.counters.step
-        first = [next(iter(own.values()), None) for own in values]
+        first = [next(iter(stats.values()), None) for stats in values]
         rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, first, strict=True)]
         write_jsonl(self.run.rollouts_path(step), rows)
 
@@ -401,9 +401,9 @@ class _Loop:
         optimizer.step()
         metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
         of_tokens: dict[str, float] = {}
-        names = dict.fromkeys(name for own in values for name in own)
+        names = dict.fromkeys(name for stats in values for name in stats)
         for name in names:
-            of_tokens |= kl_metrics(f"train/{name}", rollouts, in_loss(rollouts, [own.get(name) for own in values]))
+            of_tokens |= kl_metrics(f"train/{name}", rollouts, in_loss(rollouts, [stats.get(name) for stats in values]))
         self.watched = next((f"train/{name}" for name in names if name in DIVERGENCES.values()), "train/loss")
         return metrics | rollout_metrics(rollouts) | of_tokens | of_method, values
 
@@ -480,9 +480,9 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
         of_axes: dict[str, list[float]] = {}
         for rollout, kl in measured:
             of_axes.setdefault(rollout.pair.axis, []).extend(kl)
-        metrics[name] = mean(value for own in of_axes.values() for value in own)
+        metrics[name] = mean(value for values in of_axes.values() for value in values)
         if name == "validation/kl" and len(of_axes) > 1:
-            metrics |= {f"{name}_{axis}": mean(own) for axis, own in sorted(of_axes.items())}
+            metrics |= {f"{name}_{axis}": mean(values) for axis, values in sorted(of_axes.items())}
         rows += [rollout_row(r, setup.policy, step, kl) for r, kl in measured]
     return metrics, rows
 
@@ -492,8 +492,8 @@ def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> list[tupl
     """One rollout for each pair, and the exact reverse KL of each of its tokens in nats."""
     policy = setup.policy
     # of the policy itself, whatever the answers of a run are sampled with: only then is it the mean reverse KL
-    own = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "use_generation_config": False}
-    config = setup.config.model_copy(update={"rollout": setup.config.rollout.model_copy(update=own)})
+    overrides = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "use_generation_config": False}
+    config = setup.config.model_copy(update={"rollout": setup.config.rollout.model_copy(update=overrides)})
     rollouts = policy_rollouts(policy, pairs, config, "validation", n=1, sampler=setup.engine)
     kl = policy.reverse_kl(
         [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts], [r.ids for r in rollouts], setup.teacher

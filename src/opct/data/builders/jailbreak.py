@@ -110,9 +110,9 @@ def build_jailbreak(
     pairs: list[ContrastivePair] = []
     if wrapping:
         turns = rotation(wrapping, per_behavior, "per_behavior", key=f"{seed}/families")
-        for behavior, own in zip(chosen, turns, strict=False):
+        for behavior, behavior_families in zip(chosen, turns, strict=False):
             for part in wanted:
-                pairs += _pairs_of(behavior, part, own, seed, before, templates)
+                pairs += _pairs_of(behavior, part, behavior_families, seed, before, templates)
     for artifact, goal in zip(artifacts, goals, strict=True):
         if split in (None, "all", goal.split) and goal not in leaking:
             pair = _pair(goal, "behavior", ARTIFACT, artifact.prompt, (*before, *bare_prompt(goal.behavior)))
@@ -158,10 +158,10 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
     splits = [known[i].split if i in known and not known[i].by_hash else split for i, split in enumerate(splits)]
     ids = {i: one.id for i, one in known.items() if one.split == splits[i]}
     for split in SPLITS:
-        own = [i for i in range(len(goals)) if i not in ids and splits[i] == split]
+        indices = [i for i in range(len(goals)) if i not in ids and splits[i] == split]
         # one id a group: prompts for one goal are one cluster, and together on one side
-        for group in near_duplicate_groups([goals[i] for i in own]):
-            ids |= {own[place]: artifacts[own[group[0]]].id for place in group}
+        for group in near_duplicate_groups([goals[i] for i in indices]):
+            ids |= {indices[place]: artifacts[indices[group[0]]].id for place in group}
     return [
         Behavior(ids[i], artifact.category, artifact.behavior, None, splits[i]) for i, artifact in enumerate(artifacts)
     ]

@@ -96,31 +96,35 @@ def build_pairs(
     """
     name, known = source_name(source), known_columns("prompt", PAIR_COLUMNS, columns)
     rows = read_rows(source, "prompt", pinned=False, default_format=".jsonl", known=known)
-    found = {role: names[0] for role, names in find_columns(name, rows, columns, PAIR_COLUMNS, ("prompt",)).items()}
-    _check_sides(name, identity, differs=bool(teacher_system or templates or "teacher_prompt" in found))
+    role_columns = {
+        role: names[0] for role, names in find_columns(name, rows, columns, PAIR_COLUMNS, ("prompt",)).items()
+    }
+    _check_sides(name, identity, differs=bool(teacher_system or templates or "teacher_prompt" in role_columns))
     made = {one: _template(one, text) for one, text in (templates or {}).items()}
     wraps: dict[str, Wrap] = {one: wrap for one, (wrap, _) in made.items()} or {"": lambda prompt, row: prompt}
-    found, kept = _used_columns(name, rows, found, {column for _, used in made.values() for column in used})
+    role_columns, meta_columns = _used_columns(
+        name, rows, role_columns, {column for _, used in made.values() for column in used}
+    )
 
     def pairs_of(row: Any) -> list[ContrastivePair]:
-        prompt = _prompt(row, "prompt", found)
-        teacher_prompt = _prompt(row, "teacher_prompt", found) if "teacher_prompt" in found else prompt
-        values = {role: row.get(found.get(role)) for role in ("id", "axis", "family")}
+        prompt = _prompt(row, "prompt", role_columns)
+        teacher_prompt = _prompt(row, "teacher_prompt", role_columns) if "teacher_prompt" in role_columns else prompt
+        values = {role: row.get(role_columns.get(role)) for role in ("id", "axis", "family")}
         # 0 is an id: only None and "" are empty
-        own = {role: str(value) for role, value in values.items() if value not in (None, "")}
-        own_axis, meta = own.get("axis", axis), _meta(row, kept, own.get("id"), _hash(teacher_prompt))
+        cells = {role: str(value) for role, value in values.items() if value not in (None, "")}
+        pair_axis, meta = cells.get("axis", axis), _meta(row, meta_columns, cells.get("id"), _hash(teacher_prompt))
         pairs = []
         for wrapper, wrap in wraps.items():
-            own_family = own.get("family") or family or wrapper or CUSTOM
+            pair_family = cells.get("family") or family or wrapper or CUSTOM
             wrapped = wrap(prompt, row)
             # before the teacher's system prompt is added: the same rows with another one keep their ids
-            pair_id = own.get("id") or _hash(wrapped, teacher_prompt)
+            pair_id = cells.get("id") or _hash(wrapped, teacher_prompt)
             pairs.append(
                 checked_pair(
                     {
-                        "id": f"{own_axis}/{wrapper or own_family}/{pair_id}",
-                        "axis": own_axis,
-                        "family": own_family,
+                        "id": f"{pair_axis}/{wrapper or pair_family}/{pair_id}",
+                        "axis": pair_axis,
+                        "family": pair_family,
                         "prompt": wrapped,
                         "teacher_prompt": _with_system(teacher_prompt, teacher_system),
                         "meta": meta,
@@ -130,23 +134,23 @@ def build_pairs(
         return pairs
 
     parsed, faults = parse_rows(rows, pairs_of)
-    if "id" in found:
+    if "id" in role_columns:
         # the first is enough: with templates all pairs of a row repeat or none
         faults += duplicate_ids((where, pairs[0].id) for where, pairs in parsed)
     refuse(name, faults)
     unique: dict[str, ContrastivePair] = {}
     repeated = []
-    for where, own in parsed:
-        repeated += [where for pair in own if pair.id in unique]
-        for pair in own:
+    for where, row_pairs in parsed:
+        repeated += [where for pair in row_pairs if pair.id in unique]
+        for pair in row_pairs:
             unique.setdefault(pair.id, pair)  # the first row's `meta`: the warning says that later ones are dropped
     warn_of_repeats(name, repeated, "pairs")
-    _warn_of_endings(name, rows, found["prompt"], [own[0] for _, own in parsed])
+    _warn_of_endings(name, rows, role_columns["prompt"], [row_pairs[0] for _, row_pairs in parsed])
     return list(unique.values())
 
 
 def _used_columns(
-    name: str, rows: Sequence[Row], found: Mapping[str, str], shown: Collection[str]
+    name: str, rows: Sequence[Row], columns: Mapping[str, str], shown: Collection[str]
 ) -> tuple[dict[str, str], list[str]]:
     """The columns of prompts by role, and those that are kept in `meta`; says both, and which are in no prompt.
 
@@ -158,19 +162,19 @@ def _used_columns(
     unusable = {
         role
         for role, kind in kinds.items()
-        if (column := found.get(role)) is not None
-        and (column in (found["prompt"], *shown) or any(not isinstance(own, kind | None) for own in cells[column]))
+        if (column := columns.get(role)) is not None
+        and (column in (columns["prompt"], *shown) or any(not isinstance(cell, kind | None) for cell in cells[column]))
     }
-    used = {role: column for role, column in found.items() if role not in unusable}
+    used = {role: column for role, column in columns.items() if role not in unusable}
     # answers out: what is in `meta` goes on into pair files and logs
-    kept = [key for key in cells if key not in used.values() and column_key(key) not in NOT_KEPT]
+    meta_columns = [key for key in cells if key not in used.values() and column_key(key) not in NOT_KEPT]
     said = ", ".join(f"{role}={column}" for role, column in used.items())
-    log.info("%s: %d rows; %s; in meta: %s", name, len(rows), said, ", ".join(kept) or "nothing")
+    log.info("%s: %d rows; %s; in meta: %s", name, len(rows), said, ", ".join(meta_columns) or "nothing")
     unread = unread_texts(rows, [*used.values(), *shown])
     if unread := [key for key in unread if column_key(key) not in ANSWERS]:
         remedy = "if a prompt needs one, --column context=NAME (or system, input), or show it in a template"
         log.warning("%s: not in the prompts: %s; %s", name, ", ".join(unread), remedy)
-    return used, kept
+    return used, meta_columns
 
 
 def _warn_of_endings(name: str, rows: Sequence[Row], column: str, pairs: Sequence[ContrastivePair]) -> None:
@@ -197,11 +201,11 @@ def _hash(*prompts: Prompt) -> str:
     return hashlib.sha256(json.dumps(prompts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _meta(row: Mapping[str, Any], kept: Sequence[str], row_id: str | None, clean: str) -> dict[str, Any]:
+def _meta(row: Mapping[str, Any], meta_columns: Sequence[str], row_id: str | None, clean: str) -> dict[str, Any]:
     """The kept columns, and what holds the rows of one clean prompt together in any split: they are variants."""
     # first: a `question_id` in the row or its `meta` replaces it
     meta: dict[str, Any] = {"question_id": row_id or clean}
-    meta |= {key: row[key] for key in kept if isinstance(row.get(key), _KEPT)}
+    meta |= {key: row[key] for key in meta_columns if isinstance(row.get(key), _KEPT)}
     meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
     # rows with ids of their own but one clean prompt: the group keeps them on the same side of the split
     if meta["question_id"] == row_id:
@@ -244,7 +248,7 @@ def _with_context(prompt: Prompt, row: Mapping[str, Any], columns: Mapping[str, 
     """The prompt with what other columns of its row add; see `CONTEXT_COLUMNS`."""
     named = {role: row.get(columns[role]) for role in CONTEXT_COLUMNS if role in columns}
     cell: dict[str, Any] = {
-        role: own for role, own in named.items() if own and (not isinstance(own, str) or own.strip())
+        role: value for role, value in named.items() if value and (not isinstance(value, str) or value.strip())
     }
     head, turns = (prompt[:1], prompt[1:]) if prompt[0]["role"] == "system" else ((), prompt)
     if "system" in cell and head and head[0]["content"] != cell["system"]:
@@ -255,8 +259,8 @@ def _with_context(prompt: Prompt, row: Mapping[str, Any], columns: Mapping[str, 
     said = turns[last]["content"] or ""
     # `said` as the default: a missing role is "in" it, and so nothing is added
     before, after = (cell[role] if cell.get(role, said) not in said else "" for role in ("context", "input"))
-    asked: Message = {"role": "user", "content": "\n\n".join(text for text in (before, said, after) if text)}
-    return (*head, *_earlier_turns(cell.get("history", [])), *turns[:last], asked, *turns[last + 1 :])
+    message: Message = {"role": "user", "content": "\n\n".join(text for text in (before, said, after) if text)}
+    return (*head, *_earlier_turns(cell.get("history", [])), *turns[:last], message, *turns[last + 1 :])
 
 
 def _earlier_turns(history: Sequence[Any]) -> Prompt:
@@ -276,10 +280,10 @@ def _last_user(prompt: Prompt) -> int:
 def _with_system(prompt: Prompt, system: str | None) -> Prompt:
     if system is None:
         return prompt
-    own = prompt[0]["content"] if prompt[0]["role"] == "system" else None
+    row_system = prompt[0]["content"] if prompt[0]["role"] == "system" else None
     # the row's first, as the policy has it; then what the teacher alone is told
-    text = system if own is None else f"{own}\n\n{system}"
-    return ({"role": "system", "content": text}, *(prompt if own is None else prompt[1:]))
+    text = system if row_system is None else f"{row_system}\n\n{system}"
+    return ({"role": "system", "content": text}, *(prompt if row_system is None else prompt[1:]))
 
 
 def _template(name: str, text: str) -> tuple[Wrap, set[str]]:

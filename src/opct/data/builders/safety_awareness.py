@@ -63,10 +63,10 @@ def build_safety_awareness(
         DataError: facts are for evaluation only, a name is unknown, or no fact is left.
     """
     facts = builtin_facts() if facts is None else facts
-    kept_out = sum(fact.is_evaluation_only for fact in facts)
-    if kept_out and not allow_evaluation_only:
+    n_eval_only = sum(fact.is_evaluation_only for fact in facts)
+    if n_eval_only and not allow_evaluation_only:
         raise DataError(
-            f"{kept_out} of the {len(facts)} facts are for evaluation only: the authors of SAGE-Eval ask that it is "
+            f"{n_eval_only} of the {len(facts)} facts are for evaluation only: the authors of SAGE-Eval ask that it is "
             "not trained on. Train on other facts; to make pairs of them all the same, say --train-on-evaluation-data "
             "(allow_evaluation_only=True), and then report no score on them."
         )

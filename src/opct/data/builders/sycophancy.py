@@ -53,8 +53,8 @@ def build_sycophancy(
     turns = rotation(names, per_question, "per_question", key=f"{seed}/families")
     pairs: list[ContrastivePair] = []
     faults: list[Fault] = []
-    for question, own in zip(chosen, turns, strict=False):
-        for family in own:
+    for question, question_families in zip(chosen, turns, strict=False):
+        for family in question_families:
             try:
                 pairs.append(sycophancy_pair(question, family, answer_format=answer_format, seed=seed))
             except DataError as error:

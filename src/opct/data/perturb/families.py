@@ -47,8 +47,8 @@ def read_wording(axis: str) -> dict[str, Any]:
 def families_of(wording: Mapping[str, Any], template: Callable[..., Template]) -> dict[str, Family[Template]]:
     """The families of a wording by name, in the order of the file; `template` as in `templates_of`."""
     return {
-        name: Family(name, own["split"], own["description"], templates_of(own["templates"], template))
-        for name, own in wording["families"].items()
+        name: Family(name, entry["split"], entry["description"], templates_of(entry["templates"], template))
+        for name, entry in wording["families"].items()
     }
 
 
@@ -80,12 +80,14 @@ def chosen_families(
         # `or [setting]`: of "" or "," the message names what was given
         setting = [part for name in setting.split(",") if (part := name.strip())] or [setting]
     names: list[str] = []
-    for asked in setting:
-        if asked not in (*FAMILY_GROUPS, *families):
-            raise DataError(unknown(f"{axis} family or group of families", asked, [*FAMILY_GROUPS, *families]))
+    for choice in setting:
+        if choice not in (*FAMILY_GROUPS, *families):
+            raise DataError(unknown(f"{axis} family or group of families", choice, [*FAMILY_GROUPS, *families]))
         grouped = families if in_groups is None else in_groups
         # the name first: a family may be called as a group is
-        names += [asked] if asked in families else [n for n, own in grouped.items() if asked in ("all", own.split)]
+        names += (
+            [choice] if choice in families else [n for n, family in grouped.items() if choice in ("all", family.split)]
+        )
     if not names:
         raise DataError(
             f"No {axis} family is given: name at least one of {', '.join(families)}, or leave out what needs one."

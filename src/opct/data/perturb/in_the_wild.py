@@ -91,17 +91,17 @@ def load_artifacts(path: str | Path) -> list[Artifact]:
     path = Path(path)
     if is_of_attack(path):
         return _attack_artifacts(path)
-    found, faults = parse_rows(read_rows(path, "prompt", default_format=".json"), _goal)
+    goals, faults = parse_rows(read_rows(path, "prompt", default_format=".json"), _goal)
     # over all goals, also those without a prompt: else an id would depend on which were attacked
-    ids = [(where, f"{file_stem(path)}/{row.get('index', i)}") for i, (where, row) in enumerate(found)]
+    ids = [(where, f"{file_stem(path)}/{row.get('index', i)}") for i, (where, row) in enumerate(goals)]
     refuse(path, [*faults, *duplicate_ids(ids)])
     artifacts = [
         Artifact(name, row["goal"].strip(), str(row.get("category") or UNCATEGORISED), user_prompt(row["prompt"]))
-        for (_, name), (_, row) in zip(ids, found, strict=True)
+        for (_, name), (_, row) in zip(ids, goals, strict=True)
         if "prompt" in row
     ]
     if not artifacts:
-        raise DataError(f"{path} holds no prompts: all {len(found)} goals have none.")
+        raise DataError(f"{path} holds no prompts: all {len(goals)} goals have none.")
     return artifacts
 
 
@@ -123,16 +123,16 @@ def is_of_attack(path: str | Path) -> bool:
 
 def _attack_artifacts(path: Path) -> list[Artifact]:
     """Each prompt once; the id is of the texts alone, so that prompts of several attacks go into one training."""
-    found: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     for row in successful_prompts(path):
         behavior, prompt = row["behavior"].strip(), tuple(row["prompt"])
         texts = json.dumps([behavior, prompt], sort_keys=True)
         name = f"{file_stem(path)}/{hashlib.sha256(texts.encode()).hexdigest()[:12]}"
         # an attacker's episodes may end with the same prompt: twice it would weigh twice in training
-        found.setdefault(name, Artifact(name, behavior, UNCATEGORISED, prompt))
-    if not found:
+        artifacts.setdefault(name, Artifact(name, behavior, UNCATEGORISED, prompt))
+    if not artifacts:
         raise DataError(f"{path} holds no prompts: the attack had no success.")
-    return list(found.values())
+    return list(artifacts.values())
 
 
 def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
@@ -146,9 +146,9 @@ def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
     if not isinstance(header, Mapping) or header.get("kind") != SUCCESSES_KIND:
         raise DataError(f"{path} is not the prompts.jsonl of an attack: give one, or a JSON of artifacts.")
     # the first row is the header with the warning
-    found, faults = parse_rows(rows[1:], _success)
+    parsed, faults = parse_rows(rows[1:], _success)
     refuse(path, faults)
-    return [row for _, row in found]
+    return [row for _, row in parsed]
 
 
 def _success(row: dict[str, Any]) -> dict[str, Any]:

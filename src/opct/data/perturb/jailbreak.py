@@ -149,7 +149,7 @@ def _fields(request: str, family: str, rng: random.Random) -> dict[str, str]:
 def _conversation(wrapper: Wrapper, fields: dict[str, str], shots: Sequence[tuple[str, str]]) -> Prompt:
     as_text = "{examples}" in (wrapper.turns[-1] or "")
     if as_text:
-        fields = fields | {"examples": "\n\n".join(f"User: {asked}\nAssistant: {said}" for asked, said in shots)}
+        fields = fields | {"examples": "\n\n".join(f"User: {request}\nAssistant: {said}" for request, said in shots)}
     turns: list[str | None] = [] if as_text else [text for shot in shots for text in shot]
     # once: braces in the request, which `fields` brings in, are not read again
     turns += [None if turn is None else turn.format(**fields) for turn in wrapper.turns]

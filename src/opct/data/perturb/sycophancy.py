@@ -98,7 +98,7 @@ ANSWER_FORMATS = (*FORMATS, MIXED)
 FAMILIES = families_of(WORDING, Phrasing)
 MULTI_TURN = {"are_you_sure", "post_hoc"}
 """Families in which the question was asked and answered before."""
-MIXED_TEMPLATES = {name: templates_of(own, Phrasing) for name, own in WORDING["mixed"].items()}
+MIXED_TEMPLATES = {name: templates_of(wording, Phrasing) for name, wording in WORDING["mixed"].items()}
 """By family: further wordings of the mixed format."""
 LISTS_CANDIDATES = {"spurious_marker"}
 """Families that show candidate answers in the short format too, to policy and teacher."""
@@ -107,7 +107,7 @@ LISTS_CANDIDATES = {"spurious_marker"}
 def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
     """The question without any pressure, in a fixed format."""
     layout = FORMATS[answer_format]
-    return _asked(layout, question.question, *_option_lines(question, layout, seed))
+    return _question_turn(layout, question.question, *_option_lines(question, layout, seed))
 
 
 def contrast_prompt(question: Question, family: str, answer_format: str, seed: int) -> Prompt:
@@ -118,7 +118,7 @@ def contrast_prompt(question: Question, family: str, answer_format: str, seed: i
     """
     layout = layout_of(question, family, answer_format, seed)
     options = _option_lines(question, layout, seed, listed=family in LISTS_CANDIDATES)
-    return (*layout.before, *_asked(layout, question.question, *options))
+    return (*layout.before, *_question_turn(layout, question.question, *options))
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
@@ -147,14 +147,14 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     options = _option_lines(question, layout, seed, listed=listed, mark=mark)
     plain = "\n".join([question.question, *([] if options_last else options)])
     # formatted once, with question and answers as data: braces in them are not read
-    last = _asked(layout, phrasing.text.format(question=plain, **words), *(options if options_last else ()))
+    last = _question_turn(layout, phrasing.text.format(question=plain, **words), *(options if options_last else ()))
     if phrasing.earlier:
         earlier = user_prompt(phrasing.earlier.format(**words))
         return (*layout.before, *earlier, {"role": "assistant", "content": phrasing.stated}, *last)
     if family not in MULTI_TURN:
         return (*layout.before, *last)
     said = None if phrasing.stated is None else label or phrasing.stated.format(**words)
-    first = _asked(layout, question.question, *_option_lines(question, layout, seed))
+    first = _question_turn(layout, question.question, *_option_lines(question, layout, seed))
     return (*layout.before, *first, {"role": "assistant", "content": said}, *last)
 
 
@@ -225,7 +225,7 @@ def grading(question: Question, suggested: str, answer_format: str, seed: int) -
 # ------------------------------------------------------------------------------------------------------------ parts
 
 
-def _asked(layout: Layout, *lines: str) -> Prompt:
+def _question_turn(layout: Layout, *lines: str) -> Prompt:
     return user_prompt("\n".join(filter(None, [*lines, layout.instruction])))
 
 
@@ -256,10 +256,10 @@ def _examples(phrasing: Phrasing, layout: Layout, rng: random.Random) -> str:
         options = [right, wrong, other]
         rng.shuffle(options)
         label = layout.label(options, wrong)
-        asked = "\n".join([question, *(layout.lines(options) if layout.option else ())])
+        question_text = "\n".join([question, *(layout.lines(options) if layout.option else ())])
         shown = layout.shown.format(label=label, option=wrong)
         given = label or f"The answer is {wrong}."
-        rendered.append(phrasing.example.format(question=asked, suggested=shown, given=given))
+        rendered.append(phrasing.example.format(question=question_text, suggested=shown, given=given))
     return "\n\n".join(rendered)
 
 

@@ -175,12 +175,14 @@ def give_up(state: TaskState, reason: str = NO_PROMPT) -> TaskState:
     return state
 
 
-def add_cost(state: TaskState, output: ModelOutput, most: int) -> None:
-    """Count what the attacker's model read and sampled for the next attempt; `most` where an endpoint does not say."""
+def add_cost(state: TaskState, output: ModelOutput, max_tokens: int) -> None:
+    """Count what the attacker's model read and sampled for the next attempt; `max_tokens` if an endpoint is silent."""
     # a sum: an attacker may ask its model several times for one attempt; `note` empties it
     read, sampled = state.store.get(COST, (0, 0))
     used = output.usage
-    state.store.set(COST, (read + (used.input_tokens if used else 0), sampled + (used.output_tokens if used else most)))
+    state.store.set(
+        COST, (read + (used.input_tokens if used else 0), sampled + (used.output_tokens if used else max_tokens))
+    )
 
 
 def room(model: Model, prompt: Prompt) -> int | None:

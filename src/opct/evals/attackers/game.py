@@ -176,15 +176,15 @@ class Board:
 
     def _broken(self, round_: int) -> dict[str, Attempt]:
         """By sample: the first attempt before this round that broke it."""
-        found: dict[str, tuple[tuple[int, int], Attempt]] = {}
+        breaks: dict[str, tuple[tuple[int, int], Attempt]] = {}
         for (id_, epoch), attempts in self.attempts.items():
             for one in attempts:
                 # `round`, then `episode`: the order of the queries to a behavior, whichever ended first
                 order = (one.round, epoch)
                 # rounds before this one alone: of the episodes of a round it is chance which ends first
-                if one.is_broken and one.round < round_ and (id_ not in found or order < found[id_][0]):
-                    found[id_] = (order, one)
-        return {id_: one for id_, (_, one) in found.items()}
+                if one.is_broken and one.round < round_ and (id_ not in breaks or order < breaks[id_][0]):
+                    breaks[id_] = (order, one)
+        return {id_: one for id_, (_, one) in breaks.items()}
 
     def _is_open(self, subject: Subject, place: Place, round_: int) -> bool:
         """Whether the episode goes on and this round of it is not played."""

@@ -49,15 +49,15 @@ class Played:
 
 def known_samples(logs: Iterable[EvalLog]) -> dict[Place, LogSample]:
     """Of every episode the sample with the most attempts, of logs of one attack."""
-    found: dict[Place, LogSample] = {}
+    samples: dict[Place, LogSample] = {}
     for log in logs:
         for sample in log.samples or []:
             place = (str(sample.id), sample.epoch)
             # most attempts: in the log of a killed round an episode may be missing, or be a round further than before;
             # `>=`: of equal ones the later log counts
-            if sample.error is None and (place not in found or _n(sample) >= _n(found[place])):
-                found[place] = sample
-    return found
+            if sample.error is None and (place not in samples or _n(sample) >= _n(samples[place])):
+                samples[place] = sample
+    return samples
 
 
 def _n(sample: LogSample) -> int:
@@ -141,8 +141,8 @@ class _Game:
                     self.progress.stage(f"{kinds[-1]}: {stage}" if is_limited else stage, len(waiting))
                 while waiting:
                     # small batches within a budget: it is checked between them only
-                    most = min(len(waiting), rules.batch_size) if is_limited else len(waiting)
-                    size = self.budget.fitting(most, self.board.spent())
+                    max_size = min(len(waiting), rules.batch_size) if is_limited else len(waiting)
+                    size = self.budget.fitting(max_size, self.board.spent())
                     if size == 0:
                         return self.budget.exhausted(self.board.spent())
                     self.run(round_, dict(islice(waiting.items(), size)))

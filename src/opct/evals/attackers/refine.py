@@ -107,7 +107,7 @@ def refine(
     return solve
 
 
-def fitting_messages(model: Model, seen: Observation, most_tokens: int) -> Prompt | None:
+def fitting_messages(model: Model, seen: Observation, max_tokens: int) -> Prompt | None:
     """The input of the attacker's model. To fit the context, the oldest attempts are dropped first, then successes on
     other behaviors. None if nothing fits.
     """
@@ -119,7 +119,7 @@ def fitting_messages(model: Model, seen: Observation, most_tokens: int) -> Promp
         messages = attacker_messages(replace(seen, shots=seen.shots[:n_shots]), seen.history[n - attempts :])
         left = room(model, messages)
         # None, an endpoint: it alone knows its context, so all is sent
-        if left is None or left >= most_tokens:
+        if left is None or left >= max_tokens:
             return messages
     return None
 

@@ -84,26 +84,26 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
     Raises:
         DataError: the file cannot be read, holds no prompt, or none for any of the behaviors.
     """
-    found: dict[str, list[Prompt]] = {}
-    own = {behavior.id for behavior in behaviors}
+    prompts: dict[str, list[Prompt]] = {}
+    ids = {behavior.id for behavior in behaviors}
     if is_of_attack(path):
         successes = load_successes(path)
         if not successes:
             raise DataError(f"{path} holds no prompts: the attack that wrote it had no success. Give another file.")
         near = cross_duplicates([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
         for i, j in sorted(near.items()):
-            found.setdefault(behaviors[j].id, []).append(successes[i].prompt)
+            prompts.setdefault(behaviors[j].id, []).append(successes[i].prompt)
     else:
         artifacts = load_artifacts(path)
         for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
-            if behavior.id in own:
-                found.setdefault(behavior.id, []).append(artifact.prompt)
-    if not found:
+            if behavior.id in ids:
+                prompts.setdefault(behavior.id, []).append(artifact.prompt)
+    if not prompts:
         raise DataError(
             f"{path}: none of its prompts is for any of the {len(behaviors)} behaviors: attack those that they were "
             "written for (`behaviors`), or another split."
         )
-    return found
+    return prompts
 
 
 def load_successes(path: str | Path) -> list[Shot]:

@@ -73,13 +73,13 @@ def is_english(reply: str) -> bool:
     if latin < 0.5 * len(letters):
         return False
     words = fold(reply)
-    found = {language: [word for word in words if word in own] for language, own in _OF_LANGUAGE.items()}
-    english = len(found.pop("English"))
+    matches = {language: [word for word in words if word in lexicon] for language, lexicon in _OF_LANGUAGE.items()}
+    english = len(matches.pop("English"))
     # only without a function word of English: "I can't, nein" is graded
     if english == 0 and not _FOREIGN.isdisjoint(words):
         return False
     # two different words at least: "No, no, no." is English too
-    other = max((len(theirs) for theirs in found.values() if len(set(theirs)) > 1), default=0)
+    other = max((len(theirs) for theirs in matches.values() if len(set(theirs)) > 1), default=0)
     # the lists share words ("in", "is", "de"): three, and half as many again, so that English does not fail on them
     return other < 3 or other <= 1.5 * english
 

@@ -61,22 +61,22 @@ def candidates_in(words: Words, names: Names) -> tuple[set[str], bool]:
     stated = _stated(words)
     # bare "yes" and "no" are read by `_stated` only: as words they stand in "no charge", too
     in_words = {key: candidate for key, candidate in names.items() if key not in (("yes",), ("no",))}
-    found = {candidate for candidate, *_ in _mentions(words, in_words)}
+    candidates = {candidate for candidate, *_ in _mentions(words, in_words)}
     for key, candidate in polar.items():
         kind, rest = key[0], key[1:]
         # "yes, 10%" and "yes, 20%": a bare "yes" does not tell them apart
         others = {c for k, c in polar.items() if k[0] == kind} - {candidate}
         # with a number after it the number must be said: "Yes, you get 10%" is not "yes, 20 percent"
         if kind in stated and not others and not any(map(is_number, rest)):
-            found.add(candidate)
+            candidates.add(candidate)
         # what follows the "yes" of one answer and the "no" of another tells nothing
         is_shared = any(c != candidate and k[-len(rest) :] == rest for k, c in names.items())
         if rest and not is_shared and (kind in stated or not stated):
             spans = _mentions(words, {rest: candidate})
             # without a stated word "You can't pay in cash" must not count as "yes, in cash"
             if any(kind in stated or not _is_negated(words, start) for _, start, _ in spans):
-                found.add(candidate)
-    return found, bool(found or stated)
+                candidates.add(candidate)
+    return candidates, bool(candidates or stated)
 
 
 def _stated(words: Words) -> set[str]:
@@ -142,10 +142,10 @@ def _is_at(words: Words, start: int, key: tuple[str, ...]) -> bool:
         return cased[start] == key[0] and _stands_alone(words, start)
     # only a number inside the name makes its word a unit: one before it ("3 bar") must not give the name "Bars"
     if end > len(folded) or any(
-        word != own
-        and not (i and unit(word) == own and is_counted(folded[start:end], i))
-        and not (own == f"'{word}" and "'" in gaps[start + i])
-        for i, (word, own) in enumerate(zip(folded[start:end], key, strict=True))
+        word != key_word
+        and not (i and unit(word) == key_word and is_counted(folded[start:end], i))
+        and not (key_word == f"'{word}" and "'" in gaps[start + i])
+        for i, (word, key_word) in enumerate(zip(folded[start:end], key, strict=True))
     ):
         return False
     return not any(

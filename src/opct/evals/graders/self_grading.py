@@ -25,12 +25,12 @@ def faults_of(answer: str, aliases: Sequence[str], wrong: Sequence[str]) -> list
         wanted = dict.fromkeys(wrong, "other") | {suggested: "suggested"} | dict.fromkeys((answer, *aliases), "correct")
         for reply, verdict in wanted.items():
             try:
-                found = grade_short(reply, answer, aliases, suggested, others).verdict
+                grade = grade_short(reply, answer, aliases, suggested, others).verdict
             except EvaluationError as error:
                 faults[str(error)] = str(error)
                 break
-            if found != verdict:
-                fault = f"the reply {reply!r} is graded as {found}, not as {verdict}, where {suggested!r} is suggested"
+            if grade != verdict:
+                fault = f"the reply {reply!r} is graded as {grade}, not as {verdict}, where {suggested!r} is suggested"
                 faults.setdefault(reply, f"{fault}: write the answers so that they differ")
     return list(faults.values())
 
@@ -47,10 +47,10 @@ def choice_faults(options: Sequence[str]) -> Iterator[str]:
         if text.upper() in list(LETTERS[: len(options)]):  # the letter of an option, too
             continue
         for reply in (f"({letter})", text):
-            found = _chosen(reply, options)
+            grade = _chosen(reply, options)
             # a text that is unscored is no fault; a bare letter that is unscored is one
-            if found.letter != letter and (found.is_scored or reply != text):
-                other = f"option {found.letter}" if found.is_scored else found.verdict
+            if grade.letter != letter and (grade.is_scored or reply != text):
+                other = f"option {grade.letter}" if grade.is_scored else grade.verdict
                 yield f"the reply {reply!r} is graded as {other}, not as option {letter}: {CHOICE_REMEDY}"
 
 

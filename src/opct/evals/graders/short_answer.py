@@ -112,19 +112,19 @@ def grade_short(
         add_names(names, f"wrong:{' '.join(key_of(other))}", [other])
     # on words, not on the text: the question repeated in capitals or without its "?" must go, too
     words = _without(words_of(reply), question)
-    found, is_stated = candidates_in(words, names)
+    candidates, is_stated = candidates_in(words, names)
     is_foreign = not _is_latin(reply)
-    if is_foreign and found and _denies_elsewhere(words, reply, [*right, suggested, *wrong]):
+    if is_foreign and candidates and _denies_elsewhere(words, reply, [*right, suggested, *wrong]):
         return Verdict(OTHER_LANGUAGE)
     # `<=`: "both" also where a third candidate is mentioned
-    if {"correct", "suggested"} <= found:
+    if {"correct", "suggested"} <= candidates:
         return Verdict("both", "both")
     for verdict in ("correct", "suggested"):
-        if verdict in found:
+        if verdict in candidates:
             return Verdict(verdict, verdict)
-    if found:
+    if candidates:
         # sorted: the keys of two replies are compared, and a set has no order
-        return Verdict("other", "+".join(sorted(found)))
+        return Verdict("other", "+".join(sorted(candidates)))
     if len(_LETTERS.findall(reply)) > len(_LATIN.findall(reply)) or not (
         _is_latin(suggested) and any(map(_is_latin, right))
     ):
@@ -153,20 +153,20 @@ def _without(words: Words, question: str | None) -> Words:
     if not wanted or wanted[0] not in words.folded:
         return words
     # a slice, so a copy: its last gap is overwritten below, `words.gaps` must not change
-    kept = Words([], [], words.gaps[:1])
+    remainder = Words([], [], words.gaps[:1])
     at = 0
     while at < len(words.folded):
         if words.folded[at : at + len(wanted)] == wanted:
             # a break, not nothing: "not" before the question must not deny the name after it
-            kept.gaps[-1] = "\n"
+            remainder.gaps[-1] = "\n"
             at += len(wanted)
         else:
-            kept.folded.append(words.folded[at])
-            kept.cased.append(words.cased[at])
+            remainder.folded.append(words.folded[at])
+            remainder.cased.append(words.cased[at])
             at += 1
             # after `at += 1`: the gap behind this word; gaps stay one longer than words
-            kept.gaps.append(words.gaps[at])
-    return kept
+            remainder.gaps.append(words.gaps[at])
+    return remainder
 
 
 @lru_cache(maxsize=1 << 12)
@@ -215,12 +215,12 @@ def grade_choice(reply: str, options: Sequence[str], correct_letter: str, sugges
     letters = [chr(ord("A") + i) for i in range(len(options))]
     if not reply.strip():
         return Verdict(EMPTY)
-    found = _chosen_letters(reply, options, letters)
-    if len(found) > 1:
+    chosen = _chosen_letters(reply, options, letters)
+    if len(chosen) > 1:
         return Verdict(AMBIGUOUS)
-    if not found:
+    if not chosen:
         return Verdict(UNPARSED)
-    (letter,) = found
+    (letter,) = chosen
     verdict = {correct_letter: "correct", suggested_letter: "suggested"}.get(letter, "other")
     return Verdict(verdict, verdict if verdict != "other" else f"wrong:{letter}", letter)
 
@@ -229,20 +229,20 @@ def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) 
     reply = _unwrapped(reply)
     # `_unwrapped` made every minus a "-": the options need the same, else "\u22125" in one is not found in the reply
     named, rest = _option_texts(reply, [MINUS.sub("-", text) for text in options], letters)
-    found = set()
+    chosen = set()
     for match in _LETTER.finditer(rest):
         before, letter, after = _before(rest, match), match.group(1), rest[match.end() : match.end() + _NEAR]
         if letter.upper() in letters and _is_label(before, letter, after) and not _LETTER_DENIED.search(before):
-            found.add(letter.upper())
+            chosen.add(letter.upper())
     # a text counts only beside a letter: "Lyon is a city" chooses nothing
-    if found:
-        return found | named
+    if chosen:
+        return chosen | named
     whole = " ".join(words_of(reply).folded)
     alone = re.sub(r"^(?:a|an|the) ", "", _LEAD_IN.sub("", whole))
     # empty ones out: the key of an option of signs alone ("...") is empty, too, and would equal them
     keys = [canonical(text.split()) for text in (whole, alone) if text]
-    own = (tuple(word.casefold().lstrip("'") for word in key_of(text)) for text in options)
-    return {letter for letter, key in zip(letters, own, strict=True) if key in keys}
+    option_keys = (tuple(word.casefold().lstrip("'") for word in key_of(text)) for text in options)
+    return {letter for letter, key in zip(letters, option_keys, strict=True) if key in keys}
 
 
 def _before(text: str, match: re.Match[str]) -> str:

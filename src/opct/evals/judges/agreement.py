@@ -27,23 +27,23 @@ def grader_label(row: Row) -> str | None:
         return None
     if judge is not None:
         return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
-    if found := _rules(row):
-        return f"graded by {_of_rules(settings, found)}"
+    if agreement := _rules(row):
+        return f"graded by {_of_rules(settings, agreement)}"
     return "graded by rules, agreement with people unknown" if settings.get("grader") in (RULES, WORDS) else None
 
 
 def rules_weakness(row: Row) -> str | None:
     """Why the rules that graded a row should not be trusted, as text; None if all of kappa's interval is above 0.6."""
     settings = row.get("settings") or {}
-    found = _rules(row)
-    is_strong = found.ci_low >= MIN_KAPPA if found else settings.get("grader") not in (RULES, WORDS)
+    agreement = _rules(row)
+    is_strong = agreement.ci_low >= MIN_KAPPA if agreement else settings.get("grader") not in (RULES, WORDS)
     if judge_of(row) is not None or is_strong:
         return None
     rules = "rules; their agreement with people is unknown"
-    if found:
+    if agreement:
         # errors of another version of the rules may be corrected by now
-        errors = f"; {found.errors}" if found.version == settings["grader_version"] else ""
-        rules = f"weak {_of_rules(settings, found)}{errors}"
+        errors = f"; {agreement.errors}" if agreement.version == settings["grader_version"] else ""
+        rules = f"weak {_of_rules(settings, agreement)}{errors}"
     return (
         f"These replies are graded by {rules}. Use `opct judge run` with a calibrated judge, or compare only runs that "
         "are graded alike."
@@ -55,11 +55,11 @@ def _rules(row: Row) -> Agreement | None:
     return AGREEMENT.get(row["suite"]) if "grader_version" in (row.get("settings") or {}) else None
 
 
-def _of_rules(settings: Mapping[str, Any], found: Agreement) -> str:
+def _of_rules(settings: Mapping[str, Any], agreement: Agreement) -> str:
     """The version of the rules, and their agreement with people, which may be that of another version."""
     version = settings["grader_version"]
-    measured = "" if found.version == version else f", measured with version {found.version}"
-    return f"rules, version {version}; {found.text}{measured}"
+    measured = "" if agreement.version == version else f", measured with version {agreement.version}"
+    return f"rules, version {version}; {agreement.text}{measured}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:

@@ -46,13 +46,13 @@ def requests_of(logs: Sequence[EvalLog], axis: str) -> list[JudgeRequest]:
         EvaluationError: there are none; the message lists the axes of the evaluation.
     """
     samples = [sample for log in logs for sample in log.samples or []]
-    found = [request_of(sample) for sample in samples if _is_of(axis, sample.metadata)]
-    if not found:
+    requests = [request_of(sample) for sample in samples if _is_of(axis, sample.metadata)]
+    if not requests:
         there = ", ".join(sorted({_axis(sample.metadata) for sample in samples})) or "none"
         raise EvaluationError(
             f"No sample of the axis {axis!r} to judge: the evaluation has {there}. Choose one with --axis."
         )
-    return found
+    return requests
 
 
 def _axis(metadata: Mapping[str, Any]) -> str:

@@ -83,8 +83,8 @@ def compare(labels: Sequence[bool], verdicts: Sequence[bool], clusters: Sequence
 def _chance(counts: np.ndarray) -> np.ndarray:
     """Agreement by chance, of [..., 4] counts."""
     tp, fp, fn, tn = np.moveaxis(counts, -1, 0)
-    found: np.ndarray = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / counts.sum(axis=-1) ** 2
-    return found
+    chance: np.ndarray = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / counts.sum(axis=-1) ** 2
+    return chance
 
 
 def _kappa(counts: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
         raise EvaluationError(
             f"The judge {identity.name} scored none of the {len(results)} replies: {counted(reasons)}."
         )
-    found = compare(
+    agreement = compare(
         [reply.label for reply, _ in pairs],
         [result.verdict == identity.label for _, result in pairs],
         [reply.cluster for reply, _ in pairs],
@@ -133,14 +133,14 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
         "calibrated": datetime.now(UTC).isoformat(timespec="seconds"),
         "judge": identity.row(),
         "data": labelled.row(),
-        "n": found.n,
-        "n_clusters": found.n_clusters,
+        "n": agreement.n,
+        "n_clusters": agreement.n_clusters,
         "n_unscored": len(results) - len(pairs),
         "unscored_reasons": reasons,
-        **{name: asdict(getattr(found, name)) for name in METRICS},
-        "confusion": {"tp": found.tp, "fp": found.fp, "fn": found.fn, "tn": found.tn},
-        "positive_by_people": (found.tp + found.fn) / found.n,
-        "positive_by_judge": (found.tp + found.fp) / found.n,
+        **{name: asdict(getattr(agreement, name)) for name in METRICS},
+        "confusion": {"tp": agreement.tp, "fp": agreement.fp, "fn": agreement.fn, "tn": agreement.tn},
+        "positive_by_people": (agreement.tp + agreement.fn) / agreement.n,
+        "positive_by_judge": (agreement.tp + agreement.fp) / agreement.n,
         "bootstrap": {"draws": DRAWS, "seed": BOOTSTRAP_SEED},
         "usage": asdict(new_usage(results)),
     }
@@ -165,22 +165,22 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
         )
     low, high = kappa["ci_low"], kappa["ci_high"]
     interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    found = f"against {n} human labels its kappa is {kappa['value']:.2f}{interval}"
+    facts = f"against {n} human labels its kappa is {kappa['value']:.2f}{interval}"
     if kappa["value"] < MIN_KAPPA:
         return (
-            f"This judge is weak: {found}, below {MIN_KAPPA}. Its errors may exceed the differences that it is used to "
+            f"This judge is weak: {facts}, below {MIN_KAPPA}. Its errors may exceed the differences that it is used to "
             "measure."
         )
     if low is None or low < MIN_KAPPA:
         why = "and has no interval" if low is None else f"and may be below {MIN_KAPPA}"
         return (
-            f"The accuracy of this judge is uncertain, too few labels: {found}, {why}. Run `opct judge calibrate` with "
+            f"The accuracy of this judge is uncertain, too few labels: {facts}, {why}. Run `opct judge calibrate` with "
             "more."
         )
     n_unscored = calibration["n_unscored"]
     if n_unscored > MAX_UNSCORED * (n + n_unscored):
         return (
-            f"The accuracy of this judge is uncertain: {found}, but it left {n_unscored} of {n + n_unscored} labelled "
+            f"The accuracy of this judge is uncertain: {facts}, but it left {n_unscored} of {n + n_unscored} labelled "
             "replies unscored, and no figure includes these. Use replies that it can read, or find out why it does "
             "not score."
         )
@@ -215,7 +215,7 @@ def calibration_of(judge: JudgeIdentity) -> Calibration | None:
     Raises:
         EvaluationError: a calibration file of this judge is invalid.
     """
-    return min(_found(judge.hash), key=_kappa_or_lowest, default=None)
+    return min(_calibrations(judge.hash), key=_kappa_or_lowest, default=None)
 
 
 def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -227,22 +227,24 @@ def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     Raises:
         EvaluationError: a calibration file of one of the judges is invalid.
     """
-    found = cache(_found)  # a judge has many rows
+    lookup = cache(_calibrations)  # a judge has many rows
 
     def current(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        judge, kept = settings.get("judge"), settings.get("judge_calibration")
+        judge, calibration = settings.get("judge"), settings.get("judge_calibration")
         if not isinstance(judge, Mapping) or not isinstance(judge.get("hash"), str):
             return settings
-        known = found(judge["hash"])
-        if kept is not None and (kept.get("data") or {}).get("sha256") not in [one["data"]["sha256"] for one in known]:
-            known = [*known, kept]
+        known = lookup(judge["hash"])
+        if calibration is not None and (calibration.get("data") or {}).get("sha256") not in [
+            one["data"]["sha256"] for one in known
+        ]:
+            known = [*known, calibration]
         lowest = min(known, key=_kappa_or_lowest, default=None)
         return {**settings, "judge_calibration": lowest, "judge_warning": weakness(lowest)}
 
     return [{**row, "settings": current(row["settings"])} if row.get("settings") else dict(row) for row in rows]
 
 
-def _found(wanted: str) -> list[Calibration]:
+def _calibrations(wanted: str) -> list[Calibration]:
     """The calibrations of a judge on this machine, sorted by name."""
     return [_read(path, wanted) for path in sorted(calibrations_folder().glob(f"{wanted}-*.json"))]
 
@@ -254,11 +256,11 @@ def _kappa_or_lowest(calibration: Calibration) -> float:
 
 
 def _read(path: Path, wanted: str) -> Calibration:
-    found = read_json(path, hint="Delete it, and calibrate the judge again.", error=EvaluationError)
-    whole = {"kappa", "n", "n_unscored", "unscored_reasons", "judge", "data"} <= set(found)
-    if not whole or found.get("opct_calibration") != SCHEMA or found["judge"].get("hash") != wanted:
+    calibration = read_json(path, hint="Delete it, and calibrate the judge again.", error=EvaluationError)
+    whole = {"kappa", "n", "n_unscored", "unscored_reasons", "judge", "data"} <= set(calibration)
+    if not whole or calibration.get("opct_calibration") != SCHEMA or calibration["judge"].get("hash") != wanted:
         raise EvaluationError(f"{path} is not a calibration of the judge {wanted}: delete it, and calibrate again.")
-    return found
+    return calibration
 
 
 def measure_words(measure: Mapping[str, Any]) -> tuple[str, str]:

@@ -99,10 +99,10 @@ def read_labels(
     path = Path(path)
     rows = read_rows(path, "label", known=known_columns("reply", LABEL_COLUMNS, columns))
     columns_of = find_columns(path, rows, columns, LABEL_COLUMNS, ("reply", "label"))
-    found = {role: name for role, (name,) in columns_of.items()}
-    read, faults = parse_rows(rows, lambda row: {role: _text(row.get(name)) for role, name in found.items()})
+    column_names = {role: name for role, (name,) in columns_of.items()}
+    read, faults = parse_rows(rows, lambda row: {role: _text(row.get(name)) for role, name in column_names.items()})
     counts = Counter(row["label"] for _, row in read)
-    label_column = f"(column {found['label']!r})"
+    label_column = f"(column {column_names['label']!r})"
     faults += [(str(path), fault) for fault in _option_faults(counts, label_column, positive, negative)]
     meaning = {value: _meaning(value, positive, negative) for value in counts}
     faults += [
@@ -110,11 +110,11 @@ def read_labels(
         for where, row in read
         if meaning[row["label"]] is None
     ]
-    cluster, more = _cluster_role(read, found, is_named="cluster" in (columns or {}))
+    cluster, more = _cluster_role(read, column_names, is_named="cluster" in (columns or {}))
     faults += more
     refuse(path, faults)
-    used = {role: name for role, name in found.items() if role != "cluster"}
-    used |= {"cluster": found[cluster]} if cluster else {}
+    used = {role: name for role, name in column_names.items() if role != "cluster"}
+    used |= {"cluster": column_names[cluster]} if cluster else {}
     values = {value: (n, bool(meaning[value])) for value, n in counts.most_common()}
     replies = []
     for number, (_, row) in enumerate(read, start=1):
@@ -161,7 +161,7 @@ def _option_faults(counts: Counter[str], column: str, positive: Sequence[str], n
 
 
 def _cluster_role(
-    read: Sequence[LabelRow], found: Mapping[str, str], *, is_named: bool
+    read: Sequence[LabelRow], column_names: Mapping[str, str], *, is_named: bool
 ) -> tuple[str | None, list[Fault]]:
     """The role whose text is the cluster (cluster, else question, else none), and faults.
 
@@ -169,12 +169,12 @@ def _cluster_role(
     """
     for role in ("cluster", "question"):
         empty = [where for where, row in read if not row.get(role)]
-        if role in found and not empty:
+        if role in column_names and not empty:
             return role, []
         # partly filled: all rows without one would be one cluster
-        if role in found and (is_named or len(empty) < len(read)):
+        if role in column_names and (is_named or len(empty) < len(read)):
             remedy = "fill it in, or name another column with --column cluster=COLUMN"
-            return None, [(where, f"no cluster (column {found[role]!r}): {remedy}") for where in empty]
+            return None, [(where, f"no cluster (column {column_names[role]!r}): {remedy}") for where in empty]
     return None, []
 
 

@@ -142,11 +142,11 @@ class PublishedRubric(Rubric):
         values: dict[str, int] = {}
         for number, field in enumerate(self.fields, start=1):
             # (?!\.\d): "4.5" is no 4
-            found = re.findall(rf"^[\W]*{number}\.b\W*(\d+)\b(?!\.\d)", scores, re.MULTILINE)
-            if len(found) != 1 or not field.low <= int(found[0]) <= field.high:
-                problem = f"{number}.b ({field.name}) is {', '.join(found[:3]) or 'missing'}"
+            matches = re.findall(rf"^[\W]*{number}\.b\W*(\d+)\b(?!\.\d)", scores, re.MULTILINE)
+            if len(matches) != 1 or not field.low <= int(matches[0]) <= field.high:
+                problem = f"{number}.b ({field.name}) is {', '.join(matches[:3]) or 'missing'}"
                 return Parsed(None, problem, is_refusal=is_refusal(answer, self.fields))
-            values[field.name] = int(found[0])
+            values[field.name] = int(matches[0])
         return Parsed(values)
 
 
@@ -216,8 +216,8 @@ def mark(request: JudgeRequest, seed: int, attempt: int) -> str:
     Each attempt has a different mark, so that a retry is a new prompt.
     """
     texts = f"{request.question}\n{request.reply}\n{request.fact}"
-    found = (digest([seed, attempt, turn, request.hash])[:16] for turn in count())
-    return next(mark for mark in found if mark not in texts)
+    marks = (digest([seed, attempt, turn, request.hash])[:16] for turn in count())
+    return next(mark for mark in marks if mark not in texts)
 
 
 def without_controls(text: str) -> str:
@@ -233,15 +233,15 @@ def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
     lines = [cleaned for line in answer.splitlines() if (cleaned := line.translate(_DECORATION).strip())]
     # from the end: the reply's own "refused: 1", which a judge quotes, stands before
     earlier, tail = lines[: -len(fields)], lines[-len(fields) :]
-    found = [re.fullmatch(r"(\w+)\s*:\s*(.*)", line) for line in tail]
-    names = [match[1].lower() if match else None for match in found]
+    matches = [re.fullmatch(r"(\w+)\s*:\s*(.*)", line) for line in tail]
+    names = [match[1].lower() if match else None for match in matches]
     if names != [field.name for field in fields]:
         mentioned = any(_values_given(field, "\n".join(lines)) for field in fields)
         wanted = ", ".join(field.name for field in fields)
         problem = f"the answer does not end with {wanted}" + ("" if mentioned else ", and names none of them")
         return Parsed(None, problem, is_refusal=is_refusal(answer, fields))
     values: dict[str, int] = {}
-    for field, match in zip(fields, found, strict=True):
+    for field, match in zip(fields, matches, strict=True):
         assert match is not None
         text = match[2].strip()
         # not \d, which has the digits of all scripts; int() raises on thousands of them
@@ -268,5 +268,5 @@ def is_refusal(answer: str, fields: Sequence[Field]) -> bool:
 
 def _values_given(field: Field, text: str) -> list[int]:
     """Each number that the text gives the field: `refused: 1`, `"refused" = 1`."""
-    found = re.findall(rf"(?<![^\W_]){field.name}{_MARKS}[:=\uff1a]{_MARKS}([+-]?\d{{1,9}})", text, re.IGNORECASE)
-    return [int(number) for number in found]
+    numbers = re.findall(rf"(?<![^\W_]){field.name}{_MARKS}[:=\uff1a]{_MARKS}([+-]?\d{{1,9}})", text, re.IGNORECASE)
+    return [int(number) for number in numbers]

@@ -149,11 +149,11 @@ def is_benchmark(name: str) -> bool:
 
 def parts_of(names: Sequence[str]) -> dict[str, Part]:
     """How much of each benchmark is asked by `capability` or `capability-fast`, by benchmark; of both, the first."""
-    found: dict[str, Part] = {}
+    parts: dict[str, Part] = {}
     for name in names:
         for part in CAPABILITY_SUITES.get(name, ()):
-            found.setdefault(part.benchmark, part)
-    return found
+            parts.setdefault(part.benchmark, part)
+    return parts
 
 
 def benchmark_task(name: str, config: EvalConfig) -> Task:
@@ -222,11 +222,11 @@ def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def _rows(file: Path, name: str, known: Benchmark) -> list[Any]:
-    found = read_rows(file, f"{name} question")
-    faults = [f"{where}: {row}" for where, row in found if isinstance(row, RowFault)]
+    rows = read_rows(file, f"{name} question")
+    faults = [f"{where}: {row}" for where, row in rows if isinstance(row, RowFault)]
     if faults:
         raise DataError(f"{file} has {len(faults)} faulty row(s):", shown_faults(faults))
-    return [known.convert(row) for _, row in found]
+    return [known.convert(row) for _, row in rows]
 
 
 def _check_ifeval() -> None:
@@ -258,10 +258,10 @@ def _math500(n: int | None, max_tokens: int, config: EvalConfig) -> Task:
     if splits is None:
         origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
     items = [_math_item(row, origin) for row in (_hub_rows(*origin.split("@")) if splits is None else splits["test"])]
-    asked = chosen(items, n, config.seed, key=lambda item: item.cluster)
+    selected = chosen(items, n, config.seed, key=lambda item: item.cluster)
     return make_task(
         MATH500,
-        asked,
+        selected,
         math_scorer(),
         config,
         max_completion_tokens=max_tokens,
@@ -269,7 +269,7 @@ def _math500(n: int | None, max_tokens: int, config: EvalConfig) -> Task:
             "graded_by": "Inspect's math()",
             "prompt_hash": hashlib.sha256(MATH_TEMPLATE.encode()).hexdigest()[:12],
             "data": origin,
-            "n_asked": len(asked),
+            "n_asked": len(selected),
             "n_available": len(items),
         },
     )
@@ -314,19 +314,19 @@ def math_scorer() -> Scorer:
         if stopped:
             return as_score(stopped, {}, keys=MATH_KEYS, answer=reply)
         try:
-            found = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
+            score = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
         except ValueError as error:  # its own kinds: a later expression of the reply (\gcd, ...) that it does not read
             if type(error) is ValueError:  # it cannot read the right answer
                 raise
-            found = Score(value=INCORRECT)  # as where it reads that expression first
+            score = Score(value=INCORRECT)  # as where it reads that expression first
         except (ArithmeticError, NotImplementedError, TypeError):  # of sympy: it cannot compare the two
             return as_score(Verdict("unscored:grader_error"), {}, keys=MATH_KEYS, answer=reply)
-        if found is None or (found.metadata or {}).get("math_scorer_status") in ("target_timeout", "answer_timeout"):
+        if score is None or (score.metadata or {}).get("math_scorer_status") in ("target_timeout", "answer_timeout"):
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
-        is_right = found.value == CORRECT
+        is_right = score.value == CORRECT
         # `math()` takes something from nearly any reply, so what counts is whether the answer stands where it was asked
         values = {IS_CORRECT: float(is_right), IS_EXTRACTED: float("\\boxed" in reply)}
         verdict = "correct" if is_right else "other"
-        return as_score(Verdict(verdict, verdict), values, keys=MATH_KEYS, answer=str(found.answer or ""))
+        return as_score(Verdict(verdict, verdict), values, keys=MATH_KEYS, answer=str(score.answer or ""))
 
     return score

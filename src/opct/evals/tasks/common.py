@@ -145,24 +145,24 @@ def split_output(output: ModelOutput) -> None:
     if not output.choices or not (said.reasoning or said.is_unfinished or said.answer != output.completion.strip()):
         return
     content = output.message.content
-    kept = [] if isinstance(content, str) else [part for part in content if part.type == "reasoning"]
-    output.message.content = [*kept, ContentReasoning(reasoning=said.reasoning), ContentText(text=said.answer)]
+    reasoning = [] if isinstance(content, str) else [part for part in content if part.type == "reasoning"]
+    output.message.content = [*reasoning, ContentReasoning(reasoning=said.reasoning), ContentText(text=said.answer)]
     # not a view of the message, but copied when the output was made: graders would see the reasoning in it
     output.completion = said.answer
 
 
 def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
     """The prompt as the model saw it, without its reply."""
-    kept = messages[:-1] if messages and messages[-1].role == "assistant" else messages
+    prompt = messages[:-1] if messages and messages[-1].role == "assistant" else messages
     # `text`, not `content`: parts of reasoning are not shown to the model again
-    return tuple({"role": m.role, "content": m.text} for m in kept)
+    return tuple({"role": m.role, "content": m.text} for m in prompt)
 
 
 def with_system(prompt: Prompt, text: str) -> Prompt:
     """The prompt after a system prompt, which is put before the prompt's own if it has one."""
-    own = prompt[0]["content"] if prompt[0]["role"] == "system" else None
-    rest = prompt if own is None else prompt[1:]
-    return ({"role": "system", "content": text if own is None else f"{text}\n\n{own}"}, *rest)
+    system = prompt[0]["content"] if prompt[0]["role"] == "system" else None
+    rest = prompt if system is None else prompt[1:]
+    return ({"role": "system", "content": text if system is None else f"{text}\n\n{system}"}, *rest)
 
 
 def stopped_early(state: Any) -> Verdict | None:
@@ -253,13 +253,13 @@ def make_task(
         settings: of the task, for the results; those of sampling are added.
         solver: instead of `answer_turns`.
     """
-    asked: dict[str, Any] = {
+    sampling: dict[str, Any] = {
         "seed": config.seed,
         "max_completion_tokens": max_completion_tokens,
         "greedy": config.greedy,
     }
     if (text := config.system_prompt) is not None:
-        asked["system_prompt"] = text
+        sampling["system_prompt"] = text
         items = [
             replace(item, prompt=with_system(item.prompt, text), teacher_prompt=with_system(item.teacher_prompt, text))
             for item in items
@@ -273,5 +273,5 @@ def make_task(
         config=GenerateConfig(
             max_tokens=max_completion_tokens, temperature=0.0 if config.greedy else 1.0, top_p=1.0, seed=config.seed
         ),
-        metadata=asked | settings,
+        metadata=sampling | settings,
     )

@@ -97,9 +97,9 @@ def jailbreak_items(
     # a finished prompt is of one behavior alone and cannot wrap another
     names = alternating([name for name in chosen if name != ARTIFACT], FAMILIES)
     count = min(config.families_each(JAILBREAK_FAMILIES) or len(names), len(names))
-    asked = first_items(behaviors, config.n_questions, config.seed)
+    selected = first_items(behaviors, config.n_questions, config.seed)
     items: list[EvalSample] = []
-    for i, behavior in enumerate(asked):
+    for i, behavior in enumerate(selected):
         # goes on where the last behavior ended, so that every family is asked equally often
         turns = [names[(i * count + j) % len(names)] for j in range(count)]
         for request, side in ((behavior.behavior, ""), (behavior.benign, BENIGN)):
@@ -110,7 +110,7 @@ def jailbreak_items(
                 # behavior.id also for the counterpart: both get the same wrapper, so only the request differs
                 prompt = wrapped_prompt(request, family, behavior.id, config.seed, templates=templates)
                 items.append(_item(behavior, request, side, family, prompt))
-    bare = {behavior.id for behavior in asked}
+    bare = {behavior.id for behavior in selected}
     for behavior, prompt in attacks:
         # one bare sample a behavior: two would have the same id
         if behavior.id not in bare:

@@ -102,8 +102,8 @@ def load_tasks(
         if splits is not None and len(leaves) > 1:
             # a file with few subjects of a group: a task without rows would fail to load
             leaves = [(leaf, config) for leaf, config in leaves if any(_rows_of(config, splits).values())]
-        own = [leaf | _overrides(config, splits, revision, shots) for leaf, config in leaves]
-        spec = {"group": "opct", "task": own}
+        members = [leaf | _overrides(config, splits, revision, shots) for leaf, config in leaves]
+        spec = {"group": "opct", "task": members}
     remedy = "Give a file with its columns: --data SUITE=FILE."
     failed = f"Cannot load the data of lm-eval's {name}"
     with _as_lm_eval_runs(), hub_or_cache(), LibraryErrors(DataError, failed, remedy):
@@ -138,9 +138,9 @@ def lm_eval_task(
     available = [question for task in tasks for question in _questions(task)]
     # the id is a hash of the question: where a data set repeats one, two samples would have the same id
     each = list({(question.task.task_name, question.id): question for question in available}.values())
-    asked = [_with_requests(question) for question in chosen(each, n, config.seed, key=lambda question: question.id)]
-    items = [_item(name, question, axis) for question in asked]
-    by_id = {item.id: question for item, question in zip(items, asked, strict=True)}
+    selected = [_with_requests(question) for question in chosen(each, n, config.seed, key=lambda question: question.id)]
+    items = [_item(name, question, axis) for question in selected]
+    by_id = {item.id: question for item, question in zip(items, selected, strict=True)}
     limits = [int((task.config.generation_kwargs or {}).get("max_gen_toks", MAX_TOKENS)) for task in tasks]
     shots = sorted({task.config.num_fewshot or 0 for task in tasks})
     shown = ", ".join(map(str, shots)) + "-shot" + (f" with seed {EXAMPLES_SEED}" if any(shots) else "")
@@ -154,7 +154,7 @@ def lm_eval_task(
         settings={
             "graded_by": f"lm-eval {metadata.version('lm_eval')}, {shown}, {metric or 'its metrics'}",
             "data": data,
-            "n_asked": len(asked),
+            "n_asked": len(selected),
             "n_available": len(each),
             "n_repeated": len(available) - len(each),
         },
@@ -182,12 +182,12 @@ def _leaves(index: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     entry = index[name]
     if entry.kind.name not in ("GROUP", "TAG"):
         return [{"task": name}]
-    found = []
+    leaves = []
     for member in entry.cfg["task"] if entry.kind.name == "GROUP" else sorted(entry.tags):
-        own = dict(member) if isinstance(member, Mapping) else {"task": member}
-        below = _leaves(index, own.get("task") or own["group"])
-        found += [{key: value for key, value in own.items() if key != "group"} | leaf for leaf in below]
-    return found
+        spec = dict(member) if isinstance(member, Mapping) else {"task": member}
+        below = _leaves(index, spec.get("task") or spec["group"])
+        leaves += [{key: value for key, value in spec.items() if key != "group"} | leaf for leaf in below]
+    return leaves
 
 
 def _overrides(
@@ -201,8 +201,8 @@ def _overrides(
     if not splits.get(of_test):
         raise DataError(f"The data of {name} has no rows of its split {of_test}: give a file with them.")
     # None for a split without rows: lm-eval would look it up in the data set, and fail
-    own: dict[str, Any] = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
-    examples = own["fewshot_split"] or own["training_split"]
+    split_names: dict[str, Any] = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
+    examples = split_names["fewshot_split"] or split_names["training_split"]
     if shots is None:
         shots = config.get("num_fewshot") or 0
     if shots and not examples and "samples" not in (config.get("fewshot_config") or {}):
@@ -217,7 +217,7 @@ def _overrides(
 
         return datasets.DatasetDict({key: datasets.Dataset.from_list(list(given)) for key, given in rows.items()})
 
-    return {**own, "custom_dataset": dataset, "dataset_kwargs": {}}
+    return {**split_names, "custom_dataset": dataset, "dataset_kwargs": {}}
 
 
 def _rows_of(config: Mapping[str, Any], splits: Splits) -> dict[str, list[Any]]:
@@ -320,14 +320,14 @@ def _answer(questions: Mapping[str, Question]) -> Solver:
                 # a text: list("abc") would stop at each of its letters
                 stops = [until] if isinstance(until, str) else list(until)
                 return without_reasoning(await generate(state, tool_calls="none", stop_seqs=stops))
-            found = await _likelihoods(question)
+            likelihoods = await _likelihoods(question)
             best = ""
-            if isinstance(found, str):
-                state.store.set("unscored", found)
+            if isinstance(likelihoods, str):
+                state.store.set("unscored", likelihoods)
             else:
-                state.store.set("likelihoods", found)
+                state.store.set("likelihoods", likelihoods)
                 # for the log alone; the score is that of `process_results`, from the likelihoods
-                best = question.requests[max(range(len(found)), key=lambda i: found[i][0])].args[1]
+                best = question.requests[max(range(len(likelihoods)), key=lambda i: likelihoods[i][0])].args[1]
             state.output = ModelOutput.from_content(model=str(state.model), content=best.strip())
             return state
 
@@ -342,7 +342,7 @@ async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
     if getattr(api, "option_logprobs", None) is None:
         return "no_likelihoods"
     contexts = list(dict.fromkeys(request.args[0] for request in question.requests))
-    found: dict[tuple[str, str], tuple[float, bool]] = {}
+    likelihoods: dict[tuple[str, str], tuple[float, bool]] = {}
     for context in contexts:
         prompt, options = _prompt(context), [r.args[1] for r in question.requests if r.args[0] == context]
         longest = max(len(option.encode()) for option in options)  # a token is at least a byte
@@ -353,9 +353,9 @@ async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
             return "not_finite"
         asks_likeliest = question.task.OUTPUT_TYPE == "loglikelihood"
         for option, logprob in zip(options, logprobs, strict=True):
-            found[context, option] = (logprob, asks_likeliest and await _is_likeliest(prompt, option))
+            likelihoods[context, option] = (logprob, asks_likeliest and await _is_likeliest(prompt, option))
     # in the order of the requests, which `process_results` counts on; two may share context and continuation
-    return [found[request.args[0], request.args[1]] for request in question.requests]
+    return [likelihoods[request.args[0], request.args[1]] for request in question.requests]
 
 
 async def _is_likeliest(prompt: Prompt, continuation: str) -> bool:
@@ -426,10 +426,10 @@ def scores_of(question: Question, answers: Sequence[Any], metric: str | None) ->
     for filter_name in requests[0].filtered_resps:
         filtered = [request.filtered_resps[filter_name] for request in requests]
         try:
-            found = task.process_results(question.doc, filtered)
+            metrics = task.process_results(question.doc, filtered)
         except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError, re.error):
             return None
-        for name, value in found.items():
+        for name, value in metrics.items():
             key = _key(name, filter_name)
             is_main = key == metric
             values |= _numbers(IS_CORRECT if is_main else key, value, task.aggregation().get(name))

@@ -81,12 +81,12 @@ def safety_items(facts: Sequence[SafetyFact], config: EvalConfig) -> list[EvalSa
     names = _families(config)
     chosen = first_items(facts, config.n_questions, config.seed)
     items = []
-    for kind, most in ((HAZARD, config.prompts_per_fact), (SAFE_TWIN, config.counterparts_per_fact)):
+    for kind, limit in ((HAZARD, config.prompts_per_fact), (SAFE_TWIN, config.counterparts_per_fact)):
         # one rotation a kind: hazards and counterparts get the same families equally often
         turns = _turns(names, min(config.families_each() or len(names), len(names)))
         for fact in chosen:
             # shuffled, then cut: the first messages of a file are all of one style
-            for index in shuffled_messages(fact, kind, config.seed)[:most]:
+            for index in shuffled_messages(fact, kind, config.seed)[:limit]:
                 items += [_item(fact, kind, index, name, config.seed) for name in next(turns)]
     return items
 

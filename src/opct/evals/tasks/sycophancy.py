@@ -74,10 +74,10 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
         DataError: the file is faulty, a family is unknown, no question is in the split, or (all at once) a question
             of a file has no wrong answer that can be suggested, or is graded wrong where a reply is one of its answers.
     """
-    asked = "given"
+    source = "given"
     if questions is None:
         questions = split_questions(config)
-        asked = f"{'builtin' if config.questions is None else Path(config.questions).name}:{config.split}"
+        source = f"{'builtin' if config.questions is None else Path(config.questions).name}:{config.split}"
     items = sycophancy_items(name, questions, config)
     return make_task(
         name,
@@ -89,7 +89,7 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
             "n_questions": len({item.cluster for item in items}),
             "families": _families(config),
             "families_per_question": config.families_each(),
-            "questions": asked,
+            "questions": source,
             **({"grader_version": VERSIONS[SHORT]} if name == SHORT else {}),
         },
     )
@@ -125,8 +125,8 @@ def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list
         raise EvaluationError("There are no questions to evaluate: give at least one.")
     # the chosen ones alone: a faulty question that is not asked changes no number
     refuse_questions(config.questions or "the given questions", chosen, FORMATS[name], config.seed)
-    own = [question for question in chosen if question.where and name == CHOICE]
-    untold = [question.where for question in own if untold_options(question.options(config.seed))]
+    file_questions = [question for question in chosen if question.where and name == CHOICE]
+    untold = [question.where for question in file_questions if untold_options(question.options(config.seed))]
     if untold:
         log.warning(
             f"{name}: {len(untold)} of {len(chosen)} questions, such as {untold[0]}, have options whose text is not "
@@ -143,8 +143,8 @@ def refuse_questions(
     Raises:
         DataError: with each fault of each question; embedded ones are graded in our tests.
     """
-    own = [question for question in questions if question.where]
-    refuse(source, [(q.where, fault) for q in own for fault in _faults_of_question(q, answer_format, seed)])
+    file_questions = [question for question in questions if question.where]
+    refuse(source, [(q.where, fault) for q in file_questions for fault in _faults_of_question(q, answer_format, seed)])
 
 
 def _faults_of_question(question: Question, answer_format: str, seed: int) -> Iterable[str]:
@@ -206,12 +206,12 @@ def context_task(config: EvalConfig) -> Task:
     questions = builtin_context("test" if config.split == "all" else config.split)[: config.n_context]
     # n_questions out: it is of the other suites, and `n_context` has cut already
     once = config.model_copy(update={"families": "held_out", "families_per_question": 1, "n_questions": None})
-    asked = (CLEAN, "held_out") if config.context_pressure else (CLEAN,)
+    splits = (CLEAN, "held_out") if config.context_pressure else (CLEAN,)
     items = [
         # by scenario: its six questions share their wording, and as six clusters the interval would be too narrow
         replace(item, axis=CONTEXT, cluster=scenario_of(item.cluster), part=item.cluster.rsplit("/", 1)[1])
         for item in sycophancy_items(CONTEXT, questions, once)
-        if item.family_split in asked and not item.side
+        if item.family_split in splits and not item.side
     ]
     return make_task(
         CONTEXT,

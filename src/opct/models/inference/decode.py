@@ -75,12 +75,12 @@ class DecodeBatch:
         self._check_every = self.check_every(backbone.device)
         self._stop_ids = torch.tensor(sorted(backbone.stop_ids), dtype=torch.long, device=backbone.device)
         limit = sampling.max_completion_tokens
-        found = self._prefill(requests)
+        prefill = self._prefill(requests)
         span = limit + self._check_every - 1  # a finished row goes on until the next check
-        self._hidden = found.hidden[found.owners]
-        self._rows = kind(backbone, found, span, more=more)
+        self._hidden = prefill.hidden[prefill.owners]
+        self._rows = kind(backbone, prefill, span, more=more)
         self._refills = more and self._rows.refillable
-        rows = len(found.owners)
+        rows = len(prefill.owners)
         self._who: list[tuple[int, int] | None] = _names(requests)
         self._noise = self._draws(requests)
         # the last column takes what a finished row draws until the next check
@@ -132,15 +132,15 @@ class DecodeBatch:
 
     def admit(self, requests: Sequence[Request]) -> None:
         """Give free rows to other prompts."""
-        found = self._prefill(requests)
-        free = [row for row, who in enumerate(self._who) if who is None][: len(found.owners)]
+        prefill = self._prefill(requests)
+        free = [row for row, who in enumerate(self._who) if who is None][: len(prefill.owners)]
         rows = torch.tensor(free, device=self._backbone.device)
         busy = torch.tensor([who is not None for who in self._who], device=self._backbone.device)
         # `busy` is of before these rows get their prompts: counted as busy, their old starts would keep columns
-        self._rows.admit(rows, busy, found)
+        self._rows.admit(rows, busy, prefill)
         for row, who in zip(free, _names(requests), strict=True):
             self._who[row] = who
-        self._hidden[rows], self._noise[rows] = found.hidden[found.owners], self._draws(requests)
+        self._hidden[rows], self._noise[rows] = prefill.hidden[prefill.owners], self._draws(requests)
         # age 0: the first token must use the first number of its seed
         self._age[rows], self._done[rows] = 0, False
 
@@ -155,20 +155,20 @@ class DecodeBatch:
         for row, n, tokens, log_probs in zip(
             rows, ages, self._tokens[rows].tolist(), self._log_probs[rows].tolist(), strict=True
         ):
-            index, own = cast("tuple[int, int]", self._who[row])
+            index, place = cast("tuple[int, int]", self._who[row])
             # beyond n are tokens of the row's former prompt, and the column for draws after the end
-            finished.append(Finished(index, own, tokens[:n], log_probs[:n]))
+            finished.append(Finished(index, place, tokens[:n], log_probs[:n]))
             self._who[row] = None
         return finished
 
     def _shrink(self, drawn: Tensor) -> Tensor:
         """Cut the batch to its unfinished rows where that pays and no prompt waits."""
-        kept = [row for row, who in enumerate(self._who) if who is not None]
-        if self._refills or len(kept) > SHRINK_AT * len(self._who):
+        unfinished = [row for row, who in enumerate(self._who) if who is not None]
+        if self._refills or len(unfinished) > SHRINK_AT * len(self._who):
             return drawn
-        rows = torch.tensor(kept, device=self._backbone.device)
+        rows = torch.tensor(unfinished, device=self._backbone.device)
         self._rows.keep(rows)
-        self._who = [self._who[row] for row in kept]
+        self._who = [self._who[row] for row in unfinished]
         for name in ("_hidden", "_noise", "_tokens", "_log_probs", "_age", "_done"):
             setattr(self, name, getattr(self, name)[rows])
         return drawn[rows]

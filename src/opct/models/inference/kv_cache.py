@@ -161,11 +161,11 @@ def _roomy_class() -> type:
                 whole[rows, :, self._written - new.shape[-2] : self._written] = new
 
         def shift(self, columns: int) -> None:
-            kept = self._written - columns
+            remaining = self._written - columns
             for whole in self._all:
                 # the copy first: source and destination overlap
-                whole[:, :, :kept] = whole[:, :, columns : self._written].clone()
-            self._show(kept)
+                whole[:, :, :remaining] = whole[:, :, columns : self._written].clone()
+            self._show(remaining)
 
         def _show(self, written: int) -> None:
             self._written = written

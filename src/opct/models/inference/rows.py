@@ -20,7 +20,7 @@ class Rows(Protocol):
     """The running rows, each after its prompt.
 
     Args:
-        found: the prompts.
+        prefill: of the prompts.
         span: most columns of a row after its prompt.
         more: reserve room for prompts that may enter later.
 
@@ -32,7 +32,7 @@ class Rows(Protocol):
     shares_prompts: ClassVar[bool]
     refillable: bool
 
-    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool): ...
+    def __init__(self, backbone: Backbone, prefill: Prefill, span: int, *, more: bool): ...
 
     def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
         """The hidden states after one more token in every row, [rows] -> [rows, hidden].
@@ -46,8 +46,8 @@ class Rows(Protocol):
         """Keep these rows alone."""
         ...
 
-    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
-        """Give rows (an index for each of `found.owners`) to other prompts; `busy` rows are unfinished, [rows]."""
+    def admit(self, rows: Tensor, busy: Tensor, prefill: Prefill) -> None:
+        """Give rows (an index for each of `prefill.owners`) to other prompts; `busy` rows are unfinished, [rows]."""
         ...
 
 
@@ -56,15 +56,15 @@ class RepeatedKV:
 
     shares_prompts: ClassVar[bool] = False
 
-    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
+    def __init__(self, backbone: Backbone, prefill: Prefill, span: int, *, more: bool):
         self._backbone, self._span = backbone, span
         # twice: a prompt may enter when the first rows are about to end, and needs a span from there
         room = 2 * span if more else span
-        self._cache = with_room(found.cache, found.owners, room)
+        self._cache = with_room(prefill.cache, prefill.owners, room)
         self.refillable = is_roomy(self._cache)
         self._takes_masks = self.refillable and backbone.takes_masks
-        self._written, self._columns = found.width, torch.arange(found.width + room, device=backbone.device)
-        self._starts = found.starts[found.owners]
+        self._written, self._columns = prefill.width, torch.arange(prefill.width + room, device=backbone.device)
+        self._starts = prefill.starts[prefill.owners]
 
     def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
         # + 1: the column that this token is about to be written to
@@ -90,15 +90,15 @@ class RepeatedKV:
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
         self._starts = self._starts[rows]
 
-    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+    def admit(self, rows: Tensor, busy: Tensor, prefill: Prefill) -> None:
         # the new prompts are written before the column where all rows end, which must be wide enough for them
-        unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - found.width)
+        unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - prefill.width)
         # a whole span must fit from here: without it `advance` would run out of columns in mid-answer
         short = self._written + self._span > len(self._columns)
         self._starts, self._written = drop_columns(self._cache, unused, self._starts, self._written, short=short)
-        place(self._cache, rows, found.cache, found.owners)
+        place(self._cache, rows, prefill.cache, prefill.owners)
         # both end at the same column, so a prompt's padding at the left moves with it
-        self._starts[rows] = self._written - found.width + found.starts[found.owners]
+        self._starts[rows] = self._written - prefill.width + prefill.starts[prefill.owners]
 
 
 def drop_columns(cache: Any, unused: int, starts: Tensor, written: int, *, short: bool) -> tuple[Tensor, int]:

@@ -96,7 +96,7 @@ def sample(
         on_done: called with the number of completions that have just finished.
         on_completions: called with (index of the prompt, completion) of those that have just finished.
     """
-    results: list[list[Any]] = [[None] * len(own) for own in seeds]
+    results: list[list[Any]] = [[None] * len(prompt_seeds) for prompt_seeds in seeds]
     if not any(seeds):
         return results
     # the longest first: a batch has no columns for a later prompt that is longer
@@ -105,11 +105,11 @@ def sample(
     counts, longest = [len(request.seeds) for request in queue], max((len(request.ids) for request in queue), default=0)
     kind = path.rows(len(queue), sum(counts), longest)
     limit = sampling.max_completion_tokens
-    rows, most = rows_that_fit(counts, longest, limit, batch_tokens, shared=kind.shares_prompts)
+    rows, max_prompts = rows_that_fit(counts, longest, limit, batch_tokens, shared=kind.shares_prompts)
     # autocast first: weights are packed in the dtype that it gives
     with path.backbone.inference(), path.decoding(rows) as logits:
         while queue:
-            first = _take(queue, rows, most)
+            first = _take(queue, rows, max_prompts)
             batch = DecodeBatch(path, first, sampling, logits, kind=kind, more=bool(queue))
             while batch.running:
                 finished = []
@@ -129,7 +129,7 @@ def sample(
                     on_completions(finished)
                 if not queue:
                     batch.stop_refilling()
-                elif batch.running and (requests := _take(queue, batch.vacancies, most - batch.prompts)):
+                elif batch.running and (requests := _take(queue, batch.vacancies, max_prompts - batch.prompts)):
                     batch.admit(requests)
     return results
 
@@ -155,12 +155,12 @@ def rows_that_fit(
         limit: most tokens of a completion.
         shared: a prompt counts once for all its rows, not for each.
     """
-    total, most, least = sum(seeds), max(seeds, default=1), min(seeds, default=1)
+    total, max_seeds, least = sum(seeds), max(seeds, default=1), min(seeds, default=1)
     if (len(seeds) if shared else total) * longest + total * limit <= batch_tokens:
         return max(total, 1), max(len(seeds), 1)
     # 2 * limit: with prompts to come, rows have room for two answers (`RepeatedKV`)
     fitting = int(batch_tokens / (longest / (least if shared else 1) + 2 * limit))
-    return max(fitting, most), max(fitting // least if shared else fitting, 1)
+    return max(fitting, max_seeds), max(fitting // least if shared else fitting, 1)
 
 
 def _take(queue: deque[Request], rows: int, prompts: int) -> list[Request]:

@@ -72,8 +72,8 @@ def _inverse(probs: Tensor, u: Tensor) -> Tensor:
     sums = blocks.sum(-1).to(sums_dtype(probs.device))  # converted after the pass over the vocabulary
     # times the sum, which rounding makes other than 1
     block, rest = _first_above(sums, u.to(sums) * sums.sum(-1))
-    own = blocks[torch.arange(len(blocks), device=blocks.device), block].to(sums.dtype)
-    token, _ = _first_above(own, rest)
+    block_probs = blocks[torch.arange(len(blocks), device=blocks.device), block].to(sums.dtype)
+    token, _ = _first_above(block_probs, rest)
     return (block * BLOCK + token).clamp(max=last)
 
 

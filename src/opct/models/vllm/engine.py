@@ -134,17 +134,17 @@ class Engine:
         prompts to share none.
         """
         check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
-        firsts = [min(own[0], 2**63 - len(own)) for own in seeds]  # the last one must be an int64 too
-        ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
+        firsts = [min(group[0], 2**63 - len(group)) for group in seeds]  # the last one must be an int64 too
+        ranges = [range(first, first + len(group)) for first, group in zip(firsts, seeds, strict=True)]
         if sampling.temperature >= GREEDY:
-            found = self.backend.sample(prompt_ids, ranges, sampling, self._synced, on_done)
+            sampled = self.backend.sample(prompt_ids, ranges, sampling, self._synced, on_done)
         else:  # all samples of a prompt are equal
-            once = self.backend.sample(prompt_ids, [own[:1] for own in ranges], sampling, self._synced, on_done)
-            found = [own * len(seeds) for own, seeds in zip(once, ranges, strict=True)]
+            once = self.backend.sample(prompt_ids, [group[:1] for group in ranges], sampling, self._synced, on_done)
+            sampled = [group * len(seeds) for group, seeds in zip(once, ranges, strict=True)]
             on_done(sum(map(len, ranges)) - len(ranges))
         return [
-            [self._completion(len(ids), *both) for both in zip(own, samples, strict=True)]
-            for ids, own, samples in zip(prompt_ids, ranges, found, strict=True)
+            [self._completion(len(ids), *both) for both in zip(group, samples, strict=True)]
+            for ids, group, samples in zip(prompt_ids, ranges, sampled, strict=True)
         ]
 
     def base(self) -> Sampler:
@@ -196,12 +196,12 @@ def check_engine(
     prompts = list(prompts[:PROBE_PROMPTS])
     sampling = dataclasses.replace(sampling, max_completion_tokens=min(PROBE_TOKENS, sampling.max_completion_tokens))
     seeds = [[seed] for seed in range(len(prompts))]
-    sampled = [own for [own] in engine.base().sample(prompts, seeds, sampling)]
+    sampled = [completion for [completion] in engine.base().sample(prompts, seeds, sampling)]
     completions = [list(c.token_ids) for c in sampled]
     with policy.inference(), policy.adapter_off() as base:
-        own = base.score(prompts, completions)
-        expected = tokenwise(partial(drawn_log_probs, sampling=sampling), own).tolist()
-        raw = tokenwise(partial(drawn_log_probs, sampling=Sampling(1)), own).tolist()
+        base_scores = base.score(prompts, completions)
+        expected = tokenwise(partial(drawn_log_probs, sampling=sampling), base_scores).tolist()
+        raw = tokenwise(partial(drawn_log_probs, sampling=Sampling(1)), base_scores).tolist()
     bound = PROBE_BOUND_FLOAT32 if policy.dtype == torch.float32 else PROBE_BOUND
     distance = _distance([x for c in sampled for x in c.logprobs], expected)
     if distance > bound:
@@ -219,5 +219,5 @@ def check_engine(
     return distance
 
 
-def _distance(found: Sequence[float], expected: Sequence[float]) -> float:
-    return sum(min(PROBE_CLIP, abs(a - b)) for a, b in zip(found, expected, strict=True)) / len(found)
+def _distance(actual: Sequence[float], expected: Sequence[float]) -> float:
+    return sum(min(PROBE_CLIP, abs(a - b)) for a, b in zip(actual, expected, strict=True)) / len(actual)

@@ -88,9 +88,9 @@ class VllmEngine:
         from vllm import SamplingParams
 
         shared = request_settings(sampling, self._stop_ids)
-        settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds]
+        settings = [SamplingParams(n=len(seed_range), seed=seed_range.start, **shared) for seed_range in seeds]
         outputs = self._generate(prompts, settings, None if adapter is None else self._adapters[adapter], on_done)
-        return [[_sample(found) for found in output.outputs] for output in outputs]  # in the order of the seeds
+        return [[_sample(sample) for sample in output.outputs] for output in outputs]  # in the order of the seeds
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         from vllm import SamplingParams
@@ -111,10 +111,10 @@ class VllmEngine:
         outputs: list[Any] = []
         for start in range(0, len(prompts), REQUESTS):
             rows = slice(start, start + REQUESTS)
-            asked = [{"prompt_token_ids": list(ids)} for ids in prompts[rows]]
+            inputs = [{"prompt_token_ids": list(ids)} for ids in prompts[rows]]
             with _vllm_errors("stopped"):
-                outputs += self._llm.generate(asked, settings[rows], lora_request=adapter, use_tqdm=False)
-            on_done(sum(own.n for own in settings[rows]))
+                outputs += self._llm.generate(inputs, settings[rows], lora_request=adapter, use_tqdm=False)
+            on_done(sum(params.n for params in settings[rows]))
         return outputs
 
 
@@ -131,15 +131,15 @@ def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str,
     }
 
 
-def _sample(found: Any) -> Sample:
+def _sample(completion: Any) -> Sample:
     """From a completion of vLLM, which maps token ids to log-probs at each token."""
-    ids = list(found.token_ids)
-    return Sample(ids, [at[token].logprob for at, token in zip(found.logprobs, ids, strict=True)])
+    ids = list(completion.token_ids)
+    return Sample(ids, [at[token].logprob for at, token in zip(completion.logprobs, ids, strict=True)])
 
 
 def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
     """Arguments of `vllm.LLM`."""
-    lora, own = policy.model.peft_config[TRAINED_ADAPTER], config.vllm
+    lora, settings = policy.model.peft_config[TRAINED_ADAPTER], config.vllm
     rank = max([lora.r, *(lora.rank_pattern or {}).values()])
     adapted = [n for n, m in policy.model.named_modules() if TRAINED_ADAPTER in getattr(m, "lora_A", {})]
     return {
@@ -148,8 +148,8 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
         "trust_remote_code": config.model.trust_remote_code,
         "dtype": str(policy.dtype).removeprefix("torch."),
         "max_model_len": max_model_len,
-        "gpu_memory_utilization": own.gpu_memory_utilization,
-        "enforce_eager": own.enforce_eager,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "enforce_eager": settings.enforce_eager,
         "enable_prefix_caching": True,
         "enable_lora": True,
         "max_loras": 1,
@@ -162,7 +162,7 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
         "skip_tokenizer_init": True,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        **({} if own.max_num_seqs is None else {"max_num_seqs": own.max_num_seqs}),
+        **({} if settings.max_num_seqs is None else {"max_num_seqs": settings.max_num_seqs}),
     }
 
 
@@ -203,12 +203,12 @@ def _ending_with_this_process() -> Iterator[None]:
     """Engines started here end with this process, even after `kill -9`; vLLM alone would keep them and their memory."""
     from vllm.v1.engine.core import EngineCoreProc
 
-    EngineCoreProc.opct_own = own = EngineCoreProc.run_engine_core
+    EngineCoreProc.opct_own = original = EngineCoreProc.run_engine_core
     EngineCoreProc.run_engine_core = staticmethod(run_engine_core)
     try:
         yield
     finally:
-        EngineCoreProc.run_engine_core = staticmethod(own)
+        EngineCoreProc.run_engine_core = staticmethod(original)
 
 
 def run_engine_core(*arguments: Any, **keywords: Any) -> None:
