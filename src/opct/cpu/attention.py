@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from opct.cpu.cascade import cascade_attention
-from opct.cpu.flash import causal_attention
 from opct.cpu.switches import is_on
 
 if TYPE_CHECKING:
@@ -59,16 +58,12 @@ def grouped_attention(
         return prompts.attend(cast("Any", module).layer_idx, query, key, value, attention_mask, scaling), None
     queries, size = query.shape[2:]
     plain = dropout == 0 and all(kwargs.get(name) is None for name in NOT_COVERED)
-    is_causal = getattr(module, "is_causal", True) if kwargs.get("is_causal") is None else kwargs["is_causal"]
-    causal = plain and is_causal and value.shape[-1] == size
     if (branches := kwargs.get("branches")) is not None:
-        if not causal:
+        is_causal = getattr(module, "is_causal", True) if kwargs.get("is_causal") is None else kwargs["is_causal"]
+        if not (plain and is_causal and value.shape[-1] == size):
             raise ValueError("attention with dropout, a cap or a bias, or not causal, does not branch off prompts")
         return cascade_attention(branches, cast("Any", module).layer_idx, query, key, value, scaling), None
     by_flag = attention_mask is None and queries > 1
-    # fewer queries than keys (a cache) would be aligned at the first key, not at the last
-    if by_flag and causal and queries == key.shape[2] and is_on("flash"):
-        return causal_attention(query, key, value, scaling), None
     if by_flag or not plain or query.shape[1] == key.shape[1] or not is_on("grouped_heads"):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from opct.cpu.attention import GROUPED, use_grouped_attention
 from opct.cpu.fused_lora import unfused_reason
 from opct.cpu.fused_norm import fuse_norms, unfused_norms
 from opct.cpu.packed_linear import packed, packed_head
-from opct.cpu.prefill import beginning, common_beginning, prefill
+from opct.cpu.prefill import prefill
 from opct.cpu.shared_prompts import (
     branched_hidden,
     no_branching_reason,
@@ -24,7 +22,6 @@ from opct.cpu.shared_prompts import (
 )
 from opct.cpu.shared_rows import SharedPrefixKV, no_shared_rows_reason, saves_enough
 from opct.cpu.switches import is_on
-from opct.models.inference.kv_cache import keys_and_values
 from opct.models.inference.prefill import Prefill
 from opct.models.inference.rows import RepeatedKV, Rows
 from opct.models.plain_path import plain_batches
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from opct.models.backbone import Backbone
-
-SCORE_FORWARD = 128  # tokens that an additional forward with gradient counts as
 
 
 def install(model: PreTrainedModel, *, norms: bool = True) -> None:
@@ -65,28 +60,16 @@ class FastPath:
     def batches(
         self, prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[Sequence[int]], budget: int
     ) -> list[list[int]]:
-        if not self.shares_prompts:
+        if not self.shares_prompts or len(set(map(tuple, prompts))) >= sum(map(len, lengths)):
             return plain_batches(widths, lengths, budget)
-        if len(set(map(tuple, prompts))) >= sum(map(len, lengths)):
-            # computed once in each micro-batch, so it takes room there once and not in every row
-            first = self._common(list(map(tuple, prompts))) if all(lengths) else 0  # rows without answers are whole
-            return plain_batches([width - first for width in widths], lengths, max(1, budget - first))
         return shared_batches(prompts, widths, list(map(sum, lengths)), budget)
 
     def hidden(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Tensor:
         backbone = self.backbone
-        beginnings = self._beginnings(list(map(tuple, prompts)))
-        if beginnings is None:
+        if len(set(map(tuple, prompts))) == len(prompts) or not self.shares_prompts:
             return completion_hidden(backbone.decoder, prompts, completions, backbone.device)
-        nested = not torch.is_grad_enabled() and beginning(list(set(beginnings))) > 0
-        return branched_hidden(
-            backbone.decoder,
-            beginnings,
-            prompts,
-            completions,
-            cascade=no_cascade_reason(backbone) is None,
-            forward=self._states if nested else None,
-        )
+        cascade = no_cascade_reason(backbone) is None
+        return branched_hidden(backbone.decoder, prompts, completions, cascade=cascade)
 
     def prefill(self, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
         return prefill(self.backbone, prompts).for_rows(copies)
@@ -119,29 +102,3 @@ class FastPath:
         if is_grouped and (fault := no_shared_rows_reason(backbone)):
             reasons.append(f"in sampling, each completion has a copy of its prompt's keys and values: {fault}")
         return reasons
-
-    def _common(self, prompts: list[tuple[int, ...]]) -> int:
-        """Tokens that all of these prompts begin with, if they are computed once; each keeps its last token."""
-        if not prompts or not is_on("shared_beginnings") or no_cascade_reason(self.backbone) is not None:
-            return 0
-        # of sorted prompts the first and the last differ earliest
-        return min(common_beginning(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
-
-    def _beginnings(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
-        """What of each prompt is computed once for all that begin so: all of it where prompts are equal, else what
-        they begin with; None where nothing is, or too little. The same for a policy and its teacher."""
-        if len(set(prompts)) < len(prompts):
-            return prompts if self.shares_prompts else None
-        first = beginning(prompts, SCORE_FORWARD) if is_on("shared_beginnings") else 0
-        if first == 0 or not self.shares_prompts or no_cascade_reason(self.backbone) is not None:
-            return None
-        return [prompt[: min(first, len(prompt) - 1)] for prompt in prompts]
-
-    def _states(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """As `shared_prompts.prompts_forward`, without gradient; a beginning that prompts share is computed once."""
-        prefilled = prefill(self.backbone, prompts)
-        columns: Any = torch.arange(prefilled.width, device=self.backbone.device) + prefilled.starts[:, None]
-        # from padding on the left to padding on the right; beyond a prompt's end any values will do: nothing sees them
-        columns = columns.clamp(max=prefilled.width - 1)[:, None, :, None]
-        layers = itertools.chain.from_iterable(keys_and_values(prefilled.cache))
-        return [*(x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers), prefilled.hidden]

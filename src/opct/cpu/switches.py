@@ -13,13 +13,11 @@ FORMS = {
     "fused_lora": "LoRA layers in one function",
     "fused_norm": "RMS norms in one function",
     "grouped_heads": "in decoding, the query heads of a key head are queries of one head",
-    "flash": "the backward pass of causal attention, in larger blocks than torch's",
     "packed_linear": "in decoding, weights packed once for all tokens",
     "shared_rows": "in decoding, rows share their prompt's keys and values",
     "nested_beginnings": "without gradient, what several prompts begin with is computed once",
     "length_groups": "without gradient, short prompts are computed apart from long ones",
     "shared_prompts": "in scoring, a prompt is computed once for its completions",
-    "shared_beginnings": "in scoring, what prompts of one completion each begin with is computed once",
     "cascade": "in scoring, completions read their prompt's keys in place",
 }
 _off: set[str] = set()

@@ -41,13 +41,11 @@ USED = {  # a function that each form calls, and no other
     "fused_lora": (fused_lora._LoraLinear, "apply"),
     "fused_norm": (fused_norm, "_normal"),
     "grouped_heads": (attention, "_by_key_heads"),
-    "flash": (attention, "causal_attention"),
     "packed_linear": (packed_linear, "packed_linear"),
     "shared_rows": (shared_rows.SharedPrefixKV, "advance"),
     "nested_beginnings": (prefill, "_branched"),
     "length_groups": (prefill, "_joined"),
     "shared_prompts": (fast_path, "branched_hidden"),
-    "shared_beginnings": (fast_path, "branched_hidden"),
     "cascade": (attention, "cascade_attention"),
 }
 
@@ -57,7 +55,6 @@ def eager_to_share(monkeypatch) -> None:
     """Any token saved is worth it."""
     monkeypatch.setattr(prefill, "FORWARD", 1)
     monkeypatch.setattr(prefill, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(fast_path, "SCORE_FORWARD", 1)
     monkeypatch.setattr(shared_rows, "SHARE_AT", 0.0)
 
 
@@ -121,8 +118,6 @@ def test_a_form_is_used_where_it_is_on_and_changes_nothing(eager_to_share, monke
             monkeypatch.setattr(owner, name, lambda *given, **more: calls.append(1) or function(*given, **more))
             if form == "shared_prompts":
                 fast.score([PROMPTS[i] for i in OWNERS], COMPLETIONS)
-            elif form == "shared_beginnings":
-                fast.score(PROMPTS[:3], COMPLETIONS[:3])
             else:
                 assert_equal_paths(plain, fast)
             assert bool(calls) == is_on

@@ -202,7 +202,7 @@ def test_each_prompt_is_computed_once_and_completions_may_be_one_row(policy: Pol
     prompts = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
     owners = [prompts[i] for i in (0, 0, 0, 1, 2, 2)]
     completions = [[10, 11, 12, 13, 2], [20, 21, 2], [30], [31, 32, 2], [33, 34, 35, 36, 37, 2], [38]]
-    found = branched_hidden(policy.backbone.decoder, owners, owners, completions, cascade=merges)
+    found = branched_hidden(policy.backbone.decoder, owners, completions, cascade=merges)
     assert shapes == [(3, 7), (1, 13) if merges else (3, 6)]
     expected = completion_hidden(policy.backbone.decoder, owners, completions, policy.device)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -212,7 +212,7 @@ def test_a_row_takes_completions_of_a_prompt_up_to_its_length(policy: Policy, sh
     """Rows of at most 6: inner lengths 4, 2 and 0 of a prompt fill one; the fourth completion has a row of its own."""
     monkeypatch.setattr(shared_prompts, "ROW_TOKENS", 6)
     prompts, completions = [[1, 40, 50, 60]] * 4, [[10, 11, 12, 13, 2], [20, 21, 2], [30], [10, 11, 12, 13, 2]]
-    found = branched_hidden(policy.backbone.decoder, prompts, prompts, completions, cascade=False)
+    found = branched_hidden(policy.backbone.decoder, prompts, completions, cascade=False)
     assert shapes == [(1, 4), (2, 6)]
     torch.testing.assert_close(found, completion_hidden(policy.backbone.decoder, prompts, completions, policy.device))
 
