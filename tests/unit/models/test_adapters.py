@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from opct.models.loading import attach_adapter, load_base
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
-from opct.training.setup import describe
+from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
+from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.unit.models.test_architectures import HEADS, SIZES, save_model
 from tests.unit.training.conftest import NO_VALIDATION
@@ -153,7 +153,7 @@ def test_an_adapter_that_changes_the_model_is_refused_and_its_merged_model_is_no
     base_folder, tmp_path: Path, init: str
 ):
     expected = save_adapter(base_folder, tmp_path / "a", init_lora_weights=init)
-    with pytest.raises(ModelError, match=f"changes 4 weights of the model itself .*init_lora_weights='{init}'.*Merge"):
+    with refused(ModelError, f"init_lora_weights='{init}'"):
         Policy.load(model_config(base_folder), adapter=tmp_path / "a")
     merged = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_folder), tmp_path / "a")
     merged.merge_and_unload().save_pretrained(tmp_path / "merged")
@@ -169,7 +169,7 @@ def test_an_adapter_on_the_output_head_is_refused_and_its_merged_model_is_not(tm
     """That of single tokens reaches the head where it is the embedding."""
     base = save_family(tmp_path / "base", tie_word_embeddings=tied)
     save_adapter(base, tmp_path / "a", **own)
-    with pytest.raises(ModelError, match=r"reaches the output head \(lm_head\).*merge the adapter into the model"):
+    with refused(ModelError, "lm_head"):
         Policy.load(model_config(base), adapter=tmp_path / "a")
 
 
@@ -191,61 +191,42 @@ def rename(folder: Path, old: str, new: str) -> None:
 
 
 PARTS = {
-    "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "4 weights .*v_proj.lora_A.*add v_proj to target"),
-    "one layer": (lambda f: edit(f, layers_to_transform=[0]), "4 weights .*no place.*name their layers in layers_to"),
-    "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "lacks 4 of the weights .*o_proj"),
-    "lost weights": (
-        lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"),
-        "lacks 1 of the weights .*1.*q_proj.lora_B",
-    ),
-    "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "Cannot load the adapter.*lm_head"),
-    "another rank": (
-        lambda f: edit(f, r=8),
-        r"rank 4, and .* says 8 \(r, rank_pattern\), for .*q_proj.*: write 4 there",
-    ),
-    "names without PEFT's prefix": (
-        lambda f: rename(f, "base_model.model.", ""),
-        r"8 weights .*\(model.layers.0.self_attn.q_proj.* rename them as PEFT does, such as base_model.model.model.l",
-    ),
-    "names of another library": (lambda f: rename(f, "lora_A", "lora_down"), "4 weights .*rename .*such as .*lora_A"),
+    "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "v_proj.lora_A"),
+    "one layer": (lambda f: edit(f, layers_to_transform=[0]), "layers.1."),
+    "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "o_proj"),
+    "lost weights": (lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"), "layers.1.self_attn.q_proj.lora_B"),
+    "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "lm_head"),
+    "another rank": (lambda f: edit(f, r=8), "q_proj"),
+    "names without PEFT's prefix": (lambda f: rename(f, "base_model.model.", ""), "base_model.model.model.l"),
+    "names of another library": (lambda f: rename(f, "lora_A", "lora_down"), "lora_down"),
 }
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_path: Path, part: str):
-    spoil, said = PARTS[part]
+    spoil, named = PARTS[part]
     save_adapter(base_folder, tmp_path)
     Policy.load(model_config(base_folder), adapter=tmp_path)
     spoil(tmp_path)
-    with pytest.raises(ModelError, match=said):
+    with refused(ModelError, named):
         Policy.load(model_config(base_folder), adapter=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "named"),
     [
-        (
-            {"hidden_size": 64},
-            r"its weights have other sizes than the model's: .*q_proj.*\[4, 32\], and \[4, 64\] fits",
-        ),
-        ({"num_hidden_layers": 1}, "4 weights .*layers.1.* the model lacks these modules"),
-        (
-            {"num_hidden_layers": 3},
-            r"lacks 4 of .*layers.2.* holds layers \[0, 1\]; .* set layers_to_transform: \[0, 1\]",
-        ),
-        ({"kind": "phi3"}, ""),
+        ({"hidden_size": 64}, ("q_proj", "[4, 32]", "[4, 64]")),
+        ({"num_hidden_layers": 1}, ("layers.1.",)),
+        ({"num_hidden_layers": 3}, ("layers.2.", "layers_to_transform: [0, 1]")),
+        ({"kind": "phi3"}, ()),
     ],
     ids=["another width", "fewer layers", "more layers", "other names"],
 )
-def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict, said: str):
+def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict, named: tuple[str, ...]):
     save_adapter(base_folder, tmp_path / "a")
     other = save_family(tmp_path / "other", **settings)
-    with pytest.raises(ModelError, match=rf"{said}.*It was made for {base_folder} \(.*; this is {other}\.") as error:
+    with refused(ModelError, *named, base_folder, other):
         Policy.load(model_config(other), adapter=tmp_path / "a")
-    assert "size mismatch" not in str(error.value)
-
-
-# ------------------------------------------------------------------------------------------------ what they reach
 
 
 def fresh(folder: Path, **settings) -> Policy:
@@ -259,16 +240,10 @@ def reached(policy: Policy) -> set[str]:
 
 def test_a_run_says_how_much_the_adapter_covers(make_config):
     """7 matrices in each of 2 layers; two of them in each."""
-    policy = Policy(attach_adapter(tiny_model(), LoraSettings(r=2), None, seed=0), tiny_tokenizer())
-    assert coverage(policy.model) == (
-        "adapter on 14 of 14 linear weights: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
-    )
     some = attach_adapter(tiny_model(), LoraSettings(r=2, target_modules=PLACES), None, seed=0)
-    assert "adapter on 4 of 14 linear weights: q_proj, v_proj; none on down_proj" in coverage(some)
+    assert " 4 of 14 " in coverage(some)
     assert coverage(tiny_model()) is None
-    from opct.training.setup import build_setup
-
-    assert [line for line in describe(build_setup(make_config(data=NO_VALIDATION))) if "14 of 14 linear" in line]
+    assert any(" 14 of 14 " in line for line in describe(build_setup(make_config(data=NO_VALIDATION))))
 
 
 @pytest.mark.parametrize("targets", ["all-linear", PLACES, r".*\.[qv]_proj"], ids=str)
@@ -313,10 +288,9 @@ def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so
     """It comes back as it was saved, off it is the base, and the names are those that the line without it gives."""
     save_model(name, tmp_path)
     said = coverage(fresh(tmp_path).model)
-    assert "experts are not adapted" in said
     assert all(weight in said.partition("lora.target_parameters: [")[2] for weight in EXPERTS[name])
     policy = fresh(tmp_path, target_parameters=EXPERTS[name])
-    assert "builds all adapted experts" in coverage(policy.model)
+    assert coverage(policy.model) != said
     bare = Policy.load(model_config(tmp_path)).log_probs(*IDS)[0]
     assert torch.equal(policy.log_probs(*IDS)[0], bare)
     with torch.no_grad():
@@ -329,11 +303,9 @@ def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so
     policy.save(tmp_path / "a")
     again = Policy.load(model_config(tmp_path), adapter=tmp_path / "a")
     assert torch.equal(again.log_probs(*IDS)[0], moved)
-    with pytest.raises(ModelError, match="no parameter was matched"):
+    with pytest.raises(ModelError):
         fresh(tmp_path, target_parameters=["nowhere.at_all"])
 
-
-# ------------------------------------------------------------------------------------------------------------- noise
 
 NOISE = {
     "llama": {"attention_dropout": 0.5},
@@ -382,9 +354,6 @@ def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute:
     assert drops.backbone.has_dropout
 
 
-# ------------------------------------------------------------------------------------------------- quantised files
-
-
 def as_mxfp4(folder: Path) -> None:
     """Replace the experts' weights of a gpt-oss by random ones of four bits, as the hub has them."""
     tensors = load_file(folder / "model.safetensors")
@@ -409,4 +378,3 @@ def test_weights_of_four_bits_are_made_whole_so_that_they_can_be_trained(make_co
     policy = Policy.load(model_config(folder), adapter=RunDir(config.output_dir).latest_checkpoint() / "adapter")
     assert policy.quantization is None
     assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
-    shutil.rmtree(config.output_dir)

@@ -42,20 +42,6 @@ def test_rows_tokens_and_selections_are_those_of_the_cache_that_grows():
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_token_is_written_where_there_was_room_and_nothing_is_copied():
-    generator = torch.Generator().manual_seed(0)
-    cache = DynamicCache()
-    cache.update(*state(generator, 2, 4), 0)
-    with_room(cache, ROWS, 2)
-    places = set()
-    for _ in range(2):
-        keys, _ = cache.update(*state(generator, 3, 1), 0)
-        places.add(keys.data_ptr())
-    assert len(places) == 1
-    with pytest.raises(IndexError, match="has room for 6 tokens and would hold 7"):
-        cache.update(*state(generator, 3, 1), 0)
-
-
 def test_layers_of_other_kinds_and_empty_ones_keep_their_own_way():
     """The last layers of some models use the keys of others, and are never written."""
 
@@ -115,6 +101,4 @@ def test_a_model_with_states_beside_keys_samples_as_it_does_alone():
         for seed, completion in zip(own, found, strict=True):
             [[alone]] = policy.sample([prompt], [[seed]], sampling)
             assert alone.token_ids == completion.token_ids
-    reason = branching_mismatch(policy.backbone)
-    assert reason is not None
-    assert "LinearAttentionLayer" in reason
+    assert branching_mismatch(policy.backbone) is not None

@@ -11,9 +11,14 @@ import torch
 
 from opct.cpu import install, prefill
 from opct.errors import ModelError
+from opct.models import loading
 from opct.models import policy as policy_module
+from opct.models.from_run import load_policy
 from opct.models.policy import Policy
+from opct.runs.run_dir import RunDir
+from opct.training.trainer import train
 from tests import oracles
+from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 MESSAGES = [
@@ -124,6 +129,7 @@ def test_token_kl_against_another_reference_row_by_row(monkeypatch):
 
 
 def test_adapter_off_reaches_the_base_and_comes_back():
+    """Where PEFT had it off already, it stays off."""
     policy = tiny_adapter_policy()
     bare = Policy(tiny_model(), policy.tokenizer)
     ids, tokens = [[1, 5, 6]], [[7, 8]]
@@ -134,18 +140,11 @@ def test_adapter_off_reaches_the_base_and_comes_back():
     assert torch.equal(off, bare.log_probs(ids, tokens)[0])
     assert torch.equal(on, again)
     assert not torch.equal(on, off)
-    assert all(p.requires_grad for p in policy.trainable_parameters().values())
-    assert len(policy.trainable_parameters()) == 28
-
-
-def test_an_adapter_that_peft_switched_off_stays_off():
-    policy = tiny_adapter_policy()
-    with policy.adapter_off() as base:
-        [off] = base.log_probs([[1, 5, 6]], [[7, 8]])
+    assert sum(p.requires_grad for p in policy.trainable_parameters().values()) == 28
     with policy.model.disable_adapter():
         with policy.adapter_off():
             pass
-        [still] = policy.log_probs([[1, 5, 6]], [[7, 8]])
+        [still] = policy.log_probs(ids, tokens)
     assert torch.equal(still, off)
 
 
@@ -154,7 +153,7 @@ def test_an_adapter_without_layers_to_switch_off_is_refused():
     from peft import PromptTuningConfig, get_peft_model
 
     model = get_peft_model(tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
-    with pytest.raises(ModelError, match="PROMPT_TUNING"):
+    with refused(ModelError, "PROMPT_TUNING"):
         Policy(model, tiny_tokenizer())
 
 
@@ -177,18 +176,35 @@ def test_base_hash_is_that_of_the_bare_model_and_no_adapter_changes_it():
     assert policy.base_hash() != bare.base_hash()
 
 
-def test_save_writes_a_whole_model_with_its_template(tiny_policy: Policy, tmp_path: Path):
-    tiny_policy.save(tmp_path / "model")
-    loaded = Policy.load(str(tmp_path / "model"))
-    assert loaded.renderer.template_hash == tiny_policy.renderer.template_hash
-    assert loaded.backbone.stop_ids == tiny_policy.backbone.stop_ids
-    assert loaded.context_length == tiny_policy.context_length
-
-
 def test_a_model_whose_answers_could_never_stop_is_refused():
     tokenizer, model = tiny_tokenizer(), tiny_model()
     tokenizer.eos_token = None
     model.config.eos_token_id = model.generation_config.eos_token_id = None
     tokenizer.chat_template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
-    with pytest.raises(ModelError, match="could ever stop"):
+    with refused(ModelError):
         Policy(model, tokenizer)
+
+
+def kl_to_base(policy: Policy) -> list[list[float]]:
+    answers = policy.generate(MESSAGES, seeds=[0, 0], max_completion_tokens=6, temperature=0)
+    return policy.token_kl(MESSAGES, MESSAGES, answers)
+
+
+def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_model_it_came_from(
+    make_config, tiny_folder: Path, monkeypatch
+):
+    """`auto` finds bfloat16 faster when the run begins and slower ever after: it is loaded and resumed in bfloat16."""
+    config = make_config(max_steps=1, lora=None, model={"dtype": "auto"})
+    times = {torch.float32: 2.0, torch.bfloat16: 1.0}
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
+    train(config)
+    times[torch.bfloat16] = 4.0
+    policy, untrained = load_policy(config.output_dir), load_policy(str(tiny_folder), dtype="bfloat16")
+    assert (policy.dtype, policy.name, policy.has_adapter) == (torch.bfloat16, str(tiny_folder), False)
+    assert (policy.has_base, untrained.has_base) == (True, False)
+    assert max(map(max, kl_to_base(policy))) > 1e-4 > max(map(max, kl_to_base(untrained))) == 0
+    with policy.base() as base:
+        assert base.dtype == torch.bfloat16
+        assert base.base_hash() == untrained.base_hash() != policy.base_hash()
+    assert train(config.model_copy(update={"max_steps": 2}), resume=True).step == 2
+    assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
