@@ -77,8 +77,8 @@ def test_a_rollout_is_the_two_prompts_split_where_their_common_end_begins(make_c
     assert "".join(pieces(last.ids)).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize("budget", [1, 90, 10_000])
-def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_config, budget: int):
+@pytest.mark.parametrize(("budget", "recompute"), [(1, False), (90, False), (10_000, False), (10_000, True)])
+def test_the_gradient_is_that_of_the_definition_however_it_is_computed(make_config, budget: int, recompute: bool):
     """Ends of different lengths, three layers, an identity pair among them, each pair with the same weight; against the
     model's own hidden states."""
     pairs = [*suffixed_pairs(2), *tiny_pairs(4)[2:], *tiny_anchors(1)]
@@ -86,9 +86,13 @@ def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_con
     assert len({len(r.ids) for r in rollouts}) > 2
     plan = plan_of(method.policy.path, rollouts, budget)
     assert (len(plan) == 5, len(plan) == 1) == (budget == 1, budget == 10_000)
+    if recompute:
+        method.policy.backbone.recompute_activations()
+    method.policy.backbone.train()
     weights = step_weights(rollouts, method.settings.reduction)
     loss, values = accumulate(method, rollouts, weights, budget)
     found = oracles.gradients(method.policy)
+    method.policy.backbone.eval()
     expected = slow_loss(method, rollouts)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-4)

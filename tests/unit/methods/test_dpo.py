@@ -74,17 +74,20 @@ def test_a_preference_is_between_the_bases_answers_to_the_two_prompts(make_confi
             assert answer.token_ids == expected.token_ids
 
 
-@pytest.mark.parametrize(("budget", "share"), [(1, False), (300, False), (300, True), (10_000, True)])
-def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(
-    make_config, monkeypatch, budget: int, share: bool
-):
+@pytest.mark.parametrize(
+    ("budget", "way"), [(1, "plain"), (300, "plain"), (300, "shared"), (10_000, "shared"), (10_000, "recomputed")]
+)
+def test_the_gradient_is_that_of_the_definition_however_it_is_computed(make_config, monkeypatch, budget: int, way: str):
     """Three pairs and an identity pair, two preferences each, beta 0.5: against whole logits and autograd."""
-    monkeypatch.setattr(tiny, "OWN_PARTS", share)
+    monkeypatch.setattr(tiny, "OWN_PARTS", way != "plain")
     pairs = [*tiny_pairs(3), *tiny_anchors(1)]
     method, rollouts = setting(make_config, pairs, loss={"dpo_beta": 0.5})
     policy = method.policy
     assert len({tuple(r.ids) for r in rollouts}) > 3
-    assert policy.path.shares_prompts == share
+    if way == "recomputed":
+        policy.backbone.recompute_activations()
+    policy.backbone.train()
+    assert policy.path.shares_prompts == (way == "shared")
     assert (len(plan_of(policy.path, rollouts, budget)) == len(rollouts)) == (budget == 1)
     weights = step_weights(rollouts, "sequence_mean")
     loss, values = accumulate(method, rollouts, weights, budget)

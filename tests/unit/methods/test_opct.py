@@ -39,17 +39,28 @@ def setup(config, pairs=None, **options):
     return policy, teacher, rendered, OPCT(policy, teacher, config)
 
 
-@pytest.mark.parametrize("loss", SETTINGS, ids=lambda s: "-".join(map(str, s.values())) or "default")
-def test_loss_and_gradient_equal_brute_force(make_config, loss: dict):
-    """Six rollouts of three pairs, some tokens masked; the policy has moved since it sampled, so rho is not 1."""
+@pytest.mark.parametrize(("loss", "recompute"), [*((loss, False) for loss in SETTINGS), ({}, True)])
+def test_loss_and_gradient_equal_brute_force(make_config, loss: dict, recompute: bool):
+    """Six rollouts of three pairs, some tokens masked; the policy has moved since it sampled, so rho is not 1.
+
+    Layers whose activations are computed again in the backward pass run twice with gradient.
+    """
     config = make_config(loss=loss)
     policy, teacher, rendered, method = setup(config)
     rollouts = some_masked(method.collect(rendered, 1))
     with torch.no_grad():
         for p in policy.trainable_parameters().values():
             p.mul_(1.05)
+    if recompute:
+        policy.backbone.recompute_activations()
+    policy.backbone.train()
+    runs: list[int] = []
+    mlp = policy.backbone.decoder.layers[0].mlp
+    handle = mlp.register_forward_pre_hook(lambda *_: runs.append(int(torch.is_grad_enabled())))
     micro = method.loss(rollouts, step_weights(rollouts, config.loss.reduction))
     micro.loss.backward()
+    handle.remove()
+    assert sum(runs) == 1 + recompute
     found = oracles.gradients(policy)
     expected = oracles.step_loss(policy, teacher, rollouts, config.loss)
     assert micro.loss.item() == pytest.approx(expected.item(), rel=1e-3, abs=1e-6)

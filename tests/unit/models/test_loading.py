@@ -270,45 +270,6 @@ def test_the_hub_is_asked_where_it_may_be_reached(hub, monkeypatch):
     check_model_name("owner/name")
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"use_dora": True},
-        {"use_rslora": True, "r": 4, "exclude_modules": ["down_proj"]},
-        {"rank_pattern": {"q_proj": 4}, "alpha_pattern": {"v_proj": 1}, "target_modules": ["q_proj", "v_proj"]},
-        {"modules_to_save": ["lm_head"]},
-        {"modules_to_save": ["embed_tokens", "norm"]},
-    ],
-    ids=lambda own: next(iter(own)),
-)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_any_adapter_of_peft_trains_samples_and_comes_back_and_its_teacher_is_the_base(tmp_path: Path, own, dtype):
-    """A head of its own (not tied), so that lm_head can be saved. After a change of every trained weight: the model
-    without adapter gives the base's numbers bit for bit, the sampler those of the plain forward to rounding."""
-    config = model_config(save_tiny(tmp_path / "base", tie=False), dtype)
-    base, policy = Policy.load(config), Policy.load(config, lora=LoraSettings(**({"r": 2} | own)), trainable=True)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(0.1 * torch.randn(p.shape, generator=generator))
-    assert {p.dtype for p in policy.trainable_parameters().values()} == {torch.float32}
-    [[expected]], ids = [base.log_probs([[1, 5, 9]], [[6, 7, 8]])], ([[1, 5, 9]], [[6, 7, 8]])
-    with policy.adapter_off():
-        assert torch.equal(policy.log_probs(*ids)[0], expected)
-    assert policy.base_hash() == base.base_hash()
-    assert not torch.allclose(policy.log_probs(*ids)[0], expected, atol=1e-3)
-    [[drawn, _]] = policy.sample([[1, 5, 9]], [[0, 1]], Sampling(6))
-    with policy.inference():
-        logits = policy.model(torch.tensor([[1, 5, 9, *drawn.token_ids]])).logits[0, 2:-1].float()
-    plain = logits.log_softmax(-1)[range(len(drawn.token_ids)), list(drawn.token_ids)]
-    assert torch.tensor(drawn.logprobs) == pytest.approx(plain, abs=1e-4 if dtype == "float32" else 0.2)
-    policy.save(tmp_path / "saved")
-    reloaded = Policy.load(config, adapter=tmp_path / "saved", trainable=True)
-    assert reloaded.weights_hash() == policy.weights_hash()
-    assert torch.equal(reloaded.log_probs(*ids)[0], policy.log_probs(*ids)[0])
-    assert ("DoRA" in (unfused_reason(policy.model) or "")) == ("use_dora" in own)
-
-
 def test_weights_of_4_bits_are_not_packed_again(tmp_path: Path, monkeypatch):
     """bitsandbytes does so on a CPU with bfloat16 products, in the first forward without a gradient."""
     modules = pytest.importorskip("bitsandbytes.nn.modules")

@@ -9,7 +9,6 @@ from statistics import fmean
 import pytest
 import torch
 
-from opct.cpu import install, prefill
 from opct.errors import ModelError
 from opct.models import loading
 from opct.models import policy as policy_module
@@ -53,27 +52,6 @@ def test_option_logprobs_sum_the_log_probs_of_each_options_tokens(tiny_policy: P
                 logits = oracles.completion_logits(tiny_policy, ids, tokens)
             expected = float(sum(logits[i].log_softmax(-1)[t] for i, t in enumerate(tokens)))
             assert value == pytest.approx(expected, abs=1e-3)
-
-
-def test_option_logprobs_of_families_compute_their_question_once(monkeypatch, tiny_policy: Policy):
-    """Six questions in five families: in tokens, less than half of the prompts; in value, each prompt by itself."""
-    monkeypatch.setattr(prefill, "FORWARD", 8)
-    prompts = [
-        [{"role": "user", "content": f"{'what is it ' * 5}{q} {q + 1}? {'I am sure of that. ' * f}"}]
-        for q in range(6)
-        for f in range(5)
-    ]
-    options = [["A", "Yes it is"]] * len(prompts)
-    install(tiny_policy.model)
-    tiny_policy = Policy(tiny_policy.model, tiny_policy.tokenizer)
-    apart = [tiny_policy.option_logprobs([p], [o])[0] for p, o in zip(prompts, options, strict=True)]
-    computed = []
-    tiny_policy.backbone.decoder.register_forward_pre_hook(
-        lambda module, args, given: computed.append(given["input_ids"].numel()), with_kwargs=True
-    )
-    found = tiny_policy.option_logprobs(prompts, options)
-    assert sum(computed) < sum(len(tiny_policy.renderer.render(p)) for p in prompts) / 2
-    torch.testing.assert_close(torch.tensor(found), torch.tensor(apart), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("most_tokens", [1, 8192])

@@ -139,16 +139,6 @@ def test_generation_config_is_ignored_unless_wanted(tiny_policy: Policy):
         tiny_policy.generation_defaults()
 
 
-def test_sampling_leaves_the_global_generator_and_training_mode_alone(tiny_policy: Policy):
-    tiny_policy.backbone.train()
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    tiny_policy.sample(PROMPTS[:1], [[1]], Sampling(3))
-    assert torch.equal(torch.rand(1), expected)
-    assert tiny_policy.model.training
-
-
 @pytest.fixture
 def entered(monkeypatch) -> list[int]:
     """How many prompts entered a running batch, one number each time."""
@@ -199,20 +189,6 @@ def test_prompts_that_enter_a_running_batch_get_the_samples_that_they_get_in_one
         assert [c.seed for c in own] == [c.seed for c in alone]
         for a, b in zip(own, alone, strict=True):
             torch.testing.assert_close(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-4, rtol=1e-4)
-
-
-def test_rows_are_filled_while_prompts_wait(monkeypatch):
-    """Of 24 samples at most 4 at a time, at least 90% of the rows of all steps draw a token that is kept."""
-    policy = sharp_policy(eos_bias=4.0)
-    widths: list[int] = []
-    step = decode.DecodeBatch.step
-    monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: widths.append(len(self._who)) or step(self))
-    groups = policy.sample(
-        [[1, 40 + i] for i in range(24)], [[i] for i in range(24)], Sampling(10), batch_tokens=4 * 22
-    )
-    kept = sum(len(c.token_ids) for own in groups for c in own)
-    assert max(widths) == 4
-    assert kept / sum(widths) > 0.9
 
 
 def test_what_fits_into_a_batch():

@@ -32,21 +32,6 @@ def full_policy(dtype: torch.dtype | None = None) -> Policy:
     return Policy(tiny_model(), tiny_tokenizer(), dtype=dtype)
 
 
-@pytest.mark.parametrize(("continued", "include_adapter"), [(False, True), (True, False)])
-def test_base_of_an_adapter_that_does_not_count_is_the_bare_model_bit_for_bit(continued: bool, include_adapter: bool):
-    policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, TeacherConfig(include_adapter=include_adapter), continued=continued)
-    bare = scores(Policy(tiny_model(), policy.tokenizer))
-    identity = teacher.identity()
-    for _ in range(3):
-        assert torch.equal(teacher_scores(teacher), bare)
-        move(policy)
-        teacher.update()
-    assert teacher.identity() == identity
-    assert teacher.state_dict() == {}
-    assert not torch.equal(scores(policy), bare)
-
-
 @pytest.mark.parametrize("adapter", [True, False], ids=["continued adapter", "full"])
 def test_base_is_a_frozen_copy_of_what_training_started_from(adapter: bool):
     """The weights that are trained come back after it, and after an error in it."""

@@ -151,12 +151,6 @@ def test_each_prompt_is_a_request_for_its_samples_with_the_seed_of_the_first(eng
     assert vllm.made[0].loras[1].lora_int_id == 2
 
 
-def test_many_prompts_are_handed_over_in_parts(engine):
-    seeds = [range(2 * i, 2 * i + 2) for i in range(1100)]
-    drawn = engine.sample([[1]] * 1100, seeds, Sampling(2), None, lambda n: None)
-    assert [d.token_ids[0] for own in drawn for d in own] == list(range(2200))
-
-
 def test_scores_are_those_of_every_token_but_the_first(engine, vllm):
     assert engine.score([[5, 6, 7], [8, 9]]) == [[-6.0, -7.0], [-9.0]]
     [(_, [settings, _], lora)] = vllm.made[0].calls
