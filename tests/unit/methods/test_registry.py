@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import Field
 
-from opct.config.loader import dump_config, load_config
+from opct.config.loader import load_config
 from opct.config.methods import LOSSES, TokenLoss
 from opct.config.schema import TrainConfig
 from opct.errors import ConfigError
@@ -125,13 +125,6 @@ def test_each_method_has_its_own_settings():
     ):
         load_config(overrides=overrides)
     assert list(LOSSES) == list(METHODS)
-
-
-@pytest.mark.parametrize("method", LOSSES)
-def test_the_settings_of_each_method_are_written_and_read_back(write, method: str):
-    config = TrainConfig(method=method, loss={"thinking_tags": ("<a>", "</a>")})
-    assert load_config(write(dump_config(config))) == config == TrainConfig.model_validate(config.model_dump())
-    assert config.loss.thinking_tags == ("<a>", "</a>")
 
 
 def test_a_preset_with_another_method_leaves_out_what_that_does_not_have(write):

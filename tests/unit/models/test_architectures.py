@@ -48,6 +48,7 @@ MAMBA = {
     **{"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_expand": 2},
     **{"mamba_d_conv": 4, "mamba_chunk_size": 8},
 }
+GRANITE = MAMBA | LOCAL | {"logits_scaling": 8.0}
 MAMBA2 = {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 8, "chunk_size": 8}
 NEMOTRON = {"layers_block_type": ["mamba", "moe", "attention", "mlp"], "num_hidden_layers": 4, "initializer_range": 0.1}
 PICTURES = {
@@ -96,7 +97,7 @@ MODELS = {
     "smollm3": {"pad_token_id": 0},
     "smolvlm": both({"model_type": "llama"}, PICTURES, scale_factor=2),
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
-    "granitemoehybrid": MAMBA | LOCAL | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 16},
+    "granitemoehybrid": GRANITE | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 16},
     "falcon_h1": HEADS | MAMBA | {"mamba_d_ssm": 64},
     "glm4": {**HEADS, "pad_token_id": 0},
     "glm4_moe": HEADS | ROUTED | {"first_k_dense_replace": 1},

@@ -128,43 +128,6 @@ def test_names_in_a_file_of_weights_reach_the_terminal_without_their_escape_code
     assert "\x1b" not in said
 
 
-SMALL = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.5,
-    "pad_token_id": 0,
-}
-
-
-@pytest.mark.parametrize(
-    ("family", "options", "scale", "softcap"),
-    [
-        ("Llama", {}, 1.0, None),
-        ("Gemma2", {"head_dim": 8, "final_logit_softcapping": 2.0}, 1.0, 2.0),
-        ("Cohere", {"logit_scale": 0.25}, 0.25, None),
-        ("Granite", {"logits_scaling": 8.0}, 1 / 8, None),
-    ],
-)
-def test_the_head_of_each_family_gives_the_models_own_logits(
-    family: str, options: dict, scale: float, softcap: float | None
-):
-    import transformers
-
-    config = getattr(transformers, f"{family}Config")(**SMALL, **options)
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    head = find_head(model, torch.float32)
-    assert (head.scale, head.softcap) == (scale, softcap)
-    ids = torch.tensor([[3, 1, 4, 1, 5]])
-    with torch.no_grad():
-        found = head.logits(model.get_decoder()(input_ids=ids).last_hidden_state[0])
-        torch.testing.assert_close(found, model(input_ids=ids).logits[0], rtol=1e-4, atol=1e-5)
-
-
 def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatch):
     model = tiny_model()
     forward = model.forward

@@ -51,19 +51,6 @@ def test_stop_tokens(template: str, configured, expected: set[str]):
     assert set(tokenizer.convert_ids_to_tokens(sorted(found))) == expected
 
 
-def test_a_reply_stops_where_the_template_ends_a_turn():
-    """Neither the configuration nor the tokenizer names `<|im_end|>`, which the model is made to say."""
-    tokenizer, model = tiny_tokenizer(), tiny_model(tie=False)
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    tokenizer.eos_token = "<|endoftext|>"
-    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.lm_head.bias = torch.nn.Parameter(torch.zeros(len(tokenizer)))
-    with torch.no_grad():
-        model.lm_head.bias[end] = 100
-    [completion] = Policy(model, tokenizer).generate([USER], seeds=[0], max_completion_tokens=5)
-    assert (completion.token_ids, completion.stop_reason) == ((end,), "stop")
-
-
 def save_adapter(folder: Path, base: Path, tokens: int = 0, **options) -> Path:
     """An adapter of the tiny model in `base`, made with PEFT alone; `tokens` more embeddings than the base has."""
     model = Policy.load(str(base)).model

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from opct.cpu import install, shared_rows
 from opct.cpu.shared_rows import no_shared_rows_reason
 from opct.errors import ModelError
 from opct.models.inference import decode
 from opct.models.inference import rows as rows_module
-from opct.models.inference.sampler import ROLLOUT_TOKENS, Sampling, rows_that_fit, sample_seed, tokens_at_once
+from opct.models.inference.sampler import Sampling, rows_that_fit, sample_seed
 from opct.models.policy import Policy
 from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -198,17 +198,6 @@ def test_what_fits_into_a_batch():
     assert rows_that_fit([1] * 15 + [49], 1000, 10, 2000, shared=True) == (49, 1)
     assert rows_that_fit([8] * 2, 1000, 64, 16384, shared=True) == (16, 2)
     assert rows_that_fit([], 0, 64, 16384, shared=True) == (1, 1)
-
-
-def test_answers_of_small_models_are_sampled_in_larger_batches():
-    """Keys and values of 54,253 tokens of SmolLM2-135M take 2.5 GB in float32; an 8B model keeps the least."""
-    sizes = {"hidden_size": 576, "intermediate_size": 1536, "vocab_size": 49152, "num_attention_heads": 9}
-    small = LlamaConfig(num_hidden_layers=30, num_key_value_heads=3, **sizes)
-    large = LlamaConfig(
-        num_hidden_layers=32, num_key_value_heads=8, **sizes | {"num_attention_heads": 32, "hidden_size": 4096}
-    )
-    assert tokens_at_once(small) == int(2.5e9 / (2 * 30 * 3 * 64 * 4))
-    assert tokens_at_once(large) == ROLLOUT_TOKENS
 
 
 def test_rows_that_go_on_keep_no_prompts_beyond_the_budget(monkeypatch):

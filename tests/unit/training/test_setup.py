@@ -21,33 +21,19 @@ from opct.training.setup import build_setup, describe
 from opct.training.trainer import rollout_kl, train
 from tests.refusals import refused
 from tests.tiny import save_tiny, tiny_adapter_policy, tiny_pairs
-from tests.unit.training.conftest import NO_VALIDATION, metrics
+from tests.unit.training.conftest import NO_VALIDATION
 
 
-def test_training_goes_on_from_an_adapter_and_its_teacher_is_where_it_started(make_config, tmp_path: Path):
-    """From a PEFT folder, and from a run that trained one; `include_adapter: false` keeps the bare base as teacher."""
-    tiny_adapter_policy().save(tmp_path / "adapter")
-    config = make_config(
-        output_dir=str(tmp_path / "first"),
-        max_steps=1,
-        model={"adapter": str(tmp_path / "adapter")},
-        optim={"micro_batch_tokens": 1},  # each prompt by itself, so that both sides round alike
-        data=NO_VALIDATION,
-    )
-    train(config)
-    ids, tokens = [[1, 5, 6]], [[7, 8]]
-    started = tiny_adapter_policy().log_probs(ids, tokens)[0]
-    setup = build_setup(config)
+def test_training_goes_on_from_a_run_and_its_teacher_may_be_the_bare_base(make_config, trained, tmp_path: Path):
+    ids = [[1, 5, 6]], [[7, 8]]
+    first = trained(max_steps=1).output_dir
+    second = {"output_dir": str(tmp_path / "second"), "teacher": {"include_adapter": False}}
+    setup = build_setup(make_config(model={"adapter": first}, **second))
+    assert torch.equal(setup.policy.log_probs(*ids)[0], load_policy(first).log_probs(*ids)[0])
     with setup.teacher() as teacher:
-        torch.testing.assert_close(teacher.log_probs(ids, tokens)[0], started)
-    assert metrics(config)[0]["train/kl_identity"] == 0
-
-    second = make_config(model={"adapter": config.output_dir}, teacher={"kind": "base", "include_adapter": False})
-    setup = build_setup(second)
-    with setup.teacher() as teacher:
-        off = teacher.log_probs(ids, tokens)[0]
-    assert torch.equal(off, build_setup(make_config()).policy.log_probs(ids, tokens)[0])
-    assert not torch.equal(off, setup.policy.log_probs(ids, tokens)[0])
+        bare = teacher.log_probs(*ids)[0]
+    assert torch.equal(bare, build_setup(make_config()).policy.log_probs(*ids)[0])
+    assert not torch.equal(bare, setup.policy.log_probs(*ids)[0])
 
 
 def test_an_adapter_to_continue_from_that_does_not_fit_the_settings_is_refused(make_config, tmp_path: Path):
