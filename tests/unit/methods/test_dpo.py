@@ -17,7 +17,7 @@ from opct.models.inference.sampler import sample_seed
 from opct.training.accumulate import accumulate, plan_of
 from opct.training.trainer import train
 from tests import oracles, tiny
-from tests.tiny import means_by_axis, tiny_anchors, tiny_pairs, tiny_setting
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_setting
 from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 
@@ -128,18 +128,6 @@ def test_a_pair_is_left_out_where_either_answer_was_cut(make_config):
 def masked(rollout: Rollout, in_loss: bool) -> Rollout:
     masks = (in_loss,) * len(rollout.ids), (in_loss,) * len(rollout.rejected.token_ids)
     return dataclasses.replace(rollout, mask=masks[0], rejected_mask=masks[1])
-
-
-def test_each_axis_has_its_own_mean_loss_and_identity_pairs_have_none(make_config):
-    """Two pairs of one axis, one of another, an identity pair of a third; by the definition, one axis at a time."""
-    pairs = tiny_pairs(3)
-    pairs[2] = dataclasses.replace(pairs[2], axis="jailbreak")
-    method, rollouts = setting(make_config, [*pairs, *tiny_anchors(1)])
-    found = means_by_axis(method, rollouts, "train/loss_")
-    for axis in ("sycophancy", "jailbreak"):
-        own = [r for r in rollouts if r.pair.axis == axis]
-        assert found.pop(axis) == pytest.approx(slow_loss(method, own).item(), rel=1e-4)
-    assert not found
 
 
 def test_training_prefers_the_clean_answers(make_config):

@@ -72,27 +72,6 @@ def test_a_sample_is_the_same_in_any_batch(tiny_policy: Policy):
                 torch.testing.assert_close(torch.tensor(other.logprobs), torch.tensor(alone.logprobs))
 
 
-def test_log_probs_at_another_temperature_are_those_of_what_was_drawn(tiny_policy: Policy):
-    [[completion]] = tiny_policy.sample(PROMPTS[:1], [[5]], Sampling(6, temperature=0.5))
-    with torch.no_grad():
-        ids = torch.tensor([[*PROMPTS[0], *completion.token_ids]])
-        logits = tiny_policy.model(ids).logits[0, len(PROMPTS[0]) - 1 : -1]
-    expected = (logits / 0.5).log_softmax(-1).gather(-1, torch.tensor(completion.token_ids)[:, None]).squeeze(-1)
-    torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-4, rtol=0)
-
-
-def test_greedy_equals_the_generation_of_transformers():
-    """The same greedy tokens as `generate(do_sample=False)`, for prompts of different lengths in one batch."""
-    policy = sharp_policy(eos_bias=6.0)
-    groups = policy.sample(PROMPTS, [[0]] * 4, Sampling(8, temperature=0.0))
-    for prompt, [completion] in zip(PROMPTS, groups, strict=True):
-        ids = torch.tensor([prompt])
-        out = policy.model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=8, pad_token_id=0
-        )
-        assert list(completion.token_ids) == out[0, len(prompt) :].tolist()
-
-
 def test_stop_reasons_are_real_and_the_stop_token_is_included():
     """With a raised stop logit some of 40 samples of at most 6 tokens stop, some do not; each says so truly."""
     policy = sharp_policy(eos_bias=4.5)

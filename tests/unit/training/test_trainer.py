@@ -31,11 +31,15 @@ def checkpoint_steps(config) -> list[int]:
     return [step for step, _ in RunDir(config.output_dir).checkpoints()]
 
 
-def test_the_rollouts_of_a_step_are_those_of_its_batch_and_its_metrics_their_means(trained):
+def test_what_a_step_writes_is_of_its_batch_and_its_metrics_are_means(trained):
     """3 pairs and an identity pair, two answers each; `train/kl` over tokens of the pairs, identity apart."""
     config = trained(max_steps=1)
-    rows = read_jsonl(RunDir(config.output_dir).rollouts_path(1))
-    assert [row["pair_id"] for row in rows] == [r.pair.id for r in load_data(config).batch(1) for _ in range(2)]
+    run = RunDir(config.output_dir)
+    manifest, rows = run.read_manifest(), read_jsonl(run.rollouts_path(1))
+    pairs = [rendered.pair for rendered in load_data(config).batch(1)]
+    assert [row["pair_id"] for row in rows] == [pair.id for pair in pairs for _ in range(2)]
+    assert manifest["trained_families"] == ["list", "suggested"]
+    assert manifest["trained_questions"] == sorted(pair.meta["question_id"] for pair in pairs)
     assert all(len(row["kl"]) == len(row["token_ids"]) == len(row["in_loss"]) for row in rows)
     assert sum(row["pair_id"].startswith("benign") for row in rows) == 2
     found = next(row for row in metrics(config) if row["step"] == 1)

@@ -18,7 +18,6 @@ from opct.methods.sft import SFT
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.setup import load_data
 from opct.training.trainer import train
 from tests.refusals import refused
 from tests.unit.training.conftest import NO_VALIDATION, metrics, weights
@@ -65,18 +64,6 @@ def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resum
     assert train(config, resume=True).status == "finished"
     train(whole)
     assert weights(config) == weights(whole)
-
-
-def test_the_manifest_says_what_was_trained_on(trained):
-    """One step of four pairs: their families and questions, not those of the pairs that no step visits."""
-    config = trained(max_steps=1)
-    run = RunDir(config.output_dir)
-    manifest, rows = run.read_manifest(), read_jsonl(run.rollouts_path(1))
-    question = {rendered.pair.id: rendered.pair.meta["question_id"] for rendered in load_data(config).visited()}
-    assert manifest["total_steps"] == 1
-    assert manifest["trained_families"] == sorted({row["family"] for row in rows}) == ["list", "suggested"]
-    assert manifest["trained_questions"] == sorted({question[row["pair_id"]] for row in rows})
-    assert len(manifest["trained_questions"]) == 4
 
 
 PART = {"anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
