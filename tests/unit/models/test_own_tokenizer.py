@@ -24,7 +24,7 @@ from opct.training.setup import load_data
 from opct.training.trainer import train
 from tests.refusals import refused
 from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, OWN_MARKS, tokenizer_of
-from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_model, tiny_tokenizer
+from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_tokenizer
 
 USER = ({"role": "user", "content": "Hi"},)
 OWN = CHAT_TEMPLATE.replace("assistant\n", "assistant (mine)\n")
