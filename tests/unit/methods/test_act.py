@@ -92,13 +92,13 @@ def test_the_gradient_is_that_of_the_definition_however_it_is_computed(make_conf
     weights = step_weights(rollouts, method.settings.reduction)
     loss, values = accumulate(method, rollouts, weights, budget)
     found = oracles.gradients(method.policy)
+    assert not any(layer._forward_hooks for layer in method.policy.backbone.decoder.layers)
     method.policy.backbone.eval()
     expected = slow_loss(method, rollouts)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-4)
     assert values == [{}] * 5
     assert oracles.largest_difference(found, oracles.gradients(method.policy)) < 1e-3
-    assert not any(layer._forward_hooks for layer in method.policy.backbone.decoder.layers)
 
 
 def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):
