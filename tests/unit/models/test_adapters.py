@@ -90,8 +90,8 @@ IN_BFLOAT16 = ("DoRA", "RS-LoRA", "patterns", "the head", "whole modules")
     ("kind", "dtype"), [*((kind, "float32") for kind in FOREIGN), *((kind, "bfloat16") for kind in IN_BFLOAT16)]
 )
 def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_folder, tmp_path: Path, kind, dtype):
-    """Off it bit for bit, also the hash of the weights; the KL is that to a base loaded apart; samples are those of the
-    plain forward to rounding; saved and loaded it is the same, in float32 also on weights in bfloat16."""
+    """Off it bit for bit, also the hash of the weights; the KL is that to a base loaded apart, in bfloat16 to
+    rounding, as samples are those of the plain forward; saved and loaded it is the same, in float32 on any base."""
     expected = save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
     config, close = model_config(base_folder, dtype=dtype), 1e-4 if dtype == "float32" else 0.2
     base, policy = Policy.load(config), Policy.load(config, adapter=tmp_path / "a", trainable=True)
@@ -106,7 +106,8 @@ def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_f
     prompt, reply = ({"role": "user", "content": "a question"},), Completion("", tuple(IDS[1][0]), "length", (), 3, 0)
     base.set_base(lambda: base)
     apart = policy.token_kl([prompt], [prompt], [reply], reference=base.base)
-    assert policy.token_kl([prompt], [prompt], [reply]) == apart
+    [kl] = policy.token_kl([prompt], [prompt], [reply])
+    assert kl == pytest.approx(apart[0], rel=0 if dtype == "float32" else 0.02, abs=0)
     assert max(apart[0]) > 1e-3
     [[drawn, _]] = policy.sample(IDS[0], [[0, 1]], Sampling(6))
     with policy.inference():
