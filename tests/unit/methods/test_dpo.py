@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
 from opct import losses
-from opct.data.pairs import ContrastivePair
 from opct.methods.dpo import DPO
-from opct.methods.offline import OfflineAnswers, answers_to, offline_answers
+from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, sampling, step_weights
 from opct.methods.sampler_mismatch import StepMetrics
-from opct.methods.sft import SFT
 from opct.models.inference.sampler import sample_seed
-from opct.runs.io import read_jsonl
-from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate, plan_of
 from opct.training.trainer import train
 from tests import oracles, tiny
-from tests.tiny import means_by_axis, tiny_anchors, tiny_pairs, tiny_setting
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_setting
+from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 
-def setting(make_config, pairs, *, random: bool = True, **settings):
+def setting(make_config, pairs, **settings):
     """(method, its rollouts) of a tiny policy on these pairs."""
     config = make_config(method="dpo", **settings)
-    policy, teacher, rendered = tiny_setting(config, pairs, random=random)
+    policy, teacher, rendered = tiny_setting(config, pairs)
     with teacher() as model:
         answers = OfflineAnswers(DPO.answer(model, rendered, config, model))
     method = DPO(policy, teacher, config, answers)
@@ -78,32 +74,20 @@ def test_a_preference_is_between_the_bases_answers_to_the_two_prompts(make_confi
             assert answer.token_ids == expected.token_ids
 
 
-def test_the_chosen_answers_are_those_of_sft_and_all_come_back_from_the_run(make_config, tmp_path: Path):
-    rows = {}
-    for method, kind in (("sft", SFT), ("dpo", DPO)):
-        config, run = make_config(method=method), RunDir(tmp_path / method)
-        policy, teacher, rendered = tiny_setting(config, [*tiny_pairs(2), *tiny_anchors(1)])
-        counted: list[int] = []
-        first = offline_answers(kind, policy, teacher, rendered, config, run, counted.append).of(rendered)
-        assert sum(counted) == sum(answers_to(r, kind, config) for r in rendered) == (10 if method == "dpo" else 6)
-        policy.sample = lambda *_, **__: pytest.fail("sampled again")
-        assert offline_answers(kind, policy, teacher, rendered, config, run).of(rendered) == first
-        rows[method] = read_jsonl(run.offline_path)
-    assert all(row.pop("rejected")["logprobs"] for row in rows["dpo"])
-    assert rows["dpo"] == rows["sft"]
-
-
-@pytest.mark.parametrize(("budget", "share"), [(1, False), (300, False), (300, True), (10_000, True)])
-def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(
-    make_config, monkeypatch, budget: int, share: bool
-):
+@pytest.mark.parametrize(
+    ("budget", "way"), [(1, "plain"), (300, "plain"), (300, "shared"), (10_000, "shared"), (10_000, "recomputed")]
+)
+def test_the_gradient_is_that_of_the_definition_however_it_is_computed(make_config, monkeypatch, budget: int, way: str):
     """Three pairs and an identity pair, two preferences each, beta 0.5: against whole logits and autograd."""
-    monkeypatch.setattr(tiny, "OWN_PARTS", share)
+    monkeypatch.setattr(tiny, "OWN_PARTS", way != "plain")
     pairs = [*tiny_pairs(3), *tiny_anchors(1)]
     method, rollouts = setting(make_config, pairs, loss={"dpo_beta": 0.5})
     policy = method.policy
     assert len({tuple(r.ids) for r in rollouts}) > 3
-    assert policy.path.shares_prompts == share
+    if way == "recomputed":
+        policy.backbone.recompute_activations()
+    policy.backbone.train()
+    assert policy.path.shares_prompts == (way == "shared")
     assert (len(plan_of(policy.path, rollouts, budget)) == len(rollouts)) == (budget == 1)
     weights = step_weights(rollouts, "sequence_mean")
     loss, values = accumulate(method, rollouts, weights, budget)
@@ -128,13 +112,6 @@ def test_equal_answers_have_no_gradient_and_are_counted(make_config):
     assert meter.metrics() == {"train/equal_answers_fraction": 1.0}
 
 
-def test_an_untouched_adapter_has_rewards_of_exactly_zero(make_config):
-    method, rollouts = setting(make_config, tiny_pairs(2), random=False)
-    micro = method.loss(rollouts, step_weights(rollouts, "sequence_mean"))
-    assert {x for name in ("chosen", "rejected", "margins") for x in micro.means[f"rewards/{name}"]} == {0.0}
-    assert micro.loss.item() == pytest.approx(math.log(2), abs=1e-6)
-
-
 def test_a_pair_is_left_out_where_either_answer_was_cut(make_config):
     """Two tokens at most: what has no stop token by then is cut; a pair of answers is in or out as a whole."""
     settings = {"rollout": {"max_completion_tokens": 2, "num_generations": 12}, "loss": {"mask_truncated": True}}
@@ -153,52 +130,15 @@ def masked(rollout: Rollout, in_loss: bool) -> Rollout:
     return dataclasses.replace(rollout, mask=masks[0], rejected_mask=masks[1])
 
 
-def test_rewards_are_named_as_in_trl_and_are_means_over_the_step(make_config):
-    method, rollouts = setting(make_config, tiny_pairs(3))
-    meter = StepMetrics(method)
-    weights = step_weights(rollouts, "sequence_mean")
-    for i in range(len(rollouts)):
-        meter.observe(rollouts[i : i + 1], method.loss(rollouts[i : i + 1], weights[i : i + 1]))
-    found = meter.metrics()
-    whole = method.loss(rollouts, weights).means
-    assert found.keys() == whole.keys()
-    for name, values in whole.items():
-        assert found[name] == pytest.approx(sum(values) / len(values), abs=1e-5)
-    assert found["rewards/margins"] == pytest.approx(found["rewards/chosen"] - found["rewards/rejected"], abs=1e-5)
-    assert 0 <= found["rewards/accuracies"] <= 1
-
-
-def test_each_axis_has_its_own_mean_loss_and_identity_pairs_have_none(make_config):
-    """Two pairs of one axis, one of another, an identity pair of a third; by the definition, one axis at a time."""
-    pairs = tiny_pairs(3)
-    pairs[2] = dataclasses.replace(pairs[2], axis="jailbreak")
-    method, rollouts = setting(make_config, [*pairs, *tiny_anchors(1)])
-    found = means_by_axis(method, rollouts, "train/loss_")
-    for axis in ("sycophancy", "jailbreak"):
-        own = [r for r in rollouts if r.pair.axis == axis]
-        assert found.pop(axis) == pytest.approx(slow_loss(method, own).item(), rel=1e-4)
-    assert not found
-
-
-def test_turns_that_the_base_answered_stand_before_both_answers(make_config):
-    user = {"role": "user", "content": "a"}
-    pair = ContrastivePair("multi", "a", "f", (user, {"role": "assistant", "content": None}, user), (user,))
-    method, rollouts = setting(make_config, [pair])
-    assert rollouts[0].pair.prompt[1]["content"]
-    assert rollouts[0].prompt_ids == method.policy.renderer.render(rollouts[0].pair.prompt)
-    assert rollouts[0].rejected.prompt_tokens == len(rollouts[0].prompt_ids)
-
-
 def test_training_prefers_the_clean_answers(make_config):
     """From log 2 at the untouched adapter, the loss falls and the rewards part."""
-    config = make_config(method="dpo", max_steps=7, data={"validation_size": 0}, loss={"dpo_beta": 0.5})
+    config = make_config(method="dpo", max_steps=7, data=NO_VALIDATION, loss={"dpo_beta": 0.5})
     train(config)
-    rows = read_jsonl(RunDir(config.output_dir).metrics_path)[1:]
+    rows = metrics(config)[1:]
     assert rows[0]["train/loss"] == pytest.approx(math.log(2), abs=1e-4)
     assert sum(row["train/loss"] for row in rows[-3:]) / 3 < 0.9 * math.log(2)
+    for row in rows:
+        assert row["rewards/margins"] == pytest.approx(row["rewards/chosen"] - row["rewards/rejected"], abs=1e-5)
     assert rows[-1]["rewards/margins"] > 0.1
     assert rows[-1]["rewards/accuracies"] > 0.6
-    answers = read_jsonl(RunDir(config.output_dir).rollouts_path(1))
-    both = [row["token_ids"] for row in answers] + [row["rejected"]["token_ids"] for row in answers]
-    assert rows[0]["train/completion_tokens"] == sum(map(len, both))
     assert "train/kl" not in rows[0]

@@ -11,19 +11,10 @@ import torch
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.errors import DataError
-from opct.methods.rollouts import (
-    Rollout,
-    in_loss,
-    kl_metrics,
-    policy_rollouts,
-    rollout_row,
-    sampled_rollout,
-    sampling,
-    step_weights,
-    teacher_rollouts,
-)
-from opct.models.inference.sampler import Completion, Sampling, sample_seed
+from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, rollout_row, sampled_rollout, sampling
+from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
+from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
 
 
@@ -47,12 +38,6 @@ def config(make_config):
     return make_config(seed=7, rollout={"num_generations": 2, "max_completion_tokens": 6})
 
 
-def rollout(mask: list[int], *, stop_reason: str = "stop") -> Rollout:
-    n = len(mask)
-    completion = Completion("x", tuple(range(n)), stop_reason, (0.0,) * n, 3, 0)
-    return Rollout(tiny_pairs(1)[0], 0, [1], [1], completion, tuple(bool(x) for x in mask))
-
-
 def test_every_pair_is_answered_with_seeds_of_its_own(tiny_policy, rendered, config):
     """Seed = f(run seed, occasion, pair, index): the same whatever other pairs are in the step."""
     pairs = rendered(tiny_pairs(3))
@@ -69,30 +54,21 @@ def test_every_pair_is_answered_with_seeds_of_its_own(tiny_policy, rendered, con
     assert [r.ids for r in other_step] != [r.ids for r in rollouts]
 
 
-def test_how_many_may_be_given(tiny_policy, rendered, config):
-    assert len(policy_rollouts(tiny_policy, rendered(tiny_pairs(2)), config, "validation", n=1)) == 2
-
-
 def test_a_rollout_outside_a_run_answers_open_turns_first(make_config, tiny_policy):
-    user, gap = {"role": "user", "content": "a"}, {"role": "assistant", "content": None}
-    pair = ContrastivePair("a", "x", "y", (user, gap, user, gap, user), (user,))
+    turn = user("a")
+    pair = ContrastivePair("a", "x", "y", (turn, OPEN, turn, OPEN, turn), (turn,))
     config = make_config(rollout={"max_completion_tokens": 4})
     rollout = sampled_rollout(tiny_policy, pair, config)
     assert all(message["content"] is not None for message in rollout.pair.prompt)
     assert rollout.mask == (True,) * len(rollout.ids)
     assert rollout == sampled_rollout(tiny_policy, pair, config)
-    with pytest.raises(DataError, match="training would leave it out"):
+    with refused(DataError):
         sampled_rollout(tiny_policy, pair, make_config(rollout={"max_completion_tokens": tiny_policy.context_length}))
 
 
-def test_sampling_settings_come_from_the_config(make_config, tiny_policy):
-    config = make_config(
-        method="sft", rollout={"max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 3}
-    )
-    assert sampling(config, tiny_policy) == Sampling(9, 0.5, 0.9, 3)
-
-
-def test_the_generation_config_is_followed_where_the_config_asks_for_it(make_config, tiny_policy):
+def test_sampling_follows_the_config_and_the_generation_config_where_it_says_so(make_config, tiny_policy):
+    settings = {"max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 3}
+    assert sampling(make_config(method="sft", rollout=settings), tiny_policy) == Sampling(9, 0.5, 0.9, 3)
     theirs = tiny_policy.model.generation_config
     theirs.do_sample, theirs.temperature, theirs.top_p, theirs.top_k = True, 0.6, 0.8, 5
     config = make_config(method="sft", rollout={"max_completion_tokens": 9, "use_generation_config": True})
@@ -118,18 +94,6 @@ def test_open_turns_are_answered_by_the_policy_first_to_last(tiny_policy, render
     assert first.ids != second.ids
 
 
-def test_open_turns_follow_the_policy_and_the_step(tiny_policy, rendered, config):
-    [pair] = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("b")), (user("a"),))])
-    tokenizer = tiny_tokenizer()
-    turns = {
-        policy_rollouts(policy, [pair], config, step)[0].pair.prompt[1]["content"]
-        for policy in (tiny_policy, Policy(tiny_model(tokenizer, seed=3), tokenizer))
-        for step in ("step 1", "step 2")
-    }
-    assert len(turns) == 4
-    assert pair.pair.prompt[1]["content"] is None
-
-
 def test_an_empty_answer_in_an_open_turn_stays_empty(rendered, config):
     """A policy that stops at once says nothing, and the turns after it follow that: nothing is put in its mouth."""
     tokenizer = tiny_tokenizer()
@@ -140,31 +104,17 @@ def test_an_empty_answer_in_an_open_turn_stays_empty(rendered, config):
     [pair] = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("b")), (user("a"),))])
     [r, _] = policy_rollouts(Policy(model, tokenizer), [pair], config, "step 1")
     assert r.pair.prompt[1]["content"] == ""
-    assert "..." not in tokenizer.decode(r.prompt_ids)
     assert r.ids == [tokenizer.eos_token_id]
 
 
-def test_teacher_rollouts_answer_the_clean_prompt(tiny_policy, rendered, config):
-    pairs = rendered(tiny_pairs(2))
-    rollouts = teacher_rollouts(tiny_policy, pairs, config, tiny_policy)
-    assert len(rollouts) == 4
-    for r in rollouts:
-        [[expected]] = tiny_policy.sample([r.teacher_ids], [[r.completion.seed]], Sampling(6))
-        assert (r.completion.token_ids, r.completion.text) == (expected.token_ids, expected.text)
-        assert r.completion.prompt_tokens == len(r.teacher_ids) != len(r.prompt_ids)
-
-
-def test_truncated_completions_are_in_the_loss_unless_left_out(tiny_policy, rendered, make_config):
+def test_what_is_cut_or_thinking_is_in_the_loss_unless_left_out(tiny_policy, rendered, make_config):
+    """A prefill that opens a block hides the whole of a completion that never closes it."""
     pairs = rendered(tiny_pairs(2))
     for left_out in (False, True):
         rollouts = policy_rollouts(tiny_policy, pairs, make_config(loss={"mask_truncated": left_out}), "step 1")
         assert any(r.completion.stop_reason == "length" for r in rollouts)
         for r in rollouts:
             assert r.mask == (not (left_out and r.completion.stop_reason == "length"),) * len(r.ids)
-
-
-def test_thinking_is_left_out_of_the_loss_where_asked(tiny_policy, rendered, make_config):
-    """A prefill that opens a block hides the whole of a completion that never closes it."""
     prefill = {"role": "assistant", "content": "<think>so"}
     pairs = rendered([ContrastivePair("p", "a", "f", (user("a"), prefill), (user("b"), prefill))])
     for masked in (False, True):
@@ -172,30 +122,16 @@ def test_thinking_is_left_out_of_the_loss_where_asked(tiny_policy, rendered, mak
         assert all(r.mask == (not masked,) * len(r.ids) for r in rollouts)
 
 
-def test_step_weights_by_hand():
-    """Masks 3 of 3, 1 of 2, 0 of 1: token mean 1/4; sequence mean 1/6 and 1/2 over the two sequences that count."""
-    rollouts = [rollout([1, 1, 1]), rollout([0, 1]), rollout([0])]
-    token_mean, sequence_mean = (
-        [w.tolist() for w in step_weights(rollouts, r)] for r in ("token_mean", "sequence_mean")
-    )
-    assert token_mean == [[0.25] * 3, [0.0, 0.25], [0.0]]
-    assert sequence_mean == [pytest.approx([1 / 6] * 3), [0.0, 0.5], [0.0]]
-
-
 def test_a_row_on_disk_has_what_the_report_reads(tiny_policy, rendered, config):
     [r, *_] = policy_rollouts(tiny_policy, rendered(tiny_pairs(1)), config, "step 3")
     kl = [0.123456789] * len(r.ids)
     row = json.loads(json.dumps(rollout_row(r, tiny_policy, 3, kl)))
     assert (row["step"], row["pair_id"], row["family"], row["sample"]) == (3, "sum/0", "suggested", 0)
-    assert row["prompt"] == list(r.pair.prompt)
-    assert row["teacher_prompt"] == list(r.pair.teacher_prompt)
-    assert row["token_ids"] == r.ids
-    assert len(row["tokens"]) == len(row["in_loss"]) == len(row["kl"]) == len(r.ids)
+    assert (row["prompt"], row["teacher_prompt"]) == (list(r.pair.prompt), list(r.pair.teacher_prompt))
+    assert (row["token_ids"], row["seed"], row["stop_reason"]) == (r.ids, r.completion.seed, r.completion.stop_reason)
     assert "".join(row["tokens"]) == tiny_policy.tokenizer.decode(r.ids)
-    assert row["kl"][0] == 0.12346
-    assert row["stop_reason"] in ("stop", "length")
-    assert row["seed"] == r.completion.seed
-    assert rollout_row(r, tiny_policy, 3, None)["kl"] is None
+    assert len(row["tokens"]) == len(row["in_loss"]) == len(r.ids)
+    assert row["kl"] == [0.12346] * len(r.ids)
 
 
 def test_kl_is_logged_by_axis_if_there_are_several():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,14 @@ from opct.config.methods import TeacherConfig
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models.adapters import coverage
-from opct.models.inference.sampler import Completion
+from opct.models.inference.sampler import Completion, Sampling
 from opct.models.loading import attach_adapter, load_base
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
-from opct.training.setup import describe
+from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
+from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.unit.models.test_architectures import HEADS, SIZES, save_model
 from tests.unit.training.conftest import NO_VALIDATION
@@ -37,8 +37,8 @@ IDS = [[1, 5, 9]], [[6, 7, 8]]
 PLACES = ["q_proj", "v_proj"]
 
 
-def model_config(folder: Path, **options) -> ModelConfig:
-    return ModelConfig(name_or_path=str(folder), dtype="float32", device="cpu", **options)
+def model_config(folder: Path, dtype: str = "float32") -> ModelConfig:
+    return ModelConfig(name_or_path=str(folder), dtype=dtype, device="cpu")
 
 
 def save_family(folder: Path, kind: str = "qwen2", **settings) -> Path:
@@ -79,34 +79,53 @@ FOREIGN = {
     "the embedding": {"target_modules": ["q_proj", "embed_tokens"]},
     "one layer": {"layers_to_transform": [1]},
     "DoRA": {"use_dora": True},
+    "RS-LoRA": {"use_rslora": True},
+    "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"v_proj": 1}},
+    "the head": {"modules_to_save": ["lm_head"]},
 }
+IN_BFLOAT16 = ("DoRA", "RS-LoRA", "patterns", "the head", "whole modules")
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_without_an_adapter_the_model_is_its_base_whatever_the_adapter_replaces(base_folder, tmp_path: Path, kind: str):
-    """Bit for bit, also of the hash of its weights; and the KL to it is that to a base loaded apart."""
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*((kind, "float32") for kind in FOREIGN), *((kind, "bfloat16") for kind in IN_BFLOAT16)]
+)
+def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_folder, tmp_path: Path, kind, dtype):
+    """Off it bit for bit, also the hash of the weights; the KL is that to a base loaded apart, in bfloat16 to
+    rounding, as samples are those of the plain forward; saved and loaded it is the same, in float32 on any base."""
     expected = save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
-    base = Policy.load(model_config(base_folder))
-    policy = Policy.load(model_config(base_folder), adapter=tmp_path / "a")
-    torch.testing.assert_close(policy.log_probs(*IDS)[0], expected, rtol=1e-4, atol=1e-4)
+    config, close = model_config(base_folder, dtype=dtype), 1e-4 if dtype == "float32" else 0.2
+    base, policy = Policy.load(config), Policy.load(config, adapter=tmp_path / "a", trainable=True)
+    assert {p.dtype for p in policy.trainable_parameters().values()} == {torch.float32}
+    found = policy.log_probs(*IDS)[0]
+    torch.testing.assert_close(found, expected, rtol=close, atol=close)
     with policy.adapter_off():
         assert torch.equal(policy.log_probs(*IDS)[0], base.log_probs(*IDS)[0])
-    torch.testing.assert_close(policy.log_probs(*IDS)[0], expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(policy.log_probs(*IDS)[0], found)
     assert policy.base_hash() == base.base_hash()
     assert policy.weights_hash() != base.weights_hash()
     prompt, reply = ({"role": "user", "content": "a question"},), Completion("", tuple(IDS[1][0]), "length", (), 3, 0)
     base.set_base(lambda: base)
     apart = policy.token_kl([prompt], [prompt], [reply], reference=base.base)
-    assert policy.token_kl([prompt], [prompt], [reply]) == apart
+    [kl] = policy.token_kl([prompt], [prompt], [reply])
+    assert kl == pytest.approx(apart[0], rel=0 if dtype == "float32" else 0.02, abs=0)
     assert max(apart[0]) > 1e-3
+    [[drawn, _]] = policy.sample(IDS[0], [[0, 1]], Sampling(6))
+    with policy.inference():
+        logits = policy.model(torch.tensor([[*IDS[0][0], *drawn.token_ids]])).logits[0, 2:-1].float()
+    plain = logits.log_softmax(-1)[range(len(drawn.token_ids)), list(drawn.token_ids)]
+    torch.testing.assert_close(torch.tensor(drawn.logprobs), plain, rtol=0, atol=close)
+    policy.save(tmp_path / "b")
+    again = Policy.load(config, adapter=tmp_path / "b", trainable=True)
+    assert again.weights_hash() == policy.weights_hash()
+    assert torch.equal(again.log_probs(*IDS)[0], found)
 
 
 @pytest.mark.parametrize("kind", ["biases", "tokens", "whole modules", "the embedding"])
 @pytest.mark.parametrize("of", [{}, {"include_adapter": False}, {"kind": "ema"}], ids=str)
 def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path: Path, kind: str, of: dict):
     """What it replaces is trained with it; the teacher is the adapter as it was, or the base, or their average."""
-    save_adapter(base_folder, tmp_path, **FOREIGN[kind])
-    policy = Policy.load(model_config(base_folder), adapter=tmp_path, trainable=True)
+    save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
+    policy = Policy.load(model_config(base_folder), adapter=tmp_path / "a", trainable=True)
     of = TeacherConfig(**of)
     teacher = make_teacher(policy, of, continued=True)
     started, trained = policy.log_probs(*IDS)[0], policy.trainable_parameters()
@@ -125,51 +144,21 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path
     assert set(policy.trainable_parameters()) == set(trained)
 
 
-def test_an_adapter_with_biases_is_trained_on_and_resumed_exactly(base_folder, make_config, tmp_path: Path):
-    """1 + 1 steps are 2 steps; the checkpoint is loaded with its biases, and without them its base is."""
-    save_adapter(base_folder, tmp_path / "a", bias="all")
-    own = {
-        "model": {"name_or_path": str(base_folder), "adapter": str(tmp_path / "a")},
-        "lora": {"r": 4, "alpha": 8, "target_modules": PLACES},
-        "data": NO_VALIDATION,
-    }
-    for name, steps in (("at once", [2]), ("resumed", [1, 2])):
-        for i, step in enumerate(steps):
-            config = make_config(**own, output_dir=str(tmp_path / name), max_steps=step)
-            train(config, resume=i > 0)
-    folders = [RunDir(tmp_path / name).latest_checkpoint() / "adapter" for name in ("at once", "resumed")]
-    first, second = (load_file(folder / "adapter_model.safetensors") for folder in folders)
-    assert all(torch.equal(first[name], second[name]) for name in first | second)
-    biases = {n: x for n, x in load_file(tmp_path / "a" / "adapter_model.safetensors").items() if n.endswith(".bias")}
-    assert len(biases) == 6
-    assert not any(torch.equal(first[name], x) for name, x in biases.items())
-    policy = Policy.load(model_config(base_folder), adapter=folders[0])
-    with policy.adapter_off():
-        assert torch.equal(policy.log_probs(*IDS)[0], Policy.load(model_config(base_folder)).log_probs(*IDS)[0])
-
-
 @pytest.mark.parametrize("init", ["pissa", "olora"])
-def test_an_adapter_that_changes_the_model_is_refused_and_its_merged_model_is_not(
-    base_folder, tmp_path: Path, init: str
-):
-    expected = save_adapter(base_folder, tmp_path / "a", init_lora_weights=init)
-    with pytest.raises(ModelError, match=f"changes 4 weights of the model itself .*init_lora_weights='{init}'.*Merge"):
+def test_an_adapter_that_changes_the_model_is_refused(base_folder, tmp_path: Path, init: str):
+    save_adapter(base_folder, tmp_path / "a", init_lora_weights=init)
+    with refused(ModelError, f"init_lora_weights='{init}'"):
         Policy.load(model_config(base_folder), adapter=tmp_path / "a")
-    merged = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_folder), tmp_path / "a")
-    merged.merge_and_unload().save_pretrained(tmp_path / "merged")
-    tiny_tokenizer().save_pretrained(tmp_path / "merged")
-    found = Policy.load(model_config(tmp_path / "merged")).log_probs(*IDS)[0]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("own", "tied"), [({"target_modules": ["q_proj", "lm_head"]}, False), ({"trainable_token_indices": [5]}, True)]
 )
-def test_an_adapter_on_the_output_head_is_refused_and_its_merged_model_is_not(tmp_path: Path, own: dict, tied: bool):
+def test_an_adapter_on_the_output_head_is_refused(tmp_path: Path, own: dict, tied: bool):
     """That of single tokens reaches the head where it is the embedding."""
     base = save_family(tmp_path / "base", tie_word_embeddings=tied)
     save_adapter(base, tmp_path / "a", **own)
-    with pytest.raises(ModelError, match=r"reaches the output head \(lm_head\).*merge the adapter into the model"):
+    with refused(ModelError, "lm_head"):
         Policy.load(model_config(base), adapter=tmp_path / "a")
 
 
@@ -191,61 +180,42 @@ def rename(folder: Path, old: str, new: str) -> None:
 
 
 PARTS = {
-    "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "4 weights .*v_proj.lora_A.*add v_proj to target"),
-    "one layer": (lambda f: edit(f, layers_to_transform=[0]), "4 weights .*no place.*name their layers in layers_to"),
-    "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "lacks 4 of the weights .*o_proj"),
-    "lost weights": (
-        lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"),
-        "lacks 1 of the weights .*1.*q_proj.lora_B",
-    ),
-    "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "Cannot load the adapter.*lm_head"),
-    "another rank": (
-        lambda f: edit(f, r=8),
-        r"rank 4, and .* says 8 \(r, rank_pattern\), for .*q_proj.*: write 4 there",
-    ),
-    "names without PEFT's prefix": (
-        lambda f: rename(f, "base_model.model.", ""),
-        r"8 weights .*\(model.layers.0.self_attn.q_proj.* rename them as PEFT does, such as base_model.model.model.l",
-    ),
-    "names of another library": (lambda f: rename(f, "lora_A", "lora_down"), "4 weights .*rename .*such as .*lora_A"),
+    "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "v_proj.lora_A"),
+    "one layer": (lambda f: edit(f, layers_to_transform=[0]), "layers.1."),
+    "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "o_proj"),
+    "lost weights": (lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"), "layers.1.self_attn.q_proj.lora_B"),
+    "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "lm_head"),
+    "another rank": (lambda f: edit(f, r=8), "q_proj"),
+    "names without PEFT's prefix": (lambda f: rename(f, "base_model.model.", ""), "base_model.model.model.l"),
+    "names of another library": (lambda f: rename(f, "lora_A", "lora_down"), "lora_down"),
 }
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_path: Path, part: str):
-    spoil, said = PARTS[part]
+    spoil, named = PARTS[part]
     save_adapter(base_folder, tmp_path)
     Policy.load(model_config(base_folder), adapter=tmp_path)
     spoil(tmp_path)
-    with pytest.raises(ModelError, match=said):
+    with refused(ModelError, named):
         Policy.load(model_config(base_folder), adapter=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "named"),
     [
-        (
-            {"hidden_size": 64},
-            r"its weights have other sizes than the model's: .*q_proj.*\[4, 32\], and \[4, 64\] fits",
-        ),
-        ({"num_hidden_layers": 1}, "4 weights .*layers.1.* the model lacks these modules"),
-        (
-            {"num_hidden_layers": 3},
-            r"lacks 4 of .*layers.2.* holds layers \[0, 1\]; .* set layers_to_transform: \[0, 1\]",
-        ),
-        ({"kind": "phi3"}, ""),
+        ({"hidden_size": 64}, ("q_proj", "[4, 32]", "[4, 64]")),
+        ({"num_hidden_layers": 1}, ("layers.1.",)),
+        ({"num_hidden_layers": 3}, ("layers.2.", "layers_to_transform: [0, 1]")),
+        ({"kind": "phi3"}, ()),
     ],
     ids=["another width", "fewer layers", "more layers", "other names"],
 )
-def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict, said: str):
+def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict, named: tuple[str, ...]):
     save_adapter(base_folder, tmp_path / "a")
     other = save_family(tmp_path / "other", **settings)
-    with pytest.raises(ModelError, match=rf"{said}.*It was made for {base_folder} \(.*; this is {other}\.") as error:
+    with refused(ModelError, *named, base_folder, other):
         Policy.load(model_config(other), adapter=tmp_path / "a")
-    assert "size mismatch" not in str(error.value)
-
-
-# ------------------------------------------------------------------------------------------------ what they reach
 
 
 def fresh(folder: Path, **settings) -> Policy:
@@ -259,16 +229,10 @@ def reached(policy: Policy) -> set[str]:
 
 def test_a_run_says_how_much_the_adapter_covers(make_config):
     """7 matrices in each of 2 layers; two of them in each."""
-    policy = Policy(attach_adapter(tiny_model(), LoraSettings(r=2), None, seed=0), tiny_tokenizer())
-    assert coverage(policy.model) == (
-        "adapter on 14 of 14 linear weights: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
-    )
     some = attach_adapter(tiny_model(), LoraSettings(r=2, target_modules=PLACES), None, seed=0)
-    assert "adapter on 4 of 14 linear weights: q_proj, v_proj; none on down_proj" in coverage(some)
+    assert " 4 of 14 " in coverage(some)
     assert coverage(tiny_model()) is None
-    from opct.training.setup import build_setup
-
-    assert [line for line in describe(build_setup(make_config(data=NO_VALIDATION))) if "14 of 14 linear" in line]
+    assert any(" 14 of 14 " in line for line in describe(build_setup(make_config(data=NO_VALIDATION))))
 
 
 @pytest.mark.parametrize("targets", ["all-linear", PLACES, r".*\.[qv]_proj"], ids=str)
@@ -313,10 +277,9 @@ def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so
     """It comes back as it was saved, off it is the base, and the names are those that the line without it gives."""
     save_model(name, tmp_path)
     said = coverage(fresh(tmp_path).model)
-    assert "experts are not adapted" in said
     assert all(weight in said.partition("lora.target_parameters: [")[2] for weight in EXPERTS[name])
     policy = fresh(tmp_path, target_parameters=EXPERTS[name])
-    assert "builds all adapted experts" in coverage(policy.model)
+    assert coverage(policy.model) != said
     bare = Policy.load(model_config(tmp_path)).log_probs(*IDS)[0]
     assert torch.equal(policy.log_probs(*IDS)[0], bare)
     with torch.no_grad():
@@ -329,11 +292,9 @@ def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so
     policy.save(tmp_path / "a")
     again = Policy.load(model_config(tmp_path), adapter=tmp_path / "a")
     assert torch.equal(again.log_probs(*IDS)[0], moved)
-    with pytest.raises(ModelError, match="no parameter was matched"):
+    with pytest.raises(ModelError):
         fresh(tmp_path, target_parameters=["nowhere.at_all"])
 
-
-# ------------------------------------------------------------------------------------------------------------- noise
 
 NOISE = {
     "llama": {"attention_dropout": 0.5},
@@ -349,8 +310,7 @@ NOISE = {
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "activations computed again"])
 @pytest.mark.parametrize("name", NOISE)
 def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute: bool):
-    """In its training mode its states are those of scoring, bit for bit, and so is the backward pass; but for the
-    adapter's dropout, where that is asked for."""
+    """In its training mode its states are those of scoring, bit for bit, and so is the backward pass."""
     save_family(tmp_path, name, **NOISE[name])
 
     def states(policy: Policy) -> torch.Tensor:
@@ -370,19 +330,7 @@ def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute:
         policy.backbone.recompute_activations()
     policy.backbone.train()
     assert torch.equal(states(policy), expected)
-    policy.log_probs(*IDS)
-    assert torch.equal(states(policy), expected)
     assert not policy.backbone.has_dropout
-    drops = fresh(tmp_path, dropout=0.5)
-    with torch.no_grad():
-        for p in drops.trainable_parameters().values():
-            p.add_(0.02)
-    drops.backbone.train()
-    assert not torch.equal(states(drops), states(drops))
-    assert drops.backbone.has_dropout
-
-
-# ------------------------------------------------------------------------------------------------- quantised files
 
 
 def as_mxfp4(folder: Path) -> None:
@@ -409,4 +357,3 @@ def test_weights_of_four_bits_are_made_whole_so_that_they_can_be_trained(make_co
     policy = Policy.load(model_config(folder), adapter=RunDir(config.output_dir).latest_checkpoint() / "adapter")
     assert policy.quantization is None
     assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
-    shutil.rmtree(config.output_dir)

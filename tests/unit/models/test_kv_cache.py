@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from inspect import signature
 
-import pytest
 import torch
-from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM, LlamaModel
+from transformers import DynamicCache, LlamaModel
 from transformers.cache_utils import DynamicLayer
 
-from opct.cpu.shared_prompts import branching_mismatch
 from opct.models.inference.kv_cache import with_cache, with_room
-from opct.models.inference.sampler import Sampling
-from opct.models.policy import Policy
 from tests.tiny import tiny_model, tiny_tokenizer
 
 ROWS = torch.tensor([1, 0, 1])
@@ -40,20 +36,6 @@ def test_rows_tokens_and_selections_are_those_of_the_cache_that_grows():
         found.append(seen)
     for one, other in zip(*found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def test_a_token_is_written_where_there_was_room_and_nothing_is_copied():
-    generator = torch.Generator().manual_seed(0)
-    cache = DynamicCache()
-    cache.update(*state(generator, 2, 4), 0)
-    with_room(cache, ROWS, 2)
-    places = set()
-    for _ in range(2):
-        keys, _ = cache.update(*state(generator, 3, 1), 0)
-        places.add(keys.data_ptr())
-    assert len(places) == 1
-    with pytest.raises(IndexError, match="has room for 6 tokens and would hold 7"):
-        cache.update(*state(generator, 3, 1), 0)
 
 
 def test_layers_of_other_kinds_and_empty_ones_keep_their_own_way():
@@ -91,30 +73,3 @@ def test_a_model_takes_the_cache_by_the_name_in_its_signature():
             found = decoder(input_ids=part, **with_cache(decoder, cache)).last_hidden_state
         assert cache.get_seq_length() == 4
         assert torch.allclose(found, whole, atol=1e-5)
-
-
-def test_a_model_with_states_beside_keys_samples_as_it_does_alone():
-    """Lfm2: convolutions and attention in turn. Rows that share a prompt, and a batch that shrinks."""
-    tokenizer = tiny_tokenizer()
-    config = Lfm2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        layer_types=["conv", "full_attention"],
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    torch.manual_seed(0)
-    policy = Policy(Lfm2ForCausalLM(config).eval(), tokenizer)
-    seeds, sampling = [[0, 1, 2, 3, 4], [5]], Sampling(8)
-    prompts = [[1, 5, 6], [1, 7, 8]]
-    together = policy.sample(prompts, seeds, sampling)
-    for prompt, own, found in zip(prompts, seeds, together, strict=True):
-        for seed, completion in zip(own, found, strict=True):
-            [[alone]] = policy.sample([prompt], [[seed]], sampling)
-            assert alone.token_ids == completion.token_ids
-    reason = branching_mismatch(policy.backbone)
-    assert reason is not None
-    assert "LinearAttentionLayer" in reason

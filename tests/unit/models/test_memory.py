@@ -7,39 +7,47 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from opct.models.memory import peak_memory_gb
 
 PROGRAM = """
 from types import SimpleNamespace
-import psutil
-from opct.models.memory import peak_memory_gb, release_memory
-cpu = SimpleNamespace(type="cpu")
+import psutil, torch
+from opct.models.memory import peak_memory_gb, release_memory, reuse_freed_memory
 now = lambda: psutil.Process().memory_info().rss
 before = now()
 pieces = [bytes(range(256)) * 400 for _ in range(600)]
-print(now() - before, peak_memory_gb(cpu) * 1e9 - before)
+print(now() - before)
 pieces = pieces[-1:]
+release_memory()
+print(now() - before)
+reuse_freed_memory()
+tensor = torch.ones(50_000_000)
+print(peak_memory_gb(SimpleNamespace(type="cpu")) * 1e9 - before)
+del tensor
+print(now() - before)
 release_memory()
 print(now() - before)
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library gives back by itself, or cannot")
-def test_memory_grows_with_what_is_held_and_is_given_back():
-    """61 MB in pieces of 102 kB, freed but for the last one, which keeps the heap from shrinking by itself."""
+def test_memory_grows_with_what_is_held_and_is_given_back_when_it_is_released():
+    """61 MB in pieces of 102 kB, freed but for the last one, which keeps the heap from shrinking by itself; then a
+    tensor of 200 MB."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=True)
-    held, most, left = map(float, done.stdout.split())
-    assert 55e6 < held < 75e6
-    assert 55e6 < most < 90e6
-    assert left < 15e6
+    pieces, released, most, freed, released_again = map(float, done.stdout.split())
+    assert 55e6 < pieces < 75e6
+    assert released < 15e6
+    assert 195e6 < most < 260e6
+    assert freed > 150e6
+    assert released_again < 50e6
 
 
 def test_peak_memory_where_there_is_no_resource_module(monkeypatch):
     """Windows: the peak that psutil knows, 3 GB."""
-    import psutil
-
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=3e9))
     monkeypatch.setattr(psutil, "Process", lambda: process)
     monkeypatch.setattr("opct.models.memory.sys.platform", "win32")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
+from transformers.utils import chat_template_utils
 
 from opct.config.schema import ModelConfig
-from opct.data.render import Renderer
-from opct.errors import DataError, ModelError
+from opct.data.reasoning import Reasoning
+from opct.errors import ModelError
 from opct.models.adapters import quiet_peft
 from opct.models.from_run import load_policy
 from opct.models.loading import stop_tokens_of
@@ -20,8 +22,9 @@ from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
 from opct.training.trainer import train
-from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, NO_SYSTEM, OWN_MARKS, tokenizer_of
-from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_model, tiny_tokenizer
+from tests.refusals import refused
+from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, OWN_MARKS, tokenizer_of
+from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_tokenizer
 
 USER = ({"role": "user", "content": "Hi"},)
 OWN = CHAT_TEMPLATE.replace("assistant\n", "assistant (mine)\n")
@@ -44,26 +47,8 @@ def test_stop_tokens(template: str, configured, expected: set[str]):
     tokenizer = tokenizer_of(template)
     if template != CHAT_TEMPLATE:
         tokenizer.eos_token = "<|endoftext|>"
-    found = stop_tokens_of(tokenizer, ModelLike(configured))
+    found = stop_tokens_of(tokenizer, SimpleNamespace(eos_token_id=configured))
     assert set(tokenizer.convert_ids_to_tokens(sorted(found))) == expected
-
-
-class ModelLike:
-    def __init__(self, eos_token_id):
-        self.eos_token_id = eos_token_id
-
-
-def test_a_reply_stops_where_the_template_ends_a_turn():
-    """Neither the configuration nor the tokenizer names `<|im_end|>`, which the model is made to say."""
-    tokenizer, model = tiny_tokenizer(), tiny_model(tie=False)
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    tokenizer.eos_token = "<|endoftext|>"
-    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.lm_head.bias = torch.nn.Parameter(torch.zeros(len(tokenizer)))
-    with torch.no_grad():
-        model.lm_head.bias[end] = 100
-    [completion] = Policy(model, tokenizer).generate([USER], seeds=[0], max_completion_tokens=5)
-    assert (completion.token_ids, completion.stop_reason) == ((end,), "stop")
 
 
 def save_adapter(folder: Path, base: Path, tokens: int = 0, **options) -> Path:
@@ -130,13 +115,17 @@ def test_embeddings_for_new_tokens_come_with_the_adapter(tmp_path: Path, options
     assert load_policy(str(adapter), dtype="float32").base_hash() == policy.base_hash()
 
 
-def test_new_tokens_without_embeddings_are_refused(tmp_path: Path):
+def test_new_tokens_without_embeddings_and_a_template_that_changes_are_refused(tmp_path: Path):
     base = save_tiny(tmp_path / "base")
     adapter, tokenizer = save_adapter(tmp_path / "adapter", base), tiny_tokenizer()
     tokenizer.add_tokens(["<|new|>"])
     tokenizer.save_pretrained(adapter)
-    with pytest.raises(ModelError, match=r"1 tokens .*<\|new\|>"):
+    with refused(ModelError, "<|new|>"):
         load_policy(str(adapter))
+    changing = save_with(tmp_path / "changing", "{{ range(9) | random }}" + CHAT_TEMPLATE)
+    (changing / "model.safetensors").unlink()  # it is not read
+    with refused(ModelError, changing):
+        Policy.load(str(changing))
 
 
 def save_with(folder: Path, template: str) -> Path:
@@ -145,18 +134,8 @@ def save_with(folder: Path, template: str) -> Path:
     return folder
 
 
-def test_a_template_that_changes_is_refused_before_weights_are_loaded(tmp_path: Path):
-    folder = save_with(tmp_path / "m", "{{ range(9) | random }}" + CHAT_TEMPLATE)
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match="writes something else each time"):
-        Policy.load(str(folder))
-
-
 def test_a_run_with_a_date_is_resumed_and_evaluated_on_another_day(make_config, tmp_path: Path, monkeypatch):
     """The same tokens and the same hash; and the base alone, on a third day, has the same prompts."""
-    from types import SimpleNamespace
-
-    from transformers.utils import chat_template_utils
 
     def on(day: str) -> None:
         monkeypatch.setattr(
@@ -181,21 +160,20 @@ def test_a_run_with_a_date_is_resumed_and_evaluated_on_another_day(make_config, 
     assert "05 May 2025" in other.text(USER)
 
 
-def test_pairs_that_render_alike_are_counted_among_all_parts_of_the_data(make_config, tmp_path: Path):
-    """Validation pairs are split off; still all 6 pairs with a system message count, of the 10 there are."""
-    folder = save_with(tmp_path / "m", NO_SYSTEM)
-    system = {"role": "system", "content": "Be honest."}
-    asked = [{"role": "user", "content": f"q{i}"} for i in range(6)]
-    rows = [{"prompt": [user], "teacher_prompt": [system, user]} for user in asked]
-    rows += [{"prompt": f"I think {i}. q{i}", "teacher_prompt": f"q{i}"} for i in range(6, 10)]
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = make_config(model={"name_or_path": str(folder)}, data={"pairs": [str(path)]})
-    with pytest.raises(DataError, match="alike in 6 of 10 pairs"):
-        load_data(config)
-
-
-def test_the_renderer_of_a_policy_has_the_tokenizer_that_it_renders_with(tiny_folder: Path):
-    policy = Policy.load(str(tiny_folder))
-    assert isinstance(policy.renderer, Renderer)
-    assert policy.tokenizer is policy.renderer.tokenizer
+def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_tags(make_config, tmp_path: Path):
+    """Trained without thinking, it is evaluated so; a caller's own arguments go before."""
+    folder, tokenizer = save_tiny(tmp_path / "model"), tiny_tokenizer()
+    tokenizer.chat_template += "{% if enable_thinking is false %}[/T]{% endif %}"
+    tokenizer.save_pretrained(folder)
+    kwargs, tags = {"enable_thinking": False}, ("[T]", "[/T]")
+    model = {"name_or_path": str(folder), "chat_template_kwargs": kwargs}
+    config = make_config(max_steps=1, model=model, loss={"thinking_tags": tags})
+    run = RunDir(train(config).run_dir)
+    for path in (run.path, run.latest_checkpoint() / "adapter"):
+        renderer = load_policy(str(path)).renderer
+        assert (renderer.chat_template_kwargs, renderer.reasoning) == (kwargs, Reasoning.of_tags(tags))
+        assert renderer.text(USER).endswith("[/T]")
+    given = load_policy(str(run.path), thinking_tags=("<a>", "</a>"), chat_template_kwargs={}).renderer
+    assert given.reasoning == Reasoning.of_tags(("<a>", "</a>"))
+    assert "[/T]" not in given.text(USER)
+    assert tokenizer.decode(load_data(config).pairs[0].prompt_ids).endswith("[/T]")

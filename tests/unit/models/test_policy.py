@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 import torch
 
-from opct.cpu import install, prefill
 from opct.errors import ModelError
+from opct.models import loading
 from opct.models import policy as policy_module
+from opct.models.from_run import load_policy
 from opct.models.policy import Policy
+from opct.runs.run_dir import RunDir
+from opct.training.trainer import train
 from tests import oracles
+from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 MESSAGES = [
@@ -50,27 +52,6 @@ def test_option_logprobs_sum_the_log_probs_of_each_options_tokens(tiny_policy: P
             assert value == pytest.approx(expected, abs=1e-3)
 
 
-def test_option_logprobs_of_families_compute_their_question_once(monkeypatch, tiny_policy: Policy):
-    """Six questions in five families: in tokens, less than half of the prompts; in value, each prompt by itself."""
-    monkeypatch.setattr(prefill, "FORWARD", 8)
-    prompts = [
-        [{"role": "user", "content": f"{'what is it ' * 5}{q} {q + 1}? {'I am sure of that. ' * f}"}]
-        for q in range(6)
-        for f in range(5)
-    ]
-    options = [["A", "Yes it is"]] * len(prompts)
-    install(tiny_policy.model)
-    tiny_policy = Policy(tiny_policy.model, tiny_policy.tokenizer)
-    apart = [tiny_policy.option_logprobs([p], [o])[0] for p, o in zip(prompts, options, strict=True)]
-    computed = []
-    tiny_policy.backbone.decoder.register_forward_pre_hook(
-        lambda module, args, given: computed.append(given["input_ids"].numel()), with_kwargs=True
-    )
-    found = tiny_policy.option_logprobs(prompts, options)
-    assert sum(computed) < sum(len(tiny_policy.renderer.render(p)) for p in prompts) / 2
-    torch.testing.assert_close(torch.tensor(found), torch.tensor(apart), atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("most_tokens", [1, 8192])
 def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, most_tokens: int):
     """KL(adapter on | prompt || adapter off | clean prompt), in one batch and row by row."""
@@ -88,65 +69,13 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
         assert min(values) > 0
 
 
-def test_a_small_kl_in_bfloat16_is_that_of_a_float32_head():
-    """An adapter that changes almost nothing, weights in bfloat16: rounded logits alone would add a sixth to its KL."""
-    policy = tiny_adapter_policy(hidden=64)
-    with torch.no_grad():
-        for name, parameter in policy.model.named_parameters():
-            if "lora_" not in name:
-                parameter.data = parameter.bfloat16()
-            elif "lora_B" in name:
-                parameter.mul_(0.002)
-    policy = Policy(policy.model, policy.tokenizer, dtype=torch.bfloat16)
-    completions = policy.generate(MESSAGES, seeds=[[1, 2, 3], [4, 5, 6]], max_completion_tokens=20)
-    prompts = [message for message in MESSAGES for _ in range(3)]
-
-    def mean_kl() -> float:
-        return fmean(value for row in policy.token_kl(prompts, prompts, completions) for value in row)
-
-    found = mean_kl()
-    policy.backbone.head = dataclasses.replace(policy.backbone.head, compute_dtype=torch.float32)
-    assert found == pytest.approx(mean_kl(), rel=0.02)
-
-
-def test_token_kl_against_another_reference_row_by_row(monkeypatch):
-    """The reference is entered once for every batch: itself under the same prompt has a KL of exactly zero."""
-    monkeypatch.setattr(policy_module, "SCORING_TOKENS", 1)
-    policy = tiny_adapter_policy()
-    other = Policy(tiny_model(seed=4), policy.tokenizer)
-    completions = policy.generate(MESSAGES, seeds=[1, 2], max_completion_tokens=5)
-    assert all(
-        x == 0 for row in other.token_kl(MESSAGES, MESSAGES, completions, reference=other.adapter_off) for x in row
-    )
-    assert all(
-        x > 0 for row in policy.token_kl(MESSAGES, MESSAGES, completions, reference=other.adapter_off) for x in row
-    )
-
-
-def test_adapter_off_reaches_the_base_and_comes_back():
-    policy = tiny_adapter_policy()
-    bare = Policy(tiny_model(), policy.tokenizer)
-    ids, tokens = [[1, 5, 6]], [[7, 8]]
-    [on] = policy.log_probs(ids, tokens)
-    with policy.adapter_off() as base:
-        [off] = base.log_probs(ids, tokens)
-    [again] = policy.log_probs(ids, tokens)
-    assert torch.equal(off, bare.log_probs(ids, tokens)[0])
-    assert torch.equal(on, again)
-    assert not torch.equal(on, off)
-    assert all(p.requires_grad for p in policy.trainable_parameters().values())
-    assert len(policy.trainable_parameters()) == 28
-
-
 def test_an_adapter_that_peft_switched_off_stays_off():
-    policy = tiny_adapter_policy()
-    with policy.adapter_off() as base:
-        [off] = base.log_probs([[1, 5, 6]], [[7, 8]])
+    policy, ids = tiny_adapter_policy(), ([[1, 5, 6]], [[7, 8]])
     with policy.model.disable_adapter():
         with policy.adapter_off():
             pass
-        [still] = policy.log_probs([[1, 5, 6]], [[7, 8]])
-    assert torch.equal(still, off)
+        [found] = policy.log_probs(*ids)
+    assert torch.equal(found, Policy(tiny_model(), policy.tokenizer).log_probs(*ids)[0])
 
 
 @pytest.mark.filterwarnings("ignore")  # PEFT's, about the tiny model
@@ -154,7 +83,7 @@ def test_an_adapter_without_layers_to_switch_off_is_refused():
     from peft import PromptTuningConfig, get_peft_model
 
     model = get_peft_model(tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
-    with pytest.raises(ModelError, match="PROMPT_TUNING"):
+    with refused(ModelError, "PROMPT_TUNING"):
         Policy(model, tiny_tokenizer())
 
 
@@ -167,28 +96,35 @@ def test_inference_has_no_dropout_and_no_gradient_and_restores_the_mode():
     assert policy.model.training
 
 
-def test_base_hash_is_that_of_the_bare_model_and_no_adapter_changes_it():
-    policy = tiny_adapter_policy()
-    bare = Policy(tiny_model(), policy.tokenizer)
-    assert policy.base_hash() == bare.base_hash() == tiny_adapter_policy(seed=0, r=2).base_hash()
-    assert bare.base_hash() != Policy(tiny_model(seed=1), policy.tokenizer).base_hash()
-    with torch.no_grad():
-        next(iter(bare.model.parameters()))[3, 0] += 1e-3
-    assert policy.base_hash() != bare.base_hash()
-
-
-def test_save_writes_a_whole_model_with_its_template(tiny_policy: Policy, tmp_path: Path):
-    tiny_policy.save(tmp_path / "model")
-    loaded = Policy.load(str(tmp_path / "model"))
-    assert loaded.renderer.template_hash == tiny_policy.renderer.template_hash
-    assert loaded.backbone.stop_ids == tiny_policy.backbone.stop_ids
-    assert loaded.context_length == tiny_policy.context_length
-
-
 def test_a_model_whose_answers_could_never_stop_is_refused():
     tokenizer, model = tiny_tokenizer(), tiny_model()
     tokenizer.eos_token = None
     model.config.eos_token_id = model.generation_config.eos_token_id = None
     tokenizer.chat_template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
-    with pytest.raises(ModelError, match="could ever stop"):
+    with refused(ModelError):
         Policy(model, tokenizer)
+
+
+def kl_to_base(policy: Policy) -> list[list[float]]:
+    answers = policy.generate(MESSAGES, seeds=[0, 0], max_completion_tokens=6, temperature=0)
+    return policy.token_kl(MESSAGES, MESSAGES, answers)
+
+
+def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_model_it_came_from(
+    make_config, tiny_folder: Path, monkeypatch
+):
+    """`auto` finds bfloat16 faster when the run begins and slower ever after: it is loaded and resumed in bfloat16."""
+    config = make_config(max_steps=1, lora=None, model={"dtype": "auto"})
+    times = {torch.float32: 2.0, torch.bfloat16: 1.0}
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
+    train(config)
+    times[torch.bfloat16] = 4.0
+    policy, untrained = load_policy(config.output_dir), load_policy(str(tiny_folder), dtype="bfloat16")
+    assert (policy.dtype, policy.name, policy.has_adapter) == (torch.bfloat16, str(tiny_folder), False)
+    assert (policy.has_base, untrained.has_base) == (True, False)
+    assert max(map(max, kl_to_base(policy))) > 1e-4 > max(map(max, kl_to_base(untrained))) == 0
+    with policy.base() as base:
+        assert base.dtype == torch.bfloat16
+        assert base.base_hash() == untrained.base_hash() != policy.base_hash()
+    assert train(config.model_copy(update={"max_steps": 2}), resume=True).step == 2
+    assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from opct.config.methods import TeacherConfig
-from opct.config.schema import LoraSettings
-from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
@@ -32,21 +30,6 @@ def move(policy: Policy, by: float = 0.1) -> None:
 
 def full_policy(dtype: torch.dtype | None = None) -> Policy:
     return Policy(tiny_model(), tiny_tokenizer(), dtype=dtype)
-
-
-@pytest.mark.parametrize(("continued", "include_adapter"), [(False, True), (True, False)])
-def test_base_of_an_adapter_that_does_not_count_is_the_bare_model_bit_for_bit(continued: bool, include_adapter: bool):
-    policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, TeacherConfig(include_adapter=include_adapter), continued=continued)
-    bare = scores(Policy(tiny_model(), policy.tokenizer))
-    identity = teacher.identity()
-    for _ in range(3):
-        assert torch.equal(teacher_scores(teacher), bare)
-        move(policy)
-        teacher.update()
-    assert teacher.identity() == identity
-    assert teacher.state_dict() == {}
-    assert not torch.equal(scores(policy), bare)
 
 
 @pytest.mark.parametrize("adapter", [True, False], ids=["continued adapter", "full"])
@@ -82,20 +65,7 @@ def test_a_teacher_adapter_is_never_trained_nor_saved(kind: str, tmp_path):
     assert len(trained) == 28
     assert torch.equal(scores(policy), before)
     policy.save(tmp_path)
-    assert sorted(p.name for p in tmp_path.rglob("adapter_model.safetensors")) == ["adapter_model.safetensors"]
-    assert not [p for p in tmp_path.rglob("*") if "teacher" in p.name]
-
-
-@pytest.mark.parametrize("kind", ["base", "ema"])
-def test_an_adapter_of_the_embeddings_is_trained_beside_its_teacher(kind: str):
-    """The names of its two matrices end with the adapter's; 2 + 2 of q_proj in each of 2 layers are trained."""
-    settings = LoraSettings(r=2, target_modules=["embed_tokens", "q_proj"])
-    policy = Policy(attach_adapter(tiny_model(tie=False), settings, None, seed=0), tiny_tokenizer())
-    teacher = make_teacher(policy, TeacherConfig(kind=kind), continued=True)
-    assert len(policy.trainable_parameters()) == 6
-    started_from = teacher_scores(teacher)
-    move(policy)
-    assert torch.equal(teacher_scores(teacher), started_from)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 1
 
 
 @pytest.mark.parametrize("adapter", [True, False])
@@ -115,10 +85,7 @@ def test_ema_by_hand(adapter: bool):
 
 @pytest.mark.parametrize("tie", [True, False])
 def test_a_copy_of_a_model_in_bfloat16_scores_bit_for_bit_like_it(tie: bool):
-    """Weights of products are stored as autocast rounds them, the rest in float32: KL exactly 0 on equal prompts.
-
-    A tied output head is the embedding too, so it stays in float32.
-    """
+    """KL exactly 0 on equal prompts; a tied output head is the embedding too, and so stays in float32."""
     policy = Policy(tiny_model(tie=tie), tiny_tokenizer(), dtype=torch.bfloat16)
     teacher = make_teacher(policy, TeacherConfig(), continued=False)
     assert torch.equal(teacher_scores(teacher), scores(policy))
@@ -126,22 +93,6 @@ def test_a_copy_of_a_model_in_bfloat16_scores_bit_for_bit_like_it(tie: bool):
     completions = policy.generate(prompts, seeds=[1, 2], max_completion_tokens=6)
     kl = policy.token_kl(prompts, prompts, completions, reference=teacher)
     assert kl == [[0.0] * len(completion.token_ids) for completion in completions]
-    with teacher() as copy:
-        by_kind = {
-            kind: {module.weight.dtype for name, module in copy.model.named_modules() if found(name, module)}
-            for kind, found in {
-                "products": lambda name, module: isinstance(module, torch.nn.Linear) and name != "lm_head",
-                "head": lambda name, _: name == "lm_head",
-                "embedding": lambda _, module: isinstance(module, torch.nn.Embedding),
-                "norms": lambda name, _: name.endswith("norm"),
-            }.items()
-        }
-    assert by_kind == {
-        "products": {torch.bfloat16},
-        "head": {torch.float32 if tie else torch.bfloat16},
-        "embedding": {torch.float32},
-        "norms": {torch.float32},
-    }
     assert {p.dtype for p in policy.trainable_parameters().values()} == {torch.float32}
 
 
@@ -153,19 +104,3 @@ def test_an_average_of_a_bfloat16_model_is_kept_in_float32():
     move(policy, 1e-3)
     teacher.update()
     assert teacher.identity() != before
-
-
-@pytest.mark.parametrize(("adapter", "kind"), [(True, "base"), (True, "ema"), (False, "ema")])
-@torch.no_grad()
-def test_a_checkpoint_brings_the_same_teacher_back(adapter: bool, kind: str):
-    policy = tiny_adapter_policy() if adapter else full_policy()
-    config = TeacherConfig(kind=kind, ema_decay=0.5)
-    teacher = make_teacher(policy, config, continued=True)
-    move(policy)
-    teacher.update()
-    other = tiny_adapter_policy(seed=9) if adapter else Policy(tiny_model(seed=9), tiny_tokenizer())
-    restored = make_teacher(other, config, continued=True)
-    assert restored.identity() != teacher.identity()
-    for name, weight in teacher.state_dict().items():
-        restored.state_dict()[name].copy_(weight)
-    assert restored.identity() == teacher.identity()

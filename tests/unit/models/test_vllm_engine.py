@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from opct.config.schema import LoraSettings, ModelConfig
-from opct.errors import EngineError, ModelError
-from opct.models.inference.sampler import Sampling, sample_seed
+from opct.errors import EngineError
+from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
 from opct.models.vllm.engine import Engine, Sample, check_engine
 from tests.engines import PolicyBackend
-from tests.tiny import save_tiny
+from tests.refusals import refused
 
 PROMPTS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 5, 6, 11]]
 FREE = Sampling(6)
@@ -39,10 +37,6 @@ def policy(loaded) -> Policy:
     """With the same weights in each test; the adapter changes what it says."""
     move(loaded[0], 1)
     return loaded[0]
-
-
-def flat(groups):
-    return [completion for group in groups for completion in group]
 
 
 @torch.no_grad()
@@ -67,17 +61,6 @@ def engine(policy, backend):
     engine.close()
 
 
-def test_an_engine_samples_what_the_policy_samples(policy, engine):
-    """The same weights, prompts and seeds: the same completions, in the order of prompts and seeds."""
-    engine.sync_weights(0)
-    seeds = [[1, 2], [3], [4, 5, 6]]
-    found, own = engine.sample(PROMPTS, seeds, FREE), policy.sample(PROMPTS, seeds, FREE)
-    assert [[c.seed for c in group] for group in found] == seeds
-    for a, b in zip(flat(found), flat(own), strict=True):
-        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
-        assert dataclasses.replace(a, logprobs=b.logprobs) == b
-
-
 def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, engine):
     """One call for all; the last seed stays below 2^63."""
     asked, draw = [], backend.sample
@@ -87,12 +70,6 @@ def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, en
     assert [[c.seed for c in group] for group in found] == [[70, 71, 72], [9], [2**63 - 2, 2**63 - 1]]
     again = engine.base().sample(PROMPTS[:1], [[72]], FREE)  # the third sample of three is that of its seed
     assert again[0][0].token_ids == found[0][2].token_ids != found[0][1].token_ids
-
-
-def test_seeds_of_two_prompts_are_far_apart():
-    """Seeds are hashes: the closest of 5,000 are about 2^63 / 5,000^2 apart."""
-    firsts = sorted(sample_seed(0, "step", pair, 0) for pair in range(5_000))
-    assert min(b - a for a, b in pairwise(firsts)) > 10**6
 
 
 def test_a_greedy_answer_is_computed_once_and_repeated(policy, backend, engine):
@@ -110,15 +87,6 @@ def test_a_greedy_answer_is_computed_once_and_repeated(policy, backend, engine):
     assert sum(counted) == 6
 
 
-def test_an_adapter_that_cannot_be_written_is_an_error(policy, engine, monkeypatch):
-    def full(*_, **__):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(policy.model, "save_pretrained", full)
-    with pytest.raises(EngineError, match=r"step 3 cannot be written to .*step-000003: No space .* --resume"):
-        engine.sync_weights(3)
-
-
 def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(policy, backend, engine):
     stop = min(policy.backbone.stop_ids)
     backend.sample = lambda *_: [[Sample([5, stop], [-1.0, -2.0]), Sample([5, 6], [-1.0, -2.0])]]
@@ -128,8 +96,10 @@ def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(
     assert first.text == policy.renderer.decode([5])
 
 
-def test_every_version_is_published_under_a_name_of_its_own(policy, backend, engine):
+def test_every_version_is_published_under_a_name_of_its_own(policy, backend, tmp_path: Path, monkeypatch):
     """After a move the new weights answer, the former version is unloaded, and its folder is gone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = Engine(policy, backend)
     weights = policy.weights_hash()
     engine.sync_weights(7)
     assert policy.weights_hash() == weights
@@ -146,48 +116,10 @@ def test_every_version_is_published_under_a_name_of_its_own(policy, backend, eng
     assert {"adapter_config.json", "adapter_model.safetensors"} <= set(files)
     assert backend.asked("unload") == [(first,)]
     assert [name for name, _ in backend.asked("draw")] == [first, first, second]
-    assert [path.name for path in engine._folder.iterdir()] == [second]
-
-
-def test_base_answers_and_scores_without_the_adapter(policy, backend, engine):
-    engine.sync_weights(0)
-    [[completion]] = engine.base().sample(PROMPTS[:1], [[5]], FREE)
-    with policy.adapter_off():
-        [[expected]] = policy.sample(PROMPTS[:1], [[5]], FREE)
-        scores = policy.log_probs(PROMPTS, [[5, 6], [7], [8, 9, 10]])
-    assert completion.token_ids == expected.token_ids
-    assert backend.asked("draw") == [(None, 1)]
-    found = engine.base_log_probs(PROMPTS, [[5, 6], [7], [8, 9, 10]])
-    assert [len(row) for row in found] == [2, 1, 3]
-    for row, own in zip(found, scores, strict=True):
-        assert row == pytest.approx(own.tolist(), abs=1e-5)
-
-
-def test_a_prompt_that_does_not_fit_is_refused(backend, engine):
-    backend.max_model_len = 8
-    with pytest.raises(ModelError, match="prompt of 5 tokens and 6 for its completion exceed the 8 tokens"):
-        engine.base().sample(PROMPTS, [[1], [2], [3]], FREE)
-
-
-def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", f"{__file__}/in/the/way")
-    with pytest.raises(EngineError, match="No folder for adapters"):
-        Engine(policy, backend)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    engine = Engine(policy, backend)
-    engine.sync_weights(3)
     [folder] = tmp_path.iterdir()
+    assert [path.name for path in folder.iterdir()] == [second]
     engine.close()
-    assert backend.asked("close") == [()]
     assert not folder.exists()
-
-
-def test_the_probe_refuses_another_model(policy, config, tmp_path: Path):
-    other = save_tiny(tmp_path / "other", seed=1)
-    engine = Engine(policy, PolicyBackend(config.model_copy(update={"name_or_path": str(other)})))
-    with pytest.raises(EngineError, match="nats a token from those of"):
-        check_engine(engine, policy, PROMPTS, FREE, scores=False)
-    engine.close()
 
 
 def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, engine):
@@ -203,7 +135,7 @@ def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, en
         assert check_engine(engine, policy, PROMPTS, sampling, scores=True) < 1e-5
     backend.sample = raw
     assert check_engine(engine, policy, PROMPTS, FREE, scores=False) < 1e-5
-    with pytest.raises(EngineError, match="nats a token from those of"):
+    with refused(EngineError):
         check_engine(engine, policy, PROMPTS, Sampling(6, 2.0), scores=False)
 
 
@@ -211,5 +143,5 @@ def test_the_probe_refuses_wrong_scores_only_where_they_are_used(policy, backend
     score = backend.score
     backend.score = lambda sequences: [[x - 0.5 for x in row] for row in score(sequences)]
     check_engine(engine, policy, PROMPTS, FREE, scores=False)
-    with pytest.raises(EngineError, match=r"use teacher\.engine: in_process"):
+    with refused(EngineError, "teacher.engine: in_process"):
         check_engine(engine, policy, PROMPTS, FREE, scores=True)

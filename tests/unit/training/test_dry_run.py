@@ -2,99 +2,68 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from opct.config.schema import LoraSettings
-from opct.data.pairs import write_pairs
 from opct.errors import ConfigError
-from opct.runs.io import read_jsonl
-from opct.runs.run_dir import RunDir
-from opct.training.dry_run import _sizes, estimate_memory, make_plan, size
+from opct.training.dry_run import estimate_memory, make_plan, size
 from opct.training.setup import build_setup, load_data
-from tests.tiny import tiny_pairs
+from tests.refusals import refused
 from tests.unit.training.conftest import metrics
 
 
-def files(folder: Path) -> set[Path]:
-    return set(folder.rglob("*"))
+def numbers(text: str) -> list[float]:
+    return [float(x) for x in re.findall(r"\d+(?:\.\d+)?", text)]
 
 
-@pytest.mark.parametrize("method", ["opct", "sft"])
-def test_its_numbers_are_those_of_the_run(make_config, method: str):
-    """4 steps x 4 pairs x 2 completions x 6 tokens = 192 tokens at most; validation before, at 2 and at 4."""
+@pytest.mark.parametrize(
+    ("method", "completions", "tokens", "probed"),
+    [("opct", 2, 192, 8), ("sft", 2, 192, 8), ("dpo", 4, 384, 16), ("act", 0, 0, 4)],
+)
+def test_its_numbers_are_those_of_the_run(make_config, method: str, completions: int, tokens: int, probed: int):
+    """4 steps x 4 pairs x 2 completions x 6 tokens; `dpo` has preferences of 2, `act` samples to validate alone."""
     config = make_config(method=method)
-    plan, data = make_plan(config), load_data(config)
-    rows = dict(plan.rows)
-    held_out = len(data.validation) + len(data.validation_anchors)
-    loss = {"opct": "exact reverse_kl", "sft": "cross-entropy"}[method]
-    assert rows["method"] == f"{method}, teacher base, {loss}"
-    assert rows["steps"] == "4 of 4 pairs x 2 completions"
-    assert rows["pairs"] == f"{len(data.pairs)} kept, 0 left out as too long; {len(data.pairs)} suggested"
-    assert rows["completion tokens"] == "at most 192 in all"
-    assert rows["passes"] == f"each pair is seen {4 * 3 / len(data.pairs):.1f} times"
-    assert rows["cut completions"].endswith(" in the probe reached the limit of 6 tokens")
-    assert rows["memory"].startswith(f"about {size(estimate_memory(config, data).peak)} with full batches")
-    assert rows["memory"].endswith(" for the probe of 4 pairs")
-    assert f" s a step, 3 validations of {held_out} pairs" in rows["time"]
-    assert "on this machine, now: " in rows["time"]
-    assert rows["time"].endswith("for offline answers") == (method == "sft")
+    rows, data = dict(make_plan(config).rows), load_data(config)
+    assert rows["method"].startswith(method)
+    assert numbers(rows["steps"]) == [4, 4, completions]
+    assert numbers(rows["pairs"])[:2] == [len(data.pairs), 0]
+    assert numbers(rows["completion tokens"]) == [tokens]
+    assert numbers(rows["cut completions"])[1:] == [probed, 6]
+    if method in ("opct", "sft"):
+        assert numbers(rows["passes"]) == [pytest.approx(4 * 3 / len(data.pairs), abs=0.05)]
+        assert size(estimate_memory(config, data).peak) in rows["memory"]
+    assert ("offline" in rows["time"]) == (method in ("sft", "dpo"))
 
 
 def test_the_run_does_as_its_plan_says(trained):
     """1 step x 4 pairs x 2 completions x 6 tokens = 48 tokens at most; validation before and after it."""
     done = metrics(config := trained(max_steps=1))
-    assert len(read_jsonl(RunDir(config.output_dir).rollouts_path(1))) == 4 * 2
     assert 0 < done[1]["train/completion_tokens"] <= 48
-    sizes = dict(_sizes(load_data(config)))
-    assert (sizes["steps"], sizes["completion tokens"]) == ("1 of 4 pairs x 2 completions", "at most 48 in all")
     assert [row["step"] for row in done if "validation/kl" in row] == load_data(config).validation_steps == [0, 1]
 
 
-@pytest.mark.parametrize("method", ["dpo", "act"])
-def test_the_plan_of_a_baseline_with_two_answers_or_none(make_config, method: str):
-    """4 steps x 4 pairs x 2 preferences of 2 answers x 6 tokens = 384 tokens at most; activations take no token."""
-    rows = dict(make_plan(make_config(method=method)).rows)
-    what = {"dpo": "dpo_beta 0.1", "act": "distance of activations"}[method]
-    assert rows["method"] == f"{method}, teacher base, {what}"
-    assert rows["completion tokens"] == f"at most {384 if method == 'dpo' else 0} in all"
-    assert rows["steps"] == f"4 of 4 pairs x {4 if method == 'dpo' else 0} completions"
-    assert rows["time"].endswith("for offline answers") == (method == "dpo")
-    asked = int(rows["cut completions"].split()[2])
-    assert asked == (16 if method == "dpo" else 4)  # `act` samples for its validation alone
-
-
-def test_it_writes_nothing_and_marks_warnings(make_config, tmp_path: Path, monkeypatch):
+def test_it_writes_nothing_and_shows_its_warnings(make_config, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = files(tmp_path)
+    before = set(tmp_path.rglob("*"))
     changes = {"data": {"validation_size": 1}, "rollout": {"max_completion_tokens": 1}}
     plan = make_plan(make_config(report_to=["tensorboard"], **changes))
-    assert files(tmp_path) == before
+    assert set(tmp_path.rglob("*")) == before
     console = Console(width=120, file=io.StringIO(), record=True)
     console.print(plan.render())
     text = console.export_text()
-    assert "plan (nothing was written)" in text
-    assert "replies were cut: raise rollout.max_completion_tokens" in text
-    assert "warning: validation: 1 pair held out" in text
+    assert "rollout.max_completion_tokens" in text
+    assert "warning: validation" in text
     assert all(fact.split(":")[0] in text for fact in plan.facts)
 
 
 def test_it_does_not_plan_for_another_trainer(make_config):
-    with pytest.raises(ConfigError, match="plans a training by opct, not by engine=verl"):
+    with refused(ConfigError, "engine=verl"):
         make_plan(make_config(engine="verl"))
-
-
-def test_pairs_that_are_too_long_are_counted(make_config, tmp_path: Path):
-    """Four pairs and one of over 2048 tokens."""
-    short = tiny_pairs(5)
-    words = ({"role": "user", "content": "word " * 2048},)
-    write_pairs(tmp_path / "pairs.jsonl", [*short[:4], dataclasses.replace(short[4], prompt=words)])
-    data = load_data(make_config(data={"pairs": [str(tmp_path / "pairs.jsonl")], "validation_fraction": 0.0}))
-    assert dict(_sizes(data))["pairs"] == "4 kept, 1 left out as too long; 4 suggested"
 
 
 LORAS = {"q_proj": {"r": 4, "target_modules": ["q_proj"]}, "all": {"r": 4}, "full": None}
@@ -139,19 +108,16 @@ def test_the_rollout_holds_keys_and_values_of_a_batch(make_config):
     assert estimate_memory(few, data).rollout == 256 * 100
 
 
-@pytest.mark.parametrize(
-    ("steps", "every", "expected"),
-    [
+def test_when_it_validates(make_config):
+    for steps, every, expected in (
         (4, 2, [0, 2, 4]),
         (4, None, [0, 2, 4]),
         (5, 2, [0, 2, 4, 5]),
         (1, None, [0, 1]),
         (3, None, [0, 2, 3]),
         (4, 9, [0, 4]),
-    ],
-)
-def test_when_it_validates(make_config, steps: int, every: int | None, expected: list[int]):
-    data = load_data(make_config(max_steps=steps, eval_steps=every))
-    assert data.validation_steps == expected
+    ):
+        data = load_data(make_config(max_steps=steps, eval_steps=every))
+        assert data.validation_steps == expected
     data.validation, data.validation_anchors = [], []
     assert data.validation_steps == []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from opct.config.loader import dump_config, load_config
 from opct.errors import CheckpointError, RunError
-from opct.runs.checkpoints import _seal, read_state
-from opct.runs.console import NullProgress
-from opct.runs.io import read_jsonl, write_json, write_jsonl
+from opct.runs.io import file_sha256, read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
 from opct.training.trainer import train
+from tests.progress import Noted
+from tests.refusals import refused
 from tests.tiny import save_tiny, tiny_adapter_policy
 from tests.unit.training.conftest import NO_VALIDATION, metrics
 
@@ -30,31 +30,25 @@ def test_a_run_is_finished_when_it_has_all_its_steps(make_config, trained):
     trained(max_steps=1)
     assert is_finished(run, config)
     assert is_finished(run, make_config(max_steps=1, save_steps=1, stop={"divergence_patience": 9}))
+    other = make_config(max_steps=1, seed=1, optim={"learning_rate": 1e-3})
+    with refused(RunError, "seed: 0 then, 1 now", "optim.learning_rate: 0.01 then, 0.001 now", "--overwrite"):
+        is_finished(run, other)
     optim = {"micro_batch_tokens": 100, "gradient_checkpointing": True}
     longer = make_config(max_steps=2, optim=optim, rollout={"batch_tokens": 999})
     assert not is_finished(run, longer)
     train(longer, resume=True)
     assert load_config(run.config_path) == longer
     assert is_finished(run, longer)
-    with pytest.raises(RunError, match="it has trained 2 steps, and max_steps is 1"):
+    with refused(RunError, "2 steps", "max_steps is 1"):
         is_finished(run, config)
 
 
 def test_a_run_that_is_stopped_twice_before_its_first_step_can_be_resumed(make_config):
     """The first time after the validation of step 0, the second time before it."""
     config = make_config(max_steps=1)
-
-    class StopAt(NullProgress):
-        def __init__(self, name: str):
-            self.name = name
-
-        def stage(self, name, total=None, initial=0):
-            if name.startswith(self.name):
-                signal.raise_signal(signal.SIGTERM)
-
-    assert train(config, progress=StopAt("validation before")).status == "interrupted"
+    assert train(config, progress=Noted("validation before")).status == "interrupted"
     assert [row["step"] for row in metrics(config)] == [0]
-    assert train(config, progress=StopAt("load"), resume=True).status == "interrupted"
+    assert train(config, progress=Noted("load"), resume=True).status == "interrupted"
     assert train(config, resume=True).status == "finished"
     assert [row["step"] for row in metrics(config)] == [0, 1]
 
@@ -69,7 +63,7 @@ def test_without_max_steps_the_pairs_say_how_long_it_is(make_config):
     total = train(config).total_steps
     run = RunDir(config.output_dir)
     assert total > 1
-    with pytest.raises(RunError, match=rf"has trained {total} steps, but the settings now ask for"):
+    with refused(RunError, f"{total} steps"):
         train(make_config(**settings, num_train_epochs=0.1), resume=True)
     assert run.read_manifest()["total_steps"] == total
     assert is_finished(run, config)
@@ -91,26 +85,22 @@ def test_a_number_of_steps_that_other_settings_gave_is_not_believed(make_config,
     assert is_finished(run, now)
 
 
-def test_other_settings_are_another_run(make_config, trained):
-    config = trained(max_steps=1)
-    with pytest.raises(RunError, match="holds a run with other settings") as caught:
-        is_finished(RunDir(config.output_dir), make_config(max_steps=1, seed=1, optim={"learning_rate": 1e-3}))
-    for part in ("  seed: 0 then, 1 now", "  optim.learning_rate: 0.01 then, 0.001 now", "--overwrite"):
-        assert part in str(caught.value)
-
-
-def test_other_data_are_another_run(make_config, tmp_path):
-    """The file of pairs has lost one since."""
-    source = Path(make_config().data.pairs[0])
-    mine = tmp_path / "mine.jsonl"
-    lines = source.read_text(encoding="utf-8").splitlines()
-    mine.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    config = make_config(max_steps=1, data=NO_VALIDATION | {"pairs": [str(mine)]})
-    train(config)
-    assert is_finished(RunDir(config.output_dir), config)
-    mine.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
-    with pytest.raises(RunError, match=r"the pairs \(hash\): "):
-        is_finished(RunDir(config.output_dir), config)
+def test_other_data_and_another_base_model_are_another_run(make_config, tmp_path: Path):
+    """The file of pairs has lost one since; the folder of the model has other weights."""
+    folder, pairs = save_tiny(tmp_path / "model"), tmp_path / "mine.jsonl"
+    lines = Path(make_config().data.pairs[0]).read_text(encoding="utf-8").splitlines(keepends=True)
+    pairs.write_text("".join(lines), encoding="utf-8")
+    data = NO_VALIDATION | {"pairs": [str(pairs)]}
+    config = make_config(max_steps=1, model={"name_or_path": str(folder)}, data=data)
+    run = RunDir(train(config).run_dir)
+    assert is_finished(run, config)
+    pairs.write_text("".join(lines[:-1]), encoding="utf-8")
+    with refused(RunError, "the pairs (hash): "):
+        is_finished(run, config)
+    pairs.write_text("".join(lines), encoding="utf-8")
+    save_tiny(folder, seed=1)
+    with refused(RunError, folder, "model.safetensors: "):
+        is_finished(run, config)
 
 
 @pytest.mark.parametrize("include", [True, False])
@@ -128,27 +118,15 @@ def test_a_run_that_continued_another_adapter_than_is_there_now_is_another_run(m
     tiny_adapter_policy().save(folder)
     assert is_finished(run, config)
     tiny_adapter_policy(seed=1).save(folder)
-    with pytest.raises(RunError, match=r"the adapter that it continued, .*adapter, changed \(adapter_model") as caught:
+    with refused(RunError, folder, "adapter_model", "delete x and y"):
         is_finished(run, config, remedy="delete x and y")
-    assert str(caught.value).endswith("Restore them, delete x and y, or choose another output_dir.")
-    changed = r"the teacher's weights: \"[0-9a-f]{16}\" then, \"[0-9a-f]{16}\" now"
-    with pytest.raises(RunError, match=changed if include else r"cannot be resumed.*\n  the adapter that it continued"):
+    with refused(RunError, "teacher" if include else folder):
         train(longer, resume=True)
     if include:
         tiny_adapter_policy().save(folder)
         assert train(longer, resume=True).step == 2
     folder.rename(folder.with_name("gone"))
     assert is_finished(run, longer if include else config)
-
-
-def test_a_run_of_another_base_model_than_is_there_now_is_another_run(make_config, tmp_path: Path):
-    folder = save_tiny(tmp_path / "model")
-    config = make_config(max_steps=1, model={"name_or_path": str(folder)}, data=NO_VALIDATION)
-    train(config)
-    assert is_finished(RunDir(config.output_dir), config)
-    save_tiny(folder, seed=1)
-    with pytest.raises(RunError, match=r"the base model .*model changed \(model\.safetensors: \w+ then, \w+ now\)"):
-        is_finished(RunDir(config.output_dir), config)
 
 
 def test_a_run_keeps_what_the_one_before_it_took(make_config, tmp_path: Path):
@@ -171,19 +149,6 @@ def test_a_run_keeps_what_the_one_before_it_took(make_config, tmp_path: Path):
     assert 0 < earlier[1]["seconds"] < earlier[2]["seconds"]
 
 
-# ------------------------------------------------------------------------------------------- damaged and hostile runs
-
-
-class Touches:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
 @pytest.fixture
 def half(make_config, trained):
     """A run of one step, and the settings that resume it for one more."""
@@ -192,9 +157,11 @@ def half(make_config, trained):
 
 def reseal(checkpoint: Path, **state) -> None:
     """Seal the files that are in a checkpoint now, with other counters, as its maker could."""
-    kept = read_state(checkpoint) | state
-    (checkpoint / "state.json").unlink()
-    _seal(checkpoint, 1, kept)
+    file = checkpoint / "state.json"
+    seal = json.loads(file.read_text())
+    paths = [path for path in checkpoint.rglob("*") if path.is_file() and path != file]
+    hashes = {str(p.relative_to(checkpoint)): {"sha256": file_sha256(p), "bytes": p.stat().st_size} for p in paths}
+    file.write_text(json.dumps(seal | {"files": hashes, "state": seal["state"] | state}))
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -203,29 +170,28 @@ def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path, sealed: bool)
     run, config = half
     checkpoint = run.latest_checkpoint()
     (checkpoint / "state").mkdir()
+
+    class Touches:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "PWNED",)
+
     for name in ("state/.metadata", "state.pt"):
-        (checkpoint / name).write_bytes(pickle.dumps(Touches(tmp_path / "PWNED")))
+        (checkpoint / name).write_bytes(pickle.dumps(Touches()))
     if sealed:
         reseal(checkpoint)
         train(config, resume=True)
     else:
-        with pytest.raises(CheckpointError, match="is not one of the files that"):
+        with refused(CheckpointError, checkpoint):
             train(config, resume=True)
     assert not (tmp_path / "PWNED").exists()
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ({"steps_above": -1}, "written by another version of opct"),
-        ({"reference_kl": 0.1}, "written by another version of opct"),
-    ],
-)
-def test_odd_counters_are_refused(half, state, words):
+def test_odd_counters_are_refused(half):
     run, config = half
-    reseal(run.latest_checkpoint(), **state)
-    with pytest.raises(CheckpointError, match=words):
-        train(config, resume=True)
+    for state in ({"steps_above": -1}, {"steps_above": 0, "reference_kl": 0.1}):
+        reseal(run.latest_checkpoint(), **state)
+        with pytest.raises(CheckpointError):
+            train(config, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +209,7 @@ def test_a_file_of_other_tensors_is_refused(half, change):
     file = checkpoint / "state.safetensors"
     save_file(change({name: tensor.clone() for name, tensor in load_file(file).items()}), file)
     reseal(checkpoint)
-    with pytest.raises(CheckpointError, match="does not fit this model and config"):
+    with pytest.raises(CheckpointError):
         train(config, resume=True)
 
 
@@ -252,7 +218,7 @@ def test_rows_of_metrics_that_are_gone_are_noticed(half):
     run, config = half
     rows = read_jsonl(run.metrics_path)
     write_jsonl(run.metrics_path, rows[1:])
-    with pytest.raises(RunError, match="has 1 rows up to step 1, and had 2"):
+    with refused(RunError, run.metrics_path):
         train(config, resume=True)
 
 
@@ -260,5 +226,5 @@ def test_a_run_without_its_manifest_names_the_checkpoint_to_train_on_from(half):
     run, config = half
     run.manifest_path.write_text(run.manifest_path.read_text()[:-20])
     for flags in ({}, {"resume": True}, {"overwrite": True}):
-        with pytest.raises(RunError, match=r"manifest\.json is missing or damaged.*step-000001 \(model.adapter\)"):
+        with refused(RunError, "manifest.json", "step-000001"):
             train(config, **flags)

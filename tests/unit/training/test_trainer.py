@@ -13,33 +13,33 @@ import torch
 
 import opct.methods.opct
 import opct.training.trainer
-from opct.config.schema import ModelConfig, OptimConfig
+from opct.config.schema import OptimConfig
 from opct.errors import ConfigError, DataError, DivergenceError, ModelError, NonFiniteError, RunError
 from opct.methods.consistency import MicroLoss
-from opct.models.policy import Policy
 from opct.runs.checkpoints import read_state
 from opct.runs.console import StopRequest
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.setup import build_setup, load_data
+from opct.training.setup import load_data
 from opct.training.trainer import learning_rate, train
-from tests.progress import Noted
+from tests.refusals import refused
 from tests.tiny import tiny_pairs
-from tests.unit.training.conftest import NO_VALIDATION, metrics, untimed, weights
+from tests.unit.training.conftest import NO_VALIDATION, metrics, weights
 
 
 def checkpoint_steps(config) -> list[int]:
     return [step for step, _ in RunDir(config.output_dir).checkpoints()]
 
 
-# ------------------------------------------------------------------------------------------- a whole run
-
-
-def test_the_rollouts_of_a_step_are_those_of_its_batch_and_its_metrics_their_means(trained):
+def test_what_a_step_writes_is_of_its_batch_and_its_metrics_are_means(trained):
     """3 pairs and an identity pair, two answers each; `train/kl` over tokens of the pairs, identity apart."""
     config = trained(max_steps=1)
-    rows = read_jsonl(RunDir(config.output_dir).rollouts_path(1))
-    assert [row["pair_id"] for row in rows] == [r.pair.id for r in load_data(config).batch(1) for _ in range(2)]
+    run = RunDir(config.output_dir)
+    manifest, rows = run.read_manifest(), read_jsonl(run.rollouts_path(1))
+    pairs = [rendered.pair for rendered in load_data(config).batch(1)]
+    assert [row["pair_id"] for row in rows] == [pair.id for pair in pairs for _ in range(2)]
+    assert manifest["trained_families"] == ["list", "suggested"]
+    assert manifest["trained_questions"] == sorted(pair.meta["question_id"] for pair in pairs)
     assert all(len(row["kl"]) == len(row["token_ids"]) == len(row["in_loss"]) for row in rows)
     assert sum(row["pair_id"].startswith("benign") for row in rows) == 2
     found = next(row for row in metrics(config) if row["step"] == 1)
@@ -50,38 +50,15 @@ def test_the_rollouts_of_a_step_are_those_of_its_batch_and_its_metrics_their_mea
     assert found["train/truncated_fraction"] == sum(row["stop_reason"] == "length" for row in rows) / 8
 
 
-@pytest.mark.parametrize(("budget", "rounding"), [(1, 0), (300, 1e-6)])
-def test_the_first_loss_is_the_mean_kl(make_config, budget: int, rounding: float):
-    """`token_mean` of the exact KL over pairs and identity pairs; identity pairs are 0 before the first step.
-
-    Exactly where each prompt is computed by itself; to rounding where teacher and policy compute an identity pair's
-    beside other prompts, of other lengths.
-    """
-    config = make_config(max_steps=1, data=NO_VALIDATION, optim={"micro_batch_tokens": budget})
-    train(config)
-    [row] = metrics(config)
-    assert abs(row["train/kl_identity"]) <= rounding
-    kl = [x for row in read_jsonl(RunDir(config.output_dir).rollouts_path(1)) for x in row["kl"]]
-    assert row["train/loss"] == pytest.approx(sum(kl) / len(kl), abs=1e-4)
-
-
 def test_a_run_follows_from_its_seed(make_config, tmp_path: Path):
     configs = [
-        make_config(output_dir=str(tmp_path / name), seed=seed, max_steps=2, data={"validation_size": 1})
+        make_config(output_dir=str(tmp_path / name), seed=seed, max_steps=1, data=NO_VALIDATION)
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
     for i, config in enumerate(configs):
         torch.manual_seed(i)  # which a run does not depend on
         train(config)
-    assert untimed(configs[0]) == untimed(configs[1]) != untimed(configs[2])
     assert weights(configs[0]) == weights(configs[1]) != weights(configs[2])
-
-
-def test_the_validation_before_training_is_a_stage_of_its_own(make_config):
-    noted = Noted()
-    train(make_config(max_steps=1), progress=noted)
-    stages = [told for told in noted.told if isinstance(told, tuple)]
-    assert stages[-2:] == [("validation before training", None), ("train opct", 1)]
 
 
 def test_epochs_give_the_number_of_steps(make_config):
@@ -98,7 +75,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_conf
     (tmp_path / "bad.jsonl").write_text("{}\n")
     model = {"name_or_path": str(tmp_path / "nowhere")}
     faulty = make_config(data={"pairs": [str(tmp_path / "bad.jsonl")]}, model=model)
-    with pytest.raises(DataError, match=r"bad\.jsonl:1"):  # before a model is loaded
+    with refused(DataError, "bad.jsonl:1"):  # before a model is loaded
         train(faulty)
     assert not Path(faulty.output_dir).exists()
     run = Path(trained(max_steps=1).output_dir)
@@ -117,18 +94,6 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_conf
         with pytest.raises(error):
             train(config, overwrite=True)
     assert all(path.read_bytes() == content for path, content in before.items())
-
-
-def test_full_fine_tuning_saves_a_model_that_loads_by_itself(make_config):
-    config = make_config(lora=None, max_steps=1, data=NO_VALIDATION, optim={"learning_rate": 1e-3})
-    train(config)
-    folder = RunDir(config.output_dir).latest_checkpoint() / "model"
-    policy = Policy.load(ModelConfig(name_or_path=str(folder), dtype="float32", device="cpu"))
-    assert policy.tokenizer.chat_template
-    assert policy.base_hash() != build_setup(config).policy.base_hash()
-
-
-# ------------------------------------------------------------------------------------------- schedule
 
 
 @pytest.mark.parametrize(
@@ -152,7 +117,7 @@ def test_the_learning_rate_is_applied_and_logged(make_config):
     config = make_config(max_steps=2, data=NO_VALIDATION, optim=optim)
     train(config)
     assert [row["train/learning_rate"] for row in metrics(config)] == [0.01, 0.005]
-    with pytest.raises(RunError, match=r"max_steps: 2 then, 4 now"):  # every rate depends on it
+    with refused(RunError, "max_steps: 2 then, 4 now"):  # every rate depends on it
         train(make_config(data=NO_VALIDATION, optim=optim), resume=True)
 
 
@@ -166,9 +131,6 @@ def test_clipping_bounds_the_update_and_the_norm_is_that_before_it(make_config, 
     assert norms[0] == norms[1] > 1e-3
 
 
-# ------------------------------------------------------------------------------------------- checkpoints
-
-
 def test_checkpoints_are_kept_as_asked_the_best_one_besides(make_config, monkeypatch):
     """The two newest of six, and that of step 2, whose validation KL is the lowest."""
     kl = {0: 3.0, 1: 2.0, 2: 1.0, 3: 1.5, 4: 1.0, 5: 2.0, 6: 2.5}
@@ -176,27 +138,16 @@ def test_checkpoints_are_kept_as_asked_the_best_one_besides(make_config, monkeyp
     result = train(make_config(max_steps=6, save_steps=3, eval_steps=1, save_total_limit=2))
     assert result.best_step == 2
     run = RunDir(result.run_dir)
-    assert f"after step 2; eval, chat and export take step 6 unless given {run.checkpoint_path(2)}" in result.render()
     assert [step for step, _ in run.checkpoints()] == [2, 3, 6]
     state = read_state(run.latest_checkpoint())
     assert (state["step"], state["best_step"], state["best_kl"]) == (6, 2, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("files", "options"),
-    [
-        ([["my q.csv", "answer=a"]], " --questions 'my q.csv' --column answer=a"),
-        ([["a.csv"], ["b.csv"]], "    (your own questions: --questions FILE)"),
-    ],
-)
-def test_the_last_line_names_the_questions_that_the_pairs_were_made_of(make_config, files, options):
-    made_of = [files[i % len(files)] for i in range(4)]
-    pairs = [replace(pair, meta={"question_file": own}) for pair, own in zip(tiny_pairs(4), made_of, strict=True)]
+def test_the_last_line_names_the_questions_that_the_pairs_were_made_of(make_config):
+    pairs = [replace(pair, meta={"question_file": ["my q.csv", "answer=a"]}) for pair in tiny_pairs(4)]
     result = train(make_config(max_steps=1, data=NO_VALIDATION), pairs=pairs)
-    assert result.render().splitlines()[-1] == f"next: opct eval {result.run_dir}{options}"
-
-
-# ------------------------------------------------------------------------------------------- stopping
+    command = f"opct eval {result.run_dir} --questions 'my q.csv' --column answer=a"
+    assert result.render().splitlines()[-1].endswith(command)
 
 
 def spoil(monkeypatch, change) -> list[int]:
@@ -220,10 +171,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_step_and_pairs(make_co
     config = make_config(optim=ONE_BATCH, max_steps=2, save_steps=1, data={"validation_size": 1})
     with monkeypatch.context() as patch:
         spoil(patch, lambda n, micro: replace(micro, loss=micro.loss * math.nan) if n == 2 else micro)
-        with pytest.raises(NonFiniteError, match="Step 2: the loss is") as caught:
+        with refused(NonFiniteError, "Step 2", "step-000001", *(r.pair.id for r in load_data(config).batch(2))):
             train(config)
-    assert all(r.pair.id in str(caught.value) for r in load_data(config).batch(2))
-    assert "step-000001" in str(caught.value)
     assert [row["step"] for row in metrics(config)] == [0, 1]
     assert checkpoint_steps(config) == [1]
     assert train(config, resume=True).status == "finished"
@@ -233,17 +182,9 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(make_conf
     """The root of (loss x 0) is 0 with an infinite slope: the loss is finite, the gradient is not."""
     config = make_config(optim=ONE_BATCH, data=NO_VALIDATION)
     spoil(monkeypatch, lambda n, micro: replace(micro, loss=micro.loss + (micro.loss * 0).sqrt()))
-    with pytest.raises(NonFiniteError, match="Step 1: the gradient's norm is nan at a finite loss") as caught:
+    with refused(NonFiniteError, "Step 1"):
         train(config)
-    assert "No checkpoint was written yet" in str(caught.value)
     assert checkpoint_steps(config) == []
-
-
-def test_weights_that_overflow_stop_the_run_in_the_next_step(make_config):
-    """The policy of step 2 gives NaN: its samples are drawn all the same, and the loss says what happened."""
-    config = make_config(optim=ONE_BATCH | {"learning_rate": 1e30}, data=NO_VALIDATION)
-    with pytest.raises(NonFiniteError, match="Step 2: the loss is nan"):
-        train(config)
 
 
 def exploded(micro: MicroLoss) -> MicroLoss:
@@ -251,30 +192,21 @@ def exploded(micro: MicroLoss) -> MicroLoss:
 
 
 def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
-    """1000 nats a token from step 4 on, patience 2: stopped at step 5, whose metrics and rollouts are kept to look at.
+    """1000 nats a token in steps 4, 6 and 7, patience 2: stopped at step 7, whose metrics and rollouts are kept.
 
-    Resumed from the checkpoint of step 4 without the fault, it finishes, with one row for each step.
+    Resumed from the checkpoint of step 6 without the fault, it finishes, with one row for each step.
     """
     stop = {"divergence_factor": 2.0, "divergence_patience": 2}
-    config = make_config(max_steps=6, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
-
+    config = make_config(max_steps=7, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
     with monkeypatch.context() as patch:
-        spoil(patch, lambda n, micro: exploded(micro) if n >= 4 else micro)
-        with pytest.raises(DivergenceError, match="Step 5: the training KL is 1e\\+03 nats") as caught:
+        spoil(patch, lambda n, micro: exploded(micro) if n in (4, 6, 7) else micro)
+        with refused(DivergenceError, "Step 7", "1e+03", "stop.divergence_factor=2.0"):
             train(config)
-    assert "stop.divergence_factor=2.0" in str(caught.value)
-    assert checkpoint_steps(config)[-1] == 4
-    assert [(row["step"], row.get("train/kl")) for row in metrics(config)][3:] == [(4, 1000.0), (5, 1000.0)]
-    assert {row["step"] for row in read_jsonl(RunDir(config.output_dir).rollouts_path(5))} == {5}
+    assert checkpoint_steps(config)[-1] == 6
+    assert [(row["step"], row.get("train/kl")) for row in metrics(config)][5:] == [(6, 1000.0), (7, 1000.0)]
+    assert {row["step"] for row in read_jsonl(RunDir(config.output_dir).rollouts_path(7))} == {7}
     assert train(config, resume=True).status == "finished"
-    assert [row["step"] for row in metrics(config)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_one_step_above_the_bound_does_not_stop(make_config, monkeypatch):
-    stop = {"divergence_factor": 2.0, "divergence_patience": 2}
-    config = make_config(max_steps=6, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
-    spoil(monkeypatch, lambda n, micro: exploded(micro) if n in (4, 6) else micro)
-    assert train(config).status == "finished"
+    assert [row["step"] for row in metrics(config)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_second_signal_stops_at_once():

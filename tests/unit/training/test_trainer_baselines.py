@@ -12,15 +12,14 @@ import opct
 from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from opct.errors import DivergenceError, RunError
-from opct.methods import offline
 from opct.methods.act import ACT
 from opct.methods.consistency import MicroLoss
 from opct.methods.sft import SFT
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.setup import load_data
 from opct.training.trainer import train
+from tests.refusals import refused
 from tests.unit.training.conftest import NO_VALIDATION, metrics, weights
 
 ONE_BATCH = {"micro_batch_tokens": 100_000}
@@ -40,7 +39,7 @@ def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: t
         return MicroLoss(micro.loss * 1000) if len(calls) >= 4 else micro
 
     monkeypatch.setattr(kind, "loss", explode)
-    with pytest.raises(DivergenceError, match=r"Step 5: the training loss is .* times the loss at the start"):
+    with refused(DivergenceError, "Step 5"):
         train(config)
 
 
@@ -67,41 +66,7 @@ def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resum
     assert weights(config) == weights(whole)
 
 
-def test_a_kill_during_offline_answers_loses_one_part_of_them(make_config, tmp_path: Path, monkeypatch):
-    """Killed while the second part is sampled: the first part is not sampled again, and the weights are the same."""
-    monkeypatch.setattr(offline, "PART", 2)
-    settings = {"method": "sft", "max_steps": 2, "data": NO_VALIDATION}
-    config, whole = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("a", "b"))
-    answer, asked = SFT.answer, []
-
-    def kill_in_second_part(policy, pairs, *rest):
-        asked.append([one.pair.id for one in pairs])
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return answer(policy, pairs, *rest)
-
-    monkeypatch.setattr(SFT, "answer", kill_in_second_part)
-    with pytest.raises(KeyboardInterrupt):
-        train(config)
-    kept = {row["pair_id"] for row in read_jsonl(RunDir(config.output_dir).offline_path)}
-    assert kept == set(asked[0])
-    assert train(config, resume=True).status == "finished"
-    assert len(kept) == 2
-    assert all(kept.isdisjoint(part) for part in asked[1:])
-    train(whole)
-    assert weights(config) == weights(whole)
-
-
-def test_the_manifest_says_what_was_trained_on(trained):
-    """One step of four pairs: their families and questions, not those of the pairs that no step visits."""
-    config = trained(max_steps=1)
-    run = RunDir(config.output_dir)
-    manifest, rows = run.read_manifest(), read_jsonl(run.rollouts_path(1))
-    question = {rendered.pair.id: rendered.pair.meta["question_id"] for rendered in load_data(config).visited()}
-    assert manifest["total_steps"] == 1
-    assert manifest["trained_families"] == sorted({row["family"] for row in rows}) == ["list", "suggested"]
-    assert manifest["trained_questions"] == sorted({question[row["pair_id"]] for row in rows})
-    assert len(manifest["trained_questions"]) == 4
+PART = {"anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
 
 
 @pytest.fixture
@@ -120,33 +85,20 @@ def own_pairs(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "own.jsonl")]
 
 
-def test_the_manifest_names_the_texts_that_were_trained_on(make_config, own_pairs):
-    """One step of four of the twelve pairs: theirs and no others, whether or not `meta` holds them."""
-    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
-    config = make_config(max_steps=1, data=data)
-    train(config)
-    run = RunDir(config.output_dir)
-    assert run.read_manifest()["trained_on"] == run.trained_on_path.name
+def test_the_texts_that_were_trained_on_are_those_of_the_steps(make_config, own_pairs, tmp_path: Path):
+    """Four of the twelve pairs a step, whether or not `meta` holds them: one step, resumed for two, and two at once."""
+    short, longer, whole = (
+        make_config(output_dir=str(tmp_path / name), max_steps=steps, data=PART | {"pairs": own_pairs})
+        for name, steps in (("a", 1), ("a", 2), ("b", 2))
+    )
+    run = RunDir(train(short).run_dir)
     visited = {row["pair_id"] for row in read_jsonl(run.rollouts_path(1))}
     assert len(visited) == 4
     found = read_trained_texts(run)
     assert found == trained_texts(pair for pair in read_pairs(own_pairs[0]) if pair.id in visited)
     assert len(found.behaviors) == sum(id_.startswith("j/") for id_ in visited)
-
-
-def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, tmp_path: Path):
-    """A run of one step that is resumed for two, and one that was never stopped."""
-    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
-    short, long, whole = (
-        make_config(output_dir=str(tmp_path / name), max_steps=steps, data=data)
-        for name, steps in (("a", 1), ("a", 2), ("b", 2))
-    )
-    train(short)
-    files = [RunDir(config.output_dir).trained_on_path for config in (long, whole)]
-    first = files[0].read_bytes()
-    train(long, resume=True)
-    train(whole)
-    assert files[0].read_bytes() == files[1].read_bytes() != first
+    train(longer, resume=True)
+    assert read_trained_texts(run) == read_trained_texts(RunDir(train(whole).run_dir)) != found
 
 
 def interrupted(*_) -> None:
@@ -156,13 +108,12 @@ def interrupted(*_) -> None:
 def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_config, own_pairs):
     """The run's config names `pairs.jsonl` in its folder, which may move; other pairs are refused, the copy is kept."""
     rows = [pair.to_json() for pair in read_pairs(own_pairs[0])]
-    data = {"pairs": ["nowhere.jsonl"], "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
-    config = make_config(max_steps=1, data=data)
+    config = make_config(max_steps=1, data=PART | {"pairs": ["nowhere.jsonl"]})
     opct.train(config, pairs=rows)
     run = RunDir(config.output_dir)
     assert opct.load_config(run.config_path).data.pairs == [str(run.pairs_path)]
     assert read_pairs(run.pairs_path) == read_pairs(own_pairs[0])
-    with pytest.raises(RunError, match="the pairs"):
+    with refused(RunError, "the pairs"):
         opct.train(config, pairs=rows[1:], resume=True)
     moved = RunDir(run.path.rename(run.path.with_name("moved")))
     paths = [f"output_dir={moved.path}", f"data.pairs=[{moved.pairs_path}]"]
@@ -176,52 +127,20 @@ def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_con
     assert not moved.pairs_path.exists()
 
 
-def offline_rows(config) -> list[dict]:
-    return [row for row in metrics(config) if "time/offline_s" in row]
-
-
-@pytest.mark.parametrize("method", ["sft", "dpo", "act", "opct"])
+@pytest.mark.parametrize("method", ["sft", "dpo", "act"])
 def test_what_a_baseline_samples_before_training_is_logged_once(make_config, trained, method: str):
-    """With the validation before the first step; on an identity pair `dpo` samples one answer for both, once."""
-    config = trained(method=method, max_steps=1) if method != "opct" else trained(max_steps=1)
-    rows = offline_rows(config)
-    if method == "opct":
-        assert rows == []
-        return
-    [row] = rows
-    assert row["step"] == 0
-    assert "validation/kl" in row
-    assert row["time/offline_s"] > 0
-    kept = read_jsonl(RunDir(config.output_dir).offline_path)
-    tokens = sum(len(one["token_ids"]) for one in kept if one["stop_reason"] != "given")
-    tokens += sum(len(one["rejected"]["token_ids"]) for one in kept if "rejected" in one and one["axis"] != "benign")
-    assert row["rollout/offline_tokens"] == tokens
+    """With the validation before the first step, and what a longer run needs where it was resumed; on an identity pair
+    `dpo` samples one answer for both."""
+    config = trained(method=method, max_steps=1)
+    train(longer := make_config(method=method, max_steps=2), resume=True)
+    rows = [row for row in metrics(longer) if "time/offline_s" in row]
+    assert [row["step"] for row in rows] == [0, 1]
+    assert "validation/kl" in rows[0]
+    answers = read_jsonl(RunDir(config.output_dir).offline_path)
+    tokens = sum(len(one["token_ids"]) for one in answers if one["stop_reason"] != "given")
+    tokens += sum(len(one["rejected"]["token_ids"]) for one in answers if "rejected" in one and one["axis"] != "benign")
+    assert sum(row["rollout/offline_tokens"] for row in rows) == tokens
     assert (tokens == 0) == (method == "act")
-
-
-def test_what_was_sampled_is_not_lost_where_a_run_is_cut_short_before_its_first_checkpoint(make_config, monkeypatch):
-    """The first step fails, and the log of a run without a checkpoint starts over; nothing is sampled again."""
-    config = make_config(method="sft", max_steps=1, data=NO_VALIDATION)
-    with monkeypatch.context() as patch:
-        patch.setattr(SFT, "loss", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            train(config)
-    [before] = offline_rows(config)
-    train(config, resume=True)
-    [after] = offline_rows(config)
-    assert before == after
-
-
-def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_config, trained):
-    """One step sees some pairs, two see more: their answers stand after step 1, where the run was resumed."""
-    config, longer = trained(method="sft", max_steps=1), make_config(method="sft", max_steps=2)
-    train(longer, resume=True)
-    first, second = offline_rows(longer)
-    assert (first["step"], second["step"]) == (0, 1)
-    kept = read_jsonl(RunDir(config.output_dir).offline_path)
-    assert first["rollout/offline_tokens"] + second["rollout/offline_tokens"] == sum(len(r["token_ids"]) for r in kept)
-    train(longer, resume=True)
-    assert len(offline_rows(longer)) == 2
 
 
 @pytest.mark.parametrize(
@@ -229,7 +148,7 @@ def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_c
     [("opct", "kl"), ("offpolicy", "kl"), ("sft", "excess_loss"), ("dpo", "loss"), ("act", "distance")],
 )
 def test_training_on_several_axes_says_what_each_did(make_config, own_pairs, method: str, metric: str):
-    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.5, "balance_axes": True}
+    data = PART | {"pairs": own_pairs, "validation_fraction": 0.5, "balance_axes": True}
     config = make_config(method=method, max_steps=1, data=data)
     train(config)
     row = metrics(config)[-1]

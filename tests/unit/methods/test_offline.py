@@ -1,0 +1,144 @@
+"""The answers before training: given once, kept in the run, the same whatever was given before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from opct import distributed
+from opct.data.pairs import ContrastivePair
+from opct.errors import RunError
+from opct.methods import offline
+from opct.methods.offline import answers_to, offline_answers, offline_cost
+from opct.methods.registry import METHODS
+from opct.methods.rollouts import sampling
+from opct.methods.sft import SFT
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from tests.refusals import refused
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_setting
+
+USER = {"role": "user", "content": "a"}
+TURN = ContrastivePair("multi", "a", "f", (USER, {"role": "assistant", "content": None}, USER), (USER,))
+
+
+@pytest.fixture
+def setting(make_config, tmp_path: Path):
+    """(policy, teacher, rendered pairs, config, run) of an SFT run that has not begun."""
+    config = make_config(method="sft")
+    return *tiny_setting(config, tiny_pairs(3)), config, RunDir(tmp_path / "run")
+
+
+def test_every_baseline_gives_its_answers_once_and_reads_them_again(make_config, tmp_path: Path):
+    """Two a pair, for `dpo` a rejected one as well but on identity pairs, for `act` none; and an open turn.
+
+    The answers of `sft` are those that `offpolicy` trains on and `dpo` prefers.
+    """
+    rows = {}
+    for method, n in (("sft", 8), ("offpolicy", 8), ("dpo", 14), ("act", 0)):
+        config, run, kind = make_config(method=method), RunDir(tmp_path / method), METHODS[method]
+        policy, teacher, rendered = tiny_setting(config, [*tiny_pairs(2), *tiny_anchors(1), TURN])
+        counted: list[int] = []
+        first = offline_answers(kind, policy, teacher, rendered, config, run, counted.append).of(rendered)
+        assert sum(answers_to(r, kind, config) for r in rendered) == sum(counted) - 1 == n
+        assert first[-1].pair.prompt[1]["content"]
+        tokens = sum(len(r.ids) for r in first if method != "act")
+        assert offline_cost(run)["rollout/offline_tokens"] > tokens  # the turn was sampled, too
+        policy.sample = lambda *_, **__: pytest.fail("sampled again")
+        assert offline_answers(kind, policy, teacher, rendered, config, run).of(rendered) == first
+        rows[method] = read_jsonl(run.offline_path)
+    assert all(row.pop("rejected")["logprobs"] for row in rows["dpo"])
+    assert rows["dpo"] == rows["sft"] == rows["offpolicy"]
+
+
+def test_the_base_answers_the_clean_prompts(setting):
+    """Adapter off, under `teacher_prompt`, with the seed that is written down; in the order of the pairs."""
+    policy, teacher, rendered, config, run = setting
+    answers = offline_answers(SFT, policy, teacher, rendered, config, run)
+    with policy.adapter_off():
+        for r in answers.of(rendered):
+            [[expected]] = policy.sample([r.teacher_ids], [[r.completion.seed]], sampling(config, policy))
+            assert (r.completion.token_ids, r.completion.text) == (expected.token_ids, expected.text)
+    assert [r.pair.id for r in answers.of(rendered[::-1])] == ["sum/2", "sum/2", "sum/1", "sum/1", "sum/0", "sum/0"]
+    rows = read_jsonl(run.offline_path)
+    assert [(row["pair_id"], row["sample"]) for row in rows] == [(f"sum/{i}", j) for i in range(3) for j in range(2)]
+
+
+def test_what_the_answers_took_is_kept_with_them(setting):
+    """Answers to two pairs, then to a third, then nothing; a kill before they are written loses no count."""
+    policy, teacher, rendered, config, run = setting
+    assert offline_cost(run) == {}
+    seconds = [0.0]
+    for n in (2, 3, 3):
+        offline_answers(SFT, policy, teacher, rendered[:n], config, run)
+        cost = offline_cost(run)
+        assert cost["rollout/offline_tokens"] == sum(len(row["token_ids"]) for row in read_jsonl(run.offline_path))
+        seconds.append(cost["time/offline_s"])
+    assert seconds[0] < seconds[1] < seconds[2] == seconds[3]
+    run.offline_path.unlink()
+    offline_answers(SFT, policy, teacher, rendered, config, run)
+    assert offline_cost(run)["rollout/offline_tokens"] == 2 * cost["rollout/offline_tokens"]
+
+
+def without_logprobs(rows: list[dict]) -> list[dict[str, Any]]:
+    """Log-probs depend on the batch to the rounding of the dtype; nothing else of an answer does."""
+    return [{key: value for key, value in row.items() if key != "logprobs"} for row in rows]
+
+
+def test_a_kill_loses_one_part_and_what_lacks_is_given_as_at_the_start(setting, tmp_path: Path, monkeypatch):
+    """Killed in the third part of three; the policy moves; then that part alone is sampled, as if from the start."""
+    monkeypatch.setattr(offline, "PART", 1)
+    policy, teacher, rendered, config, run = setting
+    whole = RunDir(tmp_path / "whole")
+    offline_answers(SFT, policy, teacher, rendered, config, whole)
+    parts, answer = [], SFT.answer
+
+    def kill_in_third_part(model, pairs, *rest):
+        parts.append([r.pair.id for r in pairs])
+        if len(parts) == 3:
+            raise KeyboardInterrupt
+        return answer(model, pairs, *rest)
+
+    monkeypatch.setattr(SFT, "answer", kill_in_third_part)
+    with pytest.raises(KeyboardInterrupt):
+        offline_answers(SFT, policy, teacher, rendered, config, run)
+    before = run.offline_path.read_bytes()
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters().values():
+            parameter.add_(0.3)
+    counted: list[int] = []
+    offline_answers(SFT, policy, teacher, rendered, config, run, counted.append)
+    assert counted == [4, 2]  # kept, then sampled
+    assert parts == [["sum/0"], ["sum/1"], ["sum/2"], ["sum/2"]]
+    assert run.offline_path.read_bytes().startswith(before)
+    assert without_logprobs(read_jsonl(run.offline_path)) == without_logprobs(read_jsonl(whole.offline_path))
+    some = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
+    assert (len(some.of(rendered[:2])), some.of(rendered[2:])) == (4, [])
+
+
+@pytest.mark.parametrize("kind", ["live", "ema"])
+def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path: Path, kind: str):
+    """It may answer at the start, and a resumed run reads these answers; answers to more pairs would be another's."""
+    config, run = make_config(method="sft", teacher={"kind": kind}), RunDir(tmp_path / "run")
+    policy, teacher, rendered = tiny_setting(config, tiny_pairs(3))
+    first = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
+    before = run.offline_path.read_bytes()
+    with refused(RunError, kind, "1 pair"):
+        offline_answers(SFT, policy, teacher, rendered, config, run)
+    assert run.offline_path.read_bytes() == before
+    assert offline_answers(SFT, policy, teacher, rendered[:2], config, run).of(rendered[:2]) == first.of(rendered[:2])
+
+
+def test_what_the_main_process_finds_counts_for_all(setting, monkeypatch: pytest.MonkeyPatch):
+    """The second of two processes does not see the file: sampling by itself, it would wait for the first for ever."""
+    policy, teacher, rendered, config, run = setting
+    every = offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered)
+    rows = read_jsonl(run.offline_path)
+    run.offline_path.unlink()
+    monkeypatch.setattr(distributed, "is_main", lambda: False)
+    monkeypatch.setattr(distributed, "broadcast_object", lambda own: rows)
+    monkeypatch.setattr(distributed, "map_across_ranks", lambda *_: pytest.fail("sampled by itself"))
+    assert offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered) == every
