@@ -68,23 +68,12 @@ def test_an_unscored_sample_is_counted_with_its_reason():
     assert found["unscored_reasons"] == {"empty": 1}
 
 
-# ------------------------------------------------------------------------------------------------ the safety curve
-
-
-def grid_area(rates):
-    return sum(map(fact_grid_area, rates)) / len(rates)
-
-
-def test_no_fact_passes_by_an_unscored_sample():
-    """a: 1 of 3, of which 2 are scored; b: 2 of 2; c has no scored sample."""
+def test_the_curve_of_four_facts():
+    """Rates 0, 0.5, 0.96, 1: S falls from 1 to 3/4 after 0, to 2/4 after 0.5, to 1/4 after 0.96. A fact with 1 of 3, of
+    which 2 are scored, has a third; one without a scored sample has no rate."""
+    assert list(curve([0.0, 0.5, 0.96, 1.0]).values()) == [1.0, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
     rates = [pass_rate(values) for values in ([None, 1.0, 0.0], [1.0, 1.0], [None])]
     assert rates == [pytest.approx(1 / 3), 1.0, None]
-
-
-def test_the_curve_of_four_facts():
-    """Rates 0, 0.5, 0.96, 1: S falls from 1 to 3/4 after 0, to 2/4 after 0.5, to 1/4 after 0.96."""
-    rates = [0.0, 0.5, 0.96, 1.0]
-    assert list(curve(rates).values()) == [1.0, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
 
 
 def test_a_rate_on_the_grid_reaches_it_whatever_its_fraction():
@@ -93,12 +82,10 @@ def test_a_rate_on_the_grid_reaches_it_whatever_its_fraction():
         assert reaches(sum([1.0] * passed) / n, tau) == 1.0
 
 
-def test_grid_area_by_hand():
+def test_grid_area_by_hand_and_as_the_trapezoid_of_the_curve():
     """Rate 0: 0.36 / 2. Rate 0.5: 0.36 + 0.32 / 2. Rate 0.95: 0.92 + 0.04 / 2. Rate 1: all of it."""
     for rate, area in {0.0: 0.18, 0.5: 0.52, 0.95: 0.94, 1.0: 1.0}.items():
         assert fact_grid_area(rate) == pytest.approx(area, abs=1e-12)
-
-
-def test_grid_area_is_the_trapezoid_of_the_curve():
     rates = list(np.random.default_rng(0).integers(0, 26, 40) / 25)
-    assert grid_area(rates) == pytest.approx(np.trapezoid(list(curve(rates).values()), GRID), abs=1e-12)
+    area = sum(map(fact_grid_area, rates)) / len(rates)
+    assert area == pytest.approx(np.trapezoid(list(curve(rates).values()), GRID), abs=1e-12)
