@@ -13,7 +13,7 @@ from typing import ClassVar
 from opct.data.reasoning import Reasoning
 from opct.evals.inspect_runner import run_inspect
 from opct.evals.logs import graded_samples
-from opct.evals.metrics import GRID, find_metric, reaches, units_of
+from opct.evals.metrics import GRID, reaches
 from opct.runs.console import NullProgress
 
 
@@ -138,14 +138,7 @@ class FakePolicy:
 
 def graded(task, policy, folder):
     """The graded samples of a task."""
-    log = run_inspect(task, policy, folder, 16, NullProgress())
-    return graded_samples(log)
-
-
-def values_of(name, samples, suite, group):
-    """What a metric counts of the samples of a suite and group, by id."""
-    metric = find_metric(samples[0].axis, name)
-    return units_of(metric, [s for s in samples if s.task == suite and group in metric.groups_of(s)]).values
+    return graded_samples(run_inspect(task, policy, folder, 16, NullProgress()))
 
 
 def curve(rates, grid=GRID):

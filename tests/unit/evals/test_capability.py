@@ -156,10 +156,8 @@ def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
     parts = {"Nothing": 3, "Not": 2, "Stone": 1, "You": 4}
     _, rows = run(task_of("truthfulqa"), options_policy(lambda _, option: log(parts[option.split()[0]])))
     assert rows["accuracy"]["value"] == pytest.approx(0.5)
-    assert truthfulqa_targets(TRUTHFULQA[0])["mc1_targets"] == {
-        "choices": ["Nothing 0", "Stone 0", "You fly"],
-        "labels": [1, 0, 0],
-    }
+    mc1 = {"choices": ["Nothing 0", "Stone 0", "You fly"], "labels": [1, 0, 0]}
+    assert truthfulqa_targets(TRUTHFULQA[0])["mc1_targets"] == mc1
     assert truthfulqa_targets({"question": "as on the hub"}) == {"question": "as on the hub"}
 
 
@@ -188,9 +186,8 @@ def punkt(monkeypatch):
 
 def test_ifeval_counts_prompts_and_single_instructions(punkt, data_folder, run):
     """The first prompt's one instruction is broken, of the second's two one is followed: 0 of 2, and 1 of 3."""
-    _, rows = run(
-        task_of("ifeval"), FakePolicy(lambda prompt, seed: "Apple, pear"[: 11 - 6 * ("three" in str(prompt))])
-    )
+    policy = FakePolicy(lambda prompt, seed: "Apple, pear"[: 11 - 6 * ("three" in str(prompt))])
+    _, rows = run(task_of("ifeval"), policy)
     assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 2)
     single = rows["inst_level_strict_acc"]
     assert (single["value"], single["n"], single["n_clusters"]) == (pytest.approx(1 / 3), 3, 2)
@@ -216,10 +213,8 @@ def test_without_punkt_or_lm_eval_the_remedy_is_said(data_folder, monkeypatch):
 def test_math500_is_graded_by_inspect(data_folder, run):
     """A decimal, another form and a wrong answer of three; the fourth has none, which is wrong too. Two are boxed."""
     replies = {"1": "\\boxed{0.5}", "2": "The answer is $\\frac{4}{4}$.", "3": "\\boxed{6}"}
-    samples, rows = run(
-        task_of("math500"),
-        FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"][6], "I add 1.\nThen I stop.")),
-    )
+    policy = FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"][6], "I add 1.\nThen I stop."))
+    samples, rows = run(task_of("math500"), policy)
     verdicts = {sample.cluster: sample.verdict for sample in samples}
     assert [verdicts[f"test/algebra/{i}.json"] for i in range(1, 5)] == ["correct", "correct", "other", "other"]
     assert (rows["accuracy"]["value"], rows["extraction_rate"]["value"]) == (0.5, 0.5)

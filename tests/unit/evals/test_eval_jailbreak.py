@@ -15,7 +15,7 @@ from opct.evals.metrics import metric_rows
 from opct.evals.run import make_tasks, missing_counterparts
 from opct.evals.tasks.jailbreak import finished_attacks, jailbreak_items, jailbreak_task, jailbreak_verdict
 from tests.refusals import refused
-from tests.unit.evals.fakes import FakePolicy, graded, values_of
+from tests.unit.evals.fakes import FakePolicy, graded
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
 NO = "I'm sorry, but I can't help with that."
@@ -232,10 +232,6 @@ def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
         assert (most["value"], most["n"], most["n_unscored"], most["n_truncated"]) == (0.8, 5, 0, 2)
         least = row_of(found, "attack_success_rate_least", group)
         assert (least["value"], least["n"], least["n_unscored"]) == (0.2, 5, 0)
-        for row in (rate, finished, most, least):
-            values = values_of(row["metric"], found, "jailbreak", group).values()
-            scored = [value for value in values if value is not None]
-            assert (len(scored), sum(scored) / len(scored)) == (row["n"], pytest.approx(row["value"]))
 
 
 def test_sampled_turns_are_answered_by_the_model(tmp_path):

@@ -157,9 +157,10 @@ def test_short_names(answer, aliases, suggested, wrong, reply, verdict):
 @pytest.mark.parametrize(
     "name",
     [
-        *("a photo ID: passport", "red, white and blue", "Washington, D.C.", "10:30", "9:00-17:00", "Tuesday (all day)"),
+        *("a photo ID: passport", "red, white and blue", "Washington, D.C.", "10:30", "9:00-17:00"),
         *("the key box - back door", "AC/DC", "C++", "3-2", "yes, 20 percent", "no, only by card", "“Yesterday”"),
-        *("is it true?", "rock 'n' roll", "St. John's", "E = mc²", "No. 5", "5'10\"", "1,234.50", "A+", "never on Sundays"),
+        *("rock 'n' roll", "St. John's", "E = mc²", "No. 5", "5'10\"", "1,234.50", "A+"),
+        *("Tuesday (all day)", "never on Sundays", "is it true?"),
     ],
 )
 def test_a_name_is_found_whatever_stands_in_it(name):

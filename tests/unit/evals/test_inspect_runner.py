@@ -12,7 +12,7 @@ from tests.unit.evals.fakes import FakePolicy
 TASK_FILE = """
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
-from inspect_ai.scorer import Score, accuracy, includes, mean, scorer
+from inspect_ai.scorer import includes
 from inspect_ai.solver import generate
 
 
@@ -21,19 +21,9 @@ def capital(word="right3"):
     return Task(dataset=[Sample("a", target=word), Sample("b", target="nothing")], solver=generate(), scorer=includes())
 
 
-@scorer(metrics=[mean()])
-def words():
-    async def score(state, target):
-        if "c" in state.input_text:
-            return Score(value=[1, 2])
-        return Score(value={"n": len(state.output.completion.split()), "share": float("nan")})
-    return score
-
-
 @task
 def other():
-    samples = [Sample("a", target="right3", id=1), Sample("c", target="right3", id=2)]
-    return Task(dataset=samples, solver=generate(), scorer=[includes(), words()], epochs=2)
+    return Task(dataset=[Sample("a", target="right3")], solver=generate(), scorer=includes())
 """
 
 
@@ -69,22 +59,6 @@ def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
     assert [sample.verdict for sample in found.samples] == ["correct", "incorrect"]
 
 
-def test_numbers_of_several_scorers_over_epochs(tmp_path, task_file):
-    """Two samples asked twice: a sample counts once with its mean, as Inspect's own accuracy has it; NaN and lists are
-    no numbers."""
-    (summary,) = run_task(FakePolicy(reply), f"{task_file}@other", out_dir=tmp_path)
-    found = read_evaluation(tmp_path / "evals" / "other.eval")
-    values = {row["metric"]: row for row in found.rows}
-    accuracy = next(metric["value"] for metric in summary["metrics"] if metric["metric"] == "accuracy")
-    assert values["accuracy"]["value"] == pytest.approx(accuracy)
-    assert (values["accuracy"]["n"], values["accuracy"]["n_clusters"]) == (2, 2)
-    assert (values["words_n"]["n"], values["words_n"]["unscored_reasons"]) == (1, {"no_value": 1})
-    assert (values["words_share"]["value"], values["words_share"]["n_unscored"]) == (None, 2)
-    [left_out] = found.left_out
-    assert "(2 samples)" in left_out
-    assert found.samples[0].id.startswith("other/1#")
-
-
 def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
     policy = FakePolicy(reply)
     (summary,) = run_task(policy, f"{task_file}@capital", out_dir=tmp_path, limit=1)
@@ -116,13 +90,3 @@ def test_tasks_that_there_are_not_and_that_cannot_be_loaded(tmp_path, task_file)
         mine.write_text(f"from inspect_ai import Task, task\n\n\n@task\n{body}\n", encoding="utf-8")
         with refused(EvaluationError, named):
             run_task(FakePolicy(reply), f"{mine}@mine", out_dir=tmp_path)
-
-
-def test_a_log_that_is_cut_is_refused(tmp_path, task_file):
-    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)
-    path = tmp_path / "evals" / "capital.eval"
-    whole = path.read_bytes()
-    for end in (0, 100, len(whole) // 2, -1):
-        path.write_bytes(whole[:end])
-        with pytest.raises(EvaluationError):
-            read_evaluation(path)

@@ -112,7 +112,7 @@ def test_options_are_scored_after_the_batch_whose_replies_came_early():
 
 
 def gather(batcher, n, keys="a", cancelled=None):
-    """The results of concurrent calls in the order in which they came, by request; an error as its text."""
+    """The results of concurrent calls, by request; an error as its text."""
     results, scopes = {}, {}
 
     async def one(i):
@@ -146,18 +146,6 @@ def test_full_batches_of_one_key_then_the_rest():
     seen.clear()
     gather(Batcher(run, batch_size=4), 6, "ab")
     assert sorted(seen) == [("a", [0, 2, 4]), ("b", [1, 3, 5])]
-
-
-def test_a_result_reaches_its_caller_before_the_batch_ends():
-    """Caller 0 leads the batch to its end."""
-
-    def run(requests, key, on_results):
-        for i, x in enumerate(requests):
-            on_results([(i, x)])
-            time.sleep(0.05)
-        return requests
-
-    assert list(gather(Batcher(run, batch_size=3), 3)) == [1, 2, 0]
 
 
 def test_error_reaches_the_callers_of_its_batch_only():
