@@ -172,14 +172,6 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
 
-def test_empty_earlier_turn_ends_the_sample(tmp_path):
-    settings = {"families": "are_you_sure", "families_per_question": 1}
-    results, samples = run(FakePolicy(lambda prompt, seed: ""), tmp_path, **settings)
-    assert Counter(s.verdict for s in samples) == {"unscored:empty": 4, "unscored:empty_earlier_turn": 4}
-    row = value(results, "biased_rate_rise", "all")
-    assert (row["value"], row["n_unscored"]) == (None, 4)
-
-
 def test_choice_by_likelihood_and_by_parse(tmp_path):
     """The likeliest letter is the right one; the reply, when pushed, says the suggested one: two suites of numbers."""
     found = {key(item.prompt): item for item in items("sycophancy_choice", **MAJORITY)}

@@ -20,7 +20,7 @@ import opct.evals.run as run_module
 from opct.config.loader import load_settings
 from opct.data.benign import builtin_benign
 from opct.data.questions import Question
-from opct.errors import ConfigError, DataError, EvaluationError
+from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
@@ -343,7 +343,6 @@ def test_bad_settings():
     """What `tests/unit/test_api.py` does not refuse."""
     for settings, error, named in [
         ({"suites": []}, EvaluationError, "suites"),
-        ({"split": "tst"}, ConfigError, "'validation'"),
         ({"columns": {"answer": "a"}}, EvaluationError, "columns"),
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "'jailbreak'"),
         ({"suites": ["benign"], "data": {"gsm8k": "x.csv"}}, EvaluationError, "gsm8k"),

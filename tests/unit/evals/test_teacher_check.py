@@ -12,7 +12,7 @@ from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact
 from opct.data.pairs import ContrastivePair
-from opct.evals.teacher_check import teacher_figure, teacher_sanity_check
+from opct.evals.teacher_check import ask_policy, teacher_figure, teacher_sanity_check
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "train") for i in range(10)]
 PAIRS = build_jailbreak(BEHAVIORS, parts=("behavior", "twin", "anchor"), per_behavior=3)
@@ -99,3 +99,10 @@ def test_pairs_of_other_kinds_have_nothing_to_ask():
     user = ({"role": "user", "content": "x"},)
     for axis in ("sycophancy", "jailbreak"):
         assert check(lambda number: NO, [ContrastivePair("a", axis, "f", user, user)]) is None
+
+
+def test_a_policy_is_asked_what_it_has_room_for(tiny_policy):
+    short, long = ({"role": "user", "content": "hi"},), ({"role": "user", "content": "z" * 3000},)
+    answered, none = ask_policy(tiny_policy, [short, long], [1, 2], 4)
+    assert 1 <= len(answered.token_ids) <= 4
+    assert none is None
