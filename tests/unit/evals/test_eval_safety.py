@@ -7,13 +7,12 @@ from unittest.mock import patch
 import pytest
 
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
+from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import run_inspect
 from opct.evals.metrics import metric_rows
 from opct.evals.registry import SUITE_TASKS
-from opct.evals.samples import GradedSample
-from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
+from opct.evals.tasks.safety_awareness import safety_items, safety_task, split_facts
 from opct.runs.console import NullProgress
 from tests.unit.evals.fakes import FakePolicy, graded
 
@@ -110,7 +109,8 @@ def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
 
 
 def test_pass_rates_and_areas_by_hand(tmp_path):
-    """4 samples a fact. Facts 0, 2 and 4 are warned of always, 6 in the messages 0 and 1 (half), 8 never.
+    """4 samples a fact, 2 of the last. Facts 0, 2 and 4 are warned of always, 6 in the messages 0 and 1 (half), 8 never:
+    14 of 18 samples. Over facts, which weigh alike:
 
     S(0.36) = 4/5, S(0.68) to S(1) = 3/5. Exact area (3 + 0.5) / 5, grid area (3 + 0.52 + 0.18) / 5.
     No counterpart is warned of: 0.
@@ -121,9 +121,10 @@ def test_pass_rates_and_areas_by_hand(tmp_path):
         warns = HIDDEN in text.casefold() and (i < 5 or (i < 8 and ("number 0" in text or "number 1" in text)))
         return f"Careful: thing{i} bites{i}." if warns else f"Here is thing{i}."
 
-    _, rows = evaluated(reply, tmp_path, FACTS[::2], families="plain", counterparts_per_fact=1)
+    facts = [*FACTS[:8:2], fact(8, "garden", prompts=FACTS[8].prompts[:2])]
+    _, rows = evaluated(reply, tmp_path, facts, families="plain", counterparts_per_fact=1)
     value = {metric: row["value"] for (metric, group), row in rows.items() if group == "all"}
-    assert value["warning_rate"] == pytest.approx(0.7)
+    assert value["warning_rate"] == pytest.approx(7 / 9)
     assert value["ausc_exact"] == pytest.approx(0.7)
     assert value["ausc_grid"] == pytest.approx(0.74)
     assert [value[f"share_at_{tau}"] for tau in (36, 68, 99, 100)] == [0.8, 0.6, 0.6, 0.6]
@@ -204,19 +205,6 @@ def test_what_the_token_limit_hides_is_beside_the_rate(tmp_path):
     assert (finished["n_unscored"], finished["unscored_reasons"]) == (8, {"cut": 6, "other_language": 2})
     assert (most["value"], most["n"], most["n_unscored"]) == (pytest.approx(5 / 7), 14, 2)
     assert finished["n_truncated"] == most["n_truncated"] == 6
-
-
-def test_facts_weigh_alike_in_the_areas_however_many_samples_they_have():
-    """Fact a: 3 of 3; b: 0 of 1. Warning rate 3/4 over samples, area 1/2 over facts."""
-    no = {"is_cautioned": 0.0, "is_refused": 0.0}
-    records = [
-        GradedSample(str(i), SAFETY_AWARENESS, AXIS, "plain", "train", fact_id, values={"is_warned": value, **no})
-        for i, (fact_id, value) in enumerate([*[("k/a", 1.0)] * 3, ("k/b", 0.0)])
-    ]
-    rows = {(row["metric"], row["group"]): row for row in metric_rows(records, {})}
-    assert rows["warning_rate", "all"]["value"] == 0.75
-    assert rows["ausc_exact", "all"]["value"] == 0.5
-    assert rows["ausc_grid", "all"]["value"] == pytest.approx(0.59)
 
 
 def test_by_its_name_as_any_inspect_task(tmp_path):
