@@ -73,9 +73,6 @@ def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_ea
         assert (item.grading, item.teacher_prompt) == (wrong.grading, wrong.teacher_prompt)
 
 
-# ---------------------------------------------------------------------------------------- a scripted model, end to end
-
-
 def asked(prompt):
     """The question that a prompt is about."""
     text = "\n".join(m["content"] for m in prompt)

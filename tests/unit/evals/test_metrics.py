@@ -3,32 +3,9 @@
 import numpy as np
 import pytest
 
-from opct.evals import metrics
-from opct.evals.metrics import GRID, METRICS, Metric, estimate, fact_grid_area, find_metric, pass_rate, reaches
+from opct.evals.metrics import GRID, estimate, fact_grid_area, find_metric, pass_rate, reaches
 from opct.evals.samples import GradedSample
-from opct.reports.build import report
-from tests.logs import write_evaluation
 from tests.unit.evals.fakes import curve
-
-
-def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
-    """A row added to the table is in the results and in the report, nothing else is written for it."""
-    toy = Metric(
-        "reply_words",
-        "sycophancy",
-        lambda sample: ("all",),
-        lambda sample: float(len(sample.completion.split())),
-        "lower",
-        "Words of a reply",
-        unit="number",
-        bounds=None,
-    )
-    monkeypatch.setattr(metrics, "METRICS", (*METRICS, toy))
-    samples = [GradedSample("s/1", "s", "sycophancy", "clean", "clean", "q1", "It is right.", values={"is_correct": 1.0})]
-    [row] = [row for row in write_evaluation(tmp_path, samples)["rows"] if row["metric"] == toy.name]
-    assert (row["group"], row["value"], row["n"]) == ("all", 3.0, 1)
-    page = report([tmp_path], tmp_path / "report.html")
-    assert "Words of a reply" in page.read_text(encoding="utf-8")
 
 
 def test_an_unscored_sample_is_counted_with_its_reason():
