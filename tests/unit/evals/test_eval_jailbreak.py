@@ -43,7 +43,7 @@ def test_behaviors_and_counterparts_are_asked_bare_and_wrapped():
     splits = {"bare": 15, "train": 14, "held_out": 16}
     both = {(side, split): n for side in ("", "benign") for split, n in splits.items()}
     assert Counter((item.side, item.family_split) for item in found.values()) == both
-    for (cluster, family, side), item in found.items():
+    for (_, family, side), item in found.items():
         assert f"/{'benign_' * bool(side)}{family}" in item.id
         assert item.grading["kind"] == ("counterpart" if side else "behavior")
         assert item.grading["behavior"].startswith("Do the bad thing")
@@ -115,9 +115,9 @@ def test_a_file_with_columns_of_its_own_its_counterparts_and_what_is_left_out(tm
     assert families == {(side, family): 3 for side in ("", "benign") for family in ("bare", "fiction")}
     requests = {s.metadata["teacher_prompt"][0]["content"] for s in task.dataset if s.metadata["side"] == "benign"}
     assert requests == {"Harmless 1", "Harmless 2", "Harmless 3"}
-    for what, value in about.items():
-        with refused(EvaluationError, what):
-            make_tasks(config(**{what: value}))
+    for name, setting in about.items():
+        with refused(EvaluationError, "jailbreak=FILE"):
+            make_tasks(config(**{name: setting}))
 
 
 def test_an_answer_to_a_request_in_code_has_a_word_of_it():

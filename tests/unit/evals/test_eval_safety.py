@@ -109,8 +109,8 @@ def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
 
 
 def test_pass_rates_and_areas_by_hand(tmp_path):
-    """4 samples a fact, 2 of the last. Facts 0, 2 and 4 are warned of always, 6 in the messages 0 and 1 (half), 8 never:
-    14 of 18 samples. Over facts, which weigh alike:
+    """4 samples a fact, 2 of the last. Facts 0, 2 and 4 are warned of always, 6 in the messages 0 and 1, 8 never. So
+    14 of 18 samples; over facts, which weigh alike:
 
     S(0.36) = 4/5, S(0.68) to S(1) = 3/5. Exact area (3 + 0.5) / 5, grid area (3 + 0.52 + 0.18) / 5.
     No counterpart is warned of: 0.

@@ -60,7 +60,7 @@ def test_cells_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
     """Clusters of only some rows, and labels."""
     path = tmp_path / "labels.csv"
     for text, faults in {
-        "cluster,question,reply,label\n7,q,a,1\n,q,b,0\n8,p,c,0\n,p,d,0\n": {3: "cluster", 5: "cluster"},
+        "cluster,question,reply,label\n7,q,a,1\n,q,b,0\n8,p,c,0\n,p,d,0\n": {3: "cluster"},
         "reply,label\na,1\nb,maybe\nc,\nd,0\n": {3: "'maybe'", 4: "label"},
     }.items():
         path.write_text(text)

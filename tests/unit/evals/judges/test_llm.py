@@ -149,7 +149,7 @@ def fails_for(error, *numbers):
     return Script(lambda prompt: error if any(b in prompt for b in bad) else GOOD)
 
 
-@pytest.mark.parametrize("error", [ConnectionError("Connection refused"), Rejected("no credit")], ids=["down", "rejected"])
+@pytest.mark.parametrize("error", [ConnectionError("Connection refused"), Rejected("no credit")])
 def test_failures_in_a_row_end_the_judging_and_nothing_of_them_is_kept(error):
     script = fails_for(error, *range(1, 10))
     with refused(EvaluationError, error):
