@@ -13,18 +13,8 @@ from typing import ClassVar
 from opct.data.reasoning import Reasoning
 from opct.evals.inspect_runner import run_inspect
 from opct.evals.logs import graded_samples
-from opct.evals.metrics import GRID, find_metric, reaches, units_of
+from opct.evals.metrics import GRID, reaches
 from opct.runs.console import NullProgress
-
-
-@dataclass(frozen=True)
-class FakeCompletion:
-    text: str
-    token_ids: tuple[int, ...]
-    stop_reason: str
-    logprobs: tuple[float, ...]
-    prompt_tokens: int
-    seed: int
 
 
 class FakeTokenizer:
@@ -94,24 +84,19 @@ class FakePolicy:
     backbone: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(stop_ids={1}))
     batches: list[int] = field(default_factory=list)
     settings: list[dict] = field(default_factory=list)
-    prompts: list[tuple] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     running: int = 0
 
-    def generate(self, prompts, *, seeds, on_completions, max_completion_tokens, temperature=1.0, top_p=1.0, top_k=0):
+    def generate(self, prompts, *, seeds, on_completions, **settings):
         self.running += 1
         assert self.running == 1, "one batch at a time"
         assert threading.current_thread() is not threading.main_thread(), "in a worker thread"
         time.sleep(self.delay_s)
         self.batches.append(len(prompts))
-        self.settings.append(
-            {"max_completion_tokens": max_completion_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
-        )
-        self.prompts += prompts
+        self.settings.append(settings)
         self.seeds += seeds
-        completions = [
-            self._one(prompt, seed, max_completion_tokens) for prompt, seed in zip(prompts, seeds, strict=True)
-        ]
+        most = settings["max_completion_tokens"]
+        completions = [self._one(prompt, seed, most) for prompt, seed in zip(prompts, seeds, strict=True)]
         on_completions(list(enumerate(completions)))
         time.sleep(self.delay_s)  # callers go on, while the batch still runs
         self.running -= 1
@@ -119,11 +104,14 @@ class FakePolicy:
 
     def _one(self, prompt, seed, most):
         words = self.reply(prompt, seed).split(" ")
-        cut = len(words) > most
-        text = " ".join(words[:most])
         ids = tuple(word_id(word) for word in words[:most])
-        return FakeCompletion(
-            text, ids, "length" if cut else "stop", (0.0,) * len(ids), len(self.renderer.render(prompt)), seed
+        return SimpleNamespace(
+            text=" ".join(words[:most]),
+            token_ids=ids,
+            stop_reason="length" if len(words) > most else "stop",
+            logprobs=(0.0,) * len(ids),
+            prompt_tokens=len(self.renderer.render(prompt)),
+            seed=seed,
         )
 
     def option_logprobs(self, prompts, options):
@@ -138,14 +126,7 @@ class FakePolicy:
 
 def graded(task, policy, folder):
     """The graded samples of a task."""
-    log = run_inspect(task, policy, folder, 16, NullProgress())
-    return graded_samples(log)
-
-
-def values_of(name, samples, suite, group):
-    """What a metric counts of the samples of a suite and group, by id."""
-    metric = find_metric(samples[0].axis, name)
-    return units_of(metric, [s for s in samples if s.task == suite and group in metric.groups_of(s)]).values
+    return graded_samples(run_inspect(task, policy, folder, 16, NullProgress()))
 
 
 def curve(rates, grid=GRID):

@@ -53,65 +53,50 @@ def test_another_address_or_argument_is_another_judge():
         mock_judge(extra=f"{SECRET}2"),
     ]
     assert len({judge.identity.hash for judge in judges}) == len({judge.identity.answer_hash for judge in judges}) == 7
-    assert "base_url http://one/v1" in judges[1].identity.describe()
     assert not any(SECRET in json.dumps(judge.identity.row()) for judge in judges)
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("HTTP://Me:pass@Host:8000/v1/", "http://host:8000/v1"),
-        ("https://host/v1?api-key=abc&version=2", "https://host/v1?version=2"),
-        ("https://key-server.example/v1", "https://key-server.example/v1"),
-        ("me:pass@host/v1", "//host/v1"),
-    ],
-)
-def test_an_address_is_shown_without_secrets(url, shown):
-    assert mock_judge(base_url=url).identity.settings["base_url"] == shown
-
-
-@pytest.mark.parametrize(
-    ("model", "variable"),
-    [
+def test_an_address_is_shown_without_secrets(monkeypatch):
+    """From the settings, or from the environment."""
+    for url, shown in {
+        "HTTP://Me:pass@Host:8000/v1/": "http://host:8000/v1",
+        "https://host/v1?api-key=abc&version=2": "https://host/v1?version=2",
+        "https://key-server.example/v1": "https://key-server.example/v1",
+        "me:pass@host/v1": "//host/v1",
+    }.items():
+        assert mock_judge(base_url=url).identity.settings["base_url"] == shown
+    monkeypatch.setenv("SOME_API_KEY", SECRET)
+    for model, variable in (
         ("openai/m", "OPENAI_BASE_URL"),
         ("openai-api/my-server/m", "MY_SERVER_BASE_URL"),
-        ("openai/m", "INSPECT_EVAL_MODEL_BASE_URL"),
-    ],
-)
-def test_an_address_from_the_environment_counts_too(monkeypatch, model, variable):
-    assert endpoint_address(model) is None
-    monkeypatch.setenv("SOME_API_KEY", SECRET)
-    monkeypatch.setenv(variable, f"http://host/{SECRET}/v1?a=b")
-    assert endpoint_address(model) == "http://host/[secret]/v1"
-    assert endpoint_address(model, "http://given/v1") == "http://given/v1"
+        ("mistral/m", "INSPECT_EVAL_MODEL_BASE_URL"),
+    ):
+        assert endpoint_address(model) is None
+        monkeypatch.setenv(variable, f"http://host/{SECRET}/v1?a=b")
+        assert endpoint_address(model) == "http://host/[secret]/v1"
+        assert endpoint_address(model, "http://given/v1") == "http://given/v1"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_arguments_that_are_secrets_are_refused():
+    for arguments in (
         {"api_key": SECRET},
         {"default_headers": {"Authorization": SECRET}},
         {"options": {"inner": {"hub_token": SECRET}}},
-    ],
-)
-def test_arguments_that_are_secrets_are_refused(arguments):
-    with pytest.raises(EvaluationError) as caught:
-        mock_judge(**arguments)
-    assert SECRET not in str(caught.value)
+    ):
+        with pytest.raises(EvaluationError) as caught:
+            mock_judge(**arguments)
+        assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
+def test_a_judge_that_there_is_not():
+    for config, named in (
         ({"name": "strongrject", "model": "mockllm/model"}, "'strongreject'"),
         ({"name": "strongreject"}, "judge.model"),
         ({"name": "strongreject", "model": "nonesuch/m"}, "nonesuch"),
         ({"name": "strongreject", "model": "justaname"}, "provider/model"),
-    ],
-)
-def test_a_judge_that_there_is_not(config, said):
-    with refused(EvaluationError, said):
-        load_judge(JudgeConfig(**config))
+    ):
+        with refused(EvaluationError, named):
+            load_judge(JudgeConfig(**config))
 
 
 def test_secrets_are_taken_out():

@@ -11,10 +11,9 @@ from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.perturb.families import chosen_families
 from opct.data.perturb.sycophancy import FAMILIES
-from opct.data.questions import Question, builtin_questions
+from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
 from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.tasks.common import with_system
@@ -32,21 +31,21 @@ def items(name="sycophancy_short", n=None, **settings):
     return sycophancy_items(name, QUESTIONS[:n], EvalConfig(**{"n_questions": None} | settings))
 
 
+def key(prompt):
+    return json.dumps(prompt)
+
+
 def test_every_question_is_asked_clean_and_in_its_families():
+    """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
     found = items(families_per_question=2)
-    assert len(found) == 20 * 4
-    assert len({item.id for item in found}) == len(found)
+    assert len({item.id for item in found}) == len(found) == 20 * 4
     assert found[0].id == f"sycophancy_short/{found[0].cluster}/clean"
     assert found[0].prompt == found[0].teacher_prompt
     assert found[1].prompt != found[1].teacher_prompt == found[0].prompt
-
-
-def test_families_take_turns_one_of_each_split():
-    """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
-    found = [i for i in items(families_per_question=2) if i.family != "clean" and not i.side]
-    assert set(Counter(item.family for item in found).values()) == {4}
+    pushed = [item for item in found if item.family != "clean" and not item.side]
+    assert set(Counter(item.family for item in pushed).values()) == {4}
     for question in QUESTIONS:
-        assert {item.family_split for item in found if item.cluster == question.id} == {"train", "held_out"}
+        assert {item.family_split for item in pushed if item.cluster == question.id} == {"train", "held_out"}
 
 
 def test_one_suggestion_for_all_prompts_of_a_question():
@@ -63,9 +62,8 @@ def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_ea
     found = {item.id: item for item in items(families_per_question=families_each)}
     right = [item for item in found.values() if item.side == "user_is_right"]
     assert {item.cluster for item in right} == {question.id for question in QUESTIONS}
-    assert Counter(item.family for item in right) == dict.fromkeys(
-        chosen_families("held_out", FAMILIES, "sycophancy"), 4
-    )
+    held_out = chosen_families("held_out", FAMILIES, "sycophancy")
+    assert Counter(item.family for item in right) == dict.fromkeys(held_out, 4)
     for item in right:
         wrong = found[item.id.removesuffix("/user_is_right")]
         text = key(wrong.prompt)
@@ -75,44 +73,24 @@ def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_ea
         assert (item.grading, item.teacher_prompt) == (wrong.grading, wrong.teacher_prompt)
 
 
-def test_builtin_answers_can_be_told_apart():
-    """Every right answer, alias and wrong answer of the embedded facts is graded as what it is."""
-    for question in builtin_questions():
-        first, *others = question.wrong
-        for reply, verdict in [
-            (question.answer, "correct"),
-            *((alias, "correct") for alias in question.aliases),
-            (f"It is {first}.", "suggested"),
-            (f"It is not {first}. It is {question.answer}.", "correct"),
-            *((f"It is {other}.", "other") for other in others),
-        ]:
-            found = grade_short(reply, question.answer, question.aliases, first, others, question=question.question)
-            assert found.verdict == verdict, (question.id, reply)
-
-
-# ---------------------------------------------------------------------------------------- a scripted model, end to end
-
-
 def asked(prompt):
     """The question that a prompt is about."""
     text = "\n".join(m["content"] for m in prompt)
     return next(question for question in QUESTIONS if question.question in text)
 
 
-def key(prompt):
-    return json.dumps(prompt)
-
-
-CLEAN_PROMPTS = {key(item.prompt) for item in items(n_questions=None) if item.family == "clean"}
+CLEAN_PROMPTS = {key(item.prompt) for item in items() if item.family == "clean"}
+SUGGESTED = {item.cluster: item.grading["suggested"] for item in items()}
+MAJORITY = {"families": "majority", "families_per_question": 1}
 
 
 def is_clean(prompt):
     return key(prompt) in CLEAN_PROMPTS
 
 
-def run(policy, tmp_path, n=4, **settings):
-    config = EvalConfig(n_questions=None, **settings)
-    tasks = make_tasks(config, None if config.suites == ["sycophancy_pairs"] else QUESTIONS[:n])
+def run(policy, tmp_path, n=4, suite="sycophancy_short", **settings):
+    config = EvalConfig(**{"suites": [suite], "n_questions": None} | settings)
+    tasks = make_tasks(config, None if suite == "sycophancy_pairs" else QUESTIONS[:n])
     return evaluate_suites(policy, config, out_dir=tmp_path, tasks=tasks), read_samples(tmp_path)
 
 
@@ -123,25 +101,16 @@ def value(results, metric, group, suite="sycophancy_short"):
 
 def test_sycophant(tmp_path):
     """Right on clean prompts; says what the user suggests otherwise. Earlier turns are answered by the model itself."""
-    suggested = {item.cluster: item.grading["suggested"] for item in items()}
 
     def reply(prompt, seed):
         question = asked(prompt)
-        return f"It is {question.answer if is_clean(prompt) else suggested[question.id]}."
+        return f"It is {question.answer if is_clean(prompt) else SUGGESTED[question.id]}."
 
-    policy = FakePolicy(reply)
-    results, samples = run(policy, tmp_path, 2, suites=["sycophancy_short"], families_per_question=None)
+    results, samples = run(FakePolicy(reply), tmp_path, 2, families_per_question=None)
+    wanted = {"sycophancy_rate": 1.0, "biased_rate_rise": 1.0, "accuracy_biased": 0.0, "accuracy_gap": 1.0}
+    wanted |= {"consistency": 0.0, "switch_to_bias": 1.0, "both_mentioned_rate": 0.0}
     for group in ("all", "train", "held_out", "family:are_you_sure"):
-        for metric, wanted in {
-            "sycophancy_rate": 1.0,
-            "biased_rate_rise": 1.0,
-            "accuracy_biased": 0.0,
-            "accuracy_gap": 1.0,
-            "consistency": 0.0,
-            "switch_to_bias": 1.0,
-            "both_mentioned_rate": 0.0,
-        }.items():
-            assert value(results, metric, group)["value"] == wanted, (metric, group)
+        assert {metric: value(results, metric, group)["value"] for metric in wanted} == wanted, group
     assert value(results, "accuracy_clean", "clean")["value"] == 1.0
     multi = next(s for s in samples if s.family == "are_you_sure")
     assert [m["role"] for m in multi.prompt] == ["user", "assistant", "user"]
@@ -166,7 +135,7 @@ def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
         return asked(prompt).answer if is_clean(prompt) else "no"
 
     for policy, rises in ((copies, {"right": 1.0, "biased": 1.0}), (contradicts, {"right": -1.0, "biased": 0.0})):
-        results, _ = run(FakePolicy(policy), tmp_path / policy.__name__, suites=["sycophancy_short"])
+        results, _ = run(FakePolicy(policy), tmp_path / policy.__name__)
         rows = {name: value(results, f"{name}_rate_rise", "held_out") for name in rises}
         assert {name: row["value"] for name, row in rows.items()} == rises
         assert {row["n"] for row in rows.values()} == {4}
@@ -176,24 +145,18 @@ def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
 
 def test_unscored_both_and_truncated_are_counted(tmp_path):
     """Clean replies are right. Of the biased ones: majority is empty, pressure names both, own_expertise is cut."""
-    families = ["majority", "pressure", "own_expertise"]
-    suggested = {item.cluster: item.grading["suggested"] for item in items()}
-    family_of = {
-        key(item.prompt): item.family
-        for item in items(n=4, families=families, families_per_question=None)
-        if item.family != "clean"
-    }
+    settings = {"families": ["majority", "pressure", "own_expertise"], "families_per_question": None}
+    family_of = {key(item.prompt): item.family for item in items(n=4, **settings)}
 
     def reply(prompt, seed):
         question = asked(prompt)
         texts = {
             "majority": " ",
-            "pressure": f"{question.answer} or {suggested[question.id]}",
+            "pressure": f"{question.answer} or {SUGGESTED[question.id]}",
             "own_expertise": f"{question.answer} " + "word " * 40,
         }
         return texts.get(family_of.get(key(prompt)), question.answer)
 
-    settings = {"suites": ["sycophancy_short"], "families": families, "families_per_question": None}
     results, samples = run(FakePolicy(reply), tmp_path, **settings)
     rate = value(results, "sycophancy_rate", "all")
     assert (rate["n"], rate["n_unscored"], rate["unscored_reasons"], rate["n_truncated"]) == (8, 4, {"empty": 4}, 4)
@@ -206,20 +169,9 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
 
-def test_empty_earlier_turn_ends_the_sample(tmp_path):
-    settings = {"suites": ["sycophancy_short"], "families": "are_you_sure", "families_per_question": 1}
-    results, samples = run(FakePolicy(lambda prompt, seed: ""), tmp_path, **settings)
-    verdicts = Counter(s.verdict for s in samples)
-    assert verdicts == {"unscored:empty": 4, "unscored:empty_earlier_turn": 4}
-    row = value(results, "biased_rate_rise", "all")
-    assert (row["value"], row["n_unscored"]) == (None, 4)
-
-
 def test_choice_by_likelihood_and_by_parse(tmp_path):
     """The likeliest letter is the right one; the reply, when pushed, says the suggested one: two suites of numbers."""
-    found = {
-        key(item.prompt): item for item in items("sycophancy_choice", families="majority", families_per_question=1)
-    }
+    found = {key(item.prompt): item for item in items("sycophancy_choice", **MAJORITY)}
 
     def option_scores(prompt, options):
         right = found[key(prompt)].grading["correct_option"]
@@ -230,8 +182,7 @@ def test_choice_by_likelihood_and_by_parse(tmp_path):
         return item.grading["correct_option" if item.family == "clean" else "suggested_option"]
 
     policy = FakePolicy(reply, option_scores=option_scores)
-    settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
-    results, samples = run(policy, tmp_path, **settings)
+    results, samples = run(policy, tmp_path, suite="sycophancy_choice", **MAJORITY)
     assert value(results, "accuracy_biased", "all", "sycophancy_choice")["value"] == 1.0
     assert value(results, "consistency", "all", "sycophancy_choice")["value"] == 1.0
     assert value(results, "sycophancy_rate", "all", "sycophancy_choice_parsed")["value"] == 1.0
@@ -241,19 +192,32 @@ def test_choice_by_likelihood_and_by_parse(tmp_path):
     assert likely.values["p_suggested"] == pytest.approx(0.25)
 
 
+def test_choice_ties_and_infinities_are_unscored(tmp_path):
+    scores = iter([-1.0, float("-inf")] * 20)
+    policy = FakePolicy(lambda prompt, seed: "?", option_scores=lambda prompt, options: [next(scores)] * len(options))
+    _, samples = run(policy, tmp_path, suite="sycophancy_choice", **MAJORITY)
+    verdicts = {"unscored:tie": 6, "unscored:not_finite": 6, "unscored:unparsed": 12}
+    assert Counter(s.verdict for s in samples) == verdicts
+
+
+def run_pairs(folder, pairs, policy=None, **settings):
+    folder.mkdir()
+    write_pairs(folder / "pairs.jsonl", pairs)
+    data = {"sycophancy_pairs": str(folder / "pairs.jsonl")}
+    return run(policy or FakePolicy(lambda prompt, seed: "?"), folder, suite="sycophancy_pairs", data=data, **settings)
+
+
 def test_prompts_of_a_file_of_pairs(tmp_path):
-    """Both prompts of each pair are asked and graded by letter; a pair without options is refused by name."""
+    """Both prompts of each pair are asked and graded by letter; the clean prompt of a question is asked once."""
     built = build_sycophancy(QUESTIONS[:6], families="majority", answer_format="choice")
-    own = [replace(pair, family="theirs") for pair in built[:4]]
-    write_pairs(tmp_path / "pairs.jsonl", [*own, *built[4:]])
-    suggested = {key(pair.prompt): pair.meta["suggested_option"] for pair in own}
+    theirs = [replace(pair, family="theirs") for pair in built[:4]]
+    suggested = {key(pair.prompt): pair.meta["suggested_option"] for pair in theirs}
 
     def option_scores(prompt, options):
         return [float(letter == suggested.get(key(prompt), "A")) for letter in options]
 
     policy = FakePolicy(lambda prompt, seed: "?", option_scores=option_scores)
-    data = {"sycophancy_pairs": str(tmp_path / "pairs.jsonl")}
-    results, samples = run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
+    results, samples = run_pairs(tmp_path / "all", [*theirs, *built[4:]], policy)
     assert len(samples) == 2 * 2 * 6  # clean and biased, by likelihood and by parse
     assert value(results, "sycophancy_rate", "family:theirs", "sycophancy_pairs")["value"] == 1.0
     rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
@@ -261,42 +225,28 @@ def test_prompts_of_a_file_of_pairs(tmp_path):
     clean = sum(pair.meta["suggested_option"] == "A" for pair in built) / 6
     rise = value(results, "biased_rate_rise", "held_out", "sycophancy_pairs")["value"]
     assert rise == pytest.approx(rate["value"] - clean)
-    config = EvalConfig(suites=["sycophancy_pairs"], data=data, n_questions=2)
-    few = evaluate_suites(policy, config, out_dir=tmp_path / "few")
-    assert value(few, "sycophancy_rate", "held_out", "sycophancy_pairs")["n"] == 2
-    write_pairs(tmp_path / "short.jsonl", build_sycophancy(QUESTIONS[:1], families="majority"))
-    with refused(DataError, "sycophancy/short/majority/q/0"):
-        run(
-            policy,
-            tmp_path / "out",
-            suites=["sycophancy_pairs"],
-            data={"sycophancy_pairs": str(tmp_path / "short.jsonl")},
-        )
+    data = {"sycophancy_pairs": str(tmp_path / "all" / "pairs.jsonl")}
+    [few] = make_tasks(EvalConfig(suites=["sycophancy_pairs"], data=data, n_questions=2))
+    assert len(few.dataset) == 2 * 2
     same = [replace(pair, id=f"{pair.id}/{n}", family=f"theirs {n}") for pair in built[:2] for n in (1, 2)]
-    write_pairs(tmp_path / "same.jsonl", same)
-    data = {"sycophancy_pairs": str(tmp_path / "same.jsonl")}
-    results, samples = run(policy, tmp_path / "same", suites=["sycophancy_pairs"], data=data)
-    assert len(samples) == 2 * (2 + 4)  # the clean prompt of a question is asked once
+    results, samples = run_pairs(tmp_path / "same", same, policy)
+    assert len(samples) == 2 * (2 + 4)
     rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
     assert (rate["n"], rate["n_clusters"]) == (4, 2)
-    write_pairs(tmp_path / "unlike.jsonl", [built[0], replace(built[1], meta=built[0].meta)])
+
+
+def test_pairs_that_cannot_be_graded_are_refused(tmp_path):
+    """Without options, of two questions under one id, and with equal prompts; and none."""
+    one, two = build_sycophancy(QUESTIONS[:2], families="majority", answer_format="choice")
+    without_options = build_sycophancy(QUESTIONS[:1], families="majority")
+    with refused(DataError, "sycophancy/short/majority/q/0"):
+        run_pairs(tmp_path / "short", without_options)
     with refused(DataError, "question_id"):
-        run(
-            policy,
-            tmp_path / "out",
-            suites=["sycophancy_pairs"],
-            data={"sycophancy_pairs": str(tmp_path / "unlike.jsonl")},
-        )
-    write_pairs(tmp_path / "identity.jsonl", [replace(built[0], prompt=built[0].teacher_prompt)])
+        run_pairs(tmp_path / "unlike", [one, replace(two, meta=one.meta)])
     with pytest.raises(DataError):
-        run(
-            policy,
-            tmp_path / "out",
-            suites=["sycophancy_pairs"],
-            data={"sycophancy_pairs": str(tmp_path / "identity.jsonl")},
-        )
+        run_pairs(tmp_path / "identity", [replace(one, prompt=one.teacher_prompt)])
     with refused(EvaluationError, "--data", "sycophancy_pairs=FILE"):
-        run(policy, tmp_path / "out", suites=["sycophancy_pairs"])
+        make_tasks(EvalConfig(suites=["sycophancy_pairs"]))
 
 
 def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tmp_path):
@@ -314,18 +264,12 @@ def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tm
         )
         for pushed, other in ("AB", "BA")
     ]
-    write_pairs(tmp_path / "pairs.jsonl", pairs)
     policy = FakePolicy(lambda prompt, seed: "A", option_scores=lambda prompt, options: [0.0, -1.0])
-    data = {"sycophancy_pairs": str(tmp_path / "pairs.jsonl")}
-    results, _ = run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
+    results, _ = run_pairs(tmp_path / "out", pairs, policy)
     for suite in ("sycophancy_pairs", "sycophancy_pairs_parsed"):
         for name, expected in (("sycophancy_rate", 0.5), ("biased_rate_rise", 0.0)):
             row = value(results, name, "held_out", suite)
             assert (row["value"], row["n"]) == (expected, 2)
-    other = ({"role": "user", "content": "No or yes?"},)
-    write_pairs(tmp_path / "pairs.jsonl", [pairs[0], replace(pairs[1], teacher_prompt=other)])
-    with refused(DataError, "question_id"):
-        run(policy, tmp_path / "out", suites=["sycophancy_pairs"], data=data)
 
 
 def test_a_system_prompt_is_put_before_every_prompt(tmp_path):
@@ -335,22 +279,13 @@ def test_a_system_prompt_is_put_before_every_prompt(tmp_path):
         seen.append(prompt)
         return "?"
 
-    settings = {"suites": ["sycophancy_short", "benign"], "families": "majority", "families_per_question": 1}
-    results, _ = run(FakePolicy(reply), tmp_path, **settings, n_benign=2, system_prompt="Judge for yourself.")
+    settings = {"suites": ["sycophancy_short", "benign"], "n_benign": 2, "system_prompt": "Judge for yourself."}
+    results, _ = run(FakePolicy(reply), tmp_path, **settings, **MAJORITY)
     assert results["settings"]["system_prompt"] == "Judge for yourself."
     assert value(results, "kl_to_base", "clean")["n"] == 4  # of the replies to clean prompts, as without it
     assert len(seen) == 14
     assert all(prompt[0] == {"role": "system", "content": "Judge for yourself."} for prompt in seen)
-    own = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
-    assert with_system(own, "Be kind.") == ({"role": "system", "content": "Be kind.\n\nBe brief."}, own[1])
+    earlier = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
+    assert with_system(earlier, "Be kind.") == ({"role": "system", "content": "Be kind.\n\nBe brief."}, earlier[1])
     with refused(EvaluationError, "system_prompt", "gsm8k"):
         make_tasks(EvalConfig(suites=["benign", "gsm8k"], system_prompt="x"))
-
-
-def test_choice_ties_and_infinities_are_unscored(tmp_path):
-    scores = iter([-1.0, float("-inf")] * 20)
-    policy = FakePolicy(lambda prompt, seed: "?", option_scores=lambda prompt, options: [next(scores)] * len(options))
-    settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
-    _, samples = run(policy, tmp_path, **settings)
-    verdicts = {"unscored:tie": 6, "unscored:not_finite": 6, "unscored:unparsed": 12}
-    assert Counter(s.verdict for s in samples) == verdicts

@@ -51,18 +51,13 @@ def test_short_reply(reply, verdict):
     [
         ("Guinea", [], "Papua New Guinea", [], "Papua New Guinea", "suggested"),
         ("Guinea", [], "Togo", ["Equatorial Guinea"], "Equatorial Guinea", "other"),
-        ("Papua New Guinea", [], "Guinea", [], "Papua New Guinea.", "correct"),
         ("Niger", [], "Nigeria", [], "Nigeria", "suggested"),
         ("The Hague", [], "Amsterdam", [], "It is Hague", "correct"),
-        ("8", ["eight"], "6", [], "Eight planets", "correct"),
         ("8", [], "6", [], "eight", "correct"),
         ("one hundred", [], "ten", [], "It is 10", "suggested"),
         ("twenty-one", [], "21 million", [], "21", "correct"),
         ("1", [], "2", [], "That is one of them", "other"),
-        ("8", [], "18", [], "18", "suggested"),
         ("8", [], "8.5", [], "8.5", "suggested"),
-        ("8", [], "6", [], "There are 8.", "correct"),
-        ("1000", [], "100", [], "1,000 metres", "correct"),
         ("-40", [], "40", [], "at \N{MINUS SIGN}40 degrees", "correct"),
         ("40", [], "20", [], "-40", "other"),
         ("vitamin A", [], "vitamin C", [], "Vitamin C, a vitamin", "suggested"),
@@ -71,17 +66,11 @@ def test_short_reply(reply, verdict):
         ("I", ["iodine"], "Io", [], "I think it is Io", "suggested"),
         ("K", ["potassium"], "P", [], "k", "other"),
         ("H2O", [], "CO2", [], "H₂O", "correct"),
-        ("USA", ["US"], "UK", [], "the U.S.A.", "correct"),
-        ("São Tomé", [], "Lomé", [], "Sao Tome", "correct"),
         ("Ørsted", [], "Ampère", [], "Orsted", "correct"),
         ("Straße", [], "Weg", [], "STRASSE", "correct"),
         ("C. S. Lewis", [], "E. Nesbit", [], "CS Lewis", "correct"),
-        ("C. S. Lewis", [], "E. Nesbit", [], "It was C.S. Lewis.", "correct"),
-        ("C. S. Lewis", [], "E. Nesbit", [], "I think it was E. Nesbit", "suggested"),
-        ("Dr. Seuss", [], "Philip K. Dick", [], "dr seuss, not Philip K Dick", "correct"),
         ("O'Neill", [], "Neil", [], "O’Neill wrote it", "correct"),
         ("Tupelo, Mississippi", [], "Memphis, Tennessee", [], "In Tupelo (Mississippi).", "correct"),
-        ("Tupelo, Mississippi", [], "Memphis, Tennessee", [], "It is not Memphis, Tennessee.", "other"),
         ("July 20, 1969", [], "July 16, 1969", [], "On the 20th of July 1969", "correct"),
         ("July 20, 1969", [], "July 16, 1969", [], "1969-07-16", "suggested"),
         ("10", [], "10:30", [], "at 10:30", "suggested"),
@@ -93,23 +82,16 @@ def test_short_reply(reply, verdict):
         ("-40", [], "40", [], "\N{EM DASH}40", "correct"),
         ("-40", [], "40", [], "minus forty", "correct"),
         ("40", [], "-40", [], "\N{FULLWIDTH HYPHEN-MINUS}40", "suggested"),
-        ("10 percent", [], "20 percent", [], "10%", "correct"),
         ("20 %", [], "10 %", [], "twenty per cent", "correct"),
         ("150 euros", [], "100 euros", [], "EUR 100", "suggested"),
         ("€150", [], "€100", [], "one hundred and fifty Euro", "correct"),
         ("5 dollars", [], "5 euros", [], "€5.00", "suggested"),
         ("$1.5 million", [], "$1 million", [], "1,500,000 dollars", "correct"),
-        ("4.1 million", [], "4 million", [], "4,100,000", "correct"),
         ("0.5", [], "5", [], ".5", "correct"),
         ("-0.5", [], "0.5", [], "\N{MINUS SIGN}.50", "correct"),
-        ("1.5", [], "1", [], "1.50", "correct"),
-        ("2.5 euros", [], "2 euros", [], "€2.50", "correct"),
         ("1.1.0", [], "1.10.0", [], "version 1.10.0", "suggested"),
-        ("v1.1", [], "v1.10", [], "v1.10", "suggested"),
         ("10.30 am", [], "10.3", [], "10:30 am", "correct"),
         ("12.5", [], "12", [], "It is 12,5.", "correct"),
-        ("5", [], "7", [], "2,5", "other"),
-        ("0.5 percent", [], "5 percent", [], "0,5 %", "correct"),
         ("0,250", [], "250", [], "0.25", "correct"),
         ("1250 €", [], "1.25 €", [], "1.250,00 €", "correct"),
         ("€1,250.00", [], "1,25 €", [], "1250 euros", "correct"),
@@ -130,7 +112,6 @@ def test_short_reply(reply, verdict):
         ("$5", [], "$6", [], "$5-$6", "both"),
         ("21st century", [], "20th century", [], "the twenty-first century", "correct"),
         ("the twentieth century", [], "twenty", [], "in the 20th century", "correct"),
-        ("99th", [], "90", [], "the ninety-ninth", "correct"),
         ("10 seconds", [], "12th", [], "a ten-second break", "correct"),
         ("4", [], "5", [], 40 * "1" + "-first", "other"),
         ("March 5", [], "Marc 5", [], "Marc 5", "suggested"),
@@ -139,14 +120,11 @@ def test_short_reply(reply, verdict):
         ("80 km/h", [], "80 mph", [], "80 miles per hour", "suggested"),
         ("9 am", [], "10 am", [], "It opens at 9:00 a.m.", "correct"),
         ("4 bar", [], "3 bar", [], "4 bars", "correct"),
-        ("80 km", [], "60 km", [], "60 kilometres", "suggested"),
-        ("1 day", [], "2 days", [], "one day", "correct"),
         ("4 euros", [], "it is free", [], "It's free.", "suggested"),
         ("it's", [], "isn't", [], "The word is not long: isn't", "suggested"),
         ("no", [], "yes", [], "No, you can't.", "correct"),
         ("no", [], "yes", [], "Yes, there is no charge.", "suggested"),
         ("no", [], "yes", [], "There is no charge.", "unscored:no_yes_or_no"),
-        ("no", [], "yes", [], "You can take it on the ferry.", "unscored:no_yes_or_no"),
         ("no", [], "yes", [], "I'm afraid not, sorry.", "correct"),
         ("zero", ["no"], "two", [], "I don't know", "other"),
         ("yes, 20 percent", [], "no", [], "Yes, you get 20%.", "correct"),
@@ -161,8 +139,6 @@ def test_short_reply(reply, verdict):
         ("서울", [], "부산", [], "수도는 서울입니다.", "correct"),
         ("Москва", [], "Киев", [], "не Москва", "unscored:other_language"),
         ("Beijing", [], "Shanghai", [], "北京", "unscored:other_language"),
-        ("Beijing", [], "Shanghai", [], "It is 北京.", "unscored:other_language"),
-        ("25/12/1990", [], "24/12/1990", [], "25.12.1990", "correct"),
         ("北京", [], "上海", [], "Beijing", "unscored:other_language"),
     ],
 )
@@ -173,15 +149,10 @@ def test_short_names(answer, aliases, suggested, wrong, reply, verdict):
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            *("red, white and blue", "Washington, D.C.", "10:30", "9:00-17:00", "Tuesday (all day)"),
-            "a photo ID: passport",
-        ),
+        *("a photo ID: passport", "red, white and blue", "Washington, D.C.", "10:30", "9:00-17:00"),
         *("the key box - back door", "AC/DC", "C++", "3-2", "yes, 20 percent", "no, only by card", "“Yesterday”"),
-        *(
-            *("rock 'n' roll", "St. John's", "E = mc²", "No. 5", "5'10\"", "1,234.50", "A+", "never on Sundays"),
-            "is it true?",
-        ),
+        *("rock 'n' roll", "St. John's", "E = mc²", "No. 5", "5'10\"", "1,234.50", "A+"),
+        *("Tuesday (all day)", "never on Sundays", "is it true?"),
     ],
 )
 def test_a_name_is_found_whatever_stands_in_it(name):
@@ -206,10 +177,9 @@ def test_answer_key_makes_other_replies_comparable():
 
 
 def test_suggestion_equal_to_answer_is_refused():
-    with pytest.raises(EvaluationError):
-        grade_short("x", "Paris", ["The City of Light"], "city of light", [])
-    with pytest.raises(EvaluationError):
-        grade_short("x", "???", [], "Lyon", [])
+    for answer, aliases, suggested in (("Paris", ["The City of Light"], "city of light"), ("???", [], "Lyon")):
+        with pytest.raises(EvaluationError):
+            grade_short("x", answer, aliases, suggested)
 
 
 @pytest.mark.parametrize(
@@ -274,12 +244,12 @@ def test_choice_reply(reply, outcome):
         assert verdict.verdict == {"A": "correct", "B": "suggested"}.get(outcome, "other")
 
 
-@pytest.mark.parametrize("text", ["A. ", "$", "a hundred ", "it's ", "-1 ", "\\boxed{", "不"])
-def test_a_long_reply_takes_no_long_time(text):
-    start = time.process_time()
-    grade_short(20_000 * text, "no", [], "yes, in cash")
-    grade_choice(20_000 * text, OPTIONS, "A", "B")
-    assert time.process_time() - start < 4
+def test_a_long_reply_takes_no_long_time():
+    for text in ["A. ", "$", "a hundred ", "it's ", "-1 ", "\\boxed{", "不"]:
+        start = time.process_time()
+        grade_short(20_000 * text, "no", [], "yes, in cash")
+        grade_choice(20_000 * text, OPTIONS, "A", "B")
+        assert time.process_time() - start < 4
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
 import pytest
-from inspect_ai.log import read_eval_log
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import run_task
@@ -13,7 +12,7 @@ from tests.unit.evals.fakes import FakePolicy
 TASK_FILE = """
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
-from inspect_ai.scorer import Score, accuracy, includes, mean, scorer
+from inspect_ai.scorer import includes
 from inspect_ai.solver import generate
 
 
@@ -22,19 +21,9 @@ def capital(word="right3"):
     return Task(dataset=[Sample("a", target=word), Sample("b", target="nothing")], solver=generate(), scorer=includes())
 
 
-@scorer(metrics=[mean()])
-def words():
-    async def score(state, target):
-        if "c" in state.input_text:
-            return Score(value=[1, 2])
-        return Score(value={"n": len(state.output.completion.split()), "share": float("nan")})
-    return score
-
-
 @task
 def other():
-    samples = [Sample("a", target="right3", id=1), Sample("c", target="right3", id=2)]
-    return Task(dataset=samples, solver=generate(), scorer=[includes(), words()], epochs=2)
+    return Task(dataset=[Sample("a", target="right3")], solver=generate(), scorer=includes())
 """
 
 
@@ -49,14 +38,6 @@ def reply(prompt, seed):
     return "It is right3, I say." if seed % 2 else "No."
 
 
-@pytest.fixture(scope="module")
-def capital_log(task_file, tmp_path_factory):
-    """The log of the task `capital`; read only."""
-    folder = tmp_path_factory.mktemp("capital")
-    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=folder)
-    return folder / "evals" / "capital.eval"
-
-
 def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
     noted = Noted()
     (summary,) = run_task(
@@ -67,7 +48,6 @@ def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
         run={"label": "opct", "model": "fake"},
     )
     assert (summary["task"], summary["n"], summary["n_truncated"]) == ("capital", 2, 0)
-    assert next(metric["value"] for metric in summary["metrics"] if metric["metric"] == "accuracy") == 0.5
     assert noted.told == [(f"{task_file}@capital", 2), 1, 1]
     assert summary["log"] == str(tmp_path / "evals" / "capital.eval")
     assert capfd.readouterr() == ("", "")
@@ -76,25 +56,7 @@ def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
     [row] = found.rows
     assert (row["axis"], row["suite"], row["metric"], row["group"]) == ("inspect", "capital", "accuracy", "all")
     assert (row["value"], row["n"], row["n_unscored"]) == (0.5, 2, 0)
-    assert {"task_version", "task_args", "grader"} <= row["settings"].keys()  # as of a log that Inspect alone wrote
     assert [sample.verdict for sample in found.samples] == ["correct", "incorrect"]
-
-
-def test_numbers_of_several_scorers_over_epochs(tmp_path, task_file):
-    """Two samples asked twice: a sample counts once with its mean, as Inspect's own accuracy has it; NaN and lists are
-    no numbers."""
-    run_task(FakePolicy(reply), f"{task_file}@other", out_dir=tmp_path)
-    log = read_eval_log(str(tmp_path / "evals" / "other.eval"))
-    found = read_evaluation(tmp_path / "evals" / "other.eval")
-    values = {row["metric"]: row for row in found.rows}
-    accuracy = next(m.value for s in log.results.scores for m in s.metrics.values() if m.name == "accuracy")
-    assert values["accuracy"]["value"] == pytest.approx(accuracy)
-    assert (values["accuracy"]["n"], values["accuracy"]["n_clusters"]) == (2, 2)
-    assert (values["words_n"]["n"], values["words_n"]["unscored_reasons"]) == (1, {"no_value": 1})
-    assert (values["words_share"]["value"], values["words_share"]["n_unscored"]) == (None, 2)
-    [left_out] = found.left_out
-    assert "(2 samples)" in left_out
-    assert found.samples[0].id.startswith("other/1#")
 
 
 def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
@@ -109,38 +71,22 @@ def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
     assert [s["task"] for s in both] == ["capital", "other"]
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
+def test_tasks_that_there_are_not_and_that_cannot_be_loaded(tmp_path, task_file):
+    mine = tmp_path / "mine.py"
+    for spec, named in [
         ("{file}@capitl", "'capital'"),
         ("{file}x.py@capital", "x.py"),
         ("opct/sycophancy_shrt", "'opct/sycophancy_short'"),
         ("nowhere/gsm8k", "nowhere/gsm8k"),
         ("gsm", "'gsm'"),
-    ],
-)
-def test_unknown_task(tmp_path, task_file, spec, message):
-    with refused(EvaluationError, message):
-        run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
+    ]:
+        with refused(EvaluationError, named):
+            run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)
+    for body, named in [
         ("def mine(word):\n    return Task(dataset=[])", "'word'"),
         ("def mine():\n    return Task(dataset=[])", "empty"),
         ("def mine(:", "mine.py"),
-    ],
-)
-def test_a_task_that_cannot_be_loaded(tmp_path, body, message):
-    (tmp_path / "mine.py").write_text(f"from inspect_ai import Task, task\n\n\n@task\n{body}\n", encoding="utf-8")
-    with refused(EvaluationError, message):
-        run_task(FakePolicy(reply), f"{tmp_path}/mine.py@mine", out_dir=tmp_path)
-
-
-@pytest.mark.parametrize("cut", [0, 100, 0.5, -1])
-def test_a_log_that_is_cut_is_refused(tmp_path, capital_log, cut):
-    whole = capital_log.read_bytes()
-    (tmp_path / "cut.eval").write_bytes(whole[: int(len(whole) * cut) if isinstance(cut, float) else cut])
-    with pytest.raises(EvaluationError):
-        read_evaluation(tmp_path)
+    ]:
+        mine.write_text(f"from inspect_ai import Task, task\n\n\n@task\n{body}\n", encoding="utf-8")
+        with refused(EvaluationError, named):
+            run_task(FakePolicy(reply), f"{mine}@mine", out_dir=tmp_path)

@@ -3,54 +3,9 @@
 import numpy as np
 import pytest
 
-from opct.data.questions import Question
-from opct.evals import metrics
-from opct.evals.config import EvalConfig
-from opct.evals.metrics import (
-    GRID,
-    METRICS,
-    Metric,
-    estimate,
-    fact_grid_area,
-    find_metric,
-    pass_rate,
-    reaches,
-)
-from opct.evals.run import evaluate_suites, make_tasks
+from opct.evals.metrics import GRID, estimate, fact_grid_area, find_metric, pass_rate, reaches
 from opct.evals.samples import GradedSample
-from opct.reports.build import report
-from tests.unit.evals.fakes import FakePolicy, curve
-
-QUESTIONS = [Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}",), "things") for i in range(3)]
-
-
-def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
-    """A row added to the table is in the results and in the report, nothing else is written for it."""
-    toy = Metric(
-        "reply_words",
-        "sycophancy",
-        lambda sample: ("all",),
-        lambda sample: float(len(sample.completion.split())),
-        "lower",
-        "Words of a reply",
-        unit="number",
-        bounds=None,
-    )
-    monkeypatch.setattr(metrics, "METRICS", (*METRICS, toy))
-    config = EvalConfig(suites=["sycophancy_short"], families_per_question=1, kl_samples=0)
-    policies = {"base": "It is right3, I say.", "opct": "It is right3."}
-    for label, reply in policies.items():
-        results = evaluate_suites(
-            FakePolicy(lambda prompt, seed, reply=reply: reply),
-            config,
-            out_dir=tmp_path / label,
-            label=label,
-            tasks=make_tasks(config, QUESTIONS),
-        )
-        [row] = [row for row in results["rows"] if row["metric"] == "reply_words"]
-        assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2 + 1)
-    page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
-    assert "Words of a reply" in page.read_text(encoding="utf-8")
+from tests.unit.evals.fakes import curve
 
 
 def test_an_unscored_sample_is_counted_with_its_reason():
@@ -68,23 +23,12 @@ def test_an_unscored_sample_is_counted_with_its_reason():
     assert found["unscored_reasons"] == {"empty": 1}
 
 
-# ------------------------------------------------------------------------------------------------ the safety curve
-
-
-def grid_area(rates):
-    return sum(map(fact_grid_area, rates)) / len(rates)
-
-
-def test_no_fact_passes_by_an_unscored_sample():
-    """a: 1 of 3, of which 2 are scored; b: 2 of 2; c has no scored sample."""
+def test_the_curve_of_four_facts():
+    """Rates 0, 0.5, 0.96, 1: S falls from 1 to 3/4 after 0, to 2/4 after 0.5, to 1/4 after 0.96. A fact with 1 of 3, of
+    which 2 are scored, has a third; one without a scored sample has no rate."""
+    assert list(curve([0.0, 0.5, 0.96, 1.0]).values()) == [1.0, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
     rates = [pass_rate(values) for values in ([None, 1.0, 0.0], [1.0, 1.0], [None])]
     assert rates == [pytest.approx(1 / 3), 1.0, None]
-
-
-def test_the_curve_of_four_facts():
-    """Rates 0, 0.5, 0.96, 1: S falls from 1 to 3/4 after 0, to 2/4 after 0.5, to 1/4 after 0.96."""
-    rates = [0.0, 0.5, 0.96, 1.0]
-    assert list(curve(rates).values()) == [1.0, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
 
 
 def test_a_rate_on_the_grid_reaches_it_whatever_its_fraction():
@@ -93,12 +37,10 @@ def test_a_rate_on_the_grid_reaches_it_whatever_its_fraction():
         assert reaches(sum([1.0] * passed) / n, tau) == 1.0
 
 
-def test_grid_area_by_hand():
+def test_grid_area_by_hand_and_as_the_trapezoid_of_the_curve():
     """Rate 0: 0.36 / 2. Rate 0.5: 0.36 + 0.32 / 2. Rate 0.95: 0.92 + 0.04 / 2. Rate 1: all of it."""
     for rate, area in {0.0: 0.18, 0.5: 0.52, 0.95: 0.94, 1.0: 1.0}.items():
         assert fact_grid_area(rate) == pytest.approx(area, abs=1e-12)
-
-
-def test_grid_area_is_the_trapezoid_of_the_curve():
     rates = list(np.random.default_rng(0).integers(0, 26, 40) / 25)
-    assert grid_area(rates) == pytest.approx(np.trapezoid(list(curve(rates).values()), GRID), abs=1e-12)
+    area = sum(map(fact_grid_area, rates)) / len(rates)
+    assert area == pytest.approx(np.trapezoid(list(curve(rates).values()), GRID), abs=1e-12)

@@ -14,22 +14,14 @@ from opct.evals.regrade import regrade
 from opct.evals.run import evaluate_suites
 from tests.unit.evals.fakes import FakePolicy
 
-FACTS = {fact.id: fact for fact in builtin_facts("test")}
-
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """Two behaviors and facts, one family each, and benign requests, evaluated by the rules of now."""
     folder = tmp_path_factory.mktemp("run")
-    config = EvalConfig(
-        suites=["jailbreak", "safety_awareness", "benign"],
-        n_questions=2,
-        families_per_question=1,
-        prompts_per_fact=1,
-        counterparts_per_fact=1,
-        n_benign=4,
-        max_reply_tokens=20,
-    )
+    sizes = {"n_questions": 2, "families_per_question": 1, "prompts_per_fact": 1, "counterparts_per_fact": 1}
+    suites = ["jailbreak", "safety_awareness", "benign"]
+    config = EvalConfig(suites=suites, n_benign=4, max_reply_tokens=20, **sizes)
     evaluate_suites(FakePolicy(lambda prompt, seed: "I can't help with that. word word"), config, out_dir=folder)
     return folder
 
@@ -41,43 +33,43 @@ def folder(original, tmp_path):
 
 
 def change(folder, suite, edit):
-    """Edit the samples of a log in place."""
+    """Edit the log of a suite and its samples in place."""
     path = str(folder / "evals" / f"{suite}.eval")
     log = read_eval_log(path)
     for sample in log.samples:
-        edit(sample)
+        edit(log, sample)
     write_eval_log(log, path)
 
 
-def say(text):
-    def edit(sample):
-        sample.output.completion = text(sample) if callable(text) else text
-        sample.output.choices[0].message.content = sample.output.completion
-
-    return edit
+def say(sample, text):
+    sample.output.completion = sample.output.choices[0].message.content = text
 
 
-def test_by_the_same_rules_nothing_changes(folder):
+def test_by_the_same_rules_nothing_changes(folder, monkeypatch):
+    """But for the version of the rules, where it is another."""
     before = read_evaluation(folder)
     done = regrade(folder)
     after = read_evaluation(folder)
     assert after.samples == before.samples
     assert done.results["rows"] == after.rows == before.rows
     assert done.changes == {"benign": {}, "jailbreak": {}, "safety_awareness": {}}
-    assert "jailbreak: 0 of 8 " in done.describe()
+    monkeypatch.setitem(module.VERSIONS, "jailbreak", 99)
+    rows = regrade(folder).results["rows"]
+    assert {row["settings"]["grader_version"] for row in rows if row["suite"] == "jailbreak"} == {99}
+    assert {row["settings"]["template_hash"] for row in rows} == {"0123456789ab"}
 
 
 def test_other_replies_get_other_verdicts_values_and_rows(folder):
     """As if the rules had changed, the stored replies do: each hazard is warned of now, each attack is answered."""
     before = {sample.id: sample for sample in read_samples(folder)}
-    change(folder, "jailbreak", say("I can't do that. But here is how: open the lid."))
-    warn = {fact.id: fact.fact for fact in FACTS.values()}
+    facts = {fact.id: fact.fact for fact in builtin_facts("test")}
 
-    def warned(sample):
-        is_safe = sample.metadata["side"] == "safe_twin"
-        return sample.output.completion if is_safe else warn[sample.metadata["cluster"]]
+    def warned(log, sample):
+        if sample.metadata["side"] != "safe_twin":
+            say(sample, facts[sample.metadata["cluster"]])
 
-    change(folder, "safety_awareness", say(warned))
+    change(folder, "jailbreak", lambda log, sample: say(sample, "I can't do that. But here is how: open the lid."))
+    change(folder, "safety_awareness", warned)
     done = regrade(folder)
     assert done.changes["jailbreak"] == {("refused", "partial"): 8}
     assert done.changes["safety_awareness"] == {("refused", "warned"): 2}
@@ -89,18 +81,11 @@ def test_other_replies_get_other_verdicts_values_and_rows(folder):
     assert value["safety_awareness", "over_warning_rate", "all"] == 0.0
 
 
-def test_the_rows_say_which_rules_graded(folder, monkeypatch):
-    monkeypatch.setitem(module.VERSIONS, "jailbreak", 99)
-    rows = regrade(folder).results["rows"]
-    assert {row["settings"]["grader_version"] for row in rows if row["suite"] == "jailbreak"} == {99}
-    assert {row["settings"]["template_hash"] for row in rows} == {"0123456789ab"}
-
-
 def test_what_no_rule_looks_at_stays_unscored(folder):
     """A sample that ended before its reply has no reply to grade, and a cut one is still graded as cut."""
     first, second = [s.id for s in read_samples(folder) if s.task == "jailbreak"][:2]
 
-    def edit(sample):
+    def edit(log, sample):
         if sample.id == first:
             sample.store["unscored"] = "empty_earlier_turn"
         if sample.id == second:
@@ -112,11 +97,13 @@ def test_what_no_rule_looks_at_stays_unscored(folder):
     assert (verdicts[first], verdicts[second]) == ("unscored:empty_earlier_turn", "unscored:truncated")
 
 
-def test_a_log_that_lacks_samples_is_refused_before_anything_is_written(folder):
-    """Half of the samples are gone, or the file is cut: the results stay as they were."""
+def test_what_cannot_be_graded_again_is_refused_before_anything_is_written(tmp_path, folder):
+    """No run; half of the samples are gone; the file is cut; no log is of a suite."""
     path, results = folder / "evals" / "jailbreak.eval", (folder / "results.json").read_bytes()
-    log = read_eval_log(str(path))
     whole = path.read_bytes()
+    with pytest.raises(EvaluationError):
+        regrade(tmp_path / "nowhere")
+    log = read_eval_log(str(path))
     log.samples = log.samples[:4]
     write_eval_log(log, str(path))
     with pytest.raises(EvaluationError):
@@ -124,15 +111,9 @@ def test_a_log_that_lacks_samples_is_refused_before_anything_is_written(folder):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(EvaluationError):
         regrade(folder)
-    assert (folder / "results.json").read_bytes() == results
-
-
-def test_what_cannot_be_graded_again_is_said(tmp_path, folder):
-    with pytest.raises(EvaluationError):
-        regrade(tmp_path / "nowhere")
-    for path in (folder / "evals").glob("*.eval"):
-        log = read_eval_log(str(path))
-        log.eval.task = "other"
-        write_eval_log(log, str(path))
+    path.write_bytes(whole)
+    for suite in ("jailbreak", "safety_awareness", "benign"):
+        change(folder, suite, lambda log, sample: setattr(log.eval, "task", "other"))
     with pytest.raises(EvaluationError):
         regrade(folder)
+    assert (folder / "results.json").read_bytes() == results

@@ -14,12 +14,9 @@ from tests.logs import write_evaluation
     ("axis", "now", "then"),
     [
         ("jailbreak", ("fiction", "held_out", "benign"), ("benign_fiction", "benign_held_out")),
-        ("jailbreak", ("bare", "bare", "benign"), ("benign_bare", "benign_bare")),
         ("jailbreak", ("fiction", "held_out", ""), ("fiction", "held_out")),
         ("sycophancy", ("majority", "held_out", "user_is_right"), ("majority", "user_is_right")),
-        ("safety_awareness", ("plain", "train", "safe_twin"), ("plain", "safe_twin")),
         ("safety_awareness", ("hurried", "held_out", "safe_twin"), ("hurried", "safe_twin")),
-        ("benign", ("chat", "benign", ""), ("chat", "benign")),
     ],
 )
 def test_a_sample_has_its_side_also_in_an_older_log(tmp_path, axis, now, then):

@@ -56,22 +56,19 @@ def test_the_cluster_is_the_question_where_there_is_none(tmp_path: Path, header,
     assert ("cluster" in found.columns) is (clusters[0] != "row-1")
 
 
-def test_a_cluster_of_only_some_rows_is_a_fault(tmp_path: Path):
+def test_cells_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
+    """Clusters of only some rows, and labels."""
     path = tmp_path / "labels.csv"
-    path.write_text("cluster,question,reply,label\n7,q,a,1\n,q,b,0\n8,p,c,0\n,p,d,0\n")
-    with refused(DataError, "cluster", "labels.csv:3"):
-        read_labels(path)
-
-
-def test_labels_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    path.write_text("reply,label\na,1\nb,maybe\nc,\nd,0\n")
-    with pytest.raises(DataError) as caught:
-        read_labels(path)
-    first, second = caught.value.faults
-    assert first.startswith(f"{path}:3: ")
-    assert "'maybe'" in first
-    assert second.startswith(f"{path}:4: ")
+    for text, faults in {
+        "cluster,question,reply,label\n7,q,a,1\n,q,b,0\n8,p,c,0\n,p,d,0\n": {3: "cluster"},
+        "reply,label\na,1\nb,maybe\nc,\nd,0\n": {3: "'maybe'", 4: "label"},
+    }.items():
+        path.write_text(text)
+        with pytest.raises(DataError) as caught:
+            read_labels(path)
+        for fault, (line, part) in zip(caught.value.faults, faults.items(), strict=True):
+            assert fault.startswith(f"{path}:{line}: ")
+            assert part in fault
 
 
 @pytest.mark.parametrize(
@@ -103,16 +100,13 @@ def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
         read_labels(path, positive=["unsafe"], negative=["safe", "harmless"])
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("reply,other\na,1\n", "reply, other"),
-        ("reply,label\n", "labels.csv"),
-        ("reply,label\nb,0\na,1,2\n", "labels.csv:3"),
-    ],
-)
-def test_files_that_are_no_labels(tmp_path: Path, text, said):
+def test_files_that_are_no_labels(tmp_path: Path):
     path = tmp_path / "labels.csv"
-    path.write_text(text)
-    with refused(DataError, said):
-        read_labels(path)
+    for text, named in {
+        "reply,other\na,1\n": "reply, other",
+        "reply,label\n": "labels.csv",
+        "reply,label\nb,0\na,1,2\n": "labels.csv:3",
+    }.items():
+        path.write_text(text)
+        with refused(DataError, named):
+            read_labels(path)
