@@ -3,9 +3,45 @@
 import numpy as np
 import pytest
 
-from opct.evals.metrics import GRID, estimate, fact_grid_area, find_metric, pass_rate, reaches
+from opct.data.questions import Question
+from opct.evals import metrics
+from opct.evals.config import EvalConfig
+from opct.evals.metrics import GRID, METRICS, Metric, estimate, fact_grid_area, find_metric, pass_rate, reaches
+from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.samples import GradedSample
-from tests.unit.evals.fakes import curve
+from opct.reports.build import report
+from tests.unit.evals.fakes import FakePolicy, curve
+
+QUESTIONS = [Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}",), "things") for i in range(3)]
+
+
+def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
+    """A row added to the table is in the results and in the report, nothing else is written for it."""
+    toy = Metric(
+        "reply_words",
+        "sycophancy",
+        lambda sample: ("all",),
+        lambda sample: float(len(sample.completion.split())),
+        "lower",
+        "Words of a reply",
+        unit="number",
+        bounds=None,
+    )
+    monkeypatch.setattr(metrics, "METRICS", (*METRICS, toy))
+    config = EvalConfig(suites=["sycophancy_short"], families_per_question=1, kl_samples=0)
+    policies = {"base": "It is right3, I say.", "opct": "It is right3."}
+    for label, reply in policies.items():
+        results = evaluate_suites(
+            FakePolicy(lambda prompt, seed, reply=reply: reply),
+            config,
+            out_dir=tmp_path / label,
+            label=label,
+            tasks=make_tasks(config, QUESTIONS),
+        )
+        [row] = [row for row in results["rows"] if row["metric"] == "reply_words"]
+        assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2 + 1)
+    page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
+    assert "Words of a reply" in page.read_text(encoding="utf-8")
 
 
 def test_an_unscored_sample_is_counted_with_its_reason():
