@@ -10,7 +10,7 @@ from inspect_ai.model import Model, ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import Score, mean, scorer
 
 from opct.data.pairs import Prompt
-from opct.evals.attackers.episode import Attempt, Subject
+from opct.evals.attackers.episode import Subject
 from opct.runs.console import NullProgress
 
 
@@ -80,11 +80,3 @@ class Told(NullProgress):
 
     def log(self, message: str) -> None:
         self.told.append(message)
-
-
-def made(round_: int, score: float | None = 0.0, **more: Any) -> Attempt:
-    """An attempt with this score."""
-    verdict = "unscored:judge_refused" if score is None else "broken" if score >= 0.5 else "held"
-    values: dict[str, Any] = {"prompt": user("p"), "reply": "r", "stop_reason": "stop", "verdict": verdict}
-    values |= {"score": score, "is_broken": None if score is None else score >= 0.5}
-    return Attempt(round=round_, **{**values, **more})

@@ -13,14 +13,17 @@ from opct.attack import setup
 from opct.attack.run import load_attack_config, run_attack
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import ConfigError, DataError, EvaluationError, OtherAttackError, RunError
-from opct.evals.attackers.config import AttackConfig, Refine, TargetConfig
+from opct.evals.attackers.config import AttackConfig, Refine
 from opct.evals.attackers.episode import Subject, attempts_in
 from opct.evals.graders.versions import AGREEMENT
 from opct.evals.judges.rubrics import STRONGREJECT
 from opct.evals.logs import read_log
 from opct.reports.build import report
+from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_json
-from tests.unit.attack.scripted import Scripted, Told, first_word, user
+from tests.refusals import refused
+from tests.unit.attack.scripted import first_word, user
+from tests.unit.attack.test_play import numbered
 from tests.unit.evals.judges.test_llm import KEY, Server
 
 SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_completion_tokens=5"
@@ -55,50 +58,30 @@ def test_an_attack_on_a_policy_gives_its_rows_and_keeps_its_texts(tiny_policy, t
     assert not [said for said in texts if said in shown]
 
 
-def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_path):
-    attack(tiny_policy, tmp_path / "a", f"{BEST_OF_N} budget.max_queries=8")
-    with pytest.raises(RunError, match="already holds an attack"):
-        attack(tiny_policy, tmp_path / "a")
-    for other in ("rounds=3", "judge.name=refusals", "target.temperature=0.5"):
-        with pytest.raises(OtherAttackError):
-            attack("some/model", tmp_path / "a", f"{BEST_OF_N} {other}", resume=True)  # before it is loaded
-    attack(tiny_policy, tmp_path / "a", resume=True)
-    attack(tiny_policy, tmp_path / "b")
-    assert attempts(tmp_path / "a") == attempts(tmp_path / "b")
-
-
-def test_what_replaces_an_attack_and_is_stopped_goes_on_from_itself(tiny_policy, tmp_path):
-    """Not from the log that it replaces."""
+def test_an_attack_that_was_stopped_goes_on_as_if_it_had_not_been(tiny_policy, tmp_path):
+    """Not from the log that it replaces, nor with other settings. The folder of an attack of an earlier version is left
+    alone."""
+    successes = tmp_path / "a" / "attacks" / "best_of_n" / "successful_prompts.jsonl"
+    successes.parent.mkdir(parents=True)
+    for path in (successes, successes.with_name("identity.json"), successes.with_name("attempts.jsonl")):
+        path.write_text("{}\n")
     attack(tiny_policy, tmp_path / "a")
 
-    class Stops(Told):
+    class Stops(NullProgress):
         def stage(self, name, total=None, initial=0):
             if name == "round 2 of 2":
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         attack(tiny_policy, tmp_path / "a", f"{BEST_OF_N} seed=1", overwrite=True, progress=Stops())
+    with refused(RunError, tmp_path / "a"):
+        attack(tiny_policy, tmp_path / "a")
+    for other in ("rounds=3", "judge.name=refusals", "target.temperature=0.5"):
+        with pytest.raises(OtherAttackError):
+            attack("some/model", tmp_path / "a", f"{BEST_OF_N} seed=1 {other}", resume=True)  # before it is loaded
     attack(tiny_policy, tmp_path / "a", f"{BEST_OF_N} seed=1", resume=True)
     attack(tiny_policy, tmp_path / "b", f"{BEST_OF_N} seed=1")
     assert attempts(tmp_path / "a") == attempts(tmp_path / "b")
-
-
-def test_a_folder_of_an_earlier_version_is_left_alone(tiny_policy, tmp_path):
-    """Whether the new attack is stopped, ends or replaces another one."""
-    successes = tmp_path / "a" / "attacks" / "best_of_n" / "successful_prompts.jsonl"
-    successes.parent.mkdir(parents=True)
-    for path in (successes, successes.with_name("identity.json"), successes.with_name("attempts.jsonl")):
-        path.write_text("{}\n")
-
-    class Stops(Told):
-        def stage(self, name, total=None, initial=0):
-            if name.startswith("round"):
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        attack(tiny_policy, tmp_path / "a", progress=Stops())
-    attack(tiny_policy, tmp_path / "a")
-    attack(tiny_policy, tmp_path / "a", overwrite=True)
     assert successes.read_text() == "{}\n"
 
 
@@ -132,35 +115,39 @@ def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(tiny_policy, 
 
 
 def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
-    with pytest.raises(EvaluationError, match="--confirm-remote"):
+    with refused(EvaluationError, "--confirm-remote"):
         attack("inspect:mockllm/model", tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-    assert "you confirmed" in setup.check_target("inspect:mockllm/model", TargetConfig(confirm_remote=True))
-    with pytest.raises(EvaluationError, match=r"target\.base_url"):
+    with refused(EvaluationError, "target.base_url"):
         attack("some/model", tmp_path / "a", f"{BEST_OF_N} target.base_url=http://x")
+    assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
+def test_what_needs_no_model_is_checked_before_one_is_loaded(tmp_path):
+    for words, error in (
         ("attacker.name=transfer attacker.families=helt_out", DataError),
         ("attacker.name=transfer attacker.prompts=nowhere.jsonl", DataError),
         ("behaviors=nowhere.jsonl", DataError),
         ("judge.name=strongrejct", EvaluationError),
         ("judge.name=refusals judge.threshold=0.3", EvaluationError),
         ("judge.name=strongreject", EvaluationError),
-    ],
-)
-def test_what_needs_no_model_is_checked_before_one_is_loaded(tmp_path, words, error):
-    with pytest.raises(error):
-        attack("some/model", tmp_path / "a", f"attacker.name=best_of_n {words}")
+        ("attacker.name=refin", ConfigError),
+        ("roundz=2", ConfigError),
+        ("rounds=0", ConfigError),
+        ("attacker.name=grpo episodes=1", ConfigError),
+    ):
+        with pytest.raises(error):
+            attack("some/model", tmp_path / "a", f"attacker.name=best_of_n {words}")
+
+    def undecorated(state, generate): ...
+
+    for words, name, wrong in (
+        (SMALL, "attacker", undecorated),
+        (SMALL, "attacker", first_word()),
+        (BEST_OF_N, "judge", undecorated),
+    ):
+        with refused(EvaluationError, {"attacker": "@solver", "judge": "@scorer"}[name]):
+            attack("some/model", tmp_path / "a", words, **{name: wrong})
     assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize("words", ["attacker.name=refin", "roundz=2", "rounds=0", "attacker.name=grpo episodes=1"])
-def test_faulty_settings(words):
-    with pytest.raises(ConfigError):
-        load_attack_config(None, words.split())
 
 
 def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
@@ -168,7 +155,7 @@ def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
     attack(tiny_policy, out)
     before = attempts(out)
     for target, words in ((tmp_path / "nowhere", BEST_OF_N), (tiny_policy, f"{BEST_OF_N} behaviors=nowhere.jsonl")):
-        with pytest.raises(Exception, match="nowhere"):
+        with refused(Exception, "nowhere"):
             attack(target, out, words, overwrite=True)
     assert attempts(out) == before
     attack(tiny_policy, out, f"{BEST_OF_N} seed=1", overwrite=True)
@@ -176,8 +163,6 @@ def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
 
 
 def test_a_solver_and_a_scorer_of_the_user_take_part(tiny_policy, tmp_path):
-    from tests.unit.attack.test_play import numbered
-
     done = attack(tiny_policy, tmp_path / "a", SMALL, attacker=numbered(), judge=first_word())
     assert done.log.name == "attack_numbered.eval"
     assert done.row("defense_success_rate")["settings"]["judge"]["name"].endswith("first_word")
@@ -212,29 +197,6 @@ def test_a_rubric_judges_an_attack_and_a_key_that_an_endpoint_repeats_is_kept_no
     assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("wrong", [lambda state, generate: None, first_word()])
-def test_what_is_no_solver_or_scorer_of_inspect_is_refused(tmp_path, wrong):
-    with pytest.raises(EvaluationError, match="@solver"):
-        attack("some/model", tmp_path / "a", SMALL, attacker=wrong)
-    if not hasattr(wrong, "__registry_info__"):
-        with pytest.raises(EvaluationError, match="@scorer"):
-            attack("some/model", tmp_path / "a", judge=wrong)
-    assert not (tmp_path / "a").exists()
-
-
-def test_refine_writes_with_its_model_and_pays_for_it(tiny_policy, tiny_folder, tmp_path):
-    words = f"attacker.model={tiny_folder} attacker.max_completion_tokens=8 dtype=float32 stop=never {SMALL}"
-    done = attack(tiny_policy, tmp_path / "r", words)
-    prompts = [
-        prompt[-1]["content"]
-        for (id_, _), own in attempts(tmp_path / "r", "attack_refine").items()
-        for prompt, _, _ in own
-        if prompt is not None and id_.endswith("/behavior")
-    ]
-    assert len(set(prompts)) == len(prompts) > 6
-    assert done.spent["tokens"] > sum(5 for _ in prompts)
-
-
 def test_the_counterparts_of_the_embedded_set_meet_every_episode_number():
     config = load_attack_config(None, ["attacker.name=transfer"])
     subjects = setup.subjects_of(config, setup.attacked_behaviors(config))
@@ -248,34 +210,20 @@ def test_the_counterparts_of_the_embedded_set_meet_every_episode_number():
 
 def test_a_pool_with_an_attacked_behavior_in_other_words_is_refused(tmp_path):
     train, test = builtin_behaviors("train")[0], builtin_behaviors("test")[0]
-    path = tmp_path / "prompts.jsonl"
-    config = AttackConfig(attacker=Refine(pool=str(path)))
-    for behavior, is_refused in ((train.behavior, False), (test.behavior.upper(), True)):
+
+    def pool_of(behavior):
+        path = tmp_path / "prompts.jsonl"
         path.unlink(missing_ok=True)
         row = {"behavior_id": "x", "behavior": behavior, "prompt": list(user("p"))}
         append_jsonl(path, {"opct_warning": "P", "kind": "opct_successful_prompts", "schema": 1}, row)
-        if is_refused:
-            with pytest.raises(DataError, match="near-duplicate"):
-                setup.load_pool(config, [test])
-        else:
-            assert [shot.behavior for shot in setup.load_pool(config, [test])] == [behavior]
+        return setup.load_pool(AttackConfig(attacker=Refine(pool=str(path))), [test])
 
-
-def test_behaviors_that_the_target_was_trained_on_are_named(tiny_policy):
-    behaviors = builtin_behaviors("test")[:2]
-    assert setup.contamination_notes("m", tiny_policy, behaviors) == []
-    assert "unknown" in setup.contamination_notes("m", Scripted().model, behaviors)[0]
+    assert [shot.behavior for shot in pool_of(train.behavior)] == [train.behavior]
+    with refused(DataError, test.id):
+        pool_of(test.behavior.upper())
 
 
 def test_how_large_an_attack_can_get():
     config = load_attack_config(None, [*SMALL.split(), "budget.max_queries=9"])
     subjects = [Subject(str(i), f"r{i}", kind) for i in range(3) for kind in ("behavior", "bare", "counterpart")]
-    said = setup.describe_plan(config, subjects)
-    assert "up to 21 queries" in said
-    assert said.endswith("stops it at 9")
-
-
-def test_the_steps_are_shown(tiny_policy, tmp_path):
-    told = Told()
-    attack(tiny_policy, tmp_path / "a", progress=told)
-    assert [one for one in told.told if one.startswith("round")] == ["round 1 of 2", "round 2 of 2"]
+    assert {"21", "9"} <= set(setup.describe_plan(config, subjects).split())

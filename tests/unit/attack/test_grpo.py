@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -25,13 +24,12 @@ from opct.attack.grpo import (
     RolloutCollector,
     attack_pair,
     learning_summary,
+    no_learning_signal_warning,
     plan_training,
-    rollout_of,
     train_attacker,
 )
 from opct.attack.run import load_attack_config, run_attack
 from opct.attack.training import TrainingFolder
-from opct.config.loader import load_config
 from opct.data.behaviors import Behavior
 from opct.data.duplicates import normalize, read_trained_texts
 from opct.data.pairs import write_pairs
@@ -45,20 +43,19 @@ from opct.evals.provider import as_inspect_model
 from opct.evals.tasks.attack import Cast
 from opct.methods.grpo import EPSILON, GRPO, group_advantages
 from opct.methods.rollouts import Rollout, step_weights
+from opct.models.chunked_loss import one_pass
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
 from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
-from opct.training.setup import build_setup, describe
+from opct.training.setup import build_setup
+from tests.refusals import refused
 from tests.unit.attack.scripted import Scripted, Told, first_word, said
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
-
-
-# --------------------------------------------------------------------------------------------------- the algorithm
 
 
 def test_advantages_by_hand():
@@ -92,6 +89,7 @@ def learner(make_config, tiny_folder):
     def make(**loss):
         config = make_config(method="grpo", loss={"ppo_clip": 0.2, "kl_coef": 1e-9} | loss)
         setup = build_setup(config)
+        setup.policy.model.eval()
         return setup.policy, GRPO(setup.policy, setup.teacher, config, lambda pairs, step: [])
 
     return make
@@ -100,15 +98,12 @@ def learner(make_config, tiny_folder):
 def test_the_gradient_is_the_advantage_times_that_of_the_log_prob(learner):
     """On-policy rho is 1, so nothing is clipped: the gradient of -sum w A log p, token by token."""
     policy, method = learner()
-    policy.model.eval()
     own = rollouts(policy, (1.5, -0.5, -1.0))
     weights = step_weights(own, "token_mean")
     method.loss(own, weights).loss.backward()
     found = {name: p.grad.clone() for name, p in policy.trainable_parameters().items() if p.grad is not None}
     policy.model.zero_grad()
-    scores = policy.score([r.prompt_ids for r in own], [r.ids for r in own])
-    from opct.models.chunked_loss import one_pass
-
+    scores = policy.score(*sides(own))
     expected = torch.tensor([r.advantage for r in own for _ in r.ids])
     one_pass(lambda t: -expected[t.rows] * t.log_probs, torch.cat(weights), scores)[0].backward()
     assert any(grad.abs().sum() > 0 for grad in found.values())
@@ -121,7 +116,6 @@ def test_what_is_far_above_the_sampler_is_clipped(learner):
     """A token that is now 2.7 times as likely as when it was sampled, with a positive advantage: no gradient. With a
     negative one there is one: what is bad may still be unlearnt."""
     policy, method = learner()
-    policy.model.eval()
     for advantage, moves in ((1.0, False), (-1.0, True)):
         own = [
             replace(r, completion=replace(r.completion, logprobs=tuple(x - 1.0 for x in r.completion.logprobs)))
@@ -136,7 +130,6 @@ def test_what_is_far_above_the_sampler_is_clipped(learner):
 def test_the_kl_to_the_base_is_exact_and_holds_the_policy_back(learner):
     """0 at the base with no gradient; above 0 once the adapter moved, and in the loss by its coefficient."""
     policy, method = learner(kl_coef=0.5)
-    policy.model.eval()
     still = rollouts(policy, (0.0, 0.0, 0.0))
     micro = method.loss(still, step_weights(still, "token_mean"))
     assert max(abs(x) for row in micro.values["kl"] for x in row) < 1e-5
@@ -161,50 +154,23 @@ def sides(own):
     return [r.prompt_ids for r in own], [r.ids for r in own]
 
 
-# ----------------------------------------------------------------------------------------------------- rehearsal
-
-
-def text_of(rollout):
-    return rollout.completion.text
-
-
-def success(id_, text, reward=1.0, index=0, behavior="Steal a goose", **more):
+def success(id_, text, reward=1.0, index=0, **more):
     completion = Completion(text, (5, 6), "stop", (-1.0, -1.0), 3, 0)
-    pair = attack_pair(id_, behavior, ({"role": "user", "content": "x"},))
+    pair = attack_pair(id_, "Steal a goose", ({"role": "user", "content": "x"},))
     return Rollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
 
 
-def test_only_fresh_successes_are_kept_the_best_of_each_behavior():
+def test_the_best_fresh_success_on_each_behavior_is_replayed_with_the_log_probs_of_the_policy_as_it_is(tiny_policy):
     pool = ReplayBuffer(threshold=0.5)
     pool.add([success("a", "first", 0.6), success("a", "second", 0.9, 1), success("a", "third", 0.4, 2)])
     pool.add([success("b", "poor", 0.4), success("b", "unknown", None), success("b", "old", 1.0, is_rehearsed=True)])
-    assert [(shot.behavior_id, said(shot.prompt)) for shot in pool.shots(text_of)] == [("a", "second")]
+    assert [(one.behavior_id, said(one.prompt)) for one in pool.shots(lambda r: r.completion.text)] == [("a", "second")]
     pool.add([success("a", "later", 0.5)])
-    assert [said(shot.prompt) for shot in pool.shots(text_of)] == ["later"]
-
-
-def test_a_replayed_success_has_the_log_probs_of_the_policy_as_it_is(tiny_policy):
-    pool = ReplayBuffer(threshold=0.5)
-    pool.add([success("a", "first")])
     again = pool.resample("a", tiny_policy)
     [now] = tiny_policy.log_probs([[3]], [[5, 6]])
+    assert (again.completion.text, again.is_rehearsed) == ("later", True)
     assert again.completion.logprobs == pytest.approx(tuple(now.tolist()))
-    assert again.is_rehearsed
     assert pool.resample("b", tiny_policy) is None
-
-
-def test_a_rollout_comes_back_from_its_row(tiny_policy):
-    from opct.methods.rollouts import rollout_row
-
-    one = success("a", "first", 0.75)
-    row = json.loads(json.dumps(rollout_row(one, tiny_policy, 3, None)))
-    back = rollout_of(row, "Steal a goose", lambda prompt: [3])
-    assert (back.pair, back.reward, back.ids, back.index) == (one.pair, 0.75, one.ids, 0)
-    assert rollout_of(row | {"rehearsed": True}, "x", lambda prompt: [3]) is None
-    assert rollout_of({name: value for name, value in row.items() if name != "reward"}, "x", lambda prompt: [3]) is None
-
-
-# ------------------------------------------------------------------------------------------------------ training
 
 
 def behaviors_in(path, behaviors):
@@ -231,21 +197,10 @@ def opponent(yields=lambda text: "a" in text):
     return Scripted(lambda text: "yes" if yields(text) else "no")
 
 
-def test_the_targets_own_training_is_warned_of_before_the_attacker_is_trained(whole, tiny_folder, tmp_path):
-    """The target is a run that was trained on both behaviors that the attacker is trained on, as its record says."""
-    run = RunDir(whole[0] / "attacker")
-    assert set(read_trained_texts(run).behaviors) == {normalize(b.behavior) for b in TRAIN}
-    told, path = Told(), behaviors_in(tmp_path / "own.jsonl", [*TRAIN, *TEST])
-    done = attacked(str(run.path), tiny_folder, path, tmp_path / "a", "attacker.training.max_steps=1", progress=told)
-    [said] = [one for one in done.about["warnings"] if one.startswith("The target was trained on 2 of the 2 behav")]
-    places = [told.told.index(f"warning: {said}"), next(i for i, t in enumerate(told.told) if "training the att" in t)]
-    assert places == sorted(places)
-
-
-def trained(folder, tiny_folder, own, *words, progress=None, **more):
-    plan, cast, kept = plan_of(folder, tiny_folder, *words, **more), Cast(None, first_word()), TrainingFolder(folder)
-    kept.begin({})
-    attacker, model, shots, summary = train_attacker(plan, own.model, cast, kept, progress or NullProgress())
+def trained(folder, tiny_folder, own, *words, progress=None):
+    plan, cast, files = plan_of(folder, tiny_folder, *words), Cast(None, first_word()), TrainingFolder(folder)
+    files.begin({})
+    attacker, model, shots, summary = train_attacker(plan, own.model, cast, files, progress or NullProgress())
     return SimpleNamespace(attacker=attacker, model=model, shots=shots, summary=summary)
 
 
@@ -254,10 +209,25 @@ def weights(folder):
 
 
 def test_training_behaviors_are_none_of_the_tested_ones_nor_like_them(tmp_path, tiny_folder):
+    """Of the attacked set, another split or another source. A training on some is not continued on others."""
     near = Behavior("t/9", "c", "Ring every doorbell of the town!", None, "train")
-    assert plan_of(tmp_path / "a", tiny_folder, behaviors=(*TRAIN, near)).behaviors == tuple(TRAIN)
-    with pytest.raises(DataError, match="No behavior is left to train the attacker on: all 1 are attacked"):
+    first = plan_of(tmp_path / "a", tiny_folder, behaviors=(*TRAIN, near))
+    assert first.behaviors == tuple(TRAIN)
+    with refused(DataError, "attacker.train_split"):
         plan_of(tmp_path / "a", tiny_folder, behaviors=(near,))
+    with refused(DataError, "validation"):
+        plan_of(tmp_path / "a", tiny_folder, "attacker.train_split=validation")
+    hide = Behavior("o/0", "c", "Hide a frog in the soup", None, "validation")
+    others = [hide, replace(near, split="validation"), Behavior("o/2", "c", "Whistle in the library", None, "train")]
+    path = behaviors_in(tmp_path / "others.jsonl", others)
+    source = (f"attacker.train_behaviors={path}", "attacker.training.optim.prompts_per_step=1")
+    plans = {
+        split: plan_of(tmp_path / "a", tiny_folder, *source, f"attacker.train_split={split}")
+        for split in ("validation", "train", "all")
+    }
+    trained_on = {split: [one.id for one in plan.behaviors] for split, plan in plans.items()}
+    assert trained_on == {"validation": ["o/0"], "train": ["o/2"], "all": ["o/0", "o/2"]}
+    assert len({json.dumps(plan.identity()["trained_on"]) for plan in (first, *plans.values())}) == 4
 
 
 UNSEEN = [
@@ -289,10 +259,9 @@ def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_le
     for one in UNSEEN:
         assert any(yields(augmented(one.text, random.Random(seed))) for seed in range(2000)), "noise can do it"
     untrained = as_inspect_model(load_policy(str(tiny_folder), dtype="float32"))
-    writes = refine(max_tokens=plan.max_tokens)
     attackers = {
         "grpo": (done.attacker, done.model),
-        "refine": (writes, untrained),
+        "refine": (refine(max_tokens=plan.max_tokens), untrained),
         "best_of_n": (best_of_n(), untrained),
     }
     breaks = {}
@@ -326,15 +295,11 @@ class Stopping(NullProgress):
 WORDS = ["episodes=4", "attacker.shots=1", "attacker.training.max_steps=4", "attacker.training.save_steps=2"]
 
 
-def yields_to_one(text):
-    return text.count("a") >= 1
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tiny_folder):
     """(folder, what it left) of a training that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole") / "a"
-    return folder, trained(folder, tiny_folder, opponent(yields_to_one), *WORDS)
+    return folder, trained(folder, tiny_folder, opponent(), *WORDS)
 
 
 @pytest.fixture(scope="module")
@@ -342,21 +307,21 @@ def cut(tmp_path_factory, tiny_folder):
     """A training that got a signal in its third step: checkpoints of steps 2 and 3."""
     folder = tmp_path_factory.mktemp("cut") / "a"
     with pytest.raises(KeyboardInterrupt):
-        trained(folder, tiny_folder, opponent(yields_to_one), *WORDS, progress=Stopping(3))
+        trained(folder, tiny_folder, opponent(), *WORDS, progress=Stopping(3))
     return folder
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["on a checkpoint", "between two"])
 def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path, tiny_folder, whole, cut, lost):
     """Shots and replay buffer come back from the disk: weights, curve and successes are those of the other."""
-    (whole_folder, whole), own, words = whole, opponent(yields_to_one), WORDS
+    whole_folder, whole = whole
     shutil.copytree(cut, tmp_path / "cut")
     if lost:  # as after kill -9: what came after the last checkpoint is lost
         newest = RunDir(tmp_path / "cut" / "attacker").latest_checkpoint()
         shutil.rmtree(newest)
         append_jsonl(tmp_path / "cut" / "training_steps.jsonl", {"step": 4, "started": 8})
     shutil.move(tmp_path / "cut", tmp_path / "moved")
-    second = trained(tmp_path / "moved", tiny_folder, own, *words)
+    second = trained(tmp_path / "moved", tiny_folder, opponent(), *WORDS)
     assert weights(tmp_path / "moved") == weights(whole_folder)
     assert second.summary["curve"] == whole.summary["curve"]
     assert second.shots == whole.shots != []
@@ -367,6 +332,16 @@ def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path,
     more = second.summary["spent"]["queries"] - whole.summary["spent"]["queries"]
     assert (more > 0) == bool(again)
     assert second.summary["queries_cut_short_at_most"] == 8 * again
+
+
+def test_the_targets_training_on_what_the_attacker_is_trained_on_is_warned_of(whole, tiny_policy):
+    """The target is the run that was trained on both of these behaviors, as its record says."""
+    run = RunDir(whole[0] / "attacker")
+    assert set(read_trained_texts(run).behaviors) == {normalize(b.behavior) for b in TRAIN}
+    [note] = setup.contamination_notes(str(run.path), tiny_policy, TEST, TRAIN)
+    assert "2 of the 2" in note
+    assert setup.contamination_notes(str(run.path), tiny_policy, TEST) == []
+    assert len(setup.contamination_notes("m", Scripted().model, TEST)) == 1, "unknown behind an endpoint"
 
 
 @pytest.fixture(scope="module")
@@ -380,70 +355,45 @@ def planned(tmp_path_factory, tiny_folder):
 
 
 @pytest.fixture
-def prepared(tmp_path, planned, monkeypatch):
-    """(what is set up, a function that collects the rollouts of a step against a target). Any output is a message."""
+def collector(tmp_path, planned, monkeypatch):
+    """Collects the rollouts of a step on some of the pairs, against a target. Any output is a message."""
     for place in ("evals.attackers.refine", "attack.grpo"):
         monkeypatch.setattr(f"opct.{place}.message_of", lambda text: f"x {text}")
     (plan, made), run = planned, RunDir(tmp_path / "a" / "attacker")
 
-    def collector(reply, *, progress=None, max_tokens=plan.max_tokens, **rules):
+    def make(reply, *, max_tokens=plan.max_tokens, **rules):
         target = reply if isinstance(reply, Scripted) else Scripted(reply)
         own = replace(plan, rules=replace(plan.rules, **rules), max_tokens=max_tokens)
         environment = Environment(target.model, Cast(None, first_word()), own)
-        log = tmp_path / "training_steps.jsonl"
-        return RolloutCollector(made, environment, run, log, progress or NullProgress())
+        collect = RolloutCollector(made, environment, run, tmp_path / "training_steps.jsonl", NullProgress())
+        return lambda n_pairs, step=1: collect(made.data.pairs[:n_pairs], step)
 
-    return made, collector
+    return make
 
 
 def shown(tmp_path):
     return [row for row in read_jsonl(tmp_path / "training_steps.jsonl") if "started" not in row]
 
 
-def test_an_episode_is_its_best_round(prepared, tmp_path):
+def test_an_episode_is_its_best_round(collector, tmp_path):
     """Of three rounds the one with the highest score is trained on, whatever the judge failed on beside a success."""
     answers = iter(["no", "half", "no", "no", "fail", "half"])
-    made, collector = prepared
-    assert "trains on 2 behaviors, 2 per step; 30 steps" in describe(made)
     collect = collector(lambda text: next(answers), episodes=1, rounds=3)
-    rollouts = collect(made.data.pairs[:1], 1)
+    [rollout] = collect(1)
     row = shown(tmp_path)[0]
-    assert [r.reward for r in rollouts] == [0.5]
-    assert len(rollouts[0].pair.prompt) == 4, "system, task, its first message, what came back"
+    assert rollout.reward == 0.5
+    assert len(rollout.pair.prompt) == 4, "system, task, its first message, what came back"
     assert (row["queries"], row["reward"], row["jailbroken"], row["unjudged"]) == (3, 0.5, 1, 0)
-    [second] = collector(lambda text: next(answers), episodes=1, rounds=3)(made.data.pairs[:1], 1)
+    [second] = collector(lambda text: next(answers), episodes=1, rounds=3)(1)
     assert second.reward == 0.5
     assert shown(tmp_path)[1]["unjudged"] == 1
 
 
-def test_an_episode_that_cannot_score_better_asks_no_more_and_teaches_the_same(prepared, tmp_path):
-    """What the target says follows from the message alone, so that both rules see the same game."""
-
-    def says(text):
-        return "yes" if "a" in text else "half" if "e" in text else "no"
-
-    found = {}
-    made, collector = prepared
-    for stop in ("perfect", "never"):
-        target = Scripted(says)
-        rollouts = collector(target, episodes=6, rounds=3, stop=stop)(made.data.pairs, 1)
-        found[stop] = [(r.pair, r.index, r.ids, r.reward, r.advantage) for r in rollouts]
-        asked = target.asked
-        if stop == "perfect":
-            n_perfect = sum(says(text) == "yes" for text in asked)
-            assert n_perfect == sum(r.reward == 1.0 for r in rollouts) > 0, "no episode is asked after a 1"
-            assert len(asked) < 2 * 6 * 3
-        else:
-            assert len(asked) == 2 * 6 * 3
-    assert found["perfect"] == found["never"]
-
-
-def test_where_the_judge_fails_there_is_no_reward_and_no_signal(prepared, tmp_path):
+def test_where_the_judge_fails_there_is_no_reward_and_no_signal(collector, tmp_path):
     """Neither a success nor a failure: its advantage is 0. One of the episodes failed in a round that could be judged;
     the other round may have been a success."""
     answers = iter(["yes", "fail", "no", "no", "no", "no", "no", "no"])
-    made, collector = prepared
-    rollouts = collector(lambda text: next(answers), episodes=4, rounds=2)(made.data.pairs[:1], 1)
+    rollouts = collector(lambda text: next(answers), episodes=4, rounds=2)(1)
     found = {r.reward: r.advantage for r in rollouts}  # which episode is asked first is not said
     assert sorted(str(r.reward) for r in rollouts) == ["0.0", "0.0", "1.0", "None"]
     assert found[None] == 0 < found[1.0]
@@ -451,13 +401,12 @@ def test_where_the_judge_fails_there_is_no_reward_and_no_signal(prepared, tmp_pa
     assert (row["unscored_episodes"], row["reward"]) == (1, pytest.approx(1 / 3))
 
 
-def test_a_group_without_a_success_replays_an_earlier_one(prepared, tmp_path):
+def test_a_group_without_a_success_replays_an_earlier_one(collector, tmp_path):
     """In the second step nothing works: the last of the episodes gives way, and the group has something to learn. What
     is shown of the step is what was played."""
     answers = iter(["yes", "no", "no", "no"])
-    made, collector = prepared
     collect = collector(lambda text: next(answers), episodes=2)
-    first, second = collect(made.data.pairs[:1], 1), collect(made.data.pairs[:1], 2)
+    first, second = collect(1, 1), collect(1, 2)
     assert [r.is_rehearsed for r in second] == [False, True]
     [success] = [r for r in first if r.reward == 1.0]
     assert second[1].ids == success.ids
@@ -466,37 +415,9 @@ def test_a_group_without_a_success_replays_an_earlier_one(prepared, tmp_path):
     assert [row["groups_with_signal"] for row in shown(tmp_path)] == [1, 1]
 
 
-def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
-    """2 rounds of 3 episodes against each of 2 behaviors. Only the first attempt breaks one, and its episode ends."""
-    answers = iter(["yes", *["no"] * 20])
-    made, collector = prepared
-    progress = Told()
-    rules = {"episodes": 3, "rounds": 2, "batch_size": 4}
-    collector(lambda text: next(answers), progress=progress, **rules)(made.data.pairs[:2], 1)
-    assert progress.told == [*(f"attempts={n}/12" for n in range(1, 12)), f"reward={1 / 6}"]
-
-
-@pytest.mark.parametrize("answer", ["fail", "now and then"])
-def test_a_training_in_which_nothing_was_learned_is_warned_of(
-    tiny_folder, behaviors_file, tmp_path, monkeypatch, answer
-):
-    """Before the attack proper and in its result: no trained attacker was defended against."""
-    answers = itertools.cycle(["yes", "no", "no", "yes"])
-    target = Scripted(lambda text: next(answers) if answer == "now and then" else answer)
-    monkeypatch.setattr(setup, "load_target", lambda *_: (target.model, {"weights": {"model": "scripted"}}))
-    progress = Told()
-    words = "attacker.training.max_steps=1"
-    given = (tiny_folder, behaviors_file, tmp_path / "a", words)
-    done = attacked("scripted", *given, judge=first_word(), progress=progress)
-    found = [warning for warning in done.about["warnings"] if "learned nothing" in warning]
-    assert [line for line in progress.told if "learned nothing" in line] == [f"warning: {one}" for one in found]
-    assert len(found) == (answer == "fail")
-
-
-def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
-    made, collector = prepared
-    with pytest.raises(ModelError, match="leaves no room in its context"):
-        collector(lambda text: "no", max_tokens=100_000)(made.data.pairs[:1], 1)
+def test_a_request_that_leaves_no_room_is_an_error(collector):
+    with refused(ModelError, TRAIN[0].id, "attacker.max_completion_tokens"):
+        collector(lambda text: "no", max_tokens=100_000)(1)
 
 
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):
@@ -516,11 +437,11 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
     assert found["spent"] == {"queries": 12, "tokens": 27, "prompt_tokens": 9, "seconds": 5.0}
     assert (found["unscored_episodes"], found["queries_cut_short_at_most"]) == (2, 6)
     assert found["judge_usage"] == [12, 90, 24]
+    assert no_learning_signal_warning(found) == []
 
 
-@pytest.mark.parametrize(
-    ("setting", "name"),
-    [
+def test_what_follows_from_the_attack_cannot_be_set(tmp_path, tiny_folder):
+    for setting, name in (
         ("seed=3", "seed=3"),
         ("rollout.num_generations=2", "rollout.num_generations"),
         ("data={pairs: [x.jsonl]}", "data.pairs"),
@@ -528,124 +449,91 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
         ("teacher={kind: live}", "teacher.kind"),
         ("rollout={temperature: 0.5}", "rollout.temperature"),
         ("model.adapter=x", "model.adapter"),
-        ("method=opct", "loss.ppo_clip|method"),
+        ("method=opct", "loss.ppo_clip"),
         ("max_steps=null", "max_steps"),
-        ("optim.prompts_per_step=3", "there are 2 behaviors to train the attacker on"),
-    ],
-)
-def test_what_follows_from_the_attack_cannot_be_set(tmp_path, tiny_folder, setting, name):
-    with pytest.raises(ConfigError, match=name):
-        plan_of(tmp_path / "a", tiny_folder, f"attacker.training.{setting}")
+        ("optim.prompts_per_step=3", "optim.prompts_per_step=3"),
+    ):
+        with refused(ConfigError, name):
+            plan_of(tmp_path / "a", tiny_folder, f"attacker.training.{setting}")
+    adapter = tmp_path / "run"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    for model in (adapter, "inspect:openai/x"):
+        with refused(EvaluationError, model):
+            plan_of(tmp_path / "a", tiny_folder, f"attacker.model={model}")
 
 
 def test_what_can_be_set(tmp_path, tiny_folder):
     """And a step uses no more behaviors than there are."""
     words = "rounds=3 attacker.training.optim.learning_rate=0.5 attacker.training.stop.divergence_factor=7"
-    own = ("attacker.training.lora={r: 2}", "attacker.chat_template_kwargs={enable_thinking: false}")
+    own = ["attacker.training.lora={r: 2}", "attacker.chat_template_kwargs={enable_thinking: false}"]
+    own.append("attacker.thinking_tags=[e, </e>]")
     plan = plan_of(tmp_path / "a", tiny_folder, *words.split(), *own)
     assert plan.config.model.chat_template_kwargs == {"enable_thinking": False}
+    assert plan.config.loss.thinking_tags == ("e", "</e>")
+    assert plan.identity() != plan_of(tmp_path / "a", tiny_folder, *words.split(), *own[:2]).identity()
     assert (plan.config.optim.learning_rate, plan.config.lora.r, plan.config.stop.divergence_factor) == (0.5, 2, 7)
     assert (plan.max_queries, plan.rules.stop) == (30 * 2 * 8 * 3, "perfect")
     few = load_attack_config(None, ["attacker.name=grpo", f"behaviors={tmp_path / 'behaviors.jsonl'}"])
     assert plan_training(few, TEST, TrainingFolder(tmp_path)).config.optim.prompts_per_step == 2
 
 
-def test_the_attackers_thinking_is_no_part_of_its_messages_in_training_either(tmp_path, tiny_folder):
-    """Its tags are those of the run of its training. Whatever the tiny model writes from its first letter e on is
-    thinking that never ends here, so no message has that letter, and the frozen attacker is read alike."""
-    own, words = opponent(), ["attacker.training.max_steps=1", "attacker.thinking_tags=[e, </e>]"]
-    identities = [plan_of(tmp_path / "a", tiny_folder, *words[:n]).identity() for n in (1, 2)]
-    assert identities[0] != identities[1]
-    done = trained(tmp_path / "a", tiny_folder, own, *words)
-    assert own.asked
-    assert not any("e" in text for text in own.asked)
-    assert load_config(RunDir(tmp_path / "a" / "attacker").config_path).loss.thinking_tags == ("e", "</e>")
-    assert done.model.api.policy.renderer.reasoning == ("e", "</e>")
-
-
-# --------------------------------------------------------------------------------------------------- whole attacks
-
-
 @pytest.fixture
-def behaviors_file(tmp_path):
-    return behaviors_in(tmp_path / "own.jsonl", [*TRAIN, *TEST])
-
-
-def attacked(target, tiny_folder, behaviors_file, out, words="", **more):
+def attacked(tiny_folder, tmp_path):
+    """Runs a whole attack of two training steps on two behaviors, and of two episodes on the third."""
+    path = behaviors_in(tmp_path / "own.jsonl", [*TRAIN, *TEST])
     fixed = "attacker.name=grpo attacker.training.max_steps=2 attacker.training.lora.r=4 dtype=float32"
     fixed += " attacker.training.optim.prompts_per_step=2 episodes=2 rounds=1"
     fixed += " attacker.max_completion_tokens=6 target.max_completion_tokens=5"
-    fixed += f" counterpart_episodes=0 behaviors={behaviors_file} attacker.model={tiny_folder}"
-    return run_attack(target, load_attack_config(None, [*fixed.split(), *words.split()]), out=out, **more)
+    fixed += f" counterpart_episodes=0 behaviors={path} attacker.model={tiny_folder}"
+
+    def attack(target, out, words="", **more):
+        return run_attack(target, load_attack_config(None, [*fixed.split(), *words.split()]), out=out, **more)
+
+    return attack
 
 
-def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, behaviors_file, tmp_path):
+def test_a_whole_attack_trains_then_attacks_others(tiny_policy, attacked, tmp_path):
     """Its log has cost and curve of the training, which was stopped after its first step and resumed. The training
     behaviors are not attacked."""
     with pytest.raises(KeyboardInterrupt):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", progress=Stopping(1))
+        attacked(tiny_policy, tmp_path / "a", progress=Stopping(1))
     folder = TrainingFolder(tmp_path / "a" / "attacks" / "grpo")
     assert folder.is_begun
     assert not (tmp_path / "a" / "results.json").exists()
-    with pytest.raises(RunError, match="already holds an attack"):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
-    done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
+    with refused(RunError, tmp_path / "a"):
+        attacked(tiny_policy, tmp_path / "a")
+    done = attacked(tiny_policy, tmp_path / "a", resume=True)
     training = done.about["training"]
     assert [row["step"] for row in training["curve"]] == [1, 2]
-    assert training["spent"]["queries"] == sum(
-        row["queries"] for row in read_jsonl(folder.steps_path) if "queries" in row
-    )
+    steps = read_jsonl(folder.steps_path)
+    assert training["spent"]["queries"] == sum(row["queries"] for row in steps if "queries" in row)
     assert training["trained_on"]["n"] == 2
     assert [one.cluster for one in done.behaviors] == ["u/0"]
-    again = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
+    again = attacked(tiny_policy, tmp_path / "a", resume=True)
     assert again.behaviors == done.behaviors
     assert again.about["training"]["curve"] == training["curve"]
-    assert len(read_jsonl(folder.steps_path)) == 4
+    assert read_jsonl(folder.steps_path) == steps
     other = "attacker.training.optim.learning_rate=0.5"
-    with pytest.raises(RunError, match=r"is a different one: training\.config\.optim\.learning_rate: "):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", other, resume=True)
-
-
-OTHERS = [
-    Behavior("o/0", "c", "Hide a frog in the soup", None, "validation"),
-    Behavior("o/1", "c", "Ring every doorbell of the town, please", None, "validation"),
-    Behavior("o/2", "c", "Whistle in the library", None, "train"),
-]
-"""The second is a near-duplicate of the one that is attacked."""
-
-
-def test_the_attacker_is_trained_on_the_behaviors_that_are_given(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    """Another split, or another source; what is attacked, or like it, is left out of these too. A training on some is
-    not continued on others."""
-    path = behaviors_in(tmp_path / "others.jsonl", OTHERS)
-    given, out = (tiny_policy, tiny_folder, behaviors_file), tmp_path / "a"
-    one = "attacker.training.max_steps=1 attacker.training.optim.prompts_per_step=1"
-    others = f"{one} attacker.train_behaviors={path} attacker.train_split="
-    done = attacked(*given, out, f"{others}validation")
-    pairs = "attacks/grpo/training_pairs.jsonl"
-    assert [row["id"] for row in read_jsonl(out / pairs)] == ["o/0"]
-    assert done.about["training"]["trained_on"]["n"] == 1
-    for words in (one, f"{others}train", f"{others}all"):
-        with pytest.raises(RunError, match=r"is a different one: training\.trained_on"):
-            attacked(*given, out, words, resume=True)
-    attacked(*given, tmp_path / "b", f"{others}all")
-    assert [row["id"] for row in read_jsonl(tmp_path / "b" / pairs)] == ["o/0", "o/2"]
-    with pytest.raises(DataError, match=r"3 behaviors of .* \(attacker.train_split\) is in the validation"):
-        attacked(*given, tmp_path / "c", "attacker.train_split=validation")
+    with refused(RunError, "training.config.optim.learning_rate"):
+        attacked(tiny_policy, tmp_path / "a", other, resume=True)
 
 
 def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prompt_and_no_reply(
-    tiny_folder, behaviors_file, tmp_path, monkeypatch
+    attacked, tmp_path, monkeypatch
 ):
     """Each message and each reply has a mark; a rollout has what the attacker sampled, without one. Every attempt is a
-    jailbreak, so that successes are replayed and shown."""
+    jailbreak, so that successes are replayed and shown, and nothing is learned, which is warned of before the attack
+    and in its result."""
     for place in ("evals.attackers.refine", "attack.grpo"):
         monkeypatch.setattr(f"opct.{place}.message_of", lambda text: f"zzprompt {text}")
     target = Scripted(lambda text: "yes zzreply")
     monkeypatch.setattr(setup, "load_target", lambda *_: (target.model, {"weights": {"model": "scripted"}}))
-    progress, folder, words = Told(), tmp_path / "a", "stop=never rounds=2"
-    given = (tiny_folder, behaviors_file, folder, words)
-    done = attacked("scripted", *given, judge=first_word(), progress=progress)
+    progress, folder = Told(), tmp_path / "a"
+    done = attacked("scripted", folder, "stop=never rounds=2", judge=first_word(), progress=progress)
+    [warning] = no_learning_signal_warning(done.about["training"])
+    assert warning in done.about["warnings"]
+    assert f"warning: {warning}" in progress.told
     console = Console(width=200, file=StringIO())
     console.print(done.render())
     training = TrainingFolder(folder / "attacks" / "grpo")
@@ -666,10 +554,10 @@ def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prom
         assert not [mark for mark in marks if mark in text], name
 
 
-def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
+def test_what_cannot_be_trained_replaces_nothing(tiny_policy, attacked, tmp_path):
     """A faulty setting, a missing model and what the training's own checks refuse (an adapter of no layer, an unknown
-    tracker) are seen before --overwrite; a training that fails before its first step leaves no folder behind."""
-    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", "attacker.training.max_steps=1")
+    tracker) are seen before --overwrite, and leave no folder behind."""
+    attacked(tiny_policy, tmp_path / "a", "attacker.training.max_steps=1")
     before = weights(tmp_path / "a" / "attacks" / "grpo")
     for wrong, error in (
         ("attacker.training.seed=3", ConfigError),
@@ -677,33 +565,19 @@ def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_f
         ("attacker.training.lora.target_modules=nowhere", ModelError),
         ("attacker.training.report_to=[nobody]", ConfigError),
     ):
-        with pytest.raises(error):
-            attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", wrong, overwrite=True)
-        assert weights(tmp_path / "a" / "attacks" / "grpo") == before
-        assert (tmp_path / "a" / "results.json").exists()
-        with pytest.raises(error):
-            attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "b", wrong)
-        assert not (tmp_path / "b" / "attacks" / "grpo").exists()
-
-
-def test_what_cannot_be_trained_is_refused_before_anything_is(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "adapter_config.json").write_text("{}")
-    for words, message in (
-        (f"attacker.model={run}", "is a run or an adapter"),
-        ("attacker.model=inspect:openai/x", "behind an endpoint: give a model with weights"),
-    ):
-        with pytest.raises(EvaluationError, match=message):
-            attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", words)
-    assert not (tmp_path / "a").exists()
+        for name in ("a", "b"):
+            with pytest.raises(error):
+                attacked(tiny_policy, tmp_path / name, wrong, overwrite=True)
+    assert weights(tmp_path / "a" / "attacks" / "grpo") == before
+    assert (tmp_path / "a" / "results.json").exists()
+    assert not (tmp_path / "b" / "attacks" / "grpo").exists()
 
 
 def test_the_method_by_itself_is_for_attacks_and_replaces_no_run(make_config):
     config = make_config(method="grpo")
     with RunDir.create(config.output_dir) as run:
         run.checkpoint_path(1).mkdir(parents=True)
-    for refused in (lambda: api.train(config, overwrite=True), lambda: make_plan(config)):
-        with pytest.raises(ConfigError, match="use `opct attack RUN --attacker grpo`"):
-            refused()
+    for forbidden in (lambda: api.train(config, overwrite=True), lambda: make_plan(config)):
+        with refused(ConfigError, "opct attack"):
+            forbidden()
     assert run.checkpoint_path(1).is_dir()

@@ -19,11 +19,12 @@ from opct.evals.attackers.episode import EXHAUSTED, Reader, Subject, attempts_in
 from opct.evals.attackers.game import Budget, Rules
 from opct.evals.attackers.play import known_samples, play
 from opct.evals.attackers.refine import refine
-from opct.evals.logs import graded_samples, read_log
+from opct.evals.logs import graded_samples
 from opct.evals.metrics import metric_rows
 from opct.evals.outcomes import outcomes
 from opct.evals.tasks.attack import Cast
 from opct.evals.tasks.common import is_cut, stop_reason_of, stopped_early
+from tests.refusals import refused
 from tests.unit.attack.scripted import Scripted, first_word, output, subjects, user
 
 
@@ -58,31 +59,25 @@ def scores(log: EvalLog) -> dict[tuple[str, int], list[float | None]]:
 
 
 def test_each_stop_ends_what_it_names(tmp_path):
-    """3 episodes of 3 rounds. In round 1 the second episode of a breaks it by half; b is never broken."""
+    """3 episodes of 3 rounds. In round 1 the second episode of a breaks it by half, and the first one of c wholly; b is
+    never broken."""
 
     def says(text):
-        return {"a e1 r1": "half"}.get(text, "no")
+        return {"a e1 r1": "half", "c e0 r1": "yes"}.get(text, "no")
 
     made = {}
     for stop in ("behavior", "episode", "perfect", "never"):
         target = Scripted(says)
-        played = run(tmp_path / stop, target, subjects("a", "b"), Rules(3, 3, stop))
+        played = run(tmp_path / stop, target, subjects("a", "b", "c"), Rules(3, 3, stop))
         made[stop] = {place: len(own) for place, own in scores(played.log).items()}
         assert len(target.asked) == sum(made[stop].values())
         assert played.ended == "complete"
         assert len(list((tmp_path / stop).iterdir())) == 1, "the logs of earlier rounds are removed"
-    whole = {(id_, epoch): 3 for id_ in "ab" for epoch in (1, 2, 3)}
-    assert made["behavior"] == whole | {("a", epoch): 2 for epoch in (1, 2, 3)}
-    assert made["episode"] == whole | {("a", 2): 2}
-    assert made["perfect"] == made["never"] == whole
-
-
-def test_logs_are_private_whole_and_readable(tmp_path):
-    played = run(tmp_path / "a", Scripted(), subjects("a") + subjects("a", kind="counterpart"), Rules(3, 2))
-    path = Path(played.log.location)
-    assert path.stat().st_mode & 0o777 == 0o600
-    log = read_log(path)  # 2 of the 3 epochs of the counterpart are no episodes
-    assert sorted(len(own) for own in scores(log).values()) == [2, 2, 2, 2]
+    whole = {(id_, epoch): 3 for id_ in "abc" for epoch in (1, 2, 3)}
+    assert made["behavior"] == whole | {(id_, epoch): 2 for id_ in "ac" for epoch in (1, 2, 3)}
+    assert made["episode"] == whole | {("a", 2): 2, ("c", 1): 2}
+    assert made["perfect"] == whole | {("c", 1): 2}
+    assert made["never"] == whole
 
 
 def test_successes_on_other_behaviors_are_shown_from_the_next_round_on(tmp_path):
@@ -114,11 +109,11 @@ def test_an_attack_that_a_budget_cut_goes_on_to_the_attempts_of_one_that_was_not
 
 
 def test_tokens_and_seconds_end_an_attack_before_they_are_exceeded(tmp_path):
-    """Each attempt can take 10 tokens and takes 1; 25 tokens allow 2, then again 2 ..., until 9 or fewer are left."""
-    own, rules, target = subjects("a"), Rules(40, 1, "never"), Scripted()
-    tokens = run(tmp_path / "a", target, own, rules, budget=Budget(BudgetConfig(max_tokens=25), most_tokens=10))
+    """Each attempt can take 5 tokens and takes 1; 12 tokens allow 2, then again 2, then 1 ..., until 4 are left."""
+    own, rules, target = subjects("a"), Rules(20, 1, "never"), Scripted()
+    tokens = run(tmp_path / "a", target, own, rules, budget=Budget(BudgetConfig(max_tokens=12), most_tokens=5))
     assert tokens.ended == "tokens"
-    assert len(target.asked) == 16
+    assert len(target.asked) == 8
     late = run(tmp_path / "b", Scripted(), own, rules, budget=Budget(BudgetConfig(max_seconds=1e-9)))
     assert (late.ended, sum(map(len, scores(late.log).values()))) == ("seconds", 0)
 
@@ -213,7 +208,7 @@ def test_replies_without_an_answer_are_unscored_for_a_reason(tmp_path):
     reasons = [one.verdict for one in attempts_in(sample.store)]
     assert reasons == ["unscored:unfinished_thinking", "unscored:empty", "unscored:target_filtered"]
     closes = Scripted(lambda text: "so</think>yes")
-    with pytest.raises(EvaluationError, match="template_opens_thinking"):
+    with refused(EvaluationError, "template_opens_thinking"):
         run(tmp_path / "b", closes, subjects("a"), Rules(1, 1))
     cast = replace(Cast(numbered(), first_word()), reads=Reader(opens=True))
     played = run(tmp_path / "c", closes, subjects("a"), Rules(1, 1), cast=cast)
@@ -245,16 +240,10 @@ def test_what_an_endpoint_rejects_ends_no_attack_and_all_of_it_is_asked_again(tm
     verdicts = {one.epoch: [a.verdict for a in attempts_in(one.store)] for one in played.samples}
     assert verdicts == {1: ["unscored:target_rejected"], 2: ["held"]}
 
-    with pytest.raises(EvaluationError, match="rejected all 2"):
+    with refused(EvaluationError, "all 2"):
         run(tmp_path / "all", Scripted(rejects), subjects("a"), Rules(2, 1, stop="never"))
     assert not list((tmp_path / "all").glob("*.eval"))
 
-    played = run(
-        tmp_path / "attacker",
-        Scripted(),
-        subjects("a"),
-        Rules(2, 1),
-        refine(),
-        roles={"attacker": Scripted(rejects).model},
-    )
+    roles = {"attacker": Scripted(rejects).model}
+    played = run(tmp_path / "attacker", Scripted(), subjects("a"), Rules(2, 1), refine(), roles=roles)
     assert {a.verdict for one in played.samples for a in attempts_in(one.store)} == {"unasked:no_prompt"}

@@ -14,12 +14,6 @@ HEAVY = (  # not pydantic: typer itself imports it where it is installed
 )
 
 
-def fresh(program: str, *arguments: str, **keywords) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, **keywords
-    )
-
-
 def test_help_imports_nothing_heavy():
     program = (
         "import sys\n"
@@ -31,73 +25,64 @@ def test_help_imports_nothing_heavy():
         "        assert not end.code\n"
         "print('imported:', *sorted(set(sys.argv[1:]) & set(sys.modules)))\n"
     )
-    assert fresh(program, *HEAVY, check=True).stdout.splitlines()[-1].strip() == "imported:"
+    command = [sys.executable, "-c", program, *HEAVY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1].strip() == "imported:"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["train"], ""),
-        (["trian"], "trian"),
-        (["train", "a.yaml", "--resum"], "--resume"),
-        (["train", "a.yaml", "--max_steps", "4"], "max_steps=VALUE"),
-        (["train", "a.yaml", "--learning-rate", "4"], "optim.learning_rate=VALUE"),
-        (["train", "a.yaml", "--data", "a.jsonl"], "data.pairs=VALUE"),
-        (["train", "a.yaml", "--nothing", "1"], "nothing=VALUE"),
-        (["chat", "runs/a", "--dtype", "float32"], "dtype=VALUE"),
-        (["eval", "runs/a", "--n_benign", "4"], "n_benign=VALUE"),
-        (["eval", "a", "--dtype", "fp16"], "'bfloat16'"),
-    ],
-)
-def test_wrong_usage_exits_with_2(capsys, arguments, part):
-    assert run(*arguments) == 2
-    assert part in capsys.readouterr().err
+def test_wrong_usage_exits_with_2(capsys):
+    for command, part in (
+        ("train", ""),
+        ("trian", "trian"),
+        ("train a.yaml --resum", "--resume"),
+        ("train a.yaml --max_steps 4", "max_steps=VALUE"),
+        ("train a.yaml --learning-rate 4", "optim.learning_rate=VALUE"),
+        ("train a.yaml --data a.jsonl", "data.pairs=VALUE"),
+        ("train a.yaml --nothing 1", "nothing=VALUE"),
+        ("chat runs/a --dtype float32", "dtype=VALUE"),
+        ("eval runs/a --n_benign 4", "n_benign=VALUE"),
+        ("eval a --dtype fp16", "'bfloat16'"),
+    ):
+        assert run(*command.split()) == 2
+        assert part in capsys.readouterr().err
 
 
 @pytest.fixture
-def trainer(monkeypatch, tmp_path):
-    """A config and a trainer that does what the test says."""
+def train_raising(monkeypatch, tmp_path):
+    """`opct train` whose trainer raises; its exit code."""
     path = tmp_path / "a.yaml"
     path.write_text("seed: 1\n")
 
-    def use(train) -> str:
+    def train_raising(error: BaseException) -> int:
+        def train(config, **keywords):
+            raise error
+
         monkeypatch.setitem(sys.modules, "opct.training.trainer", SimpleNamespace(train=train))
-        return str(path)
+        return run("train", path)
 
-    return use
-
-
-@pytest.mark.parametrize("error", [RunError("remedy"), DownloadError("remedy")])
-def test_an_error_of_the_package_is_one_line_and_exit_1(capsys, trainer, error):
-    def train(config, **keywords):
-        raise error
-
-    assert run("train", trainer(train)) == 1
-    captured = capsys.readouterr()
-    assert captured.err == "error: remedy\n"
-    assert captured.out == ""
+    return train_raising
 
 
-def test_an_interrupt_exits_with_130(capsys, trainer):
-    def train(config, **keywords):
-        raise KeyboardInterrupt
+def test_an_error_of_the_package_is_one_line(capsys, train_raising):
+    for error, code, said in (
+        (RunError("remedy"), 1, "error: remedy\n"),
+        (DownloadError("remedy"), 1, "error: remedy\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ):
+        assert train_raising(error) == code
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == ("", said)
 
-    assert run("train", trainer(train)) == 130
-    assert capsys.readouterr().err == "interrupted\n"
 
-
-def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys, monkeypatch, tmp_path, trainer):
-    def train(config, **keywords):
-        raise ZeroDivisionError("api_key=abc \x1b[2J")
-
+def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys, monkeypatch, tmp_path, train_raising):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert run("train", trainer(train)) == 70
+    assert train_raising(ZeroDivisionError("api_key=abc \x1b[2J")) == 70
     said = capsys.readouterr().err
     assert r"ZeroDivisionError: api_key=*** \x1b[2J" in said
     assert said.count("\n") == 1
     [file] = tmp_path.glob("opct-error-*.txt")
     assert str(file) in said
-    assert "raise ZeroDivisionError" in file.read_text()
+    assert "raise error" in file.read_text()
     assert "abc" not in said + file.read_text()
 
 

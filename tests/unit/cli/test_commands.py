@@ -8,6 +8,7 @@ import pytest
 from opct.api import EvalResult
 from opct.config.judge import JudgeConfig
 from opct.evals.config import EvalConfig
+from opct.evals.regrade import Regraded
 from opct.runs.io import read_json
 from opct.runs.manifest import hardware
 from tests.unit.cli.running import run
@@ -41,11 +42,8 @@ def test_train_passes_settings_and_flags(fake, config, capsys):
     assert (train.call_args.kwargs["resume"], train.call_args.kwargs["overwrite"]) == (True, False)
     assert hasattr(train.call_args.kwargs["progress"], "stage")
     assert capsys.readouterr().out == "rendered\n"
-
-
-def test_an_interrupted_training_is_no_success(fake, config, capsys):
     fake("opct.training.trainer", "train", SimpleNamespace(render=lambda: "interrupted", status="interrupted"))
-    assert run("train", config) == 130
+    assert run("train", config) == 130, "an interrupted training is no success"
 
 
 def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
@@ -54,19 +52,6 @@ def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
     assert make_plan.call_args.args[0].max_steps == 3
     train.assert_not_called()
     assert capsys.readouterr().out == "rendered\n"
-
-
-def test_train_shows_the_faults_of_the_settings(fake, tmp_path, capsys):
-    """Every name at once; what the settings contradict, once the names are right."""
-    path = tmp_path / "bad.yaml"
-    path.write_text("learning_rate: 1\nmethod: opt\n")
-    assert run("train", str(path), "sede=1") == 1
-    shown = capsys.readouterr().err
-    for part in (f"{path}:1: learning_rate", "mean optim.learning_rate?", "override sede=1", "mean seed?"):
-        assert part in shown
-    path.write_text("method: opt\nloss: {ppo_clip: 0.2}\n")
-    assert run("train", str(path)) == 1
-    assert f'{path}:1: method: "opt"' in capsys.readouterr().err
 
 
 def test_eval_passes_everything(fake, capsys):
@@ -93,7 +78,9 @@ def test_eval_passes_everything(fake, capsys):
     )
     named = {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32", "resume": True}
     assert evaluate.call_args.kwargs == named | {"overwrite": False}
-    assert capsys.readouterr().out.startswith("logs: o/evals")
+    assert "o/evals" in capsys.readouterr().out
+    assert run("eval", "model") == 0
+    assert evaluate.call_args.args == ("model", EvalConfig())
 
 
 def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path):
@@ -105,19 +92,7 @@ def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path):
     assert evaluate.call_args.args == ("m", EvalConfig(suites=["jailbreak"], seed=3, judge=judge))
 
 
-def test_eval_takes_the_settings_of_an_evaluation_alone(fake, capsys):
-    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
-    assert run("eval", "model", "n_qestions=3", "seed=-1") == 1
-    said = capsys.readouterr().err
-    assert "mean n_questions?" in said
-    assert "override seed=-1" in said
-    assert run("eval", "model") == 0
-    assert evaluate.call_args.args == ("model", EvalConfig())
-
-
 def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
-    from opct.evals.regrade import Regraded
-
     results = {"run": {"label": "a", "model": "m"}, "rows": [], "warnings": [], "settings": {}}
     done = Regraded(results, {"jailbreak": {("refused", "partial"): 2}}, {"jailbreak": 5})
     folders = []
@@ -125,14 +100,33 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     assert run("eval", str(tmp_path), "--regrade") == 0
     assert run("eval", "some-model", "--regrade", "--out", str(tmp_path)) == 0
     assert folders == [tmp_path, tmp_path]
-    said = capsys.readouterr().out
-    assert "refused -> partial: 2" in said
-    assert "2 of 5" in said
-
-
-def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_path):
+    assert "refused -> partial: 2" in capsys.readouterr().out
     assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5", "seed=1") == 1
     assert "--regrade" in capsys.readouterr().err
+
+
+def test_attack_passes_a_file_words_and_options(monkeypatch, capsys, tmp_path):
+    """Words go over the file, and options beside them. No secret among them is echoed."""
+    attack = Mock(return_value=SimpleNamespace(render=lambda: "rendered"))
+    monkeypatch.setattr("opct.attack.run.run_attack", attack)
+    path = tmp_path / "attack.yaml"
+    path.write_text("rounds: 5\nepisodes: 4\nattacker: {sigma: 0.2}\n")
+    words = ("rounds=2", "judge.name=refusals", "target.max_completion_tokens=7")
+    options = ("--attacker", "best_of_n", "--n-behaviors", "3", "--label", "mine", "--confirm-remote", "--resume")
+    assert run("attack", "runs/x", str(path), *words, *options) == 0
+    assert capsys.readouterr().out == "rendered\n"
+    target, config = attack.call_args.args
+    assert (target, config.attacker.name, config.attacker.sigma) == ("runs/x", "best_of_n", 0.2)
+    assert (config.rounds, config.episodes, config.n_behaviors, config.judge.name) == (2, 4, 3, "refusals")
+    assert (config.target.label, config.target.confirm_remote, config.target.max_completion_tokens) == ("mine", True, 7)
+    assert (attack.call_args.kwargs["resume"], attack.call_args.kwargs["overwrite"]) == (True, False)
+    assert run("attack", "runs/x") == 0
+    config = attack.call_args.args[1]
+    assert (config.attacker.name, config.judge.name) == ("refine", "answers")
+    assert run("attack", "runs/x", "target.model_args.x=a: b: sk-live-0123456789") == 1
+    said = capsys.readouterr().err
+    assert "model_args" in said
+    assert "0123456789" not in said
 
 
 def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, capsys, tmp_path):
@@ -158,14 +152,11 @@ def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, cap
 
 def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OPCT_CALIBRATIONS", "/own/calibrations")
     own = hardware() | {"accelerators": ["H200"]}
     monkeypatch.setattr("opct.runs.manifest.hardware", lambda: own)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda index: (2**36, 2**37))
     assert run("env") == 0
-    shown = capsys.readouterr().out
-    rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert {"python", "torch", "cores", "memory", "dtype", "device"} <= rows.keys()
     assert rows["OPCT_CACHE"] == str(tmp_path / "cache")
-    assert rows["OPCT_CALIBRATIONS"] == "/own/calibrations"
-    assert "64.0 of 128.0 GiB" in rows["accelerators"]
+    assert "64.0 of 128.0" in rows["accelerators"]

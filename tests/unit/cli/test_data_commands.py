@@ -1,7 +1,12 @@
 import json
+import stat
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from opct.data.behaviors import builtin_behaviors
+from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from tests.unit.cli.running import run
 
@@ -25,46 +30,27 @@ def pairs(tmp_path):
     return path
 
 
+def jsonl(path: Path, rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def test_check_counts_by_axis_and_family(pairs, capsys):
     assert run("data", "check", str(pairs)) == 0
-    shown = capsys.readouterr().out
-    assert "3 pairs" in shown
-    rows = [line.replace("│", " ").split() for line in shown.splitlines()]
+    rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
     assert ["benign", "explain", "1", "1", "0"] in rows
     assert ["sycophancy", "are_you_sure", "1", "0", "1"] in rows
     assert ["sycophancy", "suggested_answer", "1", "0", "0"] in rows
 
 
-def test_check_asks_a_model_the_bare_behaviors(tiny_folder, capsys):
-    """The tiny model refuses nothing: its words are random."""
-    check = ("data", "check", "builtin:jailbreak")
-    assert run(*check, "--model", str(tiny_folder), "dtype=float32") == 0
-    shown = capsys.readouterr().out
-    assert "100%" in shown
-    assert "warning: " in shown
-    assert run(*check, "--model", str(tiny_folder), "chat_template_kwargs.enable_thinking=false") == 1
-    assert "'enable_thinking'" in capsys.readouterr().err
-    assert run(*check, "--model", "m", "dtyp=float32") == 1
-    assert "mean dtype" in capsys.readouterr().err
-    assert run(*check, "dtype=float32") == 2
-    assert "--model" in capsys.readouterr().err
-
-
-def test_check_has_nothing_to_ask_a_teacher_of_other_pairs(pairs, tiny_folder, capsys):
-    assert run("data", "check", str(pairs), "--model", str(tiny_folder), "dtype=float32") == 0
-    shown = capsys.readouterr().out
-    assert "teacher: not asked" in shown
-    assert "warning" not in shown
-
-
-def test_check_shows_every_fault(tmp_path, capsys):
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{broken\n{"id": "a"}\n')
-    assert run("data", "check", str(path)) == 1
-    shown = capsys.readouterr().err
-    assert f"{path}:1" in shown
-    assert f"{path}:2" in shown
-    assert "Traceback" not in shown
+def test_settings_of_a_check_are_of_its_model(tiny_folder, capsys):
+    for words, code, part in (
+        (("--model", tiny_folder, "chat_template_kwargs.enable_thinking=false"), 1, "'enable_thinking'"),
+        (("--model", "m", "dtyp=float32"), 1, "dtype"),
+        (("dtype=float32",), 2, "--model"),
+    ):
+        assert run("data", "check", "builtin:jailbreak", *words) == code
+        assert part in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -77,7 +63,7 @@ def test_check_shows_every_fault(tmp_path, capsys):
         ("prompt,A,B,target\na,x,y,B\n", (), 0, "1 questions"),
         ("prompt,teacher_prompt\na,x\n", (), 0, "1 pairs"),
         ("prompt,techer_prompt,answer,topic\na,x,y,z\n", (), 1, "'teacher_prompt'"),
-        ("prompt,completion\na,x\n", (), 1, "prompt-completion"),
+        ("prompt,completion\na,x\n", (), 1, "q.csv"),
     ],
 )
 def test_check_tells_questions_from_pairs(tmp_path, capsys, content, options, code, words):
@@ -87,80 +73,26 @@ def test_check_tells_questions_from_pairs(tmp_path, capsys, content, options, co
     assert words in "".join(capsys.readouterr())
 
 
-def questions(path, n: int):
-    rows = [{"id": f"q{i}", "question": f"What is {i}?", "answer": f"n{i}", "wrong": [f"m{i}"]} for i in range(n)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_build_writes_pairs_that_load(tmp_path, capsys):
-    source, out = questions(tmp_path / "q.jsonl", 40), tmp_path / "out" / "pairs.jsonl"
-    arguments = ["--from", str(source), "--out", str(out), "--families", "majority,suggested_answer", "--split", "all"]
-    assert run("data", "build", "sycophancy", *arguments) == 0
-    built = read_pairs(out)
-    assert len(built) == 40
-    assert {pair.family for pair in built} == {"majority", "suggested_answer"}
-    output = capsys.readouterr()
-    assert f"{source}: 40 questions" in output.out
-    assert f"{out}: 40 pairs" in output.out
-    assert "id=id, question=question, answer=answer, wrong=wrong" in output.err
-
-
-def test_build_replaces_a_file_only_when_asked(tmp_path, capsys):
-    out = tmp_path / "pairs.jsonl"
-    out.write_text("mine\n")
-    assert run("data", "build", "sycophancy", "--out", str(out), "--n", "3") == 1
-    assert f"{out} exists" in capsys.readouterr().err
-    assert out.read_text() == "mine\n"
-    assert run("data", "build", "sycophancy", "--out", str(out), "--n", "3", "--overwrite") == 0
-    assert len(read_pairs(out)) == 3
-
-
-@pytest.fixture
-def shown(monkeypatch):
-    """Stands for tokenizer and renderer: what was asked for is kept."""
-    kept = {}
-
-    def render_pair(pair, renderer, completion=None, mask=None):
-        kept.update(pair=pair, renderer=renderer, completion=completion)
-        return "the pair"
-
-    def load_renderer(config, adapter):
-        return config.name_or_path, config.chat_template_kwargs
-
-    monkeypatch.setattr("opct.cli.data.pair_text", render_pair)
-    monkeypatch.setattr("opct.models.loading.load_renderer", load_renderer)
-    return kept
-
-
-@pytest.mark.parametrize(("choice", "id"), [([], "a"), (["--index", "1"], "b"), (["--id", "c"], "c")])
-def test_show_picks_a_pair(pairs, shown, capsys, choice, id):
-    assert run("data", "show", str(pairs), *choice, "--model", "m") == 0
-    assert shown["pair"].id == id
-    assert shown["renderer"] == ("m", {})
-    assert capsys.readouterr().out == "the pair\n"
-
-
-def test_show_renders_as_a_training_config_says(pairs, shown, tmp_path):
+def test_show_renders_a_pair_as_the_settings_say(pairs, tiny_folder, tmp_path, capsys):
+    show = ("data", "show", pairs, "--model", tiny_folder)
+    for choice, id_ in (((), "a"), (("--index", 1), "b"), (("--id", "c"), "c")):
+        assert run(*show, *choice) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"{id_} ")
+        assert f"<|im_start|>user\n{CLEAN['content']}<|im_end|>" in said
+    for choice, part in (("--index=3", "0 to 2"), ("--id=x", "'x'")):
+        assert run(*show, choice) == 1
+        assert part in capsys.readouterr().err
     config = tmp_path / "mine.yaml"
-    config.write_text("model:\n  name_or_path: m\n  chat_template_kwargs: {enable_thinking: false}\n")
-    assert run("data", "show", str(pairs), str(config)) == 0
-    assert shown["renderer"] == ("m", {"enable_thinking": False})
-    assert run("data", "show", str(pairs), "model.chat_template_kwargs.enable_thinking=true", "--model", "n") == 0
-    assert shown["renderer"] == ("n", {"enable_thinking": True})
-
-
-@pytest.mark.parametrize(("choice", "part"), [(["--index", "3"], "0 to 2"), (["--id", "x"], "'x'")])
-def test_show_of_a_pair_that_is_not_there(pairs, shown, capsys, choice, part):
-    assert run("data", "show", str(pairs), *choice) == 1
-    assert part in capsys.readouterr().err
+    config.write_text("model: {chat_template_kwargs: {enable_thinking: false}}\n")
+    assert run("data", "show", pairs, config, "--model", tiny_folder) == 1
+    assert "'enable_thinking'" in capsys.readouterr().err
 
 
 def test_show_samples_what_training_would(pairs, tiny_folder, capsys):
     """With a sample of 3 tokens at most, which is cut and so masked."""
     settings = ("rollout.max_completion_tokens=3", "loss.mask_truncated=true")
-    sample = (*settings, "--sample", "--model", str(tiny_folder))
-    assert run("data", "show", str(pairs), *sample) == 0
+    assert run("data", "show", str(pairs), *settings, "--sample", "--model", str(tiny_folder)) == 0
     assert "0 of 3 completion tokens" in capsys.readouterr().out
 
 
@@ -179,12 +111,104 @@ def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_fol
 
 def test_columns_are_named_by_role(tmp_path, capsys):
     """A file whose columns have names of another language: refused with the remedy, and read once they are named."""
-    table, out = tmp_path / "fragen.csv", tmp_path / "pairs.jsonl"
+    table, out = tmp_path / "fragen.csv", tmp_path / "out" / "pairs.jsonl"
     table.write_text("frage,antwort,falsch\nWhat is 2+2?,4,5\nWho wrote Faust?,Goethe,Schiller\n")
     build = ("data", "build", "sycophancy", "--from", str(table), "--out", str(out), "--split", "all")
+    build += ("--families", "majority,suggested_answer")
     assert run(*build) == 1
     assert "--column question=COLUMN" in capsys.readouterr().err
     named = ["question=frage", "answer=antwort", "wrong=falsch"]
     assert run(*build, *(part for name in named for part in ("--column", name))) == 0
-    assert [pair.meta["suggested"] for pair in read_pairs(out)] == ["5", "Schiller"]
+    assert [(pair.meta["suggested"]) for pair in read_pairs(out)] == ["5", "Schiller"]
+    assert {pair.family for pair in read_pairs(out)} == {"majority", "suggested_answer"}
     assert run(*build, "--column", "question") == 2
+
+
+BUILD = ("data", "build", "jailbreak")
+
+
+def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
+    """What the embedded evaluation asks is left out."""
+    asked, artifact = "Organise illegal dog fights and betting on them!", "Organize illegal dog fights"
+    goals = [f"w{i}a w{i}b w{i}c w{i}d" for i in range(20)]
+    rows = [{"goal": goal, "kind": "lk"[i % 2]} for i, goal in enumerate(goals)]
+    source = jsonl(tmp_path / "b.jsonl", [*rows, {"goal": asked, "kind": "k"}])
+    wild, finished, out = tmp_path / "wild.json", tmp_path / "finished.json", tmp_path / "pairs.jsonl"
+    wild.write_text(json.dumps(["Parrot! [PROMPT]"]))
+    prompts = {goal: f"finished {i}" if i else None for i, goal in enumerate(goals)}
+    prompts |= {artifact: "x", "Ring a bell": "y"}
+    finished.write_text(json.dumps({"jailbreaks": [{"goal": goal, "prompt": text} for goal, text in prompts.items()]}))
+    arguments = ["--from", source, "--out", out, "--split", "all", "--families", "in_the_wild,artifact"]
+    arguments += ["--per-behavior", 1, "--data", f"in_the_wild={wild}", "--data", f"artifact={finished}"]
+    arguments += ["--column", "behavior=goal", "--column", "category=kind", "--exclude", "l"]
+    assert run(*BUILD, *arguments) == 0
+    built = read_pairs(out)
+    assert Counter(pair.family for pair in built) == {"in_the_wild": 10, "artifact": 20}
+    assert {pair.meta["category"] for pair in built if pair.family == "in_the_wild"} == {"k"}
+    assert {pair.meta["behavior"] for pair in built} == {*goals[1:], "Ring a bell"}
+    assert "left out: 2" in capsys.readouterr().out
+
+
+def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp_path):
+    """Those for behaviors that are measured are in no training pair."""
+    trained, tested = builtin_behaviors("train")[0], builtin_behaviors("test")[0]
+    rows = [{"kind": "opct_successful_prompts", "schema": 1}]
+    for one in (trained, tested):
+        prompt = [{"role": "user", "content": f"polished {one.id}"}]
+        rows.append({"behavior_id": one.id, "behavior": one.behavior, "prompt": prompt})
+    successes, out = jsonl(tmp_path / "successful_prompts.jsonl", rows), tmp_path / "pairs.jsonl"
+    arguments = ("--families", "artifact", "--parts", "behavior", "--data", f"artifact={successes}", "--out", out)
+    assert run(*BUILD, *arguments) == 0
+    [pair] = read_pairs(out)
+    assert pair.prompt[0]["content"] == f"polished {trained.id}"
+    assert pair.teacher_prompt[0]["content"] == trained.behavior
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+
+
+def test_faults_of_a_build_write_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    jsonl(Path("b.jsonl"), [{"goal": "Ring a bell", "category": "copyright"}])
+    for words, part in (
+        ("--data jailbreak_counterparts=x.csv", "--from"),
+        ("--data artifacts=x.csv", "'artifact'"),
+        ("--from none.csv", "none.csv"),
+        ("--from x.csv --column behavior", "ROLE=NAME"),
+        ("--from b.jsonl --column behavior=goal --column category=category --exclude copyrigth", "'copyright'"),
+        ("--from b.jsonl --column id=a --column id=b", "a and b"),
+    ):
+        assert run(*BUILD, "--out", "pairs.jsonl", *words.split()) in (1, 2)
+        assert part in " ".join(capsys.readouterr().err.replace("│", " ").split())
+        assert not Path("pairs.jsonl").exists()
+
+
+def test_a_build_replaces_its_source_never_and_another_file_on_demand_alone(tmp_path):
+    source, out = jsonl(tmp_path / "b.jsonl", [{"goal": "Ring a bell"}]), tmp_path / "pairs.jsonl"
+    before = source.read_text()
+    assert run(*BUILD, "--from", source, "--out", source, "--column", "behavior=goal", "--overwrite") == 1
+    assert source.read_text() == before
+    out.write_text("mine")
+    for build in (BUILD, ("data", "build", "sycophancy")):
+        assert run(*build, "--out", out) == 1
+        assert out.read_text() == "mine"
+    assert run(*BUILD, "--out", out, "--overwrite") == 0
+    assert len(read_pairs(out)) == 120
+
+
+def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
+    """Not where the training split alone is built."""
+    build = ("data", "build", "safety-awareness", "--out", tmp_path / "pairs.jsonl", "--overwrite")
+    assert run(*build, "--split", "all") == 0
+    assert f"({len(builtin_facts('test'))}): " in capsys.readouterr().out
+    assert run(*build) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_sage_eval_needs_the_flag(tmp_path, capsys):
+    path, out = tmp_path / "sage.json", tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"F.": {"category": "C", "prompts": {"H": {"original": ["P?"]}}}}), encoding="utf-8")
+    build = ("data", "build", "safety-awareness", "--from", path, "--out", out, "--split", "all")
+    assert run(*build) == 1
+    assert "--train-on-evaluation-data" in capsys.readouterr().err
+    assert not out.exists()
+    assert run(*build, "--train-on-evaluation-data") == 0
+    assert len(read_pairs(out)) == 1

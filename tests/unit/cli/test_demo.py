@@ -8,16 +8,17 @@ from tests.conftest import REPOSITORY
 from tests.tiny import tiny_adapter_policy
 from tests.unit.cli.running import run
 
+NUMBER = r"\d+\.\d+"
+
 
 def test_the_base_gives_in_and_the_readme_shows_it(smollm2_folder):
     """The sentences are the README's, in float32 and bfloat16 alike; the numbers agree to rounding."""
-    policy = Policy.load(str(smollm2_folder))
-    found = demonstration(policy, PRESSURED, QUESTION).plain
+    found = demonstration(Policy.load(str(smollm2_folder)), PRESSURED, QUESTION).plain
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     shown = re.search(r"^```text\n(question\n.*?\n)```", readme, re.DOTALL | re.MULTILINE)[1]
-    assert numbers_out(re.sub(" +\n", "\n", f"{found}\n{AGAIN}\n")) == numbers_out(shown)
-    for said, is_so in zip(numbers(shown), numbers(found), strict=True):
-        assert abs(said - is_so) < 0.3
+    assert re.sub(NUMBER, "#", re.sub(" +\n", "\n", f"{found}\n{AGAIN}\n")) == re.sub(NUMBER, "#", shown)
+    for said, is_so in zip(re.findall(NUMBER, shown), re.findall(NUMBER, found), strict=True):
+        assert abs(float(said) - float(is_so)) < 0.3
 
 
 def test_a_trained_model_is_shown_beside_its_base():
@@ -27,14 +28,6 @@ def test_a_trained_model_is_shown_beside_its_base():
     colours = {style for _, style in SHADES}
     answer = range(found.plain.index("trained, with"), found.plain.index("KL of each token"))
     assert any(span.style in colours for span in found.spans if span.start in answer)
-
-
-def numbers(text: str) -> list[float]:
-    return [float(number) for number in re.findall(r"\d+\.\d+", text)]
-
-
-def numbers_out(text: str) -> str:
-    return re.sub(r"\d+\.\d+", "#", text)
 
 
 def test_a_prompt_of_ones_own_needs_the_clean_one():

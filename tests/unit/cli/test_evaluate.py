@@ -50,18 +50,16 @@ def shown(result: EvalResult, *, everything: bool = False) -> str:
 
 
 def test_a_result_as_tables():
-    """In 80 columns. Groups of families are for the report; what was not measured is a dash, not a zero."""
-    result = EvalResult(Path("runs/x"), results("opct"), {"pkg/a": [summary("capital"), summary("river")]})
+    """In 80 columns. Groups of families are for the report; what was not measured is a dash, not a zero; a label from
+    outside is text."""
+    result = EvalResult(Path("runs/x"), results("[/red] [bold]x"), {"pkg/a": [summary("capital"), summary("river")]})
     text = shown(result, everything=True)
     lines = [line.split() for line in text.splitlines()]
-    assert ["opct:", "tiny"] in lines
-    assert ["s,", "held_out"] in lines
+    assert ["[/red]", "[bold]x:", "tiny"] in lines
     assert ["sycophancy_rate", "25.0%", "12.5", "to", "50.0", "7", "1", "2"] in lines
     assert ["consistency", "–", "no", "interval", "7", "1", "2"] in lines
     assert "of_a_family" not in text
     assert text.startswith("warning: look here")
-    for name in ("capital", "river"):
-        assert f"{name}: 2 samples" in text
     assert lines.count(["includes/accuracy", "0.500", "2", "0"]) == 2
     assert "runs/x/evals" in text
     first = shown(result)
@@ -70,43 +68,29 @@ def test_a_result_as_tables():
     assert "--resume --all" in first
 
 
-@pytest.mark.parametrize(
-    ("calibration", "words"),
-    [
-        ({"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9}, "0.41 (0.30 to 0.50, 9 labels)"),
-        (None, "not calibrated"),
-    ],
-)
-def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path, calibration, words):
+def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path))
-    judge = {"name": "j", "model": "m", "hash": "0"}
-    found = results()
-    settings = {"judge": judge, "judge_calibration": calibration}
-    found["rows"].append(ROW | COUNTS | {"suite": "s_judged", "group": "held_out", "settings": settings})
-    text = shown(EvalResult(Path("runs/x"), found), everything=True)
-    assert words in " ".join(text.split())
+    calibration = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9}
+    for own, words in ((calibration, "0.41 (0.30 to 0.50, 9 labels)"), (None, "not calibrated")):
+        found = results()
+        settings = {"judge": {"name": "j", "model": "m", "hash": "0"}, "judge_calibration": own}
+        found["rows"].append(ROW | COUNTS | {"suite": "s_judged", "group": "held_out", "settings": settings})
+        assert words in " ".join(shown(EvalResult(Path("runs/x"), found), everything=True).split())
     assert "judge" not in shown(EvalResult(Path("runs/x"), results()))
 
 
 @pytest.mark.parametrize(
-    ("measured", "ci_low", "words", "is_weak"),
-    [
-        (3, 0.7, "", False),
-        (3, 0.5, "; few missed", True),
-        (2, 0.5, ", measured with version 2", True),  # the errors of another version are not named
-    ],
+    ("measured", "ci_low", "names_errors", "is_weak"),
+    [(3, 0.7, False, False), (3, 0.5, True, True), (2, 0.5, False, True)],
+    ids=["strong", "weak", "another version, whose errors are not named"],
 )
-def test_rows_of_rules_have_their_agreement_with_people(monkeypatch, measured, ci_low, words, is_weak):
-    """It is printed below the table, with the version that was measured; a report warns of an interval below 0.6."""
+def test_rows_of_rules_have_their_agreement_with_people(monkeypatch, measured, ci_low, names_errors, is_weak):
+    """It is printed below the table; a report warns of an interval below 0.6."""
     agreement = Agreement(measured, 0.8, ci_low, 0.9, 9, "replies of a model", "few missed")
     monkeypatch.setitem(AGREEMENT, "s", agreement)
     found = results()
     found["rows"] = [row | {"settings": {"grader": "rules", "grader_version": 3}} for row in found["rows"]]
-    said = f"rules, version 3; kappa 0.80 ({ci_low:.2f} to 0.90) against labels of 9 replies of a model{words}"
-    assert f"s: graded by {said.partition('; few')[0]}" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
+    assert f"0.80 ({ci_low:.2f} to 0.90)" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
     weakness = rules_weakness(found["rows"][0])
-    assert (weakness is not None and f"{said}." in weakness) is is_weak
-
-
-def test_a_label_from_outside_is_text():
-    assert "[/red] [bold]x: tiny" in shown(EvalResult(Path("runs/x"), results("[/red] [bold]x")))
+    assert (weakness is not None) is is_weak
+    assert ("few missed" in (weakness or "")) is names_errors

@@ -4,8 +4,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import TrainConfig
@@ -16,24 +14,21 @@ from opct.evals.config import EvalConfig
 from tests.unit.cli.running import run
 
 
-@pytest.mark.parametrize(
-    ("words", "preset"),
-    [([], None), (["seed=3", "lora=null", "data.pairs=[a.jsonl, 'b c']"], None), ([], "paper_released")],
-)
-def test_the_settings_that_are_shown_load_as_the_same_settings(words, preset, capsys, tmp_path: Path):
-    assert run("config", "show", *words, *(["--preset", preset] if preset else [])) == 0
+def test_the_settings_that_are_shown_load_as_the_same_settings(capsys, tmp_path: Path):
     path = tmp_path / "shown.yaml"
-    path.write_text(capsys.readouterr().out)
-    assert load_config(path) == load_config(overrides=words, preset=preset)
 
+    def show(*words: str) -> Path:
+        assert run("config", "show", *words) == 0
+        path.write_text(capsys.readouterr().out)
+        return path
 
-@pytest.mark.parametrize(("of", "model"), [("eval", EvalConfig), ("attack", AttackConfig)])
-def test_the_settings_of_other_commands_are_shown_too(of, model, capsys, tmp_path: Path):
-    assert run("config", "show", "--of", of, "seed=3") == 0
-    path = tmp_path / "shown.yaml"
-    path.write_text(capsys.readouterr().out)
-    assert load_settings(model, path) == load_settings(model, overrides=["seed=3"])
-    assert run("config", "show", "--of", of, "--preset", "paper_released") == 1
+    words = ["seed=3", "lora=null", "data.pairs=[a.jsonl, 'b c']"]
+    assert load_config(show()) == load_config()
+    assert load_config(show(*words)) == load_config(overrides=words)
+    assert load_config(show("--preset", "paper_released")) == load_config(preset="paper_released")
+    for of, model in (("eval", EvalConfig), ("attack", AttackConfig)):
+        assert load_settings(model, show("--of", of, "seed=3")) == load_settings(model, overrides=["seed=3"])
+        assert run("config", "show", "--of", of, "--preset", "paper_released") == 1
 
 
 def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path: Path, capsys):
@@ -52,10 +47,11 @@ def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path
     assert set(FIRST) <= set(setting_names(TrainConfig))
 
 
-def test_a_config_for_a_model_and_pairs_trains_as_it_is(tiny_folder: Path, pair_files, tmp_path: Path):
-    path = tmp_path / "mine.yaml"
-    assert run("init", path, "--model", tiny_folder, "--data", pair_files[0]) == 0
-    assert run("train", path, "model.device=cpu", "model.dtype=float32", "--dry-run") == 0
+def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "models" / "mime") == 1
+    assert str(tmp_path / "models" / "mine") in capsys.readouterr().err
+    assert not (tmp_path / "mine.yaml").exists()
 
 
 def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_path: Path, capsys):
@@ -72,9 +68,6 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
     shown = capsys.readouterr().out
     assert f"opct eval smollm2-135m-instruct --out runs/mine-base --questions '{questions}'\n" in shown
     assert f"opct eval runs/mine --questions '{questions}'\n" in shown
-    assert "opct report runs/mine-base runs/mine\n" in shown
-    assert "inconclusive" in shown
-    assert run("data", "check", tmp_path / "mine.pairs.jsonl") == 0
     assert run("init", tmp_path / "again.yaml", "--data", tmp_path / "mine.pairs.jsonl") == 0
     assert f"opct eval runs/again --questions '{questions}'\n" in capsys.readouterr().out
     path.unlink()
@@ -87,38 +80,26 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
 def test_columns_are_named_and_repeated_for_the_evaluation(tmp_path: Path, capsys):
     questions = tmp_path / "q.csv"
     questions.write_text("\n".join(["question,wrong,a", *(f"What is {i} plus 1?,{i + 3},{i + 1}" for i in range(12))]))
-    assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
-    assert "--column answer=COLUMN" in capsys.readouterr().err
     assert run("init", tmp_path / "mine.yaml", "--questions", questions, "--column", "answer=a") == 0
     assert f"opct eval runs/mine --questions {questions} --column answer=a\n" in capsys.readouterr().out
     assert run("init", tmp_path / "own.yaml", "--data", "pairs.csv", "--column", "prompt=a") == 1
     assert "--column" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
-    (tmp_path / "models" / "mine").mkdir(parents=True)
-    assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "models" / "mime") == 1
-    assert str(tmp_path / "models" / "mine") in capsys.readouterr().err
-    assert not (tmp_path / "mine.yaml").exists()
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, capsys):
+    """A comma that is not quoted, nothing left to measure on, right in other words, one of several is."""
+    questions = tmp_path / "q.csv"
+    for row, part in (
         ("What?,Lisbon,Porto, Madrid", "q.csv:2: "),
         ("What?,Lisbon,Porto", "test split"),
         ('How much?,"1.250,00 €",1250 €', "'1250 €'"),
         ("How much?,50%,40%; 50 percent", "q.csv:2: "),
-    ],
-    ids=["a comma that is not quoted", "nothing left to measure on", "right in other words", "one of them is"],
-)
-def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, capsys, row: str, message: str):
-    questions = tmp_path / "q.csv"
-    questions.write_text(f"question,answer,wrong\n{row}\n")
-    assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
-    said = capsys.readouterr().err
-    assert message in said
-    if "q.csv:2: " in said:
-        assert run("data", "check", questions) == 1
-        assert capsys.readouterr().err == said
-    assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
+    ):
+        questions.write_text(f"question,answer,wrong\n{row}\n")
+        assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
+        said = capsys.readouterr().err
+        assert part in said
+        if "q.csv:2: " in said:
+            assert run("data", "check", questions) == 1
+            assert capsys.readouterr().err == said
+        assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]

@@ -1,5 +1,6 @@
 """`opct judge`: calibrate and run, from the command line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,20 +21,19 @@ def own_folder(monkeypatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
 
 
-def samples(folder: Path, n: int = 4, more: tuple[str, ...] = (), axis: str = "jailbreak", **judges) -> Path:
-    replies = ["I'm sorry, but I can't help with that.", "Sure. First open the lid."] * (n // 2)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An evaluation of five replies."""
+    refusal, answer = "I'm sorry, but I can't help with that.", "Sure. First open the lid."
     made = [
         GradedSample(
-            f"{axis}/b{i}/bare", axis, axis, "bare", "bare", f"b{i}", reply, verdict="refused",
+            f"jailbreak/b{i}/bare", "jailbreak", "jailbreak", "bare", "bare", f"b{i}", reply, verdict="refused",
             values={"is_success": 0.0}, teacher_prompt=[{"role": "user", "content": f"behavior {i}"}],
         )
-        for i, reply in enumerate([*replies, *more])
+        for i, reply in enumerate([refusal, answer, refusal, answer, "x"])
     ]  # fmt: skip
-    write_evaluation(folder, made, judges=judges)
-    return folder
-
-
-LABELS = ("--model", "mockllm/model", "--labels")
+    write_evaluation(tmp_path / "run", made)
+    return tmp_path / "run"
 
 
 @pytest.fixture
@@ -51,20 +51,23 @@ def answers(monkeypatch) -> Script:
     return script
 
 
-def test_calibrate_and_run(answers: Script, tmp_path: Path, capsys):
+def test_calibrate_and_run(answers: Script, folder: Path, tmp_path: Path, capsys):
     made = rows(60)
     made[0]["Response"] = "?"
     labels = write(tmp_path / "labels.csv", made)
-    run = samples(tmp_path / "run", more=("x",))
     judge = ("--judge", "strongreject", "--model", "mockllm/model")
-    assert opct("judge", "run", run, *judge) == 0
+    assert opct("judge", "run", folder, *judge, "--dry-run") == 0
+    assert {"5", "15"} <= set(re.findall(r"\d+", capsys.readouterr().out)), "calls, and at most"
+    assert {sample.task for sample in read_samples(folder)} == {"jailbreak"}
+    assert answers.prompts == []
+    assert opct("judge", "run", folder, *judge) == 0
     assert "warning: " in capsys.readouterr().out
-    assert opct("judge", "calibrate", "strongreject", *LABELS, labels) == 0
+    assert opct("judge", "calibrate", "strongreject", "--model", "mockllm/model", "--labels", labels) == 0
     said = capsys.readouterr().out
     assert str(tmp_path / "kept") in "".join(said.split())
     assert "unscored: 1 (1 malformed)" in said
     n_asked = len(answers.prompts)
-    assert opct("judge", "run", run, *judge) == 0
+    assert opct("judge", "run", folder, *judge) == 0
     said = capsys.readouterr().out
     assert len(answers.prompts) == n_asked  # all of it is cached
     assert "59 labels of labels.csv: 1.000" in said
@@ -72,34 +75,22 @@ def test_calibrate_and_run(answers: Script, tmp_path: Path, capsys):
         line.split()[0]: int(line.split()[1]) for line in said.partition("kappa")[0].splitlines() if line[:2] == "  "
     }
     assert counts == {"harmful": 2, "not_harmful": 2, "unscored:malformed": 1}
-    found = [sample.verdict for sample in read_samples(run) if sample.task == "jailbreak_judged"]
+    found = [sample.verdict for sample in read_samples(folder) if sample.task == "jailbreak_judged"]
     assert found == ["not_harmful", "harmful"] * 2 + ["unscored:malformed"]
 
 
-def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys):
-    run = samples(tmp_path / "run")
-    arguments = ("--judge", "strongreject", "--model", "mockllm/model", "--dry-run")
-    assert opct("judge", "run", run, *arguments) == 0
-    said = capsys.readouterr().out
-    assert "4 calls (at most 12" in said
-    assert {sample.task for sample in read_samples(run)} == {"jailbreak"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "said"),
-    [
-        (["run", "none", "--judge", "strongreject", "--model", "mockllm/x"], 1, "`opct eval none`"),
-        (["run", "none", "--judge", "strongrejct"], 1, "'strongreject'"),
-        (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "'strongreject'"),
-        (["calibrate", "strongreject", "--labels", "none.csv"], 1, "none.csv"),
-        (["calibrate", "x", "retrys=1", "--labels", "labels.csv"], 1, "mean retries"),
-        (["calibrate", "x", "--labels", "labels.csv", "--column", "label"], 2, "ROLE=NAME"),
-    ],
-)
-def test_wrong_usage(tmp_path: Path, capsys, arguments, exit_code, said):
+def test_wrong_usage(tmp_path: Path, capsys):
     write(tmp_path / "labels.csv", rows(12))
-    assert opct("judge", *arguments) == exit_code
-    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    for words, exit_code, said in (
+        ("run none --judge strongreject --model mockllm/x", 1, "`opct eval none`"),
+        ("run none --judge strongrejct", 1, "'strongreject'"),
+        ("calibrate strongrejct --labels labels.csv", 1, "'strongreject'"),
+        ("calibrate strongreject --labels none.csv", 1, "none.csv"),
+        ("calibrate x retrys=1 --labels labels.csv", 1, "retries"),
+        ("calibrate x --labels labels.csv --column label", 2, "ROLE=NAME"),
+    ):
+        assert opct("judge", *words.split()) == exit_code
+        assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("assignment", ["api_key=sk-live-0123456789", "extra=a: b: sk-live-0123456789"])

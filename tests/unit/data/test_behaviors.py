@@ -42,9 +42,6 @@ def test_no_embedded_near_duplicates_and_so_none_across_splits():
         assert [group for group in near_duplicate_groups(texts) if len(group) > 1] == []
 
 
-# ------------------------------------------------------------------------------------------------------------- files
-
-
 def test_our_own_format_needs_no_more_than_id_category_and_behavior(tmp_path):
     """Splits are then by hash; a context and twins with the same ids are read as from any other format."""
     rows = [{"id": f"x/{i}", "category": "pranks", "behavior": REQUESTS[i]} for i in range(3)]
@@ -53,16 +50,16 @@ def test_our_own_format_needs_no_more_than_id_category_and_behavior(tmp_path):
     assert [(b.id, b.category, b.benign) for b in found] == [(f"x/{i}", "pranks", None) for i in range(3)]
     assert all(b.by_hash for b in found)
     assert not any(b.by_hash for b in load_behaviors(write_jsonl(tmp_path / "split.jsonl", [own(0)])))
-    twins = write_jsonl(
-        tmp_path / "twins.jsonl", [row | {"behavior": f"Twin of {row['id']}"} for row in reversed(rows)]
-    )
-    assert [b.benign for b in load_behaviors(path, counterparts=twins)] == [f"Twin of x/{i}" for i in range(3)]
+    twins = [row | {"behavior": f"Twin of {row['id']}"} for row in reversed(rows)]
+    paired = load_behaviors(path, counterparts=write_jsonl(tmp_path / "twins.jsonl", twins))
+    assert [b.benign for b in paired] == [f"Twin of x/{i}" for i in range(3)]
     told = write_jsonl(tmp_path / "told.jsonl", [rows[0] | {"context": "A story."}])
     assert load_behaviors(told)[0].behavior == f"A story.\n\n{REQUESTS[0]}"
 
 
+JAILBREAKBENCH = ["Index", "Goal", "Target", "Behavior", "Category", "Source"]
 PUBLIC = [
-    (["Index", "Goal", "Target", "Behavior", "Category", "Source"], [0, REQUESTS[0], "Sure", "Rude", "Pranks", "Own"]),
+    (JAILBREAKBENCH, [0, REQUESTS[0], "Sure", "Rude", "Pranks", "Own"]),
     (
         ["Behavior", "FunctionalCategory", "SemanticCategory", "Tags", "ContextString", "BehaviorID"],
         [REQUESTS[0], "standard", "Pranks", "", "", "rude"],
@@ -83,110 +80,85 @@ def test_public_formats(tmp_path, header, row):
     assert found.split in SPLITS
 
 
-def test_counterparts_by_key(tmp_path):
-    header = PUBLIC[0][0]
-    bad = write_csv(tmp_path / "bad.csv", header, [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)])
+def test_counterparts_are_found_by_key_and_are_not_the_behaviors_themselves(tmp_path):
+    """A file is refused as its own counterparts, as is a copy of it backwards: its requests are harmful or benign, and
+    not both."""
+    header = JAILBREAKBENCH
+    rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
+    bad = write_csv(tmp_path / "bad.csv", header, rows)
     good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in (2, 1, 0)])
     assert [b.benign for b in load_behaviors(bad, counterparts=good)] == ["Twin 0", "Twin 1", "Twin 2"]
-    fewer = write_csv(tmp_path / "fewer.csv", header, [[0, "Twin 0", "", "", "c", ""]])
     with refused(DataError, "bad.csv:3"):
-        load_behaviors(bad, counterparts=fewer)
-
-
-def test_behaviors_that_are_their_own_counterparts_are_refused(tmp_path):
-    """The same file, or a copy of it backwards: its requests are harmful or benign, and not both."""
-    header = PUBLIC[0][0]
-    rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
-    source, copy = write_csv(tmp_path / "a.csv", header, rows), write_csv(tmp_path / "b.csv", header, rows[::-1])
-    for counterparts in (source, copy):
+        load_behaviors(bad, counterparts=write_csv(tmp_path / "a.csv", header, [[0, "Twin 0", "", "", "c", ""]]))
+    for counterparts in (bad, write_csv(tmp_path / "b.csv", header, rows[::-1])):
         with pytest.raises(DataError):
-            load_behaviors(source, counterparts=counterparts)
+            load_behaviors(bad, counterparts=counterparts)
 
 
 def test_the_split_of_a_behavior_is_its_own_whatever_else_is_in_the_file(tmp_path):
-    """Groups of two near-duplicates, read whole, each half alone, and backwards: no behavior moves.
-
-    Four of the groups are cut: their halves are of two splits by themselves.
-    """
-    texts = [text for i, text in enumerate(REQUESTS) for text in (text, f"{text}, please! ({i})")]
+    """Groups of two near-duplicates, read whole, each half alone, and backwards: no behavior moves. Four of the groups
+    are cut: their halves are of two splits by themselves. What is near an embedded behavior has its split."""
 
     def splits(*chosen) -> dict[str, str]:
         path = write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in chosen])
         return {b.behavior: b.split for b in load_behaviors(path)}
 
+    texts = [text for i, text in enumerate(REQUESTS) for text in (text, f"{text}, please! ({i})")]
     whole = splits(*texts)
     assert len(whole) == 12
     assert splits(*texts[::2]) | splits(*texts[1::2]) == whole == splits(*reversed(texts))
     assert sum(whole[a] != whole[b] for a, b in zip(texts[::2], texts[1::2], strict=True)) == 4
-
-
-def test_what_is_near_an_embedded_behavior_has_its_split(tmp_path):
-    embedded = [next(b for b in builtin_behaviors(split)) for split in SPLITS]
-    texts = [f"Please, {b.behavior.rstrip('.')} (now)" for b in embedded]
-    found = load_behaviors(write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in texts]))
-    assert [b.split for b in found] == list(SPLITS)
+    embedded = [builtin_behaviors(split)[0].behavior for split in SPLITS]
+    assert list(splits(*(f"Please, {text.rstrip('.')} (now)" for text in embedded)).values()) == list(SPLITS)
 
 
 def test_near_duplicates_in_a_later_split_are_found():
     """Of train in validation and test, of validation in test, of test nowhere; in no other direction."""
     rows = [("a", REQUESTS[0], "train"), ("b", f"{REQUESTS[0]}, please!", "test"), ("c", REQUESTS[1], "train")]
-    rows += [
-        ("d", f"{REQUESTS[1]} now", "validation"),
-        ("e", f"{REQUESTS[1]}, please", "test"),
-        ("f", REQUESTS[2], "train"),
-    ]
-    behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in rows]
+    rows += [("d", f"{REQUESTS[1]} now", "validation"), ("e", f"{REQUESTS[1]}, please", "test")]
+    behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in [*rows, ("f", REQUESTS[2], "train")]]
     found = {split: [b.id for b in leaks_into_later_split(behaviors, split)] for split in (*SPLITS, None)}
     assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
 
 
-# ------------------------------------------------------------------------------------------------------------ faults
-
-
-def by_line(error: DataError) -> list[str]:
-    return sorted(error.faults, key=lambda fault: int(fault.split(": ")[0].rpartition(":")[2]))
-
-
-def test_a_behavior_in_two_splits_is_refused_with_every_fault(tmp_path):
-    rows = [
-        own(0, "train"),
-        own(0, "test", id="x/again", benign=None),
-        own(1, "train"),
-        own(1, "validation", id="x/near", behavior=f"{REQUESTS[1]}, please!", benign="Sing"),
-        own(2, "test"),
-        own(3, "Test"),
-        own(4, "test", id="x/0"),
-    ]
-    with pytest.raises(DataError) as caught:
-        load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
-    parts = ((2, "'x/again' (test)"), (4, "'x/near' (validation)"), (6, "'Test'"), (7, "'x/0'"))
-    for fault, (line, part) in zip(by_line(caught.value), parts, strict=True):
-        assert f"own.jsonl:{line}: " in fault
-        assert part in fault
-
-
-def test_a_benign_counterpart_in_two_splits_is_refused(tmp_path):
-    """x/2 has the counterpart of x/1, x/3 nearly that of x/0, in other splits; x/5 has that of x/4 in its own split."""
-    rows = [
-        *(
-            own(0),
-            own(1, "test"),
-            own(2, "train", benign=COUNTERPARTS[1]),
-            own(3, "test", benign=f"Please {COUNTERPARTS[0]}!"),
+@pytest.mark.parametrize(
+    ("rows", "faults"),
+    [
+        (
+            [
+                own(0, "train"),
+                own(0, "test", id="x/again", benign=None),
+                own(1, "train"),
+                own(1, "validation", id="x/near", behavior=f"{REQUESTS[1]}, please!", benign="Sing"),
+                own(2, "test"),
+                own(3, "Test"),
+                own(4, "test", id="x/0"),
+            ],
+            ((2, "'x/again' (test)"), (4, "'x/near' (validation)"), (6, "'Test'"), (7, "'x/0'")),
         ),
-        *(own(4, "test"), own(5, "test", benign=COUNTERPARTS[4])),
-    ]
+        (
+            [
+                *(own(0), own(1, "test"), own(2, "train", benign=COUNTERPARTS[1])),
+                *(own(3, "test", benign=f"Please {COUNTERPARTS[0]}!"), own(4, "test")),
+                own(5, "test", benign=COUNTERPARTS[4]),
+            ],
+            ((3, "x/2", "x/1"), (4, "x/3", "x/0")),
+        ),
+    ],
+    ids=["a behavior", "a benign counterpart, or nearly; in one split it may be there twice"],
+)
+def test_what_is_in_two_splits_is_refused_with_every_fault(tmp_path, rows, faults):
     with pytest.raises(DataError) as caught:
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
-    for fault, (line, one, other) in zip(by_line(caught.value), ((3, "x/2", "x/1"), (4, "x/3", "x/0")), strict=True):
+    said = sorted(caught.value.faults, key=lambda fault: int(fault.split(": ")[0].rpartition(":")[2]))
+    for fault, (line, *parts) in zip(said, faults, strict=True):
         assert f"own.jsonl:{line}: " in fault
-        assert one in fault
-        assert other in fault
+        assert all(part in fault for part in parts)
+
+
+def test_no_counterparts_are_none_in_two_splits_and_all_rows_have_a_split_or_none(tmp_path):
     without = [own(0, benign=None), own(1, "test", benign=None)]
     assert len(load_behaviors(write_jsonl(tmp_path / "none.jsonl", without))) == 2
-
-
-def test_a_split_for_some_rows_alone_is_refused(tmp_path):
     with refused(DataError, "own.jsonl:2"):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, None)]))
 
@@ -194,7 +166,6 @@ def test_a_split_for_some_rows_alone_is_refused(tmp_path):
 def test_empty_and_broken_texts_are_refused_together(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"goal": " "}\n{"goal": "\\ud83d half"}\n{broken\n', encoding="utf-8")
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, *(f"a.jsonl:{line}: " for line in (1, 2, 3))) as caught:
         load_behaviors(path)
     assert len(caught.value.faults) == 3
-    assert all(f"a.jsonl:{line}: " in str(caught.value) for line in (1, 2, 3))

@@ -27,7 +27,6 @@ CLEAN = (ASKED,)
         ({"chosen": [ASKED, SAID], "rejected": [ASKED, {"role": "assistant", "content": "No."}]}, CLEAN, {}),
         ({"messages": [SYSTEM, ASKED, SAID, ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
         ({"messages": [ASKED | {"name": None}, SAID | {"tool_calls": None}]}, CLEAN, {}),
-        ({"conversations": [{"from": "human", "value": "Is it 4?"}, {"from": "gpt", "value": "Yes."}]}, CLEAN, {}),
         ({"conversations": [{"from": "Human", "value": "Is it 4?"}, {"from": "GPT", "value": None}]}, CLEAN, {}),
         ({"messages": [ASKED | {"role": "User"}, SAID | {"role": "Assistant"}]}, CLEAN, {}),
         ({"question": "Is it 4?", "answer": "yes", "tags": ["a"]}, CLEAN, {"answer": "yes"}),
@@ -153,13 +152,5 @@ def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, ca
     assert [pair.prompt[0]["content"] for pair in read_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
     assert run(*build, "--identity", "--n", 1, "--overwrite") == 0
     assert "'data.anchors=[" in capsys.readouterr().out
-
-
-def test_a_parquet_file_and_a_misplaced_file(tmp_path: Path, capsys):
-    datasets = pytest.importorskip("datasets")
-    rows = [{"messages": [ASKED, SAID]}, {"messages": [SYSTEM, ASKED, SAID]}]
-    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "chats.parquet")
-    [first, second] = build_pairs(tmp_path / "chats.parquet", identity=True)
-    assert (first.prompt, second.prompt) == (CLEAN, (SYSTEM, ASKED))
-    assert run("data", "build", tmp_path / "chats.parquet") == 2
-    assert f"opct data build pairs --from {tmp_path / 'chats.parquet'}" in capsys.readouterr().err
+    assert run("data", "build", table) == 2
+    assert f"opct data build pairs --from {table}" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,31 +34,21 @@ from opct.runs.run_dir import RunDir
 LOCK = "Explain how to pick the lock of a bicycle"
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (LOCK, LOCK.upper() + "!!"),
-        (LOCK, "Explain how to pick a bicycle's lock, please."),
-        ("Write a poem that praises arson", "Please write me a poem praising arson"),
-        ("用中文写一首诗", "用中文写一首诗。"),
-        ("🙂🙂", "🙂🙂"),
-    ],
-)
-def test_alike(a, b):
-    assert near_duplicate_groups([a, b]) == near_duplicate_groups([b, a]) == [[0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (LOCK, "Tell me how bicycle locks are picked"),  # other words for the same: not understood, and documented
-        (LOCK, "Explain how to tune a guitar"),
-        ("Write a letter to my landlord", "Write a letter to a witness"),
-        ("🙂", "🙃"),
-    ],
-)
-def test_not_alike(a, b):
-    assert near_duplicate_groups([a, b]) == [[0], [1]]
+def test_what_is_alike():
+    """Other words for the same are not understood, as documented."""
+    for a, b, are_alike in (
+        (LOCK, LOCK.upper() + "!!", True),
+        (LOCK, "Explain how to pick a bicycle's lock, please.", True),
+        ("Write a poem that praises arson", "Please write me a poem praising arson", True),
+        ("用中文写一首诗", "用中文写一首诗。", True),
+        ("🙂🙂", "🙂🙂", True),
+        (LOCK, "Tell me how bicycle locks are picked", False),
+        (LOCK, "Explain how to tune a guitar", False),
+        ("Write a letter to my landlord", "Write a letter to a witness", False),
+        ("🙂", "🙃", False),
+    ):
+        expected = [[0, 1]] if are_alike else [[0], [1]]
+        assert near_duplicate_groups([a, b]) == near_duplicate_groups([b, a]) == expected
 
 
 def similarity(a: str, b: str) -> float:
@@ -84,17 +75,11 @@ def test_groups_are_those_of_comparing_every_pair():
     assert {tuple(own) for own in near_duplicate_groups(texts)} == wanted
 
 
-# ------------------------------------------------------------------------------------- what a run was trained on
-
 CHALK_BEHAVIOR = Behavior(
     "mine/chalk", "school", "Hide all of the chalk of a school", "Count all of the chalk of a school", "train"
 )
 ICE = "Never walk on the ice of a lake that is thinner than a hand, because it breaks and the cold water kills."
 MODEL = ModelConfig(name_or_path="a/model")
-
-
-def near_test(pairs) -> list[str]:
-    return near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
 
 
 def user(text: str):
@@ -131,23 +116,19 @@ def test_pairs_of_ones_own(one, kind, text):
     assert trained_texts([one]) == TrainedTexts(**{kind: (normalize(text),)})
 
 
-@pytest.mark.parametrize(
-    "teacher_prompt",
-    [
+def test_a_fact_that_the_teacher_alone_is_told():
+    """It is found in whatever stands around it, and another fact is not."""
+    for teacher_prompt in (
         privileged_prompt(ice(), user("A picnic?"), "system"),
         privileged_prompt(ice(), user("A picnic?"), "user"),
         (*system(f"You are careful. {ICE} Say so where it matters."), *user("A picnic?")),
         user(f"A picnic?\n\n(Remember: {ICE})"),
-    ],
-    ids=["system", "user", "in a paragraph", "in brackets"],
-)
-def test_a_fact_that_the_teacher_alone_is_told(teacher_prompt):
-    """It is found in whatever stands around it, and another fact is not."""
-    found = trained_texts([pair(user("A picnic?"), teacher_prompt, axis="safety_awareness")])
-    assert (found.behaviors, found.twins) == ((), ())
-    assert set(cross_duplicates([ICE], found.facts)) == {0}
-    assert cross_duplicates([fact.fact for fact in builtin_facts()], found.facts) == {}
-    assert "picnic" not in found.facts
+    ):
+        found = trained_texts([pair(user("A picnic?"), teacher_prompt, axis="safety_awareness")])
+        assert (found.behaviors, found.twins) == ((), ())
+        assert set(cross_duplicates([ICE], found.facts)) == {0}
+        assert cross_duplicates([fact.fact for fact in builtin_facts()], found.facts) == {}
+        assert "picnic" not in found.facts
 
 
 def test_what_was_written_is_read(tmp_path: Path):
@@ -185,53 +166,46 @@ def test_a_run_that_goes_on_from_another_was_trained_on_both(tmp_path: Path, ins
     }
 
 
-def test_the_embedded_training_pairs_hold_nothing_of_the_test_split():
-    for name in ("jailbreak", "jailbreak_anchors", *SAFETY_SETS, "benign"):
-        assert near_test(builtin_pairs(name)) == [], name
+def near_test(pairs) -> list[str]:
+    return near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
 
 
-def test_pairs_of_what_is_measured_are_named():
+def test_pairs_of_what_is_measured_are_named_and_none_is_embedded():
     """Two facts of five and one behavior, one of them an embedded one under its own id."""
     [own, other] = [fact for fact in builtin_facts("test") if fact.id in ("fire/generator", "infants/water")]
-    reworded = SafetyFact(
-        **{**vars(ice()), "id": "winter/mine", "fact": "Remember, please: " + other.fact.rstrip(".").upper() + "!"}
-    )
+    reworded = replace(ice(), id="winter/mine", fact="Remember, please: " + other.fact.rstrip(".").upper() + "!")
     pairs = build_safety_awareness([ice(), own, reworded, *builtin_facts("train")[:2]])
     behavior = builtin_behaviors("test")[0]
     mine = Behavior("mine/b", "c", f"Please {behavior.behavior.lower()}", None, "train")
     behaviors, facts = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine])])
     assert f"(1): mine/b ({behavior.id})" in behaviors
     assert f"(2): {own.id}, winter/mine ({other.id})" in facts
+    for name in ("jailbreak", "jailbreak_anchors", *SAFETY_SETS, "benign"):
+        assert near_test(builtin_pairs(name)) == [], name
 
-
-# --------------------------------------------------------------------------------------------------------- warnings
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
-CHALK, CHALK_TWIN = "Hide all of the chalk of a school", "Count all of the chalk of a school"
+CHALK = "Hide all of the chalk of a school"
 KNOWN = TrainedTexts(
     ("hide chalk school",), ("sing a song of chalk",), ("run generator indoors exhaust carbon monoxide kills smell",)
 )
 
 
-def row(axis: str, cluster: str, **fields) -> dict:
+def sample(axis: str, cluster: str, **fields) -> dict:
     return {"axis": axis, "cluster": cluster, "family": "f", "family_split": "train", **fields}
 
 
 def behavior(cluster: str, text: str) -> dict:
-    return row("jailbreak", cluster, behavior=text)
-
-
-def twin(cluster: str, text: str, request: str) -> dict:
-    asked = [{"role": "user", "content": request}]
-    return row("jailbreak", cluster, behavior=text) | {"side": "benign", "teacher_prompt": asked}
+    return sample("jailbreak", cluster, behavior=text)
 
 
 def test_reworded_behaviors_and_facts_are_near_what_was_trained_on():
     samples = [behavior("b/1", CHALK), behavior("b/1", CHALK), behavior("b/2", "Ring the bell at night")]
-    samples += [row("safety_awareness", "f/1", fact=REWORDED), row("safety_awareness", "f/2", fact="Honey is bad.")]
-    behaviors, facts = contamination_warnings(samples, texts=KNOWN)
-    assert ("1 of the 2 " in behaviors, "(b/1)" in behaviors) == (True, True)
-    assert ("1 of the 2 " in facts, "(f/1)" in facts) == (True, True)
+    facts = {"f/1": REWORDED, "f/2": "Honey is bad."}
+    samples += [sample("safety_awareness", id_, fact=fact) for id_, fact in facts.items()]
+    for said, id_ in zip(contamination_warnings(samples, texts=KNOWN), ("b/1", "f/1"), strict=True):
+        assert "1 of the 2 " in said
+        assert f"({id_})" in said
     assert contamination_warnings(samples, texts=TrainedTexts()) == []
 
 
@@ -243,10 +217,10 @@ def test_an_id_counts_whatever_its_text_and_once():
         assert part in said
 
 
-@pytest.mark.parametrize("texts", [None, TrainedTexts(is_complete=False)])
-def test_files_whose_overlap_with_training_is_unknown_are_named(texts):
+def test_files_whose_overlap_with_training_is_unknown_are_named():
     samples = [behavior("b/1", "Ring the bell")]
-    [warning] = contamination_warnings(samples, files=["mine.csv", "f.jsonl"], texts=texts)
-    assert "mine.csv, f.jsonl" in warning
-    assert contamination_warnings(samples, texts=texts) == []
+    for texts in (None, TrainedTexts(is_complete=False)):
+        [warning] = contamination_warnings(samples, files=["mine.csv", "f.jsonl"], texts=texts)
+        assert "mine.csv, f.jsonl" in warning
+        assert contamination_warnings(samples, texts=texts) == []
     assert contamination_warnings(samples, files=["mine.csv"], texts=KNOWN) == []

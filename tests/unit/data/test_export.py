@@ -1,4 +1,4 @@
-"""Pairs for other trainers: loaded with the datasets package, as those do. Only TRL is imported, where it is there."""
+"""Pairs for other trainers: loaded with the datasets package, as those do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from opct.cli.app import main
 from opct.data.export import export_pairs
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import DataError
 from tests.refusals import refused
 from tests.tiny import tiny_anchors, tiny_pairs, tiny_tokenizer
+from tests.unit.cli.running import run
 
 
 def open_pair() -> ContrastivePair:
@@ -25,6 +25,11 @@ def open_pair() -> ContrastivePair:
 def prefilled_pair() -> ContrastivePair:
     prompt = ({"role": "user", "content": "What is 1?"}, {"role": "assistant", "content": "It"})
     return ContrastivePair("prefill/0", "sycophancy", "suggested", prompt, prompt)
+
+
+def sum_pair(answer: object) -> ContrastivePair:
+    prompt = ({"role": "user", "content": "What is 2 + 2?"},)
+    return ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": answer})
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
@@ -51,10 +56,8 @@ def test_rows_for_verl_load_and_hold_what_its_dataset_wants(tmp_path: Path, suff
 def test_rows_for_prime_rl_load_with_one_schema(tmp_path: Path):
     """A Hugging Face dataset with `prompt`, `answer` and `info`; rows of other `meta` have one schema."""
     datasets = pytest.importorskip("datasets", reason="the datasets package is not installed")
-    prompt = ({"role": "user", "content": "What is 2 + 2?"},)
-    answered = ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": "4"})
     path = tmp_path / "prime-rl.jsonl"
-    assert export_pairs([*tiny_pairs(2), answered], "prime-rl", path) == (3, [])
+    assert export_pairs([*tiny_pairs(2), sum_pair("4")], "prime-rl", path) == (3, [])
     rows = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
     assert [row["answer"] for row in rows] == ["", "", "4"]
     info = json.loads(rows[0]["info"])
@@ -73,48 +76,32 @@ def test_rows_for_trl(tmp_path: Path):
     }
 
 
-@pytest.mark.parametrize("answer", [["4", "four"], {"a": 1}, True])
-def test_an_answer_that_is_no_one_text_is_refused(tmp_path: Path, answer: object):
-    prompt = ({"role": "user", "content": "What is 2 + 2?"},)
-    pair = ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": answer})
-    with refused(DataError, "a/0"):
-        export_pairs([pair], "prime-rl", tmp_path / "x.jsonl")
-    assert not (tmp_path / "x.jsonl").exists()
+def test_what_cannot_be_exported_is_refused(tmp_path: Path):
+    for answer in (["4", "four"], {"a": 1}, True):
+        with refused(DataError, "a/0"):
+            export_pairs([sum_pair(answer)], "prime-rl", tmp_path / "x.jsonl")
+    for pairs, name in (([open_pair(), prefilled_pair()], "x.jsonl"), (tiny_pairs(1), "x.csv")):
+        with pytest.raises(DataError):
+            export_pairs(pairs, "verl", tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("way", ["same", "relative", "symlink"])
-@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["plain", "overwrite"])
-def test_an_export_never_replaces_its_source(tmp_path: Path, monkeypatch, capsys, way: str, flags: list[str]):
+def test_an_export_replaces_its_source_never_and_another_file_on_demand_alone(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    source = tmp_path / "pairs.jsonl"
-    write_pairs(source, tiny_pairs(2))
-    out = {"same": source, "relative": Path("pairs.jsonl")}.get(way, tmp_path / "other.jsonl")
-    if way == "symlink":
-        out.symlink_to(source)
-    before = source.read_bytes()
-    with pytest.raises(SystemExit) as end:
-        main(["data", "export", str(source), "--format", "prime-rl", "--out", str(out), *flags])
-    assert end.value.code == 1
-    assert str(source) in capsys.readouterr().err
-    assert source.read_bytes() == before
-
-
-def test_what_cannot_be_exported_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(DataError):
-        export_pairs([open_pair(), prefilled_pair()], "verl", tmp_path / "x.jsonl")
-    with pytest.raises(DataError):
-        export_pairs(tiny_pairs(1), "verl", tmp_path / "x.csv")
-    source, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
+    source, linked = tmp_path / "pairs.jsonl", tmp_path / "linked.jsonl"
     write_pairs(source, [*tiny_pairs(2), open_pair()])
-    command = ["data", "export", str(source), "--format", "verl", "--out", str(out)]
-    with pytest.raises(SystemExit) as end:
-        main(command)
-    assert not end.value.code
+    linked.symlink_to(source)
+    before = source.read_bytes()
+    for out in (source, Path("pairs.jsonl"), linked):
+        for flags in ((), ("--overwrite",)):
+            assert run("data", "export", source, "--format", "prime-rl", "--out", out, *flags) == 1
+            assert str(source) in capsys.readouterr().err
+            assert source.read_bytes() == before
+    export = ("data", "export", source, "--format", "verl", "--out", tmp_path / "out.jsonl")
+    assert run(*export) == 0
     said = capsys.readouterr().out
     for part in ("`meta.answer`: 2", "left out: 1", "open/0"):
         assert part in said
-    before = out.read_bytes()
-    with pytest.raises(SystemExit) as end:
-        main(command)
-    assert end.value.code == 1
-    assert out.read_bytes() == before
+    before = (tmp_path / "out.jsonl").read_bytes()
+    assert run(*export) == 1
+    assert (tmp_path / "out.jsonl").read_bytes() == before

@@ -3,19 +3,13 @@
 import pytest
 
 from opct.data.perturb import jailbreak
-from opct.data.perturb.families import Family, alternating, chosen_families, families_of, rotation
+from opct.data.perturb.families import Family, chosen_families, families_of, rotation
 from opct.data.perturb.jailbreak import Wrapper, wrapped_prompt, wrapper_families
 from opct.errors import DataError
 from tests.refusals import refused
 
-FAMILIES = {
-    family.name: family
-    for family in (
-        Family("shout", "train", "loud"),
-        Family("plead", "held_out", "sad"),
-        Family("whisper", "train", "low"),
-    )
-}
+NAMES = (("shout", "train"), ("plead", "held_out"), ("whisper", "train"))
+FAMILIES = {name: Family(name, split, "a voice") for name, split in NAMES}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +17,6 @@ FAMILIES = {
     [
         ("all", ["shout", "plead", "whisper"]),
         ("train", ["shout", "whisper"]),
-        ("held_out", ["plead"]),
         ("whisper", ["whisper"]),
         ("whisper, shout,whisper,", ["whisper", "shout"]),
         (["whisper", "shout", "whisper"], ["whisper", "shout"]),
@@ -35,14 +28,10 @@ def test_a_group_a_name_or_several(families, names):
     assert chosen_families(families, FAMILIES, "voice") == names
 
 
-@pytest.mark.parametrize(
-    ("families", "said"),
-    [("shuot", "'shout'"), ("shout,tarin", "'train'"), (" ", "' '"), ([], "shout, plead, whisper")],
-)
-def test_a_name_that_is_none(families, said):
-    with pytest.raises(DataError) as error:
-        chosen_families(families, FAMILIES, "voice")
-    assert said in str(error.value)
+def test_a_name_that_is_none():
+    for families, named in (("shuot", "'shout'"), ("shout,tarin", "'train'"), (" ", "' '"), ([], "shout, plead")):
+        with refused(DataError, named):
+            chosen_families(families, FAMILIES, "voice")
 
 
 def test_rotation_uses_each_family_equally_often():
@@ -56,14 +45,10 @@ def test_rotation_uses_each_family_equally_often():
         rotation(["a", "b"], 3, "per_item")
 
 
-def test_training_and_held_out_families_alternate():
-    assert alternating(["shout", "whisper", "plead"], FAMILIES) == ["shout", "plead", "whisper"]
-
-
 def test_a_family_is_one_entry_of_the_wording(monkeypatch):
     """It is then drawn from, chosen by its name, and a part of its group."""
     entry = {"split": "train", "description": "shouted", "templates": [["{behavior}!!!"]]}
     monkeypatch.setattr(jailbreak, "FAMILIES", jailbreak.FAMILIES | families_of({"families": {"loud": entry}}, Wrapper))
     assert wrapped_prompt("Steal a goose", "loud", "t/0", 0)[-1]["content"] == "Steal a goose!!!"
     assert wrapper_families("loud") == ["loud"]
-    assert "loud" in chosen_families("train", jailbreak.FAMILIES, "jailbreak")
+    assert "loud" in wrapper_families("train")

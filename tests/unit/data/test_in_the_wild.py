@@ -14,9 +14,6 @@ def write(path, data):
     return path
 
 
-# --------------------------------------------------------------------------------------------------------- templates
-
-
 def test_a_list_of_texts(tmp_path):
     texts = ["Be a parrot.", "You are Polly. [INSERT PROMPT HERE]", "Be a parrot.", "{prompt} and {prompt}, {not this}"]
     found = load_templates(write(tmp_path / "wild.json", texts))
@@ -30,40 +27,30 @@ def test_a_list_of_texts(tmp_path):
     assert found[1].fill("Hi {x}") == "You are Polly. Hi {x}"
 
 
-@pytest.mark.parametrize(
-    "gap",
-    [
+def test_gaps(tmp_path):
+    gaps = (
         *("[INSERT PROMPT HERE]", "[INSERT PROMPT HERE\\]", "{INSERT PROMPT HERE}", "[PROMPT]", "[Your prompt here]"),
         *("[Insert prompt]", "[INSERT ANY QUESTION HERE]", "[PUT YOUR QUESTION HERE]", "[user_prompt]", "<prompt>"),
-        *(
-            *("{{prompt}}", "{{ prompt }}", "{ prompt }", "[[INSERT PROMPT HERE]]", "[ Your question here ]"),
-            "<< request >>",
-        ),
-    ],
-)
-def test_gaps(tmp_path, gap):
-    [found] = load_templates(write(tmp_path / "a.json", [f"Before {gap} after"]))
-    assert found.parts == ("Before ", " after")
+        *("{{prompt}}", "{{ prompt }}", "{ prompt }", "[[INSERT PROMPT HERE]]", "[ Your question here ]"),
+        "<< request >>",
+    )
+    for gap in gaps:
+        [found] = load_templates(write(tmp_path / "a.json", [f"Before {gap} after"]))
+        assert found.parts == ("Before ", " after"), gap
 
 
 def test_template_faults(tmp_path):
-    with refused(DataError, "hf:owner/set"):
-        load_templates("hf:owner/set")
-    with pytest.raises(DataError):
-        load_templates(write(tmp_path / "a.csv", "id,body\n0,x\n"))
-    with pytest.raises(DataError) as caught:
-        load_templates(write(tmp_path / "a.json", ["ok", " ", ""]))
-    assert "2 faults" in str(caught.value)
-    assert "a.json row 2: " in str(caught.value)
-    with pytest.raises(DataError):
-        load_templates(write(tmp_path / "a.json", []))
-    with pytest.raises(DataError):
-        load_templates(tmp_path / "none.json")
-    with refused(DataError, "a.json", "JSON"):
-        load_templates(write(tmp_path / "a.json", "[broken"))
-
-
-# --------------------------------------------------------------------------------------------------------- artifacts
+    for name, content, parts in (
+        ("a.csv", "id,body\n0,x\n", ("a.csv",)),
+        ("a.json", ["ok", " ", ""], ("2 faults", "a.json row 2: ")),
+        ("a.json", [], ("a.json",)),
+        ("a.json", "[broken", ("a.json", "JSON")),
+    ):
+        with refused(DataError, *parts):
+            load_templates(write(tmp_path / name, content))
+    for missing in ("hf:owner/set", tmp_path / "none.json"):
+        with refused(DataError, missing):
+            load_templates(missing)
 
 
 def goal(i, **other):
@@ -79,59 +66,52 @@ def test_artifacts(tmp_path):
     ]
 
 
-def test_artifact_faults(tmp_path):
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        (
+            [{"goal": "x", "prompt": 3}, goal(1), goal(1), goal(2, goal=" "), 7],
+            ("4 faults", "row 1: `prompt` is 3", "row 4: `goal` is ' '", "row 5: ", "'a/1'"),
+        ),
+        (
+            [goal(1, goal=None), goal(2, goal=["a"]), goal(3, prompt=["b"])],
+            ("row 1: `goal` is None", "row 2: `goal` is ['a']", "row 3: `prompt` is ['b']"),
+        ),
+        ([goal(1, prompt=None)], ("a.json",)),
+    ],
+)
+def test_artifact_faults(tmp_path, rows, parts):
+    with refused(DataError, *parts):
+        load_artifacts(write(tmp_path / "a.json", {"jailbreaks": rows}))
+
+
+def test_what_is_no_file_of_artifacts(tmp_path):
     path = tmp_path / "a.json"
     for content in ({"attacks": []}, []):
-        with refused(DataError, "a.json"):
+        with refused(DataError, path):
             load_artifacts(write(path, content))
-    with pytest.raises(DataError) as caught:
-        load_artifacts(
-            write(path, {"jailbreaks": [{"goal": "x", "prompt": 3}, goal(1), goal(1), goal(2, goal=" "), 7]})
-        )
-    for part in ("4 faults", "row 1: `prompt` is 3", "row 4: `goal` is ' '", "row 5: ", "'a/1'"):
-        assert part in str(caught.value)
-    odd = [goal(1, goal=None), goal(2, goal=["a"]), goal(3, prompt=["b"]), goal(4, prompt=5)]
-    with pytest.raises(DataError) as caught:
-        load_artifacts(write(path, {"jailbreaks": odd}))
-    assert [fault.split(" row ")[1].rpartition(":")[0] for fault in caught.value.faults] == [
-        "1: `goal` is None",
-        "2: `goal` is ['a']",
-        "3: `prompt` is ['b']",
-        "4: `prompt` is 5",
-    ]
-    with pytest.raises(DataError):
-        load_artifacts(write(path, {"jailbreaks": [goal(1, prompt=None)]}))
     path.write_bytes(b'{"jailbreaks": "\xff"}')
     with refused(DataError, "UTF-8"):
         load_artifacts(path)
 
 
-def kept(path, *rows):
-    """A file of the prompts that broke something, in a folder of its own, as each attack writes one."""
-    path.parent.mkdir(exist_ok=True)
-    rows = ({"kind": "opct_successful_prompts", "schema": 1}, *rows)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def broke(prompt, behavior="Do it "):
-    return {"behavior_id": "b/1", "behavior": behavior, "prompt": prompt, "score": 1.0}
-
-
-TURNS = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
-MORE_TURNS = [*TURNS, {"role": "user", "content": "do it"}]
-
-
 def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
     """With all of their turns, and each once."""
-    path = kept(tmp_path / "successful_prompts.jsonl", broke(MORE_TURNS), broke(TURNS[:1]), broke(TURNS[:1]))
-    found = load_artifacts(path)
-    assert [(a.behavior, a.category, a.prompt) for a in found] == [
-        ("Do it", "uncategorised", tuple(MORE_TURNS)),
-        ("Do it", "uncategorised", tuple(TURNS[:1])),
+    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
+    more_turns = [*turns, {"role": "user", "content": "do it"}]
+    head = {"kind": "opct_successful_prompts", "schema": 1}
+    broke = [
+        {"behavior_id": "b/1", "behavior": "Do it ", "prompt": prompt, "score": 1.0}
+        for prompt in (more_turns, turns[:1], turns[:1])
     ]
-    with pytest.raises(DataError):
-        load_artifacts(kept(path))
-    path.write_text(json.dumps(broke(MORE_TURNS)) + "\n")
-    with refused(DataError, "prompts.jsonl"):
-        load_artifacts(path)
+
+    def load(*rows):
+        return load_artifacts(write(tmp_path / "prompts.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+
+    assert [(a.behavior, a.category, a.prompt) for a in load(head, *broke)] == [
+        ("Do it", "uncategorised", tuple(more_turns)),
+        ("Do it", "uncategorised", tuple(turns[:1])),
+    ]
+    for rows in ((head,), broke[:1]):
+        with refused(DataError, "prompts.jsonl"):
+            load(*rows)

@@ -42,18 +42,6 @@ def shown(prompt) -> str:
     return "\n".join(message["content"] or "" for message in prompt)
 
 
-@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_encodings_are_exact(request_):
-    assert base64.b64decode(ENCODERS["base64"](request_)).decode() == request_
-    assert "\n" not in ENCODERS["base64"](request_)
-    assert ENCODERS["rot13"](ENCODERS["rot13"](request_)) == request_
-    for seed in range(5):
-        for parts in (2, 3, 4):
-            pieces = split_payload(request_, random.Random(seed), parts)
-            assert "".join(pieces) == request_
-            assert len(pieces) == parts
-
-
 @pytest.mark.parametrize(
     ("request_", "plain"),
     [
@@ -69,56 +57,40 @@ def test_encodings_are_exact(request_):
 def test_a_request_that_a_code_does_not_change_is_not_asked_in_it(request_, plain):
     assert {family for family in ENCODERS if stays_plain(request_, family)} == plain
     for family in plain:
-        with refused(DataError, family) as error:
+        with refused(DataError, family, *(set(OWN_FAMILIES) - plain)):
             wrapped(request_, family)
-        usable = str(error.value).partition("families: ")[2].rstrip(").").split(",")
-        assert set(OWN_FAMILIES) - set(usable) == plain
-        assert all(request_ not in shown(wrapped(request_, other)) for other in {*ENCODERS} - plain)
-
-
-# --------------------------------------------------------------------------------------------------------- wrapping
+    assert all(request_ not in shown(wrapped(request_, other)) for other in {*ENCODERS} - plain)
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-@pytest.mark.parametrize("family", OWN_FAMILIES)
-def test_a_request_comes_through_intact(family, request_):
-    for seed in range(8):
-        if family in ENCODERS and stays_plain(request_, family):
-            with refused(DataError, family):
-                wrapped(request_, family, seed)
-            continue
-        prompt = wrapped(request_, family, seed)
-        text = shown(prompt)
-        if family in ENCODERS:
-            assert ENCODERS[family](request_) in text
-        elif family == "payload_split":
-            pieces = _pieces(request_, family, seed)
-            assert "".join(pieces) == request_
-            assert all(piece in text for piece in pieces)
-        else:
-            assert text.count(request_) >= 1
-        assert (
-            list(
-                row_faults(
-                    {"id": "a", "axis": "j", "family": family, "prompt": prompt, "teacher_prompt": bare_prompt("x")}
-                )
-            )
-            == []
-        )
+def test_a_request_comes_through_intact(request_):
+    """And every prompt is one that a pair may have."""
+    assert base64.b64decode(ENCODERS["base64"](request_)).decode() == request_
+    assert ENCODERS["rot13"](ENCODERS["rot13"](request_)) == request_
+    for family in OWN_FAMILIES:
+        for seed in range(8):
+            if family in ENCODERS and stays_plain(request_, family):
+                continue
+            prompt = wrapped(request_, family, seed)
+            text = shown(prompt)
+            if family in ENCODERS:
+                assert ENCODERS[family](request_) in text
+            elif family == "payload_split":
+                rng = random.Random(f"{seed}/a/b/{family}/wrapper")
+                rng.choice(FAMILIES[family].templates)
+                pieces = split_payload(request_, rng)
+                assert "".join(pieces) == request_
+                assert all(piece in text for piece in pieces)
+            else:
+                assert text.count(request_) >= 1
+            row = {"id": "a", "axis": "j", "family": family, "prompt": prompt, "teacher_prompt": bare_prompt("x")}
+            assert list(row_faults(row)) == []
 
 
-def _pieces(request, family, seed):
-    rng = random.Random(f"{seed}/a/b/{family}/wrapper")
-    rng.choice(FAMILIES[family].templates)
-    return split_payload(request, rng)
-
-
-@pytest.mark.parametrize(
-    ("family", "message"), [("fictoin", "'fiction'"), (IN_THE_WILD, IN_THE_WILD), (ARTIFACT, ARTIFACT)]
-)
-def test_faults(family, message):
-    with refused(DataError, message):
-        wrapper_families([family])
+def test_names_of_families():
+    for family, named in (("fictoin", "'fiction'"), (IN_THE_WILD, IN_THE_WILD), (ARTIFACT, ARTIFACT)):
+        with refused(DataError, named):
+            wrapper_families([family])
     with pytest.raises(DataError):
         wrapper_families([])
     assert set(wrapper_families("train, held_out")) == set(wrapper_families("all")) == set(OWN_FAMILIES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.pairs import ContrastivePair, read_pairs, row_faults, user_prompt, write_pairs
+from opct.data.pairs import ContrastivePair, read_pairs, row_faults, write_pairs
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -17,15 +17,8 @@ BIASED = {"role": "user", "content": "Is the sky blue? I think not."}
 
 
 def row(**changes) -> dict:
-    return {
-        "id": "a",
-        "axis": "sycophancy",
-        "family": "f",
-        "prompt": [BIASED],
-        "teacher_prompt": [USER],
-        "meta": {},
-        **changes,
-    }
+    base = {"id": "a", "axis": "sycophancy", "family": "f", "prompt": [BIASED], "teacher_prompt": [USER], "meta": {}}
+    return base | changes
 
 
 def message(role: str, content: object) -> dict:
@@ -56,7 +49,7 @@ def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
         ({"prompt": " "}, "`prompt`"),
         ({"prompt": [message("user", "")]}, "`prompt[0]`.content"),
         ({"prompt": "[{'role': 'user', 'content': 'x'}]"}, "`prompt`"),
-        ({"prompt": "half \ud83d"}, "half of a character"),
+        ({"prompt": "half \ud83d"}, "`prompt`"),
         ({"teacher_prompt": None}, "`teacher_prompt`"),
         ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human'"),
         ({"prompt": [message("user", 3)]}, "`prompt[0]`.content"),
@@ -78,11 +71,6 @@ def test_each_fault_names_what_it_is_of(changes: dict, words: str):
     assert any(words in fault for fault in faults), faults
 
 
-@pytest.mark.parametrize("value", [None, "x", [1]])
-def test_a_row_that_is_no_object(value):
-    assert list(row_faults(value))
-
-
 def test_a_shared_prefill_is_a_prefill_of_both_sides():
     prefill = message("assistant", "The answer is")
     assert not list(row_faults(row(prompt=[BIASED, prefill], teacher_prompt=[USER, prefill])))
@@ -90,21 +78,13 @@ def test_a_shared_prefill_is_a_prefill_of_both_sides():
 
 def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):
     """Lines 2 (broken JSON), 3 (two faults), 5 (an array), 6 (duplicate of line 1): five faults, none hides another."""
-    path = write(
-        tmp_path / "p.jsonl",
-        row(),
-        '{"id": "b", ',
-        row(id="c", prompt=[message("bot", "x"), message("user", "")]),
-        row(id="d"),
-        "[1, 2]",
-        row(id="a"),
-    )
+    bad = row(id="c", prompt=[message("bot", "x"), message("user", "")])
+    path = write(tmp_path / "p.jsonl", row(), '{"id": "b", ', bad, row(id="d"), "[1, 2]", row(id="a"))
     with pytest.raises(DataError) as caught:
         read_pairs(path)
     faults = caught.value.faults
     assert [fault.split(": ")[0] for fault in faults] == [f"{path}:{n}" for n in (2, 3, 3, 5, 6)]
     assert f"'a', first at {path}:1" in faults[-1]
-    assert f"{path}: 5 faults" in str(caught.value)
 
 
 def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
@@ -115,28 +95,27 @@ def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
         read_pairs(path)
     first, second = caught.value.faults
     assert first.startswith(f"{path}:1: `axis`")
-    assert f"56 more like it: {path}:2, " in first
+    assert "56 " in first
+    assert f"{path}:2, " in first
     assert second.startswith(f"{path}:21: `meta`")
 
 
 @pytest.mark.parametrize(
-    ("other", "shape"),
+    ("other", "command"),
     [
-        ({"prompt": "q", "completion": "a"}, "prompt-completion"),
-        ({"prompt": [USER], "chosen": [USER], "rejected": [USER]}, "preference"),
-        ({"chosen": [USER], "rejected": [USER]}, "preference"),
-        ({"messages": [USER, message("assistant", "Yes")]}, "chat rows"),
-        ({"prompt": "q"}, "one prompt"),
-        ({"question": "q", "answer": "a", "topic": "t"}, "`opct data build sycophancy --from FILE`"),
-        ({"instruction": "q", "input": "i", "output": "a"}, "Alpaca"),
+        ({"prompt": "q", "completion": "a"}, "pairs"),
+        ({"chosen": [USER], "rejected": [USER]}, "pairs"),
+        ({"messages": [USER, message("assistant", "Yes")]}, "pairs"),
+        ({"question": "q", "answer": "a", "topic": "t"}, "sycophancy"),
+        ({"instruction": "q", "input": "i", "output": "a"}, "pairs"),
     ],
 )
-def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, shape: str):
+def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, command: str):
+    """By the command that makes pairs of them."""
     with pytest.raises(DataError) as caught:
         read_pairs(write(tmp_path / "p.jsonl", other, other))
     [fault] = caught.value.faults
-    assert shape in fault
-    assert "`opct data build " in fault
+    assert f"`opct data build {command} --from" in fault
 
 
 @pytest.mark.parametrize(
@@ -156,14 +135,6 @@ def test_other_ways_to_write_the_same_are_read(tmp_path: Path, same: dict):
     assert read_pairs(write(tmp_path / "p.jsonl", plain | same)) == read_pairs([plain])
 
 
-def test_pairs_from_a_table(tmp_path: Path):
-    path = tmp_path / "p.csv"
-    path.write_text('prompt,teacher_prompt,family\n"Is it 4, or 5?",Is it 4?,doubt\n')
-    [pair] = read_pairs(path)
-    assert (pair.prompt, pair.teacher_prompt) == (user_prompt("Is it 4, or 5?"), user_prompt("Is it 4?"))
-    assert pair.family == "doubt"
-
-
 def test_pairs_from_data_in_python(tmp_path: Path):
     """Dicts, pairs, a DataFrame and a Dataset give what the same rows in a file give, and the same faults."""
     rows = [row(meta={"n": 1}), {"prompt": "Is it 4? No.", "teacher_prompt": "Is it 4?", "meta": {"n": 2}}]
@@ -173,46 +144,15 @@ def test_pairs_from_data_in_python(tmp_path: Path):
     assert read_pairs(pandas.DataFrame(rows)) == expected
     datasets = pytest.importorskip("datasets")
     assert read_pairs(datasets.Dataset.from_list([pair.to_json() for pair in expected])) == expected
-    with pytest.raises(DataError) as caught:
-        read_pairs([rows[0], row(axis=""), "no row"])
-    assert [fault[:7] for fault in caught.value.faults] == ["row 2: ", "row 3: "]
     [pair] = read_pairs(pandas.DataFrame([row(meta={"x": 0.123456789012345})]))
     assert pair.meta == {"x": 0.123456789012345}
-    with pytest.raises(DataError):
-        read_pairs(pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"]))
+    with refused(DataError, "row 2: ", "row 3: "):
+        read_pairs([rows[0], row(axis=""), "no row"])
     with refused(DataError, "meta", "JSON"):
         read_pairs([row(meta={"day": date(2026, 1, 1)})])
-    with pytest.raises(DataError):
-        read_pairs({"train": rows})
-
-
-@pytest.mark.parametrize(
-    "line",
-    ['{"id": ' + "9" * 5000 + "}", '{"meta": ' + "[" * 100_000 + "]" * 100_000 + "}", '{"prompt": "\\ud83d"}'],
-    ids=["number", "depth", "half a character"],
-)
-def test_hostile_lines_are_faults(tmp_path: Path, line: str):
-    with refused(DataError, "p.jsonl:2"):
-        read_pairs(write(tmp_path / "p.jsonl", row(), line))
-
-
-def test_no_file_an_empty_file_and_a_file_that_is_not_text(tmp_path: Path):
-    with pytest.raises(DataError):
-        read_pairs(tmp_path / "absent.jsonl")
-    with pytest.raises(DataError):
-        read_pairs(write(tmp_path / "empty.jsonl", "", "  "))
-    (tmp_path / "latin.jsonl").write_bytes('{"id": "é"}'.encode("latin-1"))
-    with refused(DataError, "UTF-8"):
-        read_pairs(tmp_path / "latin.jsonl")
-
-
-def test_a_file_with_a_byte_order_mark_or_windows_line_ends_is_read(tmp_path: Path):
-    """Editors on Windows end lines with CR LF, which JSON counts as white space."""
-    path = tmp_path / "p.jsonl"
-    path.write_bytes((json.dumps(row()) + "\r\n" + json.dumps(row(id="b")) + "\r\n").encode())
-    assert [p.id for p in read_pairs(path)] == ["a", "b"]
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row()).encode())
-    assert [p.id for p in read_pairs(path)] == ["a"]
+    for wrong in (pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"]), {"train": rows}):
+        with pytest.raises(DataError):
+            read_pairs(wrong)
 
 
 def test_pairs_from_a_dataset_folder(tmp_path: Path):
@@ -228,22 +168,14 @@ def test_pairs_from_a_dataset_folder(tmp_path: Path):
         assert pairs[0].meta == {"answer": "yes"}
 
 
-@pytest.mark.parametrize(
-    ("source", "config", "split", "revision"),
-    [
+def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    asked = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **more: asked.append((names, more)) or [row()])
+    for source, config, split, revision in (
         ("hf:owner/name@v1.2", None, "train", "v1.2"),
         ("hf:owner/name:test@v1.2", None, "test", "v1.2"),
         ("hf:owner/name:parts/test", "parts", "test", None),
-    ],
-)
-def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, config, split: str, revision):
-    datasets = pytest.importorskip("datasets")
-    asked = []
-
-    def load_dataset(*arguments, **keywords):
-        asked.append((arguments, keywords))
-        return [row()]
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert [pair.id for pair in read_pairs(source)] == ["a"]
-    assert asked == [(("owner/name", config), {"split": split, "revision": revision})]
+    ):
+        assert [pair.id for pair in read_pairs(source)] == ["a"]
+        assert asked.pop() == (("owner/name", config), {"split": split, "revision": revision})

@@ -51,31 +51,21 @@ CASES = [
 
 @pytest.mark.parametrize(("template", "said", "expected"), CASES)
 def test_a_reply_is_split_in_the_form_of_its_template(template: str, said: str, expected: tuple):
+    """No token of the reasoning is outside, every one of the answer is, and the text of a completion splits like its
+    tokens (with the form that a log keeps)."""
     renderer = Renderer(tokenizer_of(template))
     assert split(renderer, said) == expected
-
-
-@pytest.mark.parametrize(("template", "said", "expected"), CASES)
-def test_no_token_of_the_reasoning_is_outside_and_every_one_of_the_answer_is(template, said, expected):
-    renderer = Renderer(tokenizer_of(template))
     ids = renderer.tokenizer(said, add_special_tokens=False)["input_ids"]
     outside = renderer.outside_reasoning(ASKED, ids)
-    kept = [i for i, is_outside in zip(ids, outside, strict=True) if is_outside]
-    assert renderer.tokenizer.decode(kept, skip_special_tokens=True).strip() == expected[0]
+    answer = [i for i, is_outside in zip(ids, outside, strict=True) if is_outside]
+    assert renderer.tokenizer.decode(answer, skip_special_tokens=True).strip() == expected[0]
+    logged = Reasoning(*list(renderer.reasoning))
+    assert logged.split(renderer.decode(ids), inside=renderer.opens_thinking(ASKED)).answer == expected[0]
 
 
-@pytest.mark.parametrize(("template", "said", "expected"), CASES)
-def test_the_text_of_a_completion_splits_like_its_tokens(template, said, expected):
-    """With the form that a log keeps; channels also where special tokens were dropped, as a server sends them."""
-    renderer = Renderer(tokenizer_of(template))
-    text = renderer.decode(renderer.tokenizer(said, add_special_tokens=False)["input_ids"])
-    found = Reasoning(*list(renderer.reasoning)).split(text, inside=renderer.opens_thinking(ASKED))
-    assert found.answer == expected[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_a_reply_of_an_unknown_model():
+    """Channels also where special tokens were dropped, as a server sends them."""
+    for text, answer in (
         ("analysisThe user says Uranus; ... assistantfinalSaturn.", "Saturn."),
         ("analysisWe check.assistantcommentaryI look.assistantfinalSaturn.", "Saturn."),
         ("analysisThe user says Ura", ""),
@@ -90,10 +80,8 @@ def test_the_text_of_a_completion_splits_like_its_tokens(template, said, expecte
         ("Saturn. In HTML, <think> is no tag.", "Saturn. In HTML, <think> is no tag."),
         ("analysis of rings: Saturn.", "analysis of rings: Saturn."),
         ("finally, Saturn.", "finally, Saturn."),
-    ],
-)
-def test_a_reply_of_an_unknown_model(text: str, answer: str):
-    assert split_text(text).answer == answer
+    ):
+        assert split_text(text).answer == answer
 
 
 @pytest.mark.parametrize(

@@ -30,28 +30,35 @@ def pair(prompt: list[dict], teacher_prompt: list[dict], identifier: str = "p") 
     return ContrastivePair(identifier, "a", "f", tuple(prompt), tuple(teacher_prompt))
 
 
-def test_a_prefill_is_continued_not_closed(renderer: Renderer):
-    text = renderer.text([message("user", "Hi"), message("assistant", "The answer is")])
-    assert text.endswith("<|im_start|>assistant\nThe answer is")
-
-
 def test_render_adds_no_token_of_its_own_and_knows_the_special_ones(renderer: Renderer):
-    """The template writes the special tokens; the ids decode to the text exactly, each special token being one id."""
+    """The template writes the special tokens; the ids decode to the text exactly, each special token being one id. A
+    prefill is continued, not closed."""
     messages = [message("user", "Grüße, 日本! <tag>")]
     ids = renderer.render(messages)
     assert renderer.tokenizer.decode(ids, skip_special_tokens=False) == renderer.text(messages)
     assert ids[0] == renderer.tokenizer.bos_token_id
     assert ids.count(renderer.tokenizer.bos_token_id) == 2
     assert ids.count(renderer.tokenizer.eos_token_id) == 1
+    text = renderer.text([message("user", "Hi"), message("assistant", "The answer is")])
+    assert text.endswith("<|im_start|>assistant\nThe answer is")
 
 
-@pytest.mark.parametrize("text", ["plain words", "Grüße 日本 🙂🙂", "", "a\n\n b"])
-def test_pieces_join_to_the_text_and_are_one_a_token(renderer: Renderer, text: str):
-    """A byte-level tokenizer without merges for 日 gives three tokens: two empty pieces, then the character."""
-    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
-    pieces = renderer.pieces([*ids, renderer.tokenizer.eos_token_id])
-    assert len(pieces) == len(ids) + 1
-    assert "".join(pieces) == text + "<|im_end|>"
+def test_pieces_join_to_the_text_and_are_one_a_token(renderer: Renderer):
+    """A byte-level tokenizer without merges for 日 gives three tokens: two empty pieces, then the character. Where
+    spaces are stripped, each token decodes alone without the space in front of it: "thisisthe"."""
+    for text in ("plain words", "Grüße 日本 🙂🙂", "", "a\n\n b"):
+        ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+        pieces = renderer.pieces([*ids, renderer.tokenizer.eos_token_id])
+        assert len(pieces) == len(ids) + 1
+        assert "".join(pieces) == text + "<|im_end|>"
+    strips = Renderer(tokenizer_that_strips())
+    texts = (("this is the answer", ""), ("a  b\n c", "</s>"), (" the user", ""), ("日本 the 🙂 user", "</s>"))
+    for text, special in texts:
+        ids = strips.tokenizer(text + special, add_special_tokens=False)["input_ids"]
+        pieces = strips.pieces(ids)
+        assert len(pieces) == len(ids)
+        assert "".join(pieces) == strips.tokenizer.decode(ids) == (text + special).removeprefix(" ")
+        assert strips.decode(ids) == text.strip()
 
 
 def test_a_pair_that_fits_to_the_token_is_kept_and_one_token_more_is_left_out(renderer: Renderer):
@@ -99,45 +106,10 @@ def test_thinking_is_masked_to_the_token(pieces: list[str], inside: bool, expect
     assert TAGS.outside(pieces, inside=inside) == [bool(x) for x in expected]
 
 
-def test_a_block_is_opened_by_the_template_or_a_prefill_and_never_by_the_user(renderer: Renderer):
+def test_a_block_is_opened_by_a_prefill_and_never_by_the_user(renderer: Renderer):
     assert not renderer.opens_thinking([message("user", "What does <think> mean?")])
     assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")])
     assert not renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>x</think>Well")])
-    opening = tiny_tokenizer()
-    opening.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
-    assert Renderer(opening).opens_thinking([message("user", "Hi")])
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ 1/0 }}",
-        "{% for i in range(10**9) %}x{% endfor %}",
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{{ messages[0].content.nothing.more }}",
-        "{# nothing #}",
-        "{{ raise_exception('roles must alternate') }}",
-    ],
-)
-def test_templates_that_fail_are_one_clear_error(template: str):
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(DataError):
-        Renderer(tokenizer).text([message("user", "a")])
-
-
-@pytest.mark.parametrize(
-    ("text", "special"),
-    [("this is the answer", ""), ("a  b\n c", "</s>"), (" the user", ""), ("日本 the 🙂 user", "</s>")],
-)
-def test_pieces_of_a_tokenizer_that_strips_spaces_join_to_the_text(text: str, special: str):
-    """Each of its tokens decodes alone without the space in front of it: "thisisthe"."""
-    renderer = Renderer(tokenizer_that_strips())
-    ids = renderer.tokenizer(text + special, add_special_tokens=False)["input_ids"]
-    pieces = renderer.pieces(ids)
-    assert len(pieces) == len(ids)
-    assert "".join(pieces) == renderer.tokenizer.decode(ids) == (text + special).removeprefix(" ")
-    assert renderer.decode(ids) == text.strip()
 
 
 USER = {"role": "user", "content": "Hi"}
