@@ -355,15 +355,15 @@ def test_a_name(fresh, name):
         check(f"{command}", fresh(), run(*command))
 
 
-@pytest.mark.parametrize("source", ["report.html", "report.json", "/dev/null", "questions.csv", "model"])
-def test_what_is_no_run_is_not_reported(fresh, source):
+def test_what_is_no_run_is_not_reported(fresh):
     before = fresh(lambda: run("report", "run"))
-    done = run("report", source, "--out", "other.html")
-    check(source, before, done)
-    assert done[0] == 1
+    for source in ("report.html", "report.json", "/dev/null", "questions.csv", "model"):
+        done = run("report", source, "--out", "other.html")
+        check(source, before, done)
+        assert done[0] == 1
 
 
-@pytest.mark.parametrize(("name", "command"), CASES[::6])
+@pytest.mark.parametrize(("name", "command"), CASES[::12])
 def test_a_damaged_file_in_a_process_of_its_own(fresh, tmp_path, name, command):
     before = fresh(lambda: change_content(Path(name), random.Random(f"{SEED} {name}")))
     with started(tmp_path, *shlex.split(COMMANDS[command])) as process:
