@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import socket
@@ -16,15 +15,12 @@ import torch
 import torch.distributed as dist
 
 from opct import distributed
-from opct.config.methods import RolloutConfig
-from opct.config.schema import ParallelConfig, TrainConfig
+from opct.config.schema import ParallelConfig
 from opct.errors import ConfigError, TrainingError
-from opct.methods.rollouts import policy_rollouts
 from opct.runs.console import StopRequest
 from opct.training.accumulate import prompt_shares
 from tests.conftest import REPOSITORY
 from tests.refusals import refused
-from tests.tiny import tiny_pairs, tiny_setting
 
 
 @pytest.fixture
@@ -33,17 +29,6 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-
-
-@functools.cache
-def rollouts(n: int = 3) -> list:
-    """Two completions for each of so many prompts; read only."""
-    config = TrainConfig(rollout=RolloutConfig(num_generations=2, max_completion_tokens=5))
-    policy, _, rendered = tiny_setting(config, tiny_pairs(n))
-    return policy_rollouts(policy, rendered, config, "test")
-
-
-# ----------------------------------------------------------------------------------------------- who does what
 
 
 def test_one_process_alone():
@@ -88,19 +73,16 @@ def test_a_shared_prompt_counts_once_in_the_shares():
     assert prompts == [[[1, 3], [0, 2]], [[0], [1, 2, 3]]]
 
 
-# ------------------------------------------------------------------------------------------ what a launcher says
-
-
 def test_what_the_launcher_says_is_known_before_the_processes_meet(two):
     assert distributed.launched()
     assert (distributed.rank(), distributed.size(), distributed.is_main()) == (1, 2, False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_device_that_processes_cannot_share_is_refused(two, device: str):
-    with pytest.raises(ConfigError), distributed.session(ParallelConfig(), device):
-        pass
+def test_a_device_that_processes_cannot_share_is_refused(two):
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(ConfigError), distributed.session(ParallelConfig(), device):
+            pass
 
 
 def test_weights_that_accelerate_would_shard_are_refused(two, monkeypatch: pytest.MonkeyPatch):
@@ -114,9 +96,6 @@ def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.requested
-
-
-# -------------------------------------------------------------------------------------------------- a rank that fails
 
 
 @pytest.fixture
@@ -159,7 +138,7 @@ def child():
 
 
 if __name__ == "__main__":
-    multiprocessing.get_context("spawn").Process(target=child).start()
+    multiprocessing.get_context("fork").Process(target=child).start()
     time.sleep(600)
 """
 
@@ -182,24 +161,21 @@ TWO = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT"
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "named"),
     [
-        ({"WORLD_SIZE": "x"}, "WORLD_SIZE is 'x'"),
-        ({"RANK": "first"}, "'first'"),
-        ({"RANK": None}, "WORLD_SIZE is 2, and RANK is not set"),
-        ({"MASTER_ADDR": None}, "MASTER_ADDR"),
-        ({"MASTER_PORT": None}, "MASTER_PORT"),
+        ({"WORLD_SIZE": "x"}, ["WORLD_SIZE", "'x'"]),
+        ({"RANK": "first"}, ["RANK", "'first'"]),
+        ({"RANK": None}, ["RANK"]),
+        ({"MASTER_ADDR": None}, ["MASTER_ADDR"]),
+        ({"MASTER_PORT": None}, ["MASTER_PORT"]),
     ],
     ids=str,
 )
-def test_an_environment_that_no_launcher_wrote_is_one_clear_error(monkeypatch, changes, words):
+def test_an_environment_that_no_launcher_wrote_is_one_clear_error(monkeypatch, changes, named):
     for name, value in (TWO | changes).items():
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError) as caught, distributed.session(ParallelConfig(), "cpu"):
+    with refused(ConfigError, *named), distributed.session(ParallelConfig(), "cpu"):
         pass
-    assert words in str(caught.value)
-    assert "torchrun" in str(caught.value)
-    assert "\n" not in str(caught.value)
     if "WORLD_SIZE" in changes:
         distributed.leave(3)  # the error is what ends the command
 

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,12 +45,6 @@ def test_the_generated_blocks_are_those_of_the_code():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     pages = module.pages()
-    assert {page.relative_to(DOCS).as_posix() for page in pages} >= {
-        "reference/cli.md",
-        "reference/settings.md",
-        "reference/metrics.md",
-        "reference/builtin-data.md",
-    }
     for page, made in pages.items():
         assert made == page.read_text(encoding="utf-8"), f"{page.name}: run `python docs/reference.py`"
     settings = text("reference/settings.md")
@@ -121,11 +114,11 @@ def test_every_command_named_in_a_sentence_is_there():
             assert not unknown, f"{page.name}: {span}: no option {', '.join(sorted(unknown))}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_links_lead_somewhere(page: Path):
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        if not target.startswith(("http://", "https://")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http://", "https://")):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 @pytest.mark.parametrize("language", ["python", "json"])
@@ -136,23 +129,6 @@ def test_code_in_the_docs_is_code(language: str):
             json.loads(block) if language == "json" else compile(block, str(page), "exec")
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path):
-    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
-        pytest.skip("mkdocs-material is not installed: pip install -e '.[docs]'")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    html = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    loaded = re.findall(r"<(?:script|link|img)[^>]*?(?:src|href)=\"(https?://[^\"]+)", html)
-    assert not loaded, f"the page loads from elsewhere: {loaded}"
-
-
 def test_the_launchers_examples_start_the_command():
     """They parse as shell and YAML, and torchrun takes what they give it, with numbers for their variables."""
     import yaml
@@ -160,13 +136,12 @@ def test_the_launchers_examples_start_the_command():
 
     slurm, sky = (REPOSITORY / "examples" / name for name in ("slurm.sbatch", "skypilot.yaml"))
     task = yaml.safe_load(sky.read_text(encoding="utf-8"))
-    for script in (slurm.read_text(encoding="utf-8"), task["run"], task["setup"]):
+    scripts = (slurm.read_text(encoding="utf-8"), task["run"])
+    for script in (*scripts, task["setup"]):
         subprocess.run(["bash", "-n", "-c", script], check=True, timeout=20)
-    for script in (slurm.read_text(encoding="utf-8"), task["run"]):
-        assert re.search(
-            r'\[ -e "?\$run/manifest\.json"? \]; then resume', script
-        )  # written before anything else of a run
-    for script in (slurm.read_text(encoding="utf-8"), task["run"]):
+    for script in scripts:
+        # written before anything else of a run
+        assert re.search(r'\[ -e "?\$run/manifest\.json"? \]; then resume', script)
         lines = re.sub(r"\\\n\s*", " ", script).splitlines()
         [line] = [line for line in lines if re.search(r"torchrun +-", line)]
         words = shlex.split(re.sub(r"\$\([^)]*\)|\$\w+", "2", line.partition("torchrun ")[2]))

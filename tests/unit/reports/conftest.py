@@ -5,7 +5,7 @@ import pytest
 from opct.reports import build
 from opct.reports.compare import compare
 from tests.unit.reports.small import without_families
-from tests.unit.reports.synthetic import make_metrics, make_records, run_of, write_run
+from tests.unit.reports.synthetic import make_metrics, make_records, run_of
 from tests.unit.reports.synthetic_axes import make_axes, make_steps
 
 ARMS = (("base", 0), ("sft", 0), ("offpolicy", 0), ("opct", 0), ("opct", 1))
@@ -52,10 +52,3 @@ def three():
 @pytest.fixture(scope="session")
 def comparison_of_three(three):
     return compare(three)
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory):
-    """Small run directories of base and OPCT; a test that changes one copies it."""
-    root = tmp_path_factory.mktemp("folders")
-    return [write_run(root, "base", questions=4), write_run(root, "opct", 1, questions=4)]
