@@ -96,9 +96,6 @@ def copied(place: Workplace, name: str, step: int) -> Workplace:
     return copy
 
 
-# ------------------------------------------------------------------------------------------- the same as one process
-
-
 def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder):
     """Two completions a prompt, turns that the policy answers, validation; then one process resumes."""
     one, four = (workplace(tmp_path / name, tiny_folder, max_steps=1) for name in ("one", "four"))
@@ -134,9 +131,6 @@ def test_the_other_baselines_are_one_process(tmp_path, tiny_folder, method):
     alone(one)
     together(two, 2)
     assert_same(two, one)
-
-
-# --------------------------------------------------------------------------------------------------- to the same end
 
 
 SIGNALLED = {"max_steps": 100_000, "eval_steps": 100_000, "save_steps": 100_000}

@@ -56,9 +56,6 @@ def half(trained) -> Workplace:
     return place
 
 
-# ------------------------------------------------------------------------------------------------------- disk
-
-
 @contextlib.contextmanager
 def small_files(limit: int) -> Iterator[None]:
     """This process may write files of at most so many bytes."""
@@ -113,9 +110,6 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, half, whole, room
         _resumes_as_if_nothing_had_happened(place, whole, place.run.checkpoint_path(2))
 
 
-# ------------------------------------------------------------------------------------------------- checkpoints
-
-
 def _flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -142,9 +136,6 @@ def test_a_corrupt_checkpoint(half, name, damage):
     shutil.rmtree(bad)
     assert here(*half.command("--resume")).code == 0
     assert half.steps() == [0, 1, 2, 3]
-
-
-# ---------------------------------------------------------------------------------------- what is something else
 
 
 def test_what_is_not_the_same_run_is_not_resumed(tmp_path, half):

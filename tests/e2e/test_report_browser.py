@@ -9,7 +9,6 @@ import pytest
 
 from opct.reports.build import report
 from tests.unit.reports.synthetic import write_run
-from tests.unit.reports.synthetic_axes import write_axes_run
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect  # waits: the page answers an event when the browser gets to it, not when `click` returns
@@ -55,7 +54,7 @@ def axes_file(tmp_path_factory):
     """Every axis, three arms."""
     root = tmp_path_factory.mktemp("axes")
     return report(
-        [write_axes_run(root, label, questions=12) for label in ("base", "sft", "opct")], root / "report.html"
+        [write_run(root, label, questions=12, all_axes=True) for label in ("base", "sft", "opct")], root / "report.html"
     )
 
 

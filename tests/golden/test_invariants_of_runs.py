@@ -24,9 +24,6 @@ from tests import oracles
 from tests.progress import Noted
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
 
-# ----------------------------------------------------------------------------------------------- 7
-
-
 @pytest.mark.parametrize(
     ("dtype", "method"), [("float32", "opct"), ("bfloat16", "opct"), ("bfloat16", "dpo"), ("bfloat16", "act")]
 )
@@ -108,8 +105,6 @@ def watched(config, look) -> list:
 def hash_of_policy(policy: Policy) -> str:
     return weights_hash(policy.trainable_parameters().items())
 
-
-# ----------------------------------------------------------------------------------------------- 8
 
 RESUMED = {
     "dropout and a moving teacher": {
@@ -196,9 +191,6 @@ def test_08_a_finished_run_goes_on_to_more_steps_as_if_it_had_been_longer(make_c
     assert_same_run(tmp_path / "whole", tmp_path / "short")
 
 
-# ---------------------------------------------------------------------------------------------- 10
-
-
 def test_10_full_fine_tuning_in_bfloat16_moves_the_masters_as_far_as_float32(make_config):
     """Adam's first step is the learning rate: 5e-6 on weights of 0.3, which in bfloat16 are 2e-3 apart and would stay.
 
@@ -221,9 +213,6 @@ def test_10_full_fine_tuning_in_bfloat16_moves_the_masters_as_far_as_float32(mak
         assert float(distance.median()) == pytest.approx(5e-6, rel=0.02)
         assert (distance > 0).float().mean() > 0.9
     assert float(moved["bfloat16"].mean()) == pytest.approx(float(moved["float32"].mean()), rel=0.05)
-
-
-# ---------------------------------------------------------------------------------------------- 11
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -253,9 +242,6 @@ def test_11_the_adapter_on_disk_is_plain_peft(make_config, tiny_folder: Path):
     found = Policy(model.eval(), tokenizer).log_probs(ids, tokens)[0]
     torch.testing.assert_close(found, setup.policy.log_probs(ids, tokens)[0], rtol=2e-6, atol=0)  # layers of its own
     assert (found - Policy(tiny_model(), tiny_tokenizer()).log_probs(ids, tokens)[0]).abs().max() > 1e-4
-
-
-# ---------------------------------------------------------------------------------------------- 12
 
 
 def test_12_over_long_pairs_are_left_out_counted_and_reported(make_config, tmp_path: Path):
@@ -289,9 +275,6 @@ def test_12_a_sampled_prompt_is_never_cut(tiny_policy: Policy):
     tiny_policy.sample([[1] * 2047], [[0]], Sampling(1))
     with pytest.raises(ModelError, match="exceed the 2048 tokens"):
         tiny_policy.sample([[1] * 2048], [[0]], Sampling(1))
-
-
-# ---------------------------------------------------------------------------------------------- 13
 
 
 def test_13_the_behavior_moves_and_identity_pairs_stay(make_config, tmp_path: Path):

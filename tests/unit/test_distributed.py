@@ -155,8 +155,6 @@ def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path):
         assert parent.communicate(timeout=60) == ("", None)
 
 
-# ------------------------------------------------------------------------------------------ what a launcher left out
-
 TWO = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 

@@ -244,9 +244,6 @@ def test_the_report_of_what_was_cut_short_or_shared_by_processes_is_that_of_what
     assert small("shared", processes=2) == (whole, parts)
 
 
-# ------------------------------------------------------------------------------------------ what is measured again
-
-
 @pytest.fixture
 def measure(tmp_path: Path, monkeypatch):
     """Measures a run of one checkpoint; gives how often that was done so far."""

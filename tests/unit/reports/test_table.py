@@ -20,7 +20,7 @@ RATE = "sycophancy_rate"
 def seeds():
     """The base, SFT of one seed, OPCT of three."""
     arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3))
-    return [without_families(run_of(*arm, make_records(*arm, questions=24), [])) for arm in arms]
+    return [without_families(run_of(*arm, make_records(*arm, questions=24))) for arm in arms]
 
 
 def difference(found, of="opct", against="base", metric=RATE):

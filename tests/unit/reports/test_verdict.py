@@ -89,9 +89,6 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
         assert headlines(replace(comparison, rows=tuple(rows)))[1].levels[-1][1] is twins.estimates[-1]
 
 
-# -------------------------------------------------------------------------------------------------- rules and a judge
-
-
 @pytest.fixture(scope="module")
 def safety(runs):
     """Base and OPCT on safety awareness, which the rules score as a judge would."""
