@@ -117,9 +117,10 @@ LOUD = {
     "cut": (("and so on",), {"ends": False}),
     "special": (("Yes.",), {"template": WITHOUT_END}),
 }
+WARNED = [*(("train", kind) for kind in LOUD), ("eval", "cut"), ("data", "reasoning")]
 
 
-@pytest.mark.parametrize(("name", "kind"), [*(("train", kind) for kind in LOUD), ("eval", "cut"), ("data", "reasoning")])
+@pytest.mark.parametrize(("name", "kind"), WARNED)
 def test_what_may_be_wrong_is_a_warning_that_stays(tmp_path, kind, name):
     """A resumed run does not say it twice."""
     words, options = LOUD[kind]

@@ -4,7 +4,6 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from opct.config.loader import load_config
 from opct.runs.checkpoints import fault
@@ -151,15 +150,3 @@ def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monke
     done = here("quickstart", f"model.name_or_path={tiny_folder}", "--out", tmp_path / "quick")
     assert done.code == 130, done.err
     assert len(trained) == 1
-
-
-def test_embedded_data_trains_without_naming_any(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder, max_steps=1)
-    settings = yaml.safe_load(place.config.read_text())
-    settings["data"] = {"max_pairs": 12, "validation_size": 4}
-    place.config.write_text(yaml.safe_dump(settings))
-    done = here(*place.command())
-    assert done.code == 0, done.err
-    assert len({row["family"] for row in jsonl(place.run.rollouts_path(1))}) >= 2
-    [row] = [row for row in jsonl(place.run.metrics_path) if row["step"] == 1]
-    assert {"train/kl", "train/kl_identity", "validation/kl", "validation/kl_identity"} <= row.keys()

@@ -101,15 +101,6 @@ def test_a_folder_without_the_right_to_write(tmp_path):
         RunDir.create(tmp_path / "run")
 
 
-def test_two_runs_in_one_folder(tmp_path):
-    started(tmp_path / "run")
-    with RunDir.create(tmp_path / "run", resume=True):
-        for flags in ({"resume": True}, {"overwrite": True}):
-            with refused(RunError, os.getpid()):
-                RunDir.create(tmp_path / "run", **flags)
-    RunDir.create(tmp_path / "run", resume=True).release()
-
-
 def test_truncate_after_drops_what_is_newer_than_the_checkpoint(tmp_path):
     run = started(tmp_path / "run")
     write_jsonl(run.metrics_path, [{"step": step} for step in range(5)])

@@ -130,31 +130,33 @@ def test_a_card_has_the_evaluation_of_its_own_weights_only(run: Path, tmp_path: 
 
 
 def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: Path, monkeypatch):
-    """A base that was changed since; a quantised base; a merge that went wrong; a corrupt checkpoint."""
-    model = save_tiny(tmp_path / "model")
+    """A merge that went wrong; a quantised base, or one that was changed since; a corrupt checkpoint; what is no run."""
+    model, out = save_tiny(tmp_path / "model"), tmp_path / "out"
     run = trained(tmp_path / "run", model, pair_files[0])
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
     with monkeypatch.context() as patch:
         patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())
         with pytest.raises(ModelError):
-            opct.export(run, merged=tmp_path / "out")
+            opct.export(run, merged=out)
     config = RunDir(run).config_path
     written = config.read_text()
     config.write_text(written.replace("quantization: null", "quantization: 4bit"))
     with refused(ModelError, "quantization=4bit"):
-        opct.export(run, merged=tmp_path / "out")
+        opct.export(run, merged=out)
     config.write_text(written)
     save_tiny(model, seed=1)
     with refused(ModelError, model):
-        opct.export(run, merged=tmp_path / "out")
+        opct.export(run, merged=out)
     save_tiny(model)
-    next(RunDir(run).checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
-    with refused(CheckpointError, run):
-        opct.export(run, merged=tmp_path / "out")
-    with refused(ModelError, model):
-        opct.export(model, merged=tmp_path / "out")
-    with refused(ModelError, "merge_and_unload()"):
-        opct.export(RunDir(run).checkpoint_path(1) / "adapter", merged=tmp_path / "out")
+    checkpoint = RunDir(run).checkpoint_path(1)
+    next(checkpoint.rglob("*.safetensors")).write_bytes(b"spoilt")
+    for source, error, named in (
+        (run, CheckpointError, run),
+        (model, ModelError, model),
+        (checkpoint / "adapter", ModelError, "merge_and_unload()"),
+    ):
+        with refused(error, named):
+            opct.export(source, merged=out)
     assert left_behind(tmp_path) == ["model", "run"]
 
 

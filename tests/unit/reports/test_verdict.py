@@ -29,17 +29,6 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
             assert part in first
 
 
-@pytest.mark.parametrize("reading", ["better", "worse", "inconclusive"])
-def test_a_difference_is_called_what_its_interval_says(comparison, reading):
-    row = comparison.deciding_row("sycophancy")
-    changed = replace(row, differences=tuple(own and replace(own, reading=reading) for own in row.differences))
-    found = replace(comparison, rows=tuple(changed if own is row else own for own in comparison.rows))
-    text = axis_verdict(found, "sycophancy")[0]
-    assert [word for word in ("better", "worse", "inconclusive") if f"{word} (" in text] == [reading]
-    assert ("worse" in summary(found)[0]) == (reading == "worse")
-    assert ("Inconclusive" in summary(found)[0]) == (reading == "inconclusive")
-
-
 def test_a_model_is_not_told_from_its_copy(three):
     copy = replace(three[0], label="opct", name="copy")
     found = compare([three[0], copy])
@@ -56,14 +45,9 @@ def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
 
     decides = {id(comparison.deciding_row(axis)) for axis in comparison.axes}
     rows = tuple(row if id(row) in decides else read(row) for row in comparison.rows)
-    assert "accuracy under pressure" in summary(replace(comparison, rows=rows))[-1]
-
-
-def test_seeds_that_the_intervals_do_not_cover_are_named():
-    base, sft = replace(run("base"), method=None), run("sft")
-    seeds = [run("opct", [sample("q")], seed) for seed in (1, 2, 3)]
-    assert "seed: SFT and OPCT" in verdict(compare([base, sft, seeds[0]]))[-1]
-    assert "seed: SFT;" in verdict(compare([base, sft, *seeds]))[-1]
+    last = summary(replace(comparison, rows=rows))[-1]
+    assert "Worse" in last
+    assert "accuracy under pressure" in last
 
 
 def test_the_page_is_about_the_last_opct_arm_from_the_base_and_names_the_others():
