@@ -9,7 +9,7 @@ from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
 from opct.reports.verdict import axis_verdict, headlines, main_arm, other_arms_note, subtitle, summary, verdict
-from tests.unit.reports.small import run, sample, without_families
+from tests.unit.reports.small import run, without_families
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
