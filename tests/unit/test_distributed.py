@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from opct import distributed
 from opct.config.schema import ParallelConfig
 from opct.errors import ConfigError, TrainingError
 from opct.runs.console import StopRequest
-from opct.training.accumulate import prompt_shares
 from tests.conftest import REPOSITORY
 from tests.refusals import refused
 
@@ -53,23 +51,6 @@ def test_shares_are_of_similar_cost_and_hold_everything_once():
     assert shares == [[1], [2, 3], [0, 4]]
     assert distributed.balanced([1], 3) == [[0], [], []]
     assert distributed.balanced([1, 1, 1, 1], 2) == [[0, 2], [1, 3]]
-
-
-def test_a_shared_prompt_counts_once_in_the_shares():
-    """Prompt and teacher prompt 200, 20, 20, 20 tokens, each with 4 completions of 10, 40, 35, 30.
-
-    Shared: 280, 340, 300, 260, so 340 + 260 | 300 + 280. Each with its own prompt: 880, 400, 360, 320.
-    """
-    sizes = [(100, 10), (10, 40), (10, 35), (10, 30)]
-    found = [
-        SimpleNamespace(prompt_ids=[k] * n, teacher_ids=[k] * n, lengths=[tokens])
-        for k, (n, tokens) in enumerate(sizes)
-        for _ in range(4)
-    ]
-    prompts = [
-        [sorted({i // 4 for i in rows}) for rows in prompt_shares(found, 2, share=share)] for share in (True, False)
-    ]
-    assert prompts == [[[1, 3], [0, 2]], [[0], [1, 2, 3]]]
 
 
 def test_what_the_launcher_says_is_known_before_the_processes_meet(two):

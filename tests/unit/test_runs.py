@@ -21,26 +21,6 @@ def started(path) -> RunDir:
     return run
 
 
-def test_the_layout(tmp_path):
-    run = RunDir(tmp_path)
-    paths = {
-        "config.yaml": run.config_path,
-        "manifest.json": run.manifest_path,
-        "pairs.jsonl": run.pairs_path,
-        "trained_on.json": run.trained_on_path,
-        "metrics.jsonl": run.metrics_path,
-        "rollouts/step-000001.jsonl": run.rollouts_path(1),
-        "rollouts/validation-000010.jsonl": run.validation_path(10),
-        "rollouts/offline.jsonl": run.offline_path,
-        "offline_cost.json": run.offline_cost_path,
-        "checkpoints/step-000020": run.checkpoint_path(20),
-        "results.json": run.results_path,
-        "report.html": run.report_path,
-        "README.md": run.readme_path,
-    }
-    assert {name: tmp_path / name for name in paths} == paths
-
-
 def test_a_run_is_resumed_or_refused_with_the_remedy(tmp_path):
     with refused(RunError, "--resume"):
         RunDir.create(tmp_path / "run", resume=True)
@@ -65,13 +45,6 @@ def test_overwrite_keeps_the_run_until_it_is_cleared_and_then_removes_nothing_el
         new.clear()
     left = sorted(path.name for path in run.path.iterdir() if path.name != ".lock")
     assert left == ["manifest.json", "notes.txt"]
-
-
-def test_files_that_another_process_is_just_writing_are_not_in_the_way(tmp_path):
-    for name in ("..lock-owner.json.tmp-1", ".manifest.json.tmp-1"):
-        (tmp_path / name).write_text("")
-    with RunDir.create(tmp_path) as run:
-        assert run.is_run
 
 
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path):
