@@ -98,14 +98,24 @@ def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: P
     assert load_policy(str(tmp_path / "merged")).name == str(tmp_path / "merged")
 
 
-def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path, monkeypatch):
+@pytest.fixture
+def trusted(monkeypatch) -> list[bool | None]:
+    """Whether each config that is loaded may bring its code."""
+    seen, load = [], AutoConfig.from_pretrained
+
+    def note(*arguments, **options):
+        seen.append(options.get("trust_remote_code"))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", note)
+    return seen
+
+
+def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path, trusted: list):
     """Code in the run folder does not run, whoever trusts the base."""
     run = trained(tmp_path / "full", model, pair_files[0], lora=None)
-    trusted, load = [], AutoConfig.from_pretrained
-    with monkeypatch.context() as patch:
-        spy = lambda *a, **k: trusted.append(k.get("trust_remote_code")) or load(*a, **k)  # noqa: E731
-        patch.setattr("transformers.AutoConfig.from_pretrained", spy)
-        opct.export(run, merged=tmp_path / "out", trust_remote_code=True)
+    trusted.clear()
+    opct.export(run, merged=tmp_path / "out", trust_remote_code=True)
     assert trusted
     assert not any(trusted)
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -160,24 +170,16 @@ def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: 
     assert left_behind(tmp_path) == ["model", "run"]
 
 
-def test_code_in_a_run_folder_does_not_run(run: Path, model: Path, tmp_path: Path, monkeypatch):
-    copy, ran = shutil.copytree(run, tmp_path / "run"), tmp_path / "ran"
-    own = shutil.copytree(model, tmp_path / "model")
-    (own / "own.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
-    settings = json.loads((own / "config.json").read_text())
-    settings |= {"model_type": "not-built-in", "auto_map": {"AutoConfig": "own.Config"}}
-    (own / "config.json").write_text(json.dumps(settings))
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(mechanics, "changed_files", lambda *_: [])
+def test_code_of_a_model_runs_only_where_the_caller_trusts_it(run: Path, tmp_path: Path, trusted: list):
+    """The run's own setting does not count."""
+    copy = shutil.copytree(run, tmp_path / "run")
     config = RunDir(copy).config_path
-    text = config.read_text().replace(str(model), str(own))
-    config.write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
-    with refused(ModelError, "custom code"):
-        opct.export(copy, merged=tmp_path / "out")
-    assert not ran.exists()
-    with pytest.raises(ModelError):  # it runs, and holds no model
-        opct.export(copy, merged=tmp_path / "out", trust_remote_code=True)
-    assert ran.exists()
+    config.write_text(config.read_text().replace("trust_remote_code: false", "trust_remote_code: true"))
+    opct.export(copy, merged=tmp_path / "out")
+    assert trusted
+    assert not any(trusted)
+    opct.export(copy, merged=tmp_path / "again", trust_remote_code=True)
+    assert any(trusted)
 
 
 def test_only_an_earlier_export_is_replaced(run: Path, model: Path, tmp_path: Path, monkeypatch):
