@@ -2,16 +2,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal, Self
 
 import pytest
-from pydantic import Field, model_validator
 
 from opct.config.loader import MAX_BYTES, dump_config, load_config, load_run_config, load_settings
 from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig, flat_settings
-from opct.config.section import Section
 from opct.errors import ConfigError
+from opct.evals.attackers.config import AttackConfig, Refine
 from opct.evals.config import EvalConfig
 from opct.experiments.config import ExperimentConfig
 from tests.conftest import REPOSITORY
@@ -236,51 +234,27 @@ def test_every_shipped_config_loads_and_begins_with_its_command():
         assert f"configs/{path.relative_to(CONFIGS).as_posix()}" in command[2:]
 
 
-class Refine(Section):
-    name: Literal["refine"] = "refine"
-    rounds: int = Field(5, ge=1)
-
-
-class Transfer(Section):
-    name: Literal["transfer"] = "transfer"
-    pool: str
-
-
-class AnyConfig(Section):
-    n_questions: int | None = None
-    attacker: Refine | Transfer = Field(Refine(), discriminator="name")
-    suites: list[str] = Field(["a"])
-
-    @model_validator(mode="after")
-    def check(self) -> Self:
-        if self.n_questions == 13:
-            raise ValueError("n_questions=13 is unlucky")
-        return self
-
-
 def test_any_model_is_loaded_from_a_base_a_file_and_overrides(write):
-    path = write("attacker: {name: transfer, pool: a.jsonl}\n")
-    base = {"n_questions": 7, "attacker.pool": "b.jsonl", "suites": ("x", "y")}
-    assert load_settings(AnyConfig, path, ["n_questions=8"], base=base) == AnyConfig(
-        n_questions=8, attacker=Transfer(pool="a.jsonl"), suites=["x", "y"]
-    )
-    assert load_settings(AnyConfig, overrides=["attacker.rounds=2", "attacker.name=refine"]).attacker.rounds == 2
+    path = write("attacker: {name: refine, pool: a.jsonl}\n")
+    base = {"n_behaviors": 7, "attacker.pool": "b.jsonl", "seed": 3}
+    expected = AttackConfig(n_behaviors=8, attacker=Refine(pool="a.jsonl"), seed=3)
+    assert load_settings(AttackConfig, path, ["n_behaviors=8"], base=base) == expected
+    assert load_settings(AttackConfig, overrides=["attacker.sigma=1", "attacker.name=best_of_n"]).attacker.sigma == 1
 
 
 @pytest.mark.parametrize(
     ("overrides", "text", "named"),
     [
-        (["attacker.name=transfer"], "", ["attacker.pool"]),
         (["attacker.name=refin"], "", ["refine?"]),
-        (["attacker.name=refine", "attacker.round=1"], "", ["attacker.rounds?"]),
-        (["attacker.name=refine", "attacker.rounds=0"], "", ["attacker.rounds: 0"]),
-        ([], "suites: []\nn_questions: 13\n", ["run.yaml:2", "n_questions=13"]),
-        (["attacker.rounds=2", "suites=3"], "", ["attacker.rounds=2", "suites=3"]),
+        (["attacker.name=refine", "attacker.shot=1"], "", ["attacker.shots?"]),
+        (["attacker.name=refine", "attacker.shots=-1"], "", ["attacker.shots: -1"]),
+        ([], "seed: 1\nattacker:\n  name: transfer\n  families: all\n  prompts: a\n", ["run.yaml:", "attacker.prompts"]),
+        (["attacker.name=refine", "attacker.shots=x", "stop=3"], "", ["attacker.shots=x", "stop=3"]),
     ],
 )
 def test_faults_in_any_model(write, overrides, text, named):
     with refused(ConfigError, *named):
-        load_settings(AnyConfig, write(text), overrides)
+        load_settings(AttackConfig, write(text), overrides)
 
 
 def test_settings_made_in_python_have_the_same_messages():
