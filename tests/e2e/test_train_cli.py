@@ -11,7 +11,6 @@ from tests.e2e.cli import files, here, jsonl, workplace
 
 ARMS = {
     "opct-exact": {},
-    "opct-topk-live": {"loss": {"estimator": "topk", "top_k": 5}, "teacher": {"kind": "live"}},
     "opct-sampled-ema": {
         "loss": {"estimator": "sampled", "kl_discount_factor": 0.9, "kl_coef": 0.5},
         "teacher": {"kind": "ema", "ema_decay": 0.9},
