@@ -40,10 +40,10 @@ MAY_CHANGE = ("manifest.json", "config.yaml", "results.json", ".eval")  # writte
 NAMES = ["a\0b", "x" * 300, "a\n[red]x[/nope]", "\x1b[2J\u202e\x1b]0;x\x07", "a\ud800", ""]
 NUMBERS = ["0", "-1", "2.5", "1e308", "1e999", "NaN", "Infinity", "9" * 40, "9" * 5000]
 TEXTS = [
-    *'""|" "|"x"|"a\\u0000b"|"\\u001b[2J"|"[red]x[/nope]"'.split("|"),
+    *['""', '" "', '"x"', '"a\\u0000b"', '"\\u001b[2J"', '"[red]x[/nope]"'],
     *('"%s"' % ("a" * 5000), '"\\ud800"', '"1"'),
 ]
-OTHERS = 'null true [] {} [[]] [1] ["x"] {"a":{"b":[1]}} [null] [{}]'.split()
+OTHERS = ["null", "true", "[]", "{}", "[[]]", "[1]", '["x"]', '{"a":{"b":[1]}}', "[null]", "[{}]"]
 OTHERS.append("[" * 999 + "]" * 999)
 TEMPLATES = (
     *("{{ 1/0 }}", "{{ raise_exception('no\x1b[2J') }}", "", "{% for i in range(10**9) %}x{% endfor %}", "{% for"),
@@ -118,6 +118,7 @@ run/evals/attack_best_of_n.eval             report attack-resume
 {STEP}/adapter/adapter_model.safetensors    continue eval-run
 """
 CASES = [(name, command) for name, *commands in map(str.split, TARGETS.split("\n")[1:-1]) for command in commands]
+
 
 def changed(text: str, rng: random.Random) -> str:
     """A JSON text with one value replaced, renamed or removed."""

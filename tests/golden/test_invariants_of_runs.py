@@ -26,6 +26,7 @@ from tests.progress import Noted
 from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
 
+
 @pytest.mark.parametrize(
     ("dtype", "method"), [("float32", "opct"), ("bfloat16", "opct"), ("bfloat16", "dpo"), ("bfloat16", "act")]
 )

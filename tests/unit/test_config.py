@@ -248,7 +248,11 @@ def test_any_model_is_loaded_from_a_base_a_file_and_overrides(write):
         (["attacker.name=refin"], "", ["refine?"]),
         (["attacker.name=refine", "attacker.shot=1"], "", ["attacker.shots?"]),
         (["attacker.name=refine", "attacker.shots=-1"], "", ["attacker.shots: -1"]),
-        ([], "seed: 1\nattacker:\n  name: transfer\n  families: all\n  prompts: a\n", ["run.yaml:", "attacker.prompts"]),
+        (
+            [],
+            "seed: 1\nattacker:\n  name: transfer\n  families: all\n  prompts: a\n",
+            ["run.yaml:", "attacker.prompts"],
+        ),
         (["attacker.name=refine", "attacker.shots=x", "stop=3"], "", ["attacker.shots=x", "stop=3"]),
     ],
 )

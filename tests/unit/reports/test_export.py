@@ -140,7 +140,7 @@ def test_a_card_has_the_evaluation_of_its_own_weights_only(run: Path, tmp_path: 
 
 
 def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: Path, monkeypatch):
-    """A merge that went wrong; a quantised base, or one that was changed since; a corrupt checkpoint; what is no run."""
+    """A merge that went wrong; a quantised base, or one that was changed; a corrupt checkpoint; what is no run."""
     model, out = save_tiny(tmp_path / "model"), tmp_path / "out"
     run = trained(tmp_path / "run", model, pair_files[0])
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
@@ -237,9 +237,7 @@ def llama_cpp(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("quantize", "content"), [("q8_0", "gguf q8_0"), ("q4_k_m", "gguf auto to Q4_K_M")]
-)
+@pytest.mark.parametrize(("quantize", "content"), [("q8_0", "gguf q8_0"), ("q4_k_m", "gguf auto to Q4_K_M")])
 def test_a_gguf_is_what_llama_cpp_makes_of_the_merged_model(run, tmp_path, llama_cpp, quantize, content):
     opct.export(run, gguf=tmp_path / "out" / "model.gguf", quantize=quantize)
     assert (tmp_path / "out" / "model.gguf").read_text() == content
