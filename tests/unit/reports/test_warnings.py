@@ -23,7 +23,7 @@ def test_settings_that_differ_are_said_once(three):
         return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
 
     found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
-    said = [text for text in find_warnings(found) if "differ" in text]
+    said = [text for text in find_warnings(found) if "(base: 5; opct-1: 6)" in text]
     assert len(said) == 2
     assert "tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: 6)" in said[0]
     assert "n_asked" in said[1]
