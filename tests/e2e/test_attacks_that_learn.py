@@ -1,8 +1,7 @@
 """On the real model, by the benchmarks' own functions and settings: the attacker that learns finds a word from reward
 alone, and OPCT takes the word from a target that yields to it.
 
-On two cores this takes hours, so it runs only where OPCT_SLOW_TESTS is set, and never beside other work. In
-tests/unit/benchmarks the tiny model takes the same steps.
+On two cores this takes hours, so it runs only where OPCT_SLOW_TESTS is set, and never beside other work.
 """
 
 from __future__ import annotations

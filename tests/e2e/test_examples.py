@@ -28,39 +28,36 @@ def run(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, caps
     return run_example
 
 
-def test_train_from_python(run, tmp_path: Path):
-    out = run("train_from_python.py", "--steps", "1", "--prompts", "2", "--out", "trained")
-    assert out.count("before:") == 3
-    assert (tmp_path / "trained" / "checkpoints" / "step-000001" / "adapter").is_dir()
+def test_train_from_python(run):
+    run("train_from_python.py", "--steps", "1", "--prompts", "2", "--out", "trained")
+    assert Path("trained/checkpoints/step-000001/adapter").is_dir()
 
 
-def test_own_pairs(run, tmp_path: Path):
+def test_own_pairs(run):
     out = run("own_pairs.py", "--steps", "1", "--out", "rude")
     assert "16 pairs" in out
     assert "faulty.jsonl:1" in out
     assert "faulty.jsonl:2" in out
-    assert (tmp_path / "rude" / "pairs.jsonl").exists()
+    assert Path("rude/pairs.jsonl").exists()
 
 
-def test_own_eval(run, tmp_path: Path):
+def test_own_eval(run):
     out = run("own_eval.py", "--out", "measured")
     assert "keeps_to_one_sentence" in out
-    assert "sycophancy_rate" in out
-    assert len(read_samples(tmp_path / "measured")) == 4 + 3 * 4  # clean, two families, the user is right
-    assert len(list((tmp_path / "measured" / "evals").glob("*.eval"))) == 2
+    assert len(read_samples("measured")) == 4 + 3 * 4  # clean, two families, the user is right
+    assert len(list(Path("measured/evals").glob("*.eval"))) == 2
 
 
-def test_own_attack(run, tmp_path: Path):
-    out = run("own_attack.py", "--out", "attacked")
-    assert "defense_success_rate" in out
-    [log] = (tmp_path / "attacked" / "evals").glob("*.eval")
+def test_own_attack(run):
+    run("own_attack.py", "--out", "attacked")
+    [log] = Path("attacked/evals").glob("*.eval")
     asked = [sample for sample in read_log(log).samples if sample.metadata["family_split"] == "behavior"]
     assert len(asked) == 4 * 2
     prompts = [attempt["prompt"][0]["content"] for sample in asked for attempt in sample.store["attempts"]]
     assert any(prompt.startswith("Please. Please. Please. ") for prompt in prompts)
 
 
-def test_compare_runs_notebook(run, tmp_path: Path, monkeypatch, capsys):
+def test_compare_runs_notebook(run, monkeypatch):
     monkeypatch.setenv("OPCT_EXAMPLE_STEPS", "1")
     monkeypatch.setenv("OPCT_EXAMPLE_QUESTIONS", "1")
     cells = json.loads(NOTEBOOK.read_text())["cells"]
@@ -69,10 +66,9 @@ def test_compare_runs_notebook(run, tmp_path: Path, monkeypatch, capsys):
     for cell in cells:
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), str(NOTEBOOK), "exec"), namespace)
-    assert "sycophancy_rate" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "notebook" / "report.html").exists()
+    assert Path("runs/notebook/report.html").exists()
 
 
 def test_every_example_is_run_here():
     names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
-    assert names == {"train_from_python.py", "own_pairs.py", "own_attack.py", "own_eval.py", "compare_runs.ipynb"}
+    assert names == {"train_from_python.py", "own_pairs.py", "own_attack.py", "own_eval.py", NOTEBOOK.name}

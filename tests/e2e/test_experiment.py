@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from opct.config.loader import load_config
 from opct.errors import RunError
 from opct.experiments import runner
-from opct.experiments.config import load_experiment
 from opct.experiments.runner import ExperimentResult, run_experiment
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.trainer import train
-from tests.progress import Noted
 from tests.refusals import refused
 from tests.tiny import save_tiny
 
@@ -50,7 +48,6 @@ evaluation:
   kl_samples: 0
   browser_questions: 1
 """
-AXES = ("jailbreak", "safety_awareness")
 
 
 @pytest.fixture(scope="module")
@@ -69,79 +66,52 @@ def done(folder: Path) -> ExperimentResult:
     return run_experiment(folder / "experiment.yaml")
 
 
-def rows_of(out: Path, name: str) -> list[dict]:
-    return read_jsonl(RunDir(out / name).metrics_path)
-
-
 def test_the_report_has_every_run_and_the_costs_are_summed_over_seeds(folder: Path, done: ExperimentResult):
     out = folder / "out"
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    assert [(run["label"], run["seed"]) for run in report["runs"]] == [
-        ("base", None), ("sft", 0), ("sft", 1), ("both", 0), ("both", 1)
-    ]  # fmt: skip
-    assert {name: (cost.steps, cost.steps_in_all) for name, cost in done.costs.items()} == {
-        "sft": (2, 2), "both": (2, 4)
-    }  # fmt: skip
+    runs = [(run["label"], run["seed"]) for run in report["runs"]]
+    assert runs == [("base", None), ("sft", 0), ("sft", 1), ("both", 0), ("both", 1)]
     sft, both = done.costs["sft"], done.costs["both"]
+    assert [(cost.steps, cost.steps_in_all) for cost in (sft, both)] == [(2, 2), (2, 4)]
     assert (sft.offline_tokens > 0, both.offline_tokens) == (True, 0)
     assert sft.seconds_in_all == pytest.approx(sft.seconds + sft.offline_seconds)
     assert both.seconds_in_all == pytest.approx(both.seconds + sft.seconds_in_all)
     for name, cost in done.costs.items():
-        rows = [row for seed in (0, 1) for row in rows_of(out, f"{name}-seed{seed}") if "time/step_s" in row]
+        paths = [RunDir(out / f"{name}-seed{seed}").metrics_path for seed in (0, 1)]
+        rows = [row for path in paths for row in read_jsonl(path) if "time/step_s" in row]
         assert cost.seconds > 0
         assert cost.completion_tokens == sum(row["train/completion_tokens"] for row in rows) > 0
         assert cost.tokens_in_loss == sum(row["train/tokens_in_loss"] for row in rows) > 0
     assert report["costs"] == {"base": None} | json.loads((out / "costs.json").read_text(encoding="utf-8"))
-    assert len([text for text in report["warnings"] if "continued from" in text]) == 1
-    assert not [text for text in report["warnings"] if "model.adapter" in text]
 
 
 def test_the_report_compares_every_arm_on_both_axes(folder: Path, done: ExperimentResult):
     """Each arm with the base, and the arm that continues another with it."""
     report = json.loads(done.report.with_name("report.json").read_text(encoding="utf-8"))
-    assert [axis["axis"] for axis in report["axes"]] == list(AXES)
+    assert [axis["axis"] for axis in report["axes"]] == ["jailbreak", "safety_awareness"]
     for metric in ("attack_success_rate", "warning_rate"):
         rows = [row for row in report["rows"] if row["metric"] == metric and row["group"] == "all"]
         assert [set(row["arms"]) for row in rows] == [{"base", "sft", "both"}]
-    [refused] = [row for row in report["rows"] if (row["metric"], row["group"]) == ("refusal_rate", "bare")]
-    compared = {(each["of"], each["against"]) for each in (*refused["differences"], *refused["not_compared"])}
+    [row] = [row for row in report["rows"] if (row["metric"], row["group"]) == ("refusal_rate", "bare")]
+    compared = {(each["of"], each["against"]) for each in (*row["differences"], *row["not_compared"])}
     assert compared == {("sft", "base"), ("both", "base"), ("both", "sft")}
-    page = done.report.read_text(encoding="utf-8")
-    assert all(f'id="axis-{axis}"><summary>' in page for axis in AXES)
 
 
 def test_a_run_continues_the_adapter_of_its_seed_in_one_dtype(folder: Path, done: ExperimentResult):
-    config = RunDir(folder / "out" / "both-seed1").config_path.read_text(encoding="utf-8")
-    assert str(folder / "out" / "sft-seed1") in config
-    assert "dtype: auto" not in config
+    config = load_config(RunDir(folder / "out" / "both-seed1").config_path)
+    assert config.model.adapter == str(folder / "out" / "sft-seed1")
+    assert config.model.dtype != "auto"
 
 
-def test_the_second_call_trains_and_measures_nothing(folder: Path, done: ExperimentResult):
-    noted = Noted()
-    run_experiment(folder / "experiment.yaml", progress=noted)
-    assert sum("trained already" in line for line in noted.lines) == 4
-    assert sum("measured already" in line for line in noted.lines) == 5
-
-
-def test_an_arm_is_refused_where_the_adapter_it_continued_is_another_now(
-    folder: Path, done: ExperimentResult, monkeypatch
-):
-    """The run that it continues was trained again, with shorter answers, and its settings put back."""
-    out, path = folder / "out", folder / "experiment.yaml"
-    run = RunDir(out / "sft-seed0")
-    settings = run.config_path.read_text()
-    dtype = f"model.dtype={run.read_manifest()['dtype']}"
-    train(load_experiment(path, ["rollout.max_completion_tokens=1", dtype]).configs["sft", 0], overwrite=True)
-    run.config_path.write_text(settings)
-    monkeypatch.setattr(runner, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    with refused(RunError, f"delete {out / 'both-seed0'}"):
-        run_experiment(path)
+def test_the_second_call_trains_and_measures_nothing(folder: Path, done: ExperimentResult, monkeypatch):
+    for name in ("train", "evaluate"):
+        monkeypatch.setattr(runner, name, lambda *_, **__: pytest.fail("done again"))
+    assert run_experiment(folder / "experiment.yaml").costs == done.costs
 
 
 def test_another_base_model_is_refused_before_anything_is_trained(folder: Path, done: ExperimentResult, monkeypatch):
     """Its first run is named. Comes last: it replaces the model."""
-    out = folder / "out"
     save_tiny(folder / "model", seed=1)
     monkeypatch.setattr(runner, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    with refused(RunError, f"delete {out / 'sft-seed0'}"):
+    with refused(RunError, folder / "out" / "sft-seed0"):
         run_experiment(folder / "experiment.yaml")

@@ -56,44 +56,29 @@ def attempts(out: Path) -> dict[str, Any]:
 def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_own(path: Path, tmp_path: Path):
     """Stopped in the second round of the first attack, and continued; then the same command asks nothing, and other
     rules are an error that says what to delete."""
-    out = tmp_path / "out"
+    out, of_grpo = tmp_path / "out", ("base/attack_grpo", "sft-seed0/attack_grpo")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(path, progress=Noted(stop_at="round 2"))
-    assert not attempts(out)
+    assert not logs(out)
     assert list(out.glob("*/evals/unfinished/*.eval"))
-    noted = Noted()
-    run_experiment(path, progress=noted)
-    assert [line.split(":")[0] for line in noted.lines if "already" in line] == ["sft, seed 0", "sft"]
-
-    found = logs(out)
-    assert sorted(found) == [
-        "base/attack_grpo",
-        "base/attack_transfer",
-        "sft-seed0/attack_grpo",
-        "sft-seed0/attack_transfer",
-    ]
-    about = {name: log.eval.metadata["opct"] for name, log in found.items()}
+    run_experiment(path)
+    ended = logs(out)
+    assert sorted(ended) == sorted([*of_grpo, "base/attack_transfer", "sft-seed0/attack_transfer"])
+    about = {name: log.eval.metadata["opct"] for name, log in ended.items()}
     assert {one["run"]["label"] for one in about.values()} == {"base", "sft"}
     assert all(one["ended"] == "complete" for one in about.values())
-    asked = [log.eval.metadata["task_args"] for name, log in found.items() if name.endswith("transfer")]
-    assert asked[0] == asked[1]
-    assert (
-        len({about[f"{name}/attack_grpo"]["identity"]["target_model"]["weights"] for name in ("base", "sft-seed0")})
-        == 2
-    )
-    validation = len(builtin_behaviors("validation"))
-    trained_on = [about[f"{name}/attack_grpo"]["training"]["trained_on"]["n"] for name in ("base", "sft-seed0")]
-    assert trained_on == [validation] * 2
+    first, second = (log.eval.metadata["task_args"] for name, log in ended.items() if name.endswith("transfer"))
+    assert first == second
+    assert len({about[name]["identity"]["target_model"]["weights"] for name in of_grpo}) == 2
+    trained_on = [about[name]["training"]["trained_on"]["n"] for name in of_grpo]
+    assert trained_on == [len(builtin_behaviors("validation"))] * 2
     page = json.loads((out / "report.json").read_text())
-    rates = [row for row in page["rows"] if row["metric"] == "defense_success_rate"]
-    assert [(row["suite"], list(row["arms"])) for row in rates] == [
-        (f"attack_{name}", ["base", "sft"]) for name in ("grpo", "transfer")
-    ]
+    rates = [(row["suite"], list(row["arms"])) for row in page["rows"] if row["metric"] == "defense_success_rate"]
+    assert rates == [("attack_grpo", ["base", "sft"]), ("attack_transfer", ["base", "sft"])]
 
-    kept, noted = attempts(out), Noted()
+    before, noted = attempts(out), Noted()
     run_experiment(path, progress=noted)
-    assert attempts(out) == kept
-    assert sum("attacked already" in line for line in noted.lines) == 4
+    assert attempts(out) == before
     assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
@@ -101,16 +86,14 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
         run_experiment(path)
 
 
-@pytest.mark.parametrize(
-    ("setting", "other", "said"),
-    [
+def test_what_there_is_not_costs_no_training(path: Path, tmp_path: Path):
+    text = path.read_text()
+    for setting, other, named in (
         ("n_behaviors: 2", "behaviors: nowhere.jsonl", "nowhere.jsonl"),
-        ("n_behaviors: 2", "judge: {name: strongrejct}", "'strongrejct'"),
+        ("n_behaviors: 2", "judge: {name: strongrejct}", "strongrejct"),
         ("families: train", "families: helt_out", "helt_out"),
-    ],
-)
-def test_what_there_is_not_costs_no_training(path: Path, tmp_path: Path, setting: str, other: str, said: str):
-    path.write_text(path.read_text().replace(setting, other))
-    with refused((DataError, EvaluationError), said):
-        run_experiment(path)
-    assert not (tmp_path / "out").exists()
+    ):
+        path.write_text(text.replace(setting, other))
+        with refused((DataError, EvaluationError), named):
+            run_experiment(path)
+        assert not (tmp_path / "out").exists()

@@ -40,29 +40,11 @@ MAY_CHANGE = ("manifest.json", "config.yaml", "results.json", ".eval")  # writte
 NAMES = ["a\0b", "x" * 300, "a\n[red]x[/nope]", "\x1b[2J\u202e\x1b]0;x\x07", "a\ud800", ""]
 NUMBERS = ["0", "-1", "2.5", "1e308", "1e999", "NaN", "Infinity", "9" * 40, "9" * 5000]
 TEXTS = [
-    '""',
-    '" "',
-    '"x"',
-    '"a\\u0000b"',
-    '"\\u001b[2J"',
-    '"[red]x[/nope]"',
-    '"%s"' % ("a" * 5000),
-    '"\\ud800"',
-    '"1"',
+    *['""', '" "', '"x"', '"a\\u0000b"', '"\\u001b[2J"', '"[red]x[/nope]"'],
+    *('"%s"' % ("a" * 5000), '"\\ud800"', '"1"'),
 ]
-OTHERS = [
-    "null",
-    "true",
-    "[]",
-    "{}",
-    "[[]]",
-    "[1]",
-    '["x"]',
-    '{"a": {"b": [1]}}',
-    "[null]",
-    "[{}]",
-    "[" * 999 + "]" * 999,
-]
+OTHERS = ["null", "true", "[]", "{}", "[[]]", "[1]", '["x"]', '{"a":{"b":[1]}}', "[null]", "[{}]"]
+OTHERS.append("[" * 999 + "]" * 999)
 TEMPLATES = (
     *("{{ 1/0 }}", "{{ raise_exception('no\x1b[2J') }}", "", "{% for i in range(10**9) %}x{% endfor %}", "{% for"),
     *("constant", "{{ messages[9].content }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ ''.__class__ }}"),
@@ -71,18 +53,9 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{y}: &{y} [{','.join(['*' + x] * 9)}]\n" for x, y in zip("abcdefgh", "bcdefghi", strict=True)
 )
 WHOLE = [
-    b"",
-    b"[]",
-    b"{}",
-    b"null",
-    b"<html>",
-    b"9" * 5000,
-    b"[" * 99_999,
-    b'{"a":' * 99_999,
-    BOMB.encode(),
-    b'"\\ud800"',
+    *(b"", b"[]", b"{}", b"null", b"<html>", b"9" * 5000, b"[" * 99_999, b'{"a":' * 99_999),
+    *(BOMB.encode(), b'"\\ud800"', b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x0ctouch PWNED!\x85R."),  # a pickle
 ]
-WHOLE.append(b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x0ctouch PWNED!\x85R.")  # a pickle
 
 SMALL = "max_completion_tokens=2 questions=questions.csv families_per_question=1 --n-questions 1 kl_samples=1"
 ATTACK = "behaviors=behaviors.jsonl episodes=1 rounds=1 target.max_completion_tokens=2 judge.name=refusals"
@@ -145,8 +118,6 @@ run/evals/attack_best_of_n.eval             report attack-resume
 {STEP}/adapter/adapter_model.safetensors    continue eval-run
 """
 CASES = [(name, command) for name, *commands in map(str.split, TARGETS.split("\n")[1:-1]) for command in commands]
-
-# ------------------------------------------------------------------------------------------------ how a file is damaged
 
 
 def changed(text: str, rng: random.Random) -> str:
@@ -234,9 +205,6 @@ def reseal(folder: Path) -> None:
             data = (folder / name).read_bytes()
             seal["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     (folder / "state.json").write_text(json.dumps(seal))
-
-
-# ------------------------------------------------------------------------------------- how it is run, and the promise
 
 
 class Hang(BaseException):
@@ -355,23 +323,21 @@ def test_a_name(fresh, name):
         check(f"{command}", fresh(), run(*command))
 
 
-@pytest.mark.parametrize("source", ["report.html", "report.json", "/dev/null", "questions.csv", "model"])
-def test_what_is_no_run_is_not_reported(fresh, source):
+def test_what_is_no_run_is_not_reported(fresh):
     before = fresh(lambda: run("report", "run"))
-    done = run("report", source, "--out", "other.html")
-    check(source, before, done)
-    assert done[0] == 1
+    for source in ("report.html", "report.json", "/dev/null", "questions.csv", "model"):
+        done = run("report", source, "--out", "other.html")
+        check(source, before, done)
+        assert done[0] == 1
 
 
-@pytest.mark.parametrize(("name", "command"), CASES[::6])
+@pytest.mark.parametrize(("name", "command"), CASES[::12])
 def test_a_damaged_file_in_a_process_of_its_own(fresh, tmp_path, name, command):
     before = fresh(lambda: change_content(Path(name), random.Random(f"{SEED} {name}")))
     with started(tmp_path, *shlex.split(COMMANDS[command])) as process:
         done = process.ended()
     check(f"{name}, then {command}", before, (done.code, done.out, done.err))
 
-
-# ------------------------------------------------------------------------------------------------------------ endpoints
 
 KEY = "sk-proj-0123456789abcdef"
 ANSWERS = {

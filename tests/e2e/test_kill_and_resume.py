@@ -11,7 +11,6 @@ from opct.runs.checkpoints import fault
 from tests.e2e.cli import Workplace, files, here, result_of, started, workplace
 
 LONG = {"max_steps": 10, "eval_steps": 5, "save_steps": 2}
-SLOW_ANSWERS = {"rollout": {"batch_tokens": 1}}  # one prompt a batch
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def undisturbed(tmp_path_factory, tiny_folder):
             done = here(*place.command())
             assert done.code == 0, done.err
             assert "Warning" not in done.err
-            assert place.steps() == [0, *range(1, changes["max_steps"] + 1)]
+            assert place.steps() == [*range(changes["max_steps"] + 1)]
             known[key] = result_of(place.run)
         return known[key]
 
@@ -40,33 +39,34 @@ def finish(place: Workplace) -> None:
 
 def at_least(place: Workplace, step: int):
     """True once so many steps are written."""
-    return lambda: max(place.steps(), default=0) >= step
+    return lambda process: max(place.steps(), default=0) >= step
 
 
 def half_written_checkpoint(place: Workplace):
     """True while a checkpoint is being written: its weights are there, its seal is not."""
 
-    def half() -> bool:
+    def half(process) -> bool:
         folders = list(place.run.checkpoints_dir.glob(".tmp-step-*"))
         return any(any(folder.rglob("*.safetensors")) and not (folder / "state.json").exists() for folder in folders)
 
     return half
 
 
+def kill(place: Workplace, moment, *flags: str) -> None:
+    """Start or resume the run, and kill it at a moment; the checkpoints that it leaves are whole."""
+    with started(place.folder, *place.command(*flags)) as process:
+        process.frozen_when(lambda: moment(process), "the moment to kill it")
+        process.kill()
+    assert all(fault(folder) is None for _, folder in place.run.checkpoints())
+
+
 def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_folder, undisturbed):
     """Killed before its first checkpoint, while it writes one, and between two steps; then it may finish."""
     place = workplace(tmp_path, tiny_folder, **LONG)
-    with started(tmp_path, *place.command()) as process:
-        process.frozen_when(place.at_step(1), "step 1")
-        process.kill()
-    with started(tmp_path, *place.command("--resume")) as process:
-        process.frozen_when(half_written_checkpoint(place), "half a checkpoint")
-        process.kill()
+    kill(place, lambda process: place.at_step(1)())
+    kill(place, half_written_checkpoint(place), "--resume")
     assert list(place.run.checkpoints_dir.glob(".tmp-step-*"))
-    assert all(fault(folder) is None for _, folder in place.run.checkpoints())
-    with started(tmp_path, *place.command("--resume")) as process:
-        process.frozen_when(at_least(place, 7), "step 7")
-        process.kill()
+    kill(place, at_least(place, 7), "--resume")
     finish(place)
     assert result_of(place.run) == undisturbed(**LONG)
     assert not list(place.run.path.rglob("*.tmp-*"))
@@ -91,15 +91,12 @@ def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_fol
 
 
 def test_sft_killed_during_its_offline_answers_and_after(tmp_path, tiny_folder, undisturbed):
-    settings = {"method": "sft", "max_steps": 4, "eval_steps": 3, "save_steps": 2, **SLOW_ANSWERS}
+    """One prompt a batch."""
+    settings = {"method": "sft", "max_steps": 4, "eval_steps": 3, "save_steps": 2, "rollout": {"batch_tokens": 1}}
     place = workplace(tmp_path, tiny_folder, **settings)
-    with started(tmp_path, *place.command()) as process:
-        process.frozen_when(lambda: "offline answers" in process.err, "its offline answers")
-        process.kill()
+    kill(place, lambda process: "offline answers" in process.err)
     assert not place.run.offline_path.exists()
-    with started(tmp_path, *place.command("--resume")) as process:
-        process.frozen_when(at_least(place, 3), "step 3")
-        process.kill()
+    kill(place, at_least(place, 3), "--resume")
     answers = place.run.offline_path.read_bytes()
     finish(place)
     assert place.run.offline_path.read_bytes() == answers
@@ -117,9 +114,7 @@ def test_full_fine_tuning_with_a_moving_teacher_killed_and_resumed(tmp_path, tin
         "loss": {"estimator": "sampled", "kl_discount_factor": 0.5},
     }
     place = workplace(tmp_path, tiny_folder, **settings)
-    with started(tmp_path, *place.command()) as process:
-        process.frozen_when(at_least(place, 3), "step 3")
-        process.kill()
+    kill(place, at_least(place, 3))
     finish(place)
     assert result_of(place.run) == undisturbed(**settings)
 
@@ -128,10 +123,9 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
     """SIGTERM while the model loads, SIGINT (to the group, as a terminal does) and SIGTERM in mid-run, then the end."""
     place = workplace(tmp_path, tiny_folder, **LONG)
 
-    def stopped_by(number: signal.Signals, step: int | None, *flags: str) -> int:
+    def stopped_by(number: signal.Signals, moment, *flags: str) -> int:
         with started(tmp_path, *place.command(*flags)) as process:
-            moment = (lambda: "load " in process.err) if step is None else at_least(place, step)
-            process.frozen_when(moment, f"step {step}")  # or it may be over before the signal comes
+            process.frozen_when(lambda: moment(process), "its moment")  # or it may be over before the signal comes
             process.signal(number)
             process.signal(signal.SIGCONT)
             done = process.ended()
@@ -145,17 +139,17 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
         return last
 
     ends = [
-        stopped_by(signal.SIGTERM, None),
-        stopped_by(signal.SIGINT, 3, "--resume"),
-        stopped_by(signal.SIGTERM, 7, "--resume"),
+        stopped_by(signal.SIGTERM, lambda process: "load " in process.err),
+        stopped_by(signal.SIGINT, at_least(place, 3), "--resume"),
+        stopped_by(signal.SIGTERM, at_least(place, 7), "--resume"),
     ]
     assert ends[0] == 0
     assert 3 <= ends[1] < 7 <= ends[2] < 10
     assert "--resume" in here(*place.command()).error()
     finish(place)
-    expected, found = undisturbed(**LONG), result_of(place.run)
-    kept = {name for step in ends for name in found if f"step-{step:06d}/" in name or name == f"counters of {step}"}
-    assert {name: value for name, value in found.items() if name not in kept - set(expected)} == expected
+    expected, made = undisturbed(**LONG), result_of(place.run)
+    more = {name for step in ends for name in made if f"step-{step:06d}/" in name or name == f"counters of {step}"}
+    assert {name: value for name, value in made.items() if name not in more - set(expected)} == expected
 
 
 def test_a_second_run_in_one_folder_is_refused_with_the_pid_of_the_first(tmp_path, tiny_folder):
@@ -165,8 +159,7 @@ def test_a_second_run_in_one_folder_is_refused_with_the_pid_of_the_first(tmp_pat
         process.frozen_when(place.at_step(2), "step 2")
         before = files(place.run.path)
         for flags in ([], ["--resume"], ["--overwrite"]):
-            message = here(*place.command(*flags)).error()
-            assert f"process {process.pid} " in message, flags
+            assert f"process {process.pid} " in here(*place.command(*flags)).error(), flags
         assert files(place.run.path) == before
         process.kill()
     assert (place.run.path / ".lock").exists()

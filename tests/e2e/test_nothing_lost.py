@@ -14,14 +14,16 @@ from opct.runs.checkpoints import fault
 from opct.runs.run_dir import RunDir
 from tests.e2e.cli import Workplace, files, here, result_of, workplace
 from tests.tiny import save_tiny
-
-# ------------------------------------------------------------------------------------------------------- disk
-
+from tests.unit.reports.synthetic import write_run
 
 THREE = {"max_steps": 3, "eval_steps": 2, "save_steps": 1}
 
 
-def _finishes_as_if_nothing_had_happened(place: Workplace, whole: Workplace) -> None:
+def _resumes_as_if_nothing_had_happened(place: Workplace, whole: Workplace, good: Path) -> None:
+    """From its last good checkpoint."""
+    assert fault(good) is None
+    assert place.run.latest_checkpoint() == good
+    assert not list(place.run.checkpoints_dir.glob(".*"))
     done = here(*place.command("--resume"))
     assert done.code == 0, done.err
     assert result_of(place.run) == result_of(whole.run)
@@ -68,23 +70,15 @@ def small_files(limit: int) -> Iterator[None]:
 
 def test_files_that_may_not_grow_leave_the_last_good_checkpoint(half, whole):
     """The process may write files of up to 20 kB: metrics and rollouts fit, the optimizer's state does not."""
-    place = half
-    good = place.run.checkpoint_path(2)
-    limit = 20_000
-    sizes = {path.name: path.stat().st_size for path in place.run.path.rglob("*") if path.is_file()}
-    assert (
-        sizes["state.safetensors"]
-        > limit
-        > max(sizes["metrics.jsonl"], sizes["step-000002.jsonl"], sizes["config.yaml"])
-    )
+    good, limit = half.run.checkpoint_path(2), 20_000
+    sizes = {path.name: path.stat().st_size for path in half.run.path.rglob("*") if path.is_file()}
+    fits = max(sizes[name] for name in ("metrics.jsonl", "step-000002.jsonl", "config.yaml"))
+    assert sizes["state.safetensors"] > limit > fits
     with small_files(limit):
-        message = here(*place.command("--resume")).error()
-    for named in (place.run.checkpoint_path(3), good):
+        message = here(*half.command("--resume")).error()
+    for named in (half.run.checkpoint_path(3), good):
         assert str(named) in message
-    assert fault(good) is None
-    assert place.run.latest_checkpoint() == good
-    assert not list(place.run.checkpoints_dir.glob(".*"))
-    _finishes_as_if_nothing_had_happened(place, whole)
+    _resumes_as_if_nothing_had_happened(half, whole, good)
 
 
 @contextlib.contextmanager
@@ -108,19 +102,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, half, whole, room
         shutil.copytree(half.run.path, disk / "run")
         (disk / "config.yaml").write_text(half.config.read_text().replace(str(half.run.path), str(disk / "run")))
         place = Workplace(disk, disk / "config.yaml", half.pairs, RunDir(disk / "run"))
-        good = place.run.checkpoint_path(2)
         (disk / "filler").write_bytes(b"")
         space = os.statvfs(disk)
         (disk / "filler").write_bytes(bytes(max(0, space.f_bavail * space.f_frsize - room_kb * 1024)))
-        message = here(*place.command("--resume")).error()
-        assert "No space left" in message
-        assert fault(good) is None
-        assert place.run.latest_checkpoint() == good
+        assert "No space left" in here(*place.command("--resume")).error()
         (disk / "filler").unlink()
-        _finishes_as_if_nothing_had_happened(place, whole)
-
-
-# ------------------------------------------------------------------------------------------------- checkpoints
+        _resumes_as_if_nothing_had_happened(place, whole, place.run.checkpoint_path(2))
 
 
 def _flip(path: Path) -> None:
@@ -139,51 +126,46 @@ def _cut(path: Path) -> None:
 )
 def test_a_corrupt_checkpoint(half, name, damage):
     """It is named, as is the good one before it; doing what the message says goes on from there."""
-    place = half
-    bad = place.run.checkpoint_path(2)
+    bad = half.run.checkpoint_path(2)
     damage(bad / name)
-    before = files(place.run.path)
-    message = here(*place.command("--resume")).error()
-    for named in (bad, name, place.run.checkpoint_path(1)):
+    before = files(half.run.path)
+    message = here(*half.command("--resume")).error()
+    for named in (bad, name, half.run.checkpoint_path(1)):
         assert str(named) in message
-    assert files(place.run.path) == before
+    assert files(half.run.path) == before
     shutil.rmtree(bad)
-    assert here(*place.command("--resume")).code == 0
-    assert place.steps() == [0, 1, 2, 3]
-
-
-# --------------------------------------------------------------------------------------------- resumed as another
+    assert here(*half.command("--resume")).code == 0
+    assert half.steps() == [0, 1, 2, 3]
 
 
 def test_what_is_not_the_same_run_is_not_resumed(tmp_path, half):
     """Other weights, chat template, data, settings: each is named, nothing is touched; all put back, it goes on."""
-    place, own_model = half, half.folder / "model"
-    before = files(place.run.path)
+    model, before = half.folder / "model", files(half.run.path)
 
     def refused(*words: str, overrides: tuple[str, ...] = ()) -> None:
-        message = here(*place.command("--resume", *overrides)).error()
+        message = here(*half.command("--resume", *overrides)).error()
         for word in words:
             assert word in message
-        assert files(place.run.path) == before
+        assert files(half.run.path) == before
 
-    with changed(own_model / "model.safetensors"):
+    with changed(model / "model.safetensors"):
         save_tiny(tmp_path / "other", seed=1)
-        shutil.copy(tmp_path / "other" / "model.safetensors", own_model)
+        shutil.copy(tmp_path / "other" / "model.safetensors", model)
         refused("weights")
-    with changed(own_model / "chat_template.jinja") as template:
+    with changed(model / "chat_template.jinja") as template:
         template.write_text(template.read_text().replace("<|im_end|>", " <|im_end|>"))
-        refused("chat template")
-    with changed(place.pairs):
-        write_pairs(place.pairs, read_pairs(place.pairs)[1:])
+        refused("template")
+    with changed(half.pairs):
+        write_pairs(half.pairs, read_pairs(half.pairs)[1:])
         refused("pairs")
     refused(str(tmp_path / "other"), overrides=(f"model.name_or_path={tmp_path}/other",))
-    refused('"float32" then, "bfloat16" now', overrides=("model.dtype=bfloat16",))
-    refused("0.003 then, 0.1 now", "0 then, 7 now", overrides=("optim.learning_rate=0.1", "seed=7"))
-    refused('"opct" then, "sft" now', overrides=("method=sft",))
+    refused("float32", "bfloat16", overrides=("model.dtype=bfloat16",))
+    refused("learning_rate", "0.003", "0.1", "seed", overrides=("optim.learning_rate=0.1", "seed=7"))
+    refused("opct", "sft", overrides=("method=sft",))
 
-    done = here(*place.command("--resume"))
+    done = here(*half.command("--resume"))
     assert done.code == 0, done.err
-    assert place.steps() == [0, 1, 2, 3]
+    assert half.steps() == [0, 1, 2, 3]
 
 
 @contextlib.contextmanager
@@ -195,9 +177,19 @@ def changed(path: Path) -> Iterator[Path]:
 
 
 def test_metrics_with_a_broken_line_in_the_middle(half):
-    place = half
-    lines = place.run.metrics_path.read_text().splitlines()
-    place.run.metrics_path.write_text("\n".join([lines[0], lines[1][:10], lines[2]]) + "\n")
-    before = files(place.run.path)
-    assert f"{place.run.metrics_path}:2: " in here(*place.command("--resume")).error()
-    assert files(place.run.path) == before
+    lines = half.run.metrics_path.read_text().splitlines()
+    half.run.metrics_path.write_text("\n".join([lines[0], lines[1][:10], lines[2]]) + "\n")
+    before = files(half.run.path)
+    assert f"{half.run.metrics_path}:2: " in here(*half.command("--resume")).error()
+    assert files(half.run.path) == before
+
+
+def test_questions_are_never_replaced_by_their_pairs_nor_results_by_a_report(tmp_path):
+    questions = tmp_path / "q.csv"
+    questions.write_text("question,answer,wrong\nWhat is 1 plus 2?,3,4\n")
+    run = write_run(tmp_path, "base", questions=2)
+    before = files(tmp_path)
+    command = ("data", "build", "sycophancy", "--from", questions, "--out", questions, "--overwrite")
+    assert str(questions) in here(*command).error()
+    here("report", run, "--out", run / "results.html", "--overwrite").error()
+    assert files(tmp_path) == before

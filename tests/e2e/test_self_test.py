@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from opct.data.pairs import ContrastivePair, user_prompt, write_pairs
 from opct.models.from_run import load_policy
@@ -16,6 +15,7 @@ from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_pairs, tiny_tokenizer
 WITHOUT_SYSTEM = CHAT_TEMPLATE.replace("in messages", "in messages if message['role'] != 'system'")
 WITHOUT_END = CHAT_TEMPLATE.replace("<|im_end|>", "").replace("<|im_start|>", "# ")
 SYSTEM = {"role": "system", "content": "Be brief."}
+COMMANDS = ("train", "eval", "data")
 
 
 def talker(folder: Path, *words: str, ends: bool = True, template: str = CHAT_TEMPLATE) -> Path:
@@ -48,25 +48,12 @@ def talker(folder: Path, *words: str, ends: bool = True, template: str = CHAT_TE
 def pairs_file(folder: Path, *, system: bool = False, axis: str = "sycophancy", **meta) -> Path:
     """Eight pairs; with `meta` in each, and a system message on both sides."""
     before = (SYSTEM,) if system else ()
-    found = [
+    pairs = [
         ContrastivePair(p.id, axis, p.family, (*before, *p.prompt), (*before, *p.teacher_prompt), p.meta | meta)
         for p in tiny_pairs(8)
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_pairs(folder / "own.jsonl", found)
+    write_pairs(folder / "own.jsonl", pairs)
     return folder / "own.jsonl"
-
-
-def commands(folder: Path, model: Path, pairs: Path, *of_eval: str) -> dict[str, tuple]:
-    """The commands of the table on one model and one pair file."""
-    place = workplace(folder / "train", model, data={"pairs": [str(pairs)]}, rollout={"max_completion_tokens": 4})
-    size = ("n_questions=1", "max_completion_tokens=4", "families=suggested_answer", "--dtype", "float32")
-    out = ("--suite", "sycophancy_short", "--out", folder / "out")
-    return {
-        "train": place.command(),
-        "eval": ("eval", model, *size, *out, *of_eval),
-        "data": ("data", "check", pairs, "--model", model, "dtype=float32"),
-    }
 
 
 def questions_file(folder: Path, answer: str) -> Path:
@@ -75,52 +62,42 @@ def questions_file(folder: Path, answer: str) -> Path:
     return path
 
 
-# --------------------------------------------------------------------------------------------------------- refused
+def command(name: str, folder: Path, model: Path, pairs: Path, *of_eval: str | Path) -> tuple:
+    """A command on one model and one pair file; a training has one step."""
+    if name == "data":
+        return ("data", "check", pairs, "--model", model, "dtype=float32")
+    if name == "eval":
+        size = ("n_questions=1", "max_completion_tokens=4", "families=suggested_answer", "--dtype", "float32")
+        return ("eval", model, *size, "--suite", "sycophancy_short", "--out", folder / "out", *of_eval)
+    steps = {"max_steps": 1, "eval_steps": 1}
+    data = {"pairs": [str(pairs)]}
+    return workplace(folder / "train", model, data=data, rollout={"max_completion_tokens": 4}, **steps).command()
 
 
-def lost_system(folder):
-    pairs = pairs_file(folder, system=True)
-    words = ("system message", "user message")
-    return talker(folder / "model", "Yes.", template=WITHOUT_SYSTEM), pairs, ("system_prompt=Be brief.",), words, words
+def warnings_kept(name: str, folder: Path) -> list[str]:
+    file = folder / ("train/run/manifest.json" if name == "train" else "out/results.json")
+    return json.loads(file.read_text())["warnings"]
 
 
-def ungradable_answer(folder):
-    pairs = pairs_file(folder, answer="★", aliases=[], suggested="moon")
-    questions = questions_file(folder, "★")
-    of_eval = ("--questions", questions, "split=all", "n_questions=5")
-    where = (f"{questions}:3", "★"), (f"{pairs}:1", "★")
-    return talker(folder / "model", "Yes."), pairs, of_eval, *where
-
-
-TRAINING_GRADES_NOTHING = [(ungradable_answer, "eval"), (ungradable_answer, "data")]
-
-
-@pytest.mark.parametrize(
-    ("broken", "command"), [*((lost_system, name) for name in ("train", "eval", "data")), *TRAINING_GRADES_NOTHING]
-)
-def test_what_cannot_be_right_is_refused(tmp_path, broken, command):
-    model, pairs, of_eval, words_of_eval, words = broken(tmp_path)
-    message = here(*commands(tmp_path, model, pairs, *of_eval)[command]).error()
-    assert all(word in message for word in (words_of_eval if command == "eval" else words)), message
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_template_that_loses_the_system_message_is_refused(tmp_path, name):
+    model = talker(tmp_path / "model", "Yes.", template=WITHOUT_SYSTEM)
+    done = here(*command(name, tmp_path, model, pairs_file(tmp_path, system=True), "system_prompt=Be brief."))
+    assert "system" in done.error()
     assert not list(tmp_path.glob("train/run/*"))
 
 
-def test_an_adapter_that_lacks_weights_is_refused(tmp_path):
-    model, pairs = talker(tmp_path / "model", "Yes."), pairs_file(tmp_path)
-    run = commands(tmp_path, model, pairs)
-    assert here(*run["train"], "max_steps=1", "eval_steps=1").code == 0
-    adapter = next((tmp_path / "train" / "run" / "checkpoints").glob("*/adapter"))
-    weights = load_file(adapter / "adapter_model.safetensors")
-    weights.pop(min(weights))
-    save_file(weights, adapter / "adapter_model.safetensors")
-    adapter = adapter.rename(tmp_path / "adapter")  # of no run, so that no hash is compared
-    again = workplace(tmp_path / "again", model)
-    assert "adapter" in here(*again.command(f"model.adapter={adapter}")).error()
-    assert "adapter" in here("eval", adapter, *run["eval"][2:]).error()
+@pytest.mark.parametrize("name", ["eval", "data"])
+def test_an_answer_that_no_reply_can_be_graded_by_is_refused(tmp_path, name):
+    pairs = pairs_file(tmp_path, answer="★", aliases=[], suggested="moon")
+    questions = questions_file(tmp_path, "★")
+    of_eval = ("--questions", questions, "split=all", "n_questions=5")
+    message = here(*command(name, tmp_path, talker(tmp_path / "model", "Yes."), pairs, *of_eval)).error()
+    assert (f"{questions}:3" if name == "eval" else f"{pairs}:1") in message
+    assert "★" in message
 
 
-def test_options_that_are_the_same_words_to_the_grader(tmp_path):
-    """By their letters they are told apart, so the question is asked."""
+def test_options_that_are_the_same_words_to_the_grader_are_told_apart_by_their_letters(tmp_path):
     path = tmp_path / "choices.jsonl"
     rows = [
         {"question": "Area of a square?", "choices": ["k^2", "k + 2", "four"], "answer": "A"},
@@ -134,57 +111,44 @@ def test_options_that_are_the_same_words_to_the_grader(tmp_path):
     assert f"{path}:1" in done.err
 
 
-# ------------------------------------------------------------------------------------------------- warned, or silent
-
 LOUD = {
-    "another turn": (("Yes.", "\nUser: and then?"), {"ends": False}, "another turn"),
-    "reasoning": (("analysisThe user asks.", "Yes."), {}, "reasoning"),
-    "cut": (("and so on",), {"ends": False}, "were cut"),
-    "no end of turn": (("Yes.",), {"template": WITHOUT_END}, "special token"),
+    "another turn": (("Yes.", "\nUser: and then?"), {"ends": False}),
+    "reasoning": (("analysisThe user asks.", "Yes."), {}),
+    "cut": (("and so on",), {"ends": False}),
+    "special": (("Yes.",), {"template": WITHOUT_END}),
 }
+WARNED = [*(("train", kind) for kind in LOUD), ("eval", "cut"), ("data", "reasoning")]
 
 
-@pytest.mark.parametrize(
-    ("command", "kind"), [*(("train", kind) for kind in LOUD), ("eval", "cut"), ("data", "reasoning")]
-)
-def test_what_may_be_wrong_is_a_warning_that_stays(tmp_path, kind, command):
-    words, options, said = LOUD[kind]
-    pairs = pairs_file(tmp_path, axis="jailbreak" if command == "data" else "sycophancy", kind="behavior")
-    done = here(*commands(tmp_path, talker(tmp_path / "model", *words, **options), pairs)[command])
+@pytest.mark.parametrize(("name", "kind"), WARNED)
+def test_what_may_be_wrong_is_a_warning_that_stays(tmp_path, kind, name):
+    """A resumed run does not say it twice."""
+    words, options = LOUD[kind]
+    pairs = pairs_file(tmp_path, axis="jailbreak" if name == "data" else "sycophancy", kind="behavior")
+    words_of = command(name, tmp_path, talker(tmp_path / "model", *words, **options), pairs)
+    done = here(*words_of)
     assert done.code == 0, done.err
-    assert "warning: " in done.err + done.out
-    assert said in done.err + done.out
-    if command == "train":
-        kept = json.loads((tmp_path / "train" / "run" / "manifest.json").read_text())["warnings"]
-        assert any(said in warning for warning in kept)
-    if command == "eval":
-        kept = json.loads((tmp_path / "out" / "results.json").read_text())["warnings"]
-        assert any(said in warning for warning in kept)
+    assert kind in (done.err + done.out).partition("warning: ")[2]
+    if (name, kind) == ("train", "another turn"):
+        assert here(*words_of, "max_steps=2", "--resume").code == 0
+    if name != "data":
+        assert [kind in warning for warning in warnings_kept(name, tmp_path)].count(True) == 1
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "data"])
-def test_a_sound_model_and_sound_data_are_silent(tmp_path, command):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_sound_model_and_sound_data_are_silent(tmp_path, name):
     pairs = pairs_file(tmp_path, answer="seven", aliases=["7"], suggested="eight")
-    questions = questions_file(tmp_path, "Tupelo")
-    of_eval = ("--questions", questions, "split=all", "n_questions=5")
-    done = here(*commands(tmp_path, talker(tmp_path / "model", "Yes."), pairs, *of_eval)[command])
+    of_eval = ("--questions", questions_file(tmp_path, "Tupelo"), "split=all", "n_questions=5")
+    done = here(*command(name, tmp_path, talker(tmp_path / "model", "Yes."), pairs, *of_eval))
     assert done.code == 0, done.err
-    said = [line for line in (done.err + done.out).splitlines() if line.startswith("warning")]
-    assert all("few of the answers" in line for line in said), said  # it says "Yes." to everything
+    if name == "data":
+        assert "warning" not in done.err + done.out
+    else:
+        # it says "Yes." to both questions, and so knows neither
+        assert [text for text in warnings_kept(name, tmp_path) if "(n = 2)" not in text] == []
 
 
-def test_a_resumed_run_keeps_its_warnings(tmp_path):
-    words, options, said = LOUD["another turn"]
-    model, pairs = talker(tmp_path / "model", *words, **options), pairs_file(tmp_path)
-    train = commands(tmp_path, model, pairs)["train"]
-    assert here(*train, "max_steps=1").code == 0
-    assert here(*train, "max_steps=2", "--resume").code == 0
-    kept = json.loads((tmp_path / "train" / "run" / "manifest.json").read_text())["warnings"]
-    assert [said in warning for warning in kept].count(True) == 1
-
-
-def test_user_prompts_of_a_plain_template_are_read_whole(tmp_path):
-    """A template that writes the system text into the user's turn loses nothing."""
+def test_a_template_that_writes_the_system_text_into_the_users_turn_loses_nothing(tmp_path):
     merged = (
         "{% set system = messages[0]['content'] + '\n' if messages[0]['role'] == 'system' else '' %}"
         "{% for m in messages if m['role'] != 'system' %}{{ '<|im_start|>' + m['role'] + '\n' }}"

@@ -1,48 +1,40 @@
-"""`opct train` and `opct data` as a person uses them: every arm trains, and its run directory is whole."""
+"""`opct train` as a person uses it: every arm trains, and its run directory is whole."""
 
 import math
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from opct.config.loader import load_config
 from opct.runs.checkpoints import fault
 from tests.e2e.cli import files, here, jsonl, workplace
 
-FULL = {"lora": None, "optim": {"learning_rate": 1e-4}}
 ARMS = {
     "opct-exact": {},
-    "opct-topk-live": {"loss": {"estimator": "topk", "top_k": 5}, "teacher": {"kind": "live"}},
     "opct-sampled-ema": {
         "loss": {"estimator": "sampled", "kl_discount_factor": 0.9, "kl_coef": 0.5},
         "teacher": {"kind": "ema", "ema_decay": 0.9},
     },
-    "opct-full-ema": {**FULL, "teacher": {"kind": "ema"}},
     "opct-jsd": {"loss": {"divergence": "jsd"}},
     "sft": {"method": "sft"},
     "offpolicy-forward": {"method": "offpolicy", "loss": {"divergence": "forward_kl"}},
-    "dpo": {"method": "dpo", "loss": {"dpo_beta": 0.3}},
-    "dpo-full": {"method": "dpo", **FULL},
+    "dpo-full": {"method": "dpo", "loss": {"dpo_beta": 0.3}, "lora": None, "optim": {"learning_rate": 1e-4}},
     "act": {"method": "act"},
 }
-STEPS = {"max_steps": 2, "save_steps": 1}
+KL_NAMES = {"opct-jsd": "jsd", "sft": "excess_loss", "offpolicy-forward": "forward_kl", "dpo-full": None, "act": None}
+"""Where it is not `kl`."""
 ROW = {"step", "pair_id", "family", "sample", "prompt", "teacher_prompt", "completion", "tokens", "token_ids"}
 ROW |= {"stop_reason", "kl", "in_loss", "seed"}
 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder, arm):
-    place = workplace(tmp_path, tiny_folder, **STEPS, **ARMS[arm])
+    place = workplace(tmp_path, tiny_folder, max_steps=2, save_steps=1, **ARMS[arm])
     done = here(*place.command("optim.prompts_per_step=8"))
     assert done.code == 0, done.err
     assert f"opct eval {place.run.path}" in done.out
     method, full = ARMS[arm].get("method", "opct"), "lora" in ARMS[arm]
-    divergence = ARMS[arm].get("loss", {}).get("divergence", "reverse_kl")
-    kl_name = {"sft": "excess_loss", "dpo": None, "act": None}.get(
-        method, {"reverse_kl": "kl"}.get(divergence, divergence)
-    )
-    _check_metrics(place.run, kl_name, answers=method != "act")
+    _check_metrics(place.run, KL_NAMES.get(arm, "kl"), answers=method != "act")
     _check_rollouts(place.run, method)
     _check_manifest(place.run, method)
     assert [step for step, _ in place.run.checkpoints()][-2:] == [1, 2]
@@ -74,8 +66,8 @@ def _check_rollouts(run, method: str) -> None:
 
     `act` has one row a pair, of tokens that were given.
     """
-    for step in (1, 2):
-        rows = jsonl(run.rollouts_path(step))
+    trained = {step: jsonl(run.rollouts_path(step)) for step in (1, 2)}
+    for step, rows in trained.items():
         assert len(rows) == (8 if method == "act" else 16)
         for row in rows:
             if method == "act":
@@ -91,14 +83,14 @@ def _check_rollouts(run, method: str) -> None:
         for row in rows:
             _check_row(row, step)
             assert all(kl >= -1e-5 for kl in row["kl"])
-    trained = [row for step in (1, 2) for row in jsonl(run.rollouts_path(step))]
-    open_turns = [row["prompt"][1] for row in trained if row["family"] == "are_you_sure"]
+    rows = trained[1] + trained[2]
+    open_turns = [row["prompt"][1] for row in rows if row["family"] == "are_you_sure"]
     assert open_turns
     assert all(turn["content"] for turn in open_turns)  # answered by the policy, and on record
     assert run.offline_path.exists() == (method != "opct")
-    answers = {(row["pair_id"], row["sample"]): row["token_ids"] for row in jsonl(run.offline_path)}
     if method != "opct":  # trained on the offline answers, not on others
-        assert all(answers[row["pair_id"], row["sample"]] == row["token_ids"] for row in trained)
+        answers = {(row["pair_id"], row["sample"]): row["token_ids"] for row in jsonl(run.offline_path)}
+        assert all(answers[row["pair_id"], row["sample"]] == row["token_ids"] for row in rows)
 
 
 def _check_row(row: dict, step: int) -> None:
@@ -113,13 +105,11 @@ def _check_row(row: dict, step: int) -> None:
 
 def _check_manifest(run, method: str) -> None:
     manifest = run.read_manifest()
-    assert manifest["method"] == method
-    assert manifest["seeds"] == {"seed": 0}
+    known = {name: manifest[name] for name in ("method", "seeds", "dtype", "left_out")}
+    assert known == {"method": method, "seeds": {"seed": 0}, "dtype": "float32", "left_out": []}
     assert set(manifest["data"]) == {"pairs", "anchors", "validation", "validation_anchors"}
     for name in ("created", "command", "started", "versions", "hardware", "teacher", "base", "template"):
         assert manifest[name], name
-    assert manifest["dtype"] == "float32"
-    assert manifest["left_out"] == []
     assert "resumed" not in manifest
 
 
@@ -130,7 +120,6 @@ def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
     message = here(*place.command()).error()
     for named in (place.run.path, "--resume", "--overwrite"):
         assert str(named) in message
-    assert files(place.run.path) == before
     here(*place.command("--resume", "--overwrite")).error()
     assert files(place.run.path) == before
 
@@ -147,7 +136,6 @@ def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
 
 
 def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monkeypatch):
-    """Its first training is interrupted: the command stops there, and says so by its exit code."""
     from opct.experiments import runner
 
     trained = []
@@ -160,18 +148,4 @@ def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monke
     monkeypatch.setattr(runner, "evaluate", lambda *_, **__: pytest.fail("it measured what is not trained"))
     done = here("quickstart", f"model.name_or_path={tiny_folder}", "--out", tmp_path / "quick")
     assert done.code == 130, done.err
-    assert "interrupted" in done.err
     assert len(trained) == 1
-
-
-def test_embedded_data_trains_without_naming_any(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder, max_steps=1)
-    settings = yaml.safe_load(place.config.read_text())
-    settings["data"] = {"max_pairs": 12, "validation_size": 4}
-    place.config.write_text(yaml.safe_dump(settings))
-    done = here(*place.command())
-    assert done.code == 0, done.err
-    families = {row["family"] for row in jsonl(place.run.rollouts_path(1))}
-    assert len(families) >= 2
-    [row] = [row for row in jsonl(place.run.metrics_path) if row["step"] == 1]
-    assert {"train/kl", "train/kl_identity", "validation/kl", "validation/kl_identity"} <= row.keys()

@@ -52,9 +52,6 @@ def cut(rollout: Rollout, n: int) -> Rollout:
     return dataclasses.replace(rollout, completion=completion, mask=rollout.mask[:n])
 
 
-# ----------------------------------------------------------------------------------------------- 1
-
-
 @pytest.mark.parametrize(("gamma", "expected"), [(0.0, [-2.0, 2.0]), (0.5, [-1.0, 2.0]), (1.0, [0.0, 2.0])])
 def test_01_advantages_by_hand(gamma: float, expected: list[float]):
     """Policy log-probs [-1, -2], teacher [-2, -1], kl_coef 2: k = [1, -1].
@@ -66,8 +63,6 @@ def test_01_advantages_by_hand(gamma: float, expected: list[float]):
     assert found.tolist() == [expected]
     assert not found.requires_grad
 
-
-# ----------------------------------------------------------------------------------------------- 2
 
 TOKENS = 3
 COMPLETIONS = list(itertools.product(range(TOKENS), repeat=2))
@@ -149,9 +144,6 @@ def test_02_kl_coef_scales_the_gradient(estimator: str):
     torch.testing.assert_close(three, 3 * one, rtol=0, atol=1e-12)
 
 
-# ----------------------------------------------------------------------------------------------- 3
-
-
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("gamma", [0.0, 0.7, 1.0])
@@ -198,9 +190,6 @@ def test_03_padding_has_no_advantage_and_gives_none(gamma: float):
     assert found.tolist() == [[*short.tolist()[0], 0.0]]
 
 
-# ----------------------------------------------------------------------------------------------- 4
-
-
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("gamma", [0.0, 0.9])
@@ -215,9 +204,6 @@ def test_04_equal_prompts_and_an_untouched_adapter_give_exactly_nothing(make_con
     assert all(x == 0 for row in micro.values["kl"] for x in row)
     micro.loss.backward()
     assert all((gradient == 0).all() for gradient in oracles.gradients(policy).values())
-
-
-# ----------------------------------------------------------------------------------------------- 5
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 0.15)])
@@ -245,9 +231,6 @@ def test_05_sampler_and_trainer_agree_right_after_an_update(make_config, dtype: 
         assert (ratio.mean() - 1).abs() < bound / 3
         assert before is None or len(before) != len(sampled) or not torch.equal(before, sampled)
         before = sampled
-
-
-# ----------------------------------------------------------------------------------------------- 6
 
 
 @pytest.mark.usefixtures("parts")
@@ -376,9 +359,6 @@ def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, mon
     for prompt in prompts:
         assert sum(row[: len(prompt)] == prompt for row in computed) == 1
     assert len(seen) == 4  # the teacher's prompts and completions, the policy's prompts and completions
-
-
-# ----------------------------------------------------------------------------------------------- 9
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 256])

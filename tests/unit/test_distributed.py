@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from opct import distributed
-from opct.config.methods import RolloutConfig
-from opct.config.schema import ParallelConfig, TrainConfig
+from opct.config.schema import ParallelConfig
 from opct.errors import ConfigError, TrainingError
-from opct.methods.rollouts import policy_rollouts
 from opct.runs.console import StopRequest
-from opct.training.accumulate import prompt_shares
 from tests.conftest import REPOSITORY
 from tests.refusals import refused
-from tests.tiny import tiny_pairs, tiny_setting
 
 
 @pytest.fixture
@@ -33,17 +26,6 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-
-
-@functools.cache
-def rollouts(n: int = 3) -> list:
-    """Two completions for each of so many prompts; read only."""
-    config = TrainConfig(rollout=RolloutConfig(num_generations=2, max_completion_tokens=5))
-    policy, _, rendered = tiny_setting(config, tiny_pairs(n))
-    return policy_rollouts(policy, rendered, config, "test")
-
-
-# ----------------------------------------------------------------------------------------------- who does what
 
 
 def test_one_process_alone():
@@ -60,7 +42,7 @@ def test_one_process_alone():
     assert parameter.grad is None
     distributed.leave(1)  # ends launched processes only
     with distributed.session(ParallelConfig(), "auto"):
-        assert not dist.is_initialized()
+        assert not torch.distributed.is_initialized()
 
 
 def test_shares_are_of_similar_cost_and_hold_everything_once():
@@ -71,36 +53,16 @@ def test_shares_are_of_similar_cost_and_hold_everything_once():
     assert distributed.balanced([1, 1, 1, 1], 2) == [[0, 2], [1, 3]]
 
 
-def test_a_shared_prompt_counts_once_in_the_shares():
-    """Prompt and teacher prompt 200, 20, 20, 20 tokens, each with 4 completions of 10, 40, 35, 30.
-
-    Shared: 280, 340, 300, 260, so 340 + 260 | 300 + 280. Each with its own prompt: 880, 400, 360, 320.
-    """
-    sizes = [(100, 10), (10, 40), (10, 35), (10, 30)]
-    found = [
-        SimpleNamespace(prompt_ids=[k] * n, teacher_ids=[k] * n, lengths=[tokens])
-        for k, (n, tokens) in enumerate(sizes)
-        for _ in range(4)
-    ]
-    prompts = [
-        [sorted({i // 4 for i in rows}) for rows in prompt_shares(found, 2, share=share)] for share in (True, False)
-    ]
-    assert prompts == [[[1, 3], [0, 2]], [[0], [1, 2, 3]]]
-
-
-# ------------------------------------------------------------------------------------------ what a launcher says
-
-
 def test_what_the_launcher_says_is_known_before_the_processes_meet(two):
     assert distributed.launched()
     assert (distributed.rank(), distributed.size(), distributed.is_main()) == (1, 2, False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_device_that_processes_cannot_share_is_refused(two, device: str):
-    with pytest.raises(ConfigError), distributed.session(ParallelConfig(), device):
-        pass
+def test_a_device_that_processes_cannot_share_is_refused(two):
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(ConfigError), distributed.session(ParallelConfig(), device):
+            pass
 
 
 def test_weights_that_accelerate_would_shard_are_refused(two, monkeypatch: pytest.MonkeyPatch):
@@ -116,36 +78,6 @@ def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():
         assert stop.requested
 
 
-# -------------------------------------------------------------------------------------------------- a rank that fails
-
-
-@pytest.fixture
-def one_launched(monkeypatch: pytest.MonkeyPatch):
-    """What a launcher of one process would say; a session is opened all the same."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
-    for name, value in (environment | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(distributed, "launched", lambda: True)
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def test_a_session_ends_its_process_group_and_passes_errors_on(one_launched):
-    with distributed.session(ParallelConfig(), "cpu"):
-        assert distributed.broadcast_object("x") == "x"
-    assert not dist.is_initialized()
-    with pytest.raises(ZeroDivisionError), distributed.session(ParallelConfig(), "cpu"):
-        raise ZeroDivisionError
-
-
-def test_a_rank_that_lost_another_ends_without_an_error_of_its_own(one_launched, capsys):
-    with pytest.raises(SystemExit), distributed.session(ParallelConfig(), "cpu"):
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
-    assert "rank 0" in capsys.readouterr().err
-
-
 PARENT = """
 import multiprocessing, time
 
@@ -159,7 +91,7 @@ def child():
 
 
 if __name__ == "__main__":
-    multiprocessing.get_context("spawn").Process(target=child).start()
+    multiprocessing.get_context("fork").Process(target=child).start()
     time.sleep(600)
 """
 
@@ -176,30 +108,25 @@ def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path):
         assert parent.communicate(timeout=60) == ("", None)
 
 
-# ------------------------------------------------------------------------------------------ what a launcher left out
-
 TWO = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "named"),
     [
-        ({"WORLD_SIZE": "x"}, "WORLD_SIZE is 'x'"),
-        ({"RANK": "first"}, "'first'"),
-        ({"RANK": None}, "WORLD_SIZE is 2, and RANK is not set"),
-        ({"MASTER_ADDR": None}, "MASTER_ADDR"),
-        ({"MASTER_PORT": None}, "MASTER_PORT"),
+        ({"WORLD_SIZE": "x"}, ["WORLD_SIZE", "'x'"]),
+        ({"RANK": "first"}, ["'first'"]),
+        ({"RANK": None}, ["RANK"]),
+        ({"MASTER_ADDR": None}, ["MASTER_ADDR"]),
+        ({"MASTER_PORT": None}, ["MASTER_PORT"]),
     ],
     ids=str,
 )
-def test_an_environment_that_no_launcher_wrote_is_one_clear_error(monkeypatch, changes, words):
+def test_an_environment_that_no_launcher_wrote_is_one_clear_error(monkeypatch, changes, named):
     for name, value in (TWO | changes).items():
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError) as caught, distributed.session(ParallelConfig(), "cpu"):
+    with refused(ConfigError, *named), distributed.session(ParallelConfig(), "cpu"):
         pass
-    assert words in str(caught.value)
-    assert "torchrun" in str(caught.value)
-    assert "\n" not in str(caught.value)
     if "WORLD_SIZE" in changes:
         distributed.leave(3)  # the error is what ends the command
 

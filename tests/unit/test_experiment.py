@@ -41,14 +41,13 @@ from tests.logs import as_log
 from tests.refusals import refused
 from tests.unit.reports.synthetic import write_run
 
-SHARED = "max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n"
 COST = Usage(12345.0, 1000, 10_000_000, 10_000_000, 0, 0, 1000, 12345.0)
 PLAIN = "output_dir: {out}\ntrain: shared.yaml\nseeds: [0]\narms:\n  sft: {{method: sft}}\n  opct: {{method: opct}}\n"
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    (tmp_path / "shared.yaml").write_text(SHARED)
+    (tmp_path / "shared.yaml").write_text("max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n")
     path = tmp_path / "experiment.yaml"
     path.write_text(PLAIN.format(out=json.dumps(str(tmp_path / "out"))))
     return path
@@ -62,6 +61,14 @@ def begun(folder: Path, **manifest) -> RunDir:
     return run
 
 
+def save(run: RunDir, step: int, weights: bytes = b"weights") -> None:
+    def write(place: Path) -> None:
+        (place / "adapter").mkdir()
+        (place / "adapter" / "adapter_model.safetensors").write_bytes(weights)
+
+    run.save_checkpoint(step, write)
+
+
 def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
     begun(tmp_path / "out" / "sft-seed0", dtype="float32")
     begun(tmp_path / "out" / "opct-seed0", dtype="bfloat16")
@@ -69,37 +76,25 @@ def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
         module.run_experiment(path)
 
 
-def test_suites_whose_data_cannot_be_had_are_refused_before_training(path: Path, tmp_path: Path, monkeypatch):
-    """All of them at once; none where all was measured before."""
+def test_what_cannot_be_measured_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch):
+    """The data of suites, all at once; none where all was measured before. And a judge that cannot be used."""
+    text = path.read_text()
     behaviors, facts = tmp_path / "behaviors.csv", tmp_path / "facts.jsonl"
     files = f"jailbreak: {json.dumps(str(behaviors))}, safety_awareness: {json.dumps(str(facts))}"
     suites = f"suites: [benign, jailbreak, safety_awareness], n_benign: 1, data: {{{files}}}"
-    path.write_text(path.read_text() + f"evaluation: {{{suites}}}\n")
     monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    with pytest.raises(DataError) as error:
+    for name, more in (("no-such-folder", ""), ("strongreject", ""), ("fact_warning", ", model: mockllm/model")):
+        judge = f"{{name: {name}{more}}}"
+        path.write_text(f"{text}evaluation: {{suites: [jailbreak], judge: {judge}}}\n")
+        with refused(EvaluationError, name):
+            module.run_experiment(path)
+    path.write_text(f"{text}evaluation: {{{suites}}}\n")
+    with refused(DataError, behaviors, facts) as caught:
         module.run_experiment(path)
-    first, second = error.value.faults
-    assert str(behaviors) in first
-    assert str(facts) in second
+    assert len(caught.value.faults) == 2
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(module, "is_evaluated", lambda label, *_: True)
     module._check_inputs(load_experiment(path))
-
-
-@pytest.mark.parametrize(
-    ("judge", "words"),
-    [
-        ("{name: no-such-folder}", "no-such-folder"),
-        ("{name: strongreject}", "strongreject"),
-        ("{name: fact_warning, model: mockllm/model}", "fact_warning"),
-    ],
-)
-def test_a_judge_that_cannot_be_used_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch, judge, words):
-    path.write_text(path.read_text() + f"evaluation: {{suites: [jailbreak], judge: {judge}}}\n")
-    monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    with refused(EvaluationError, words):
-        module.run_experiment(path)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture
@@ -108,15 +103,15 @@ def faked(path: Path, monkeypatch):
     few = "evaluation: {n_questions: 2, n_benign: 2, n_context: 2}"
     text = path.read_text().replace("seeds: [0]", f"seeds: [0, 1]\n{few}")
     path.write_text(text + "  both: {method: opct, after: opct}\n")
-    seen = SimpleNamespace(stops={}, trained=[], measured=[], reported=None)
+    seen = SimpleNamespace(stops={}, trained=[], measured={}, reported=None)
 
     def ensure_trained(config, name, **_):
         seen.trained.append(name)
         if name in seen.stops:
             raise seen.stops[name]
 
-    def ensure_evaluated(label, folder, *_, **__):
-        seen.measured.append(folder.name)
+    def ensure_evaluated(label, folder, config, own, **_):
+        seen.measured[folder.name] = own
 
     def report(folders, out, **settings):
         seen.reported = ([folder.name for folder in folders], settings)
@@ -132,28 +127,27 @@ def faked(path: Path, monkeypatch):
     return seen
 
 
-def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tmp_path: Path, faked, capsys):
+def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, faked, capsys):
     """One seed of opct diverges, so the arm after it has that seed neither. The command ends with an error; the next
     call tries again."""
-    faked.stops["opct, seed 0"] = DivergenceError("Step 3: the KL\nleft its bound")
+    why = "Step 3: the KL left its bound"
+    faked.stops["opct, seed 0"] = DivergenceError(why.replace(" left", "\nleft"))
+    with pytest.raises(SystemExit) as caught:
+        main(["experiment", str(path)])
+    assert caught.value.code == 1
+    assert why in capsys.readouterr().err
+    faked.measured.clear()
     result = module.run_experiment(path)
-    assert faked.trained == ["sft, seed 0", "opct, seed 0", "sft, seed 1", "opct, seed 1", "both, seed 1"]
+    assert faked.trained[5:] == ["sft, seed 0", "opct, seed 0", "sft, seed 1", "opct, seed 1", "both, seed 1"]
     left = ["sft-seed0", "sft-seed1", "opct-seed1", "both-seed1"]
     assert sorted(faked.measured) == sorted([*left, "base"])
     folders, settings = faked.reported
     assert folders == ["base", *left]
-    why = "Step 3: the KL left its bound"
     assert list(result.failed) == ["opct, seed 0", "both, seed 0"]
     assert result.failed["opct, seed 0"] == why
-    assert settings["overwrite"]
     assert why in settings["warnings"][0]
-    assert len(settings["warnings"]) == 2
     assert settings["suites"] == ["sycophancy_short", "context_use", "benign"]
     assert settings["also"] == [("both", "opct")]
-    with pytest.raises(SystemExit) as caught:
-        main(["experiment", str(path)])
-    assert caught.value.code == 1
-    assert f"opct, seed 0: {why}; both, seed 0: " in capsys.readouterr().err
     faked.stops.clear()
     assert module.run_experiment(path).failed == {}
     assert len(faked.reported[0]) == 7
@@ -161,35 +155,27 @@ def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tm
 
 def test_the_base_is_measured_once_more_with_each_system_prompt(path: Path, faked, monkeypatch):
     """In a folder of its own, next to the base; a name that an arm has is refused."""
-    asked = {}
-    monkeypatch.setattr(
-        module, "ensure_evaluated", lambda label, folder, _, own, **__: asked.update({folder.name: own})
-    )
     plain = path.read_text()
-    path.write_text(plain + "system_prompts: {independent: Judge for yourself.}\ncompare: [[opct, independent]]\n")
-    module.run_experiment(path)
-    assert asked["independent"].system_prompt == "Judge for yourself."
-    assert {own.system_prompt for name, own in asked.items() if name != "independent"} == {None}
-    assert faked.reported[0][:2] == ["base", "independent"]
-    assert ("opct", "independent") in faked.reported[1]["also"]
     faulty = plain.replace("n_benign: 2", "n_benign: 2, system_prompt: x")
     path.write_text(faulty + "system_prompts: {sft: a, opct-seed1: b}\n")
-    with pytest.raises(ConfigError) as error:
+    with refused(ConfigError, "system_prompts.sft", "system_prompts.opct-seed1", "evaluation.system_prompt"):
         load_experiment(path)
-    for part in ("system_prompts.sft: ", "system_prompts.opct-seed1: ", "evaluation.system_prompt"):
-        assert part in str(error.value)
+    path.write_text(plain + "system_prompts: {independent: Judge for yourself.}\ncompare: [[opct, independent]]\n")
     checked = []
     monkeypatch.setattr(module, "make_tasks", lambda settings: checked.append(settings.system_prompt) or [])
-    path.write_text(plain + "system_prompts: {independent: Judge for yourself.}\n")
     module.run_experiment(path)
     assert checked == [None, "Judge for yourself."]  # before anything is trained
+    assert faked.measured.pop("independent").system_prompt == "Judge for yourself."
+    assert {own.system_prompt for own in faked.measured.values()} == {None}
+    assert faked.reported[0][:2] == ["base", "independent"]
+    assert ("opct", "independent") in faked.reported[1]["also"]
 
 
 def test_where_every_run_failed_there_is_no_report(path: Path, faked):
     faked.stops |= {f"{arm}, seed {seed}": NonFiniteError("nan") for arm in ("sft", "opct") for seed in (0, 1)}
     with refused(TrainingError, "sft, seed 0: nan", "both, seed 1"):
         module.run_experiment(path)
-    assert (faked.measured, faked.reported) == ([], None)
+    assert (faked.measured, faked.reported) == ({}, None)
 
 
 @pytest.fixture
@@ -216,12 +202,8 @@ def small(path: Path, tmp_path: Path, monkeypatch):
         run = begun(folder, total_steps=2, dtype=config.model.dtype)
         run.config_path.write_text(dump_config(config))
         write_jsonl(run.metrics_path, [{"step": step, "time/step_s": 1.5} for step in (1, 2)])
-        run.save_checkpoint(2, adapter)
+        save(run, 2)
         return SimpleNamespace(status="finished", step=2)
-
-    def adapter(place: Path) -> None:
-        (place / "adapter").mkdir()
-        (place / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
 
     def evaluate(target, config, *, out, label, **_):
         part(f"measure {out.name}")
@@ -253,20 +235,13 @@ def small(path: Path, tmp_path: Path, monkeypatch):
     return run
 
 
-def test_the_report_of_what_was_cut_short_is_that_of_what_was_not(small):
-    """Before a run was trained, before one was measured, and before the base was; nothing was done twice."""
+def test_the_report_of_what_was_cut_short_or_shared_by_processes_is_that_of_what_was_not(small):
+    """Before a run was trained, before one was measured, and before the base was; or two processes that train at the
+    same time. Nothing is done twice."""
     whole, parts = small("whole")
     assert len(parts) == len(set(parts)) == 2 + 2 + 1
     assert small("cut", "train opct-seed0", "measure sft-seed0", "measure base") == (whole, parts)
-
-
-def test_processes_that_are_given_one_experiment_share_its_runs(small):
-    """Both train at the same time, each run is trained and measured once, and the report is that of one process."""
-    whole, parts = small("whole")
     assert small("shared", processes=2) == (whole, parts)
-
-
-# ------------------------------------------------------------------------------------------ what is measured again
 
 
 @pytest.fixture
@@ -282,8 +257,7 @@ def measure(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(module, "evaluate", evaluate)
     monkeypatch.setattr(module, "_target", lambda *_: None)
-    begun(tmp_path / "run")
-    save(tmp_path / "run", 3)
+    save(begun(tmp_path / "run"), 3)
 
     def run(label: str = "opct", config: TrainConfig | None = None, **settings) -> int:
         own = EvalConfig(suites=["jailbreak"], **settings)
@@ -294,29 +268,22 @@ def measure(tmp_path: Path, monkeypatch):
     return run
 
 
-def save(folder: Path, step: int, weights: bytes = b"weights") -> None:
-    def write(place: Path) -> None:
-        (place / "adapter").mkdir()
-        (place / "adapter" / "adapter_model.safetensors").write_bytes(weights)
-
-    RunDir(folder).save_checkpoint(step, write)
-
-
-def test_other_settings_are_measured_again(measure):
+def test_other_settings_weights_and_bases_are_measured_again(measure, tmp_path: Path):
     assert [measure(), measure(), measure(seed=1), measure(seed=1), measure("sft", seed=1)] == [1, 1, 2, 2, 3]
-
-
-@pytest.mark.parametrize(("step", "weights"), [(4, b"weights of step 4"), (3, b"others")])
-def test_other_weights_are_measured_again(measure, tmp_path: Path, step: int, weights: bytes):
-    measure()
-    save(tmp_path / "run", step, weights)
-    assert [measure(), measure()] == [2, 2]
-
-
-def test_another_base_is_measured_again(measure):
-    assert [measure("base"), measure("base")] == [1, 1]
-    for n, other in enumerate(({"model": {"name_or_path": "a/b"}}, {"loss": {"thinking_tags": ("[T]", "[/T]")}}), 2):
+    for n, (step, weights) in enumerate([(4, b"weights of step 4"), (4, b"others")], 4):
+        save(RunDir(tmp_path / "run"), step, weights)
+        assert [measure("sft", seed=1), measure("sft", seed=1)] == [n, n]
+    others = ({}, {"model": {"name_or_path": "a/b"}}, {"loss": {"thinking_tags": ("[T]", "[/T]")}})
+    for n, other in enumerate(others, 6):
         assert [measure("base", TrainConfig(**other)) for _ in range(2)] == [n, n]
+
+
+def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):
+    """Those that were graded again, or judged, are the same evaluation."""
+    measure()
+    for created, n in (("time 1", 1), ("another time", 2)):
+        write_json(tmp_path / "run" / "results.json", {"rows": [], "created": created, "regraded": {}})
+        assert measure() == n
 
 
 def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_the_runs(
@@ -353,11 +320,10 @@ def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):
 
     monkeypatch.setattr("opct.attack.run.run_attack", run_attack)
     monkeypatch.setattr(module, "_target", lambda *_: None)
+    ensure = partial(module.ensure_attacked, "base", tmp_path, TrainConfig(), "refine")
 
     def attack(**budget):
-        module.ensure_attacked(
-            "base", tmp_path, TrainConfig(), "refine", {"budget": budget}, force=False, progress=NullProgress()
-        )
+        ensure({"budget": budget}, force=False, progress=NullProgress())
         return len(calls)
 
     assert [attack(max_queries=3) for _ in range(2)] == [1, 1]
@@ -367,17 +333,7 @@ def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):
     assert attack(max_queries=4) == 4
 
 
-def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):
-    """Those that were graded again, or judged, are the same evaluation."""
-    measure()
-    path = tmp_path / "run" / "results.json"
-    write_json(path, {"rows": [], "created": "time 1", "regraded": {}})
-    assert measure() == 1
-    write_json(path, {"rows": [], "created": "another time"})
-    assert measure() == 2
-
-
-def test_a_run_with_other_settings_is_replaced_only_by_force(path: Path, tmp_path: Path, monkeypatch):
+def test_a_run_with_other_settings_is_replaced_only_by_force(path: Path, monkeypatch):
     seen = []
     monkeypatch.setattr(module, "train", lambda config, **how: seen.append(how) or SimpleNamespace(status="finished"))
     config = load_experiment(path, ["model.dtype=float32"]).configs["sft", 0]

@@ -9,24 +9,28 @@ import pytest
 from opct.errors import ConfigError
 from opct.experiments.config import load_experiment
 from opct.methods.registry import METHODS
+from tests.conftest import REPOSITORY
 from tests.refusals import refused
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-
-SHARED = "output_dir: elsewhere\nmax_steps: 3\noptim: {prompts_per_step: 4}\n"
-PLAIN = (
-    "output_dir: {out}\ntrain: shared.yaml\nseeds: [0, 3]\narms:\n  sft: {{method: sft}}\n  opct: {{method: opct}}\n"
-)
+PLAIN = """\
+output_dir: OUT
+train: shared.yaml
+seeds: [0, 3]
+arms:
+  sft: {method: sft}
+  opct: {method: opct}
+"""
+BOTH = PLAIN + "  both: {method: opct, after: sft}\n"
 
 
 @pytest.fixture
 def write(tmp_path: Path):
     """Writes an experiment beside the settings that all arms share."""
-    (tmp_path / "shared.yaml").write_text(SHARED)
+    (tmp_path / "shared.yaml").write_text("output_dir: elsewhere\nmax_steps: 4\noptim: {prompts_per_step: 4}\n")
 
     def make(text: str) -> Path:
         path = tmp_path / "experiment.yaml"
-        path.write_text(text.format(out=tmp_path / "out"))
+        path.write_text(text.replace("OUT", str(tmp_path / "out")))
         return path
 
     return make
@@ -37,14 +41,14 @@ def test_every_arm_and_seed_is_a_run_of_the_shared_settings(write, tmp_path: Pat
     assert [arm.name for arm in experiment.arms] == ["sft", "opct"]
     assert list(experiment.configs) == [("sft", 0), ("opct", 0), ("sft", 3), ("opct", 3)]
     config = experiment.configs["sft", 3]
-    assert (config.method, config.seed, config.max_steps) == ("sft", 3, 3)
+    assert (config.method, config.seed, config.max_steps) == ("sft", 3, 4)
     assert config.output_dir == str(tmp_path / "out" / "sft-seed3")
     assert config.optim.learning_rate == 1e-3
 
 
 def test_an_arm_continues_the_adapter_of_another_with_the_same_seed(write, tmp_path: Path):
     """It is trained after that one, whatever the order of the file; its teacher is the base."""
-    text = PLAIN.replace("arms:\n", "arms:\n  both: {{method: opct, after: sft}}\n")
+    text = PLAIN.replace("arms:\n", "arms:\n  both: {method: opct, after: sft}\n")
     experiment = load_experiment(write(text))
     assert [arm.name for arm in experiment.arms] == ["sft", "opct", "both"]
     config = experiment.configs["both", 3]
@@ -53,10 +57,8 @@ def test_an_arm_continues_the_adapter_of_another_with_the_same_seed(write, tmp_p
 
 
 def test_a_matrix_gives_each_arm_once_for_each_combination(write):
-    text = PLAIN + "  both: {{method: opct, after: sft}}\n"
-    text += "matrix:\n  data.anchor_fraction: [0.0, 0.25]\n  data.anchors: [[], ['builtin:benign']]\n"
-    text = text.replace("  data.anchors: [[], ['builtin:benign']]\n", "  loss.reduction: [token_mean, sum]\n")
-    experiment = load_experiment(write(text))
+    matrix = "matrix:\n  data.anchor_fraction: [0.0, 0.25]\n  loss.reduction: [token_mean, sum]\n"
+    experiment = load_experiment(write(BOTH + matrix))
     assert len(experiment.arms) == 12
     arm = experiment.arms[-1]
     assert arm.name == "both-anchor_fraction-0.25-reduction-sum"
@@ -66,103 +68,120 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "named"),
     [
-        (PLAIN + "sedes: [1]\n", "mean seeds?"),
-        (PLAIN + "evaluation: {{suite: [benign]}}\n", "mean evaluation.suites?"),
-        (PLAIN + "evaluation: {{n_questions: 0}}\n", "n_questions: 0"),
-        (PLAIN.replace("train: shared.yaml\n", ""), "train: "),
+        (PLAIN + "sedes: [1]\n", "seeds"),
+        (PLAIN + "evaluation: {suite: [benign]}\n", "evaluation.suites"),
+        (PLAIN + "evaluation: {n_questions: 0}\n", "n_questions: 0"),
+        (PLAIN.replace("train: shared.yaml\n", ""), "train"),
         (PLAIN.replace("seeds: [0, 3]", "seeds: [1, 1]"), "seeds: 1"),
-        (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x: "),
-        (PLAIN.replace("  sft:", "  base:"), "`base`"),
-        (PLAIN + "  both: {{after: stf}}\n", "'stf'"),
-        (PLAIN + "  both: {{after: [sft]}}\n", "['sft']"),
-        (PLAIN + "matrix: {{seed: [1, 2]}}\n", "seed"),
-        (PLAIN + "matrix: {{data.anchor_fraction: []}}\n", "matrix.data.anchor_fraction: []"),
-        (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "arms.x.model.adapter: "),
-        (PLAIN + "  a: {{after: b}}\n  b: {{after: a}}\n", "(a, b)"),
-        (PLAIN.replace("shared.yaml", "none.yaml"), "none.yaml: "),
-        (PLAIN + "  long: {{max_steps: 9}}\n", "max_steps: sft: 3, opct: 3, long: 9"),
+        (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x"),
+        (PLAIN.replace("  sft:", "  base:"), "base"),
+        (PLAIN + "  both: {after: stf}\n", "stf"),
+        (PLAIN + "  both: {after: [sft]}\n", "['sft']"),
+        (PLAIN + "matrix: {seed: [1, 2]}\n", "seed"),
+        (PLAIN + "matrix: {data.anchor_fraction: []}\n", "matrix.data.anchor_fraction"),
+        (PLAIN + "  x: {after: sft, model.adapter: mine}\n", "arms.x.model.adapter"),
+        (PLAIN + "  a: {after: b}\n  b: {after: a}\n", "(a, b)"),
+        (PLAIN.replace("shared.yaml", "none.yaml"), "none.yaml"),
         (
-            PLAIN + "  x: {{optim.learning_rate: 1.0}}\nmatrix: {{optim.learning_rate: [2.0, 3.0]}}\n",
-            "arms.x.optim.learning_rate: ",
+            PLAIN + "  x: {optim.learning_rate: 1.0}\nmatrix: {optim.learning_rate: [2.0, 3.0]}\n",
+            "arms.x.optim.learning_rate",
         ),
-        (PLAIN + "  x: {{optim: {{learning_rate: 1.0}}}}\nmatrix: {{optim.learning_rate: [2.0]}}\n", "arms.x.optim: "),
-        (
-            PLAIN + "matrix: {{model.name_or_path: [a/b, a-b]}}\n",
-            '{"model.name_or_path": "a/b", "method": "sft"}; {"model.name_or_path": "a-b"',
-        ),
-        (PLAIN + "matrix: {{optim.learning_rate: [-1, 1]}}\n", "opct-learning_rate-1"),
+        (PLAIN + "  x: {optim: {learning_rate: 1.0}}\nmatrix: {optim.learning_rate: [2.0]}\n", "arms.x.optim"),
+        (PLAIN + "matrix: {model.name_or_path: [a/b, a-b]}\n", '"model.name_or_path": "a-b"'),
+        (PLAIN + "matrix: {optim.learning_rate: [-1, 1]}\n", "opct-learning_rate-1"),
+        (PLAIN + "compare: [[opct, sfd]]\n", "sfd"),
+        (PLAIN + "compare: [[opct, sft], [opct, base]]\n", "compare.1"),
+        (PLAIN + "compare: [[opct]]\n", 'compare.0: ["opct"]'),
+        (PLAIN + "compare: [opct, sft]\n", 'compare.0: "opct"'),
+        (PLAIN + "attacks: {attackers: [refin]}\n", "refin"),
+        (PLAIN + "attacks: {attackers: [transfer, transfer]}\n", "attackers"),
+        (PLAIN + "attacks: {attackers: [refine], settings: {target: {label: x}}}\n", "attacks.settings.target.label"),
+        (PLAIN + "attacks: {attackers: [refine], settings: {rouns: 2}}\n", "rounds"),
+        (PLAIN + "attacks: {attackers: [refine, grpo], settings: {episodes: 1}}\n", "episodes"),
+        (PLAIN + "attacks: {attacker: [refine]}\n", "attacks.attackers"),
     ],
 )
-def test_faults(write, text, words):
-    with pytest.raises(ConfigError) as caught:
+def test_faults_are_named(write, text: str, named: str):
+    with refused(ConfigError, named):
         load_experiment(write(text))
-    assert words in str(caught.value)
 
 
 def test_an_override_wins_over_an_arms_own_value(write):
-    text = PLAIN + "  fast: {{optim.learning_rate: 8.0e-4}}\n"
+    text = PLAIN + "  fast: {optim.learning_rate: 8.0e-4}\n"
     experiment = load_experiment(write(text), ["optim.learning_rate=1e-3"])
     assert {config.optim.learning_rate for config in experiment.configs.values()} == {1e-3}
 
 
 @pytest.mark.parametrize(
-    ("text", "override", "words"),
+    ("text", "override", "named"),
     [
-        (PLAIN, "seed=4", "seed=4: "),
+        (PLAIN, "seed=4", "seed=4"),
         (PLAIN, " output_dir = x", "output_dir"),
         (
-            PLAIN + "matrix: {{data.anchor_fraction: [0.0, 0.25]}}\n",
+            PLAIN + "matrix: {data.anchor_fraction: [0.0, 0.25]}\n",
             "data={anchor_fraction: 0.5}",
             "data.anchor_fraction",
         ),
-        (PLAIN + "  both: {{after: sft}}\n", "model.adapter=x", "model.adapter"),
+        (BOTH, "model.adapter=x", "model.adapter"),
     ],
 )
-def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, text, override, words):
-    with pytest.raises(ConfigError) as caught:
+def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, text, override, named):
+    with refused(ConfigError, named):
         load_experiment(write(text), [override])
-    assert words in str(caught.value)
+
+
+HALVES = (
+    "  half: {method: sft, max_steps: 1}\n"
+    "  more: {method: sft, after: half, max_steps: 1}\n"
+    "  both: {method: opct, after: more, max_steps: 2}\n"
+)
+"""4 steps in all of `both`: 1, 1 and 2."""
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("arms", "named"),
     [
-        (
-            "data.pairs: [a.jsonl]",
-            'builtin:sycophancy_mixed"], opct: ["builtin:sycophancy", "builtin:sycophancy_mixed"], x: ["a.jsonl"]',
-        ),
-        ("data.anchor_fraction: 0.5", "data.anchor_fraction: sft: 0.25, opct: 0.25, x: 0.5"),
-        ("lora.r: 2", 'x: {"r": 2, "alpha": 32'),
-        ("lora: null", "x: null"),
-        ("max_steps: null", "max_steps: sft: 3, opct: 3, x: null"),
+        ("  x: {data.pairs: [a.jsonl]}\n", 'x: ["a.jsonl"]'),
+        ("  x: {data.anchor_fraction: 0.5}\n", "data.anchor_fraction: sft: 0.25, opct: 0.25, x: 0.5"),
+        ("  x: {lora.r: 2}\n", 'x: {"r": 2, "alpha": 32'),
+        ("  x: {lora: null}\n", "x: null"),
+        ("  x: {max_steps: null}\n", "max_steps: sft: 4, opct: 4, x: null"),
+        ("  both: {method: opct, after: sft, max_steps: 8}\n", "max_steps: sft: 4, opct: 4, both: 8"),
+        # 5 in all; parts of nothing that has 4; a number that is not known yet
+        (HALVES.replace("max_steps: 2", "max_steps: 3"), "max_steps: sft: 4, opct: 4, half: 1, more: 1, both: 3"),
+        (HALVES[: HALVES.index("  both")], "max_steps: sft: 4, opct: 4, half: 1, more: 1"),
+        (HALVES.replace("max_steps: 2", "max_steps: null"), "half: 1, more: 1, both: null"),
     ],
 )
-def test_arms_that_differ_in_budget_are_refused_unless_that_is_said(write, settings: str, said: str):
+def test_arms_that_differ_in_budget_are_refused_unless_that_is_said(write, arms: str, named: str):
     """Adapter, pairs and identity pairs are a budget as well as steps are; each is named, and so is the way out."""
-    text = PLAIN + f"  x: {{{{{settings}}}}}\n"
-    with pytest.raises(ConfigError) as caught:
-        load_experiment(write(text))
-    assert said in str(caught.value)
-    assert "same_budget: false" in str(caught.value)
-    assert len(load_experiment(write(text + "same_budget: false\n")).arms) == 3
+    with refused(ConfigError, named, "same_budget: false"):
+        load_experiment(write(PLAIN + arms))
+    assert load_experiment(write(PLAIN + arms + "same_budget: false\n"))
+
+
+def test_an_arm_may_share_the_steps_of_the_others_with_those_it_continues(write):
+    """`sft` and `opct` have 4, `both` 2 after 1 and 1; so may all three of `both` have 4 by themselves."""
+    experiment = load_experiment(write(PLAIN + HALVES))
+    assert [experiment.configs[arm.name, 0].max_steps for arm in experiment.arms] == [4, 4, 1, 1, 2]
+    assert len(load_experiment(write(BOTH)).arms) == 3
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (PLAIN + "  x: {{model.name_or_path: a/b}}\n", "x: a/b, revision None"),
-        (PLAIN + "  x: {{model.revision: old}}\n", "x: smollm2-135m-instruct, revision old"),
-        (PLAIN + "matrix: {{model.name_or_path: [a/b, c/d]}}\n", "sft-name_or_path-c-d: c/d, revision None"),
+        (PLAIN + "  x: {model.name_or_path: a/b}\n", "x: a/b"),
+        (PLAIN + "  x: {model.revision: old}\n", "revision old"),
+        (PLAIN + "matrix: {model.name_or_path: [a/b, c/d]}\n", "sft-name_or_path-c-d: c/d"),
     ],
 )
 def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: str, named: str):
     """All arms are compared with the one base."""
-    for path in (write(text), write(text + "same_budget: false\n")):
-        with pytest.raises(ConfigError) as caught:
-            load_experiment(path)
-        assert named in str(caught.value)
+    for more in ("", "same_budget: false\n"):
+        with refused(ConfigError, named):
+            load_experiment(write(text + more))
 
 
 @pytest.mark.parametrize(
@@ -174,51 +193,27 @@ def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: 
     ],
 )
 def test_combinations_of_the_matrix_may_differ_in_budget_and_arms_of_one_may_not(write, matrix: str):
-    text = PLAIN + f"matrix: {{{{{matrix}}}}}\n"
+    text = PLAIN + f"matrix: {{{matrix}}}\n"
     assert len(load_experiment(write(text)).arms) == 4
     with refused(ConfigError, "rollout.num_generations"):
-        load_experiment(write(text.replace("matrix:", "  x: {{rollout.num_generations: 3}}\nmatrix:")))
+        load_experiment(write(text.replace("matrix:", "  x: {rollout.num_generations: 3}\nmatrix:")))
 
 
-def methods_of(name: str | Path) -> dict[str, tuple[str, str | None]]:
+def methods_of(name: str) -> dict[str, tuple[str, str | None]]:
     """Of each arm of an experiment that comes with the project its method, and which arm it continues."""
-    experiment = load_experiment(CONFIGS / name)
-    assert len(experiment.configs) == len(experiment.arms) * len(experiment.config.seeds)
+    experiment = load_experiment(REPOSITORY / "configs" / name)
     return {arm.name: (experiment.configs[arm.name, 0].method, arm.after) for arm in experiment.arms}
 
 
 def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_say():
-    first = methods_of("experiment.yaml")
-    assert first == {
-        "sft": ("sft", None),
-        "offpolicy": ("offpolicy", None),
-        "opct": ("opct", None),
-        "sft-then-opct": ("opct", "sft"),
-    }
-    everything = methods_of("experiment_all_axes.yaml")
-    methods = set(METHODS) - {"grpo"}
-    assert everything == {name: (name, None) for name in methods} | {"sft-then-opct": ("opct", "sft")}
-
-
-@pytest.mark.parametrize(
-    ("attacks", "said"),
-    [
-        ("{attackers: [refin]}", "refin"),
-        ("{attackers: [transfer, transfer]}", "attackers"),
-        ("{settings: {rounds: 2}}", "attacks.attackers"),
-        ("{attackers: [refine], settings: {target: {label: x}}}", "attacks.settings.target.label"),
-        ("{attackers: [refine], settings: {rouns: 2}}", "mean rounds"),
-        ("{attackers: [refine, grpo], settings: {episodes: 1}}", "at least 2"),
-        ("{attacker: [refine]}", "mean attacks.attackers"),
-    ],
-)
-def test_faults_of_the_attacks_are_named(write, attacks: str, said: str):
-    with refused(ConfigError, said):
-        load_experiment(write(PLAIN + "attacks: " + attacks.replace("{", "{{").replace("}", "}}") + "\n"))
+    both = {"sft-then-opct": ("opct", "sft")}
+    assert methods_of("experiment.yaml") == {name: (name, None) for name in ("sft", "offpolicy", "opct")} | both
+    everything = {name: (name, None) for name in set(METHODS) - {"grpo"}}
+    assert methods_of("experiment_all_axes.yaml") == everything | both
 
 
 def test_each_attacker_has_its_section_and_the_shared_settings(write):
-    section = "attacks: {{attackers: [{{name: best_of_n, sigma: 0.1}}, refine], settings: {{rounds: 2}}}}\n"
+    section = "attacks: {attackers: [{name: best_of_n, sigma: 0.1}, refine], settings: {rounds: 2}}\n"
     experiment = load_experiment(write(PLAIN + section))
     assert experiment.config.attacks.by_name == {
         "best_of_n": {"rounds": 2, "attacker": {"name": "best_of_n", "sigma": 0.1}},
@@ -226,74 +221,12 @@ def test_each_attacker_has_its_section_and_the_shared_settings(write):
     }
 
 
-# ------------------------------------------------------------------------------------- comparisons and shared steps
-
-RAW = PLAIN.format(out="out")
-BOTH = RAW + "  both: {method: opct, after: sft}\n"
-MATRIX = "matrix: {data.anchor_fraction: [0.0, 0.25]}\n"
-LOW, HIGH = "-anchor_fraction-0.0", "-anchor_fraction-0.25"
-
-
-@pytest.fixture
-def raw(write, tmp_path: Path):
-    """Writes text as it is; arms have 4 steps."""
-    (tmp_path / "shared.yaml").write_text(SHARED.replace("max_steps: 3", "max_steps: 4"))
-    return lambda text: write(text.replace("{", "{{").replace("}", "}}"))
-
-
-def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_method_and_combination(raw):
+def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_method_and_combination(write):
     """OPCT after SFT with OPCT, of each value of the matrix; SFT after OPCT with SFT."""
-    found = load_experiment(raw(BOTH + "  back: {method: sft, after: opct}\n" + MATRIX)).comparisons
-    assert set(found) == {
-        (of + values, against + values) for values in (LOW, HIGH) for of, against in (("both", "opct"), ("back", "sft"))
+    text = BOTH + "  back: {method: sft, after: opct}\nmatrix: {data.anchor_fraction: [0.0, 0.25]}\n"
+    expected = {
+        (f"{of}-anchor_fraction-{value}", f"{against}-anchor_fraction-{value}")
+        for value in (0.0, 0.25)
+        for of, against in (("both", "opct"), ("back", "sft"))
     }
-
-
-@pytest.mark.parametrize(
-    ("compare", "words"),
-    [
-        ("[[opct, sfd]]", "'sfd'"),
-        ("[[opct, sft], [opct, base]]", "compare.1: "),
-        ("[[opct, opct]]", "compare.0: "),
-        ("[[opct]]", 'compare.0: ["opct"]'),
-        ("[opct, sft]", 'compare.0: "opct"'),
-    ],
-)
-def test_faults_of_what_is_asked_for(raw, compare: str, words: str):
-    with pytest.raises(ConfigError) as caught:
-        load_experiment(raw(RAW + f"compare: {compare}\n"))
-    assert words in str(caught.value)
-
-
-# ---------------------------------------------------------------------------------------------- steps of one budget
-
-HALVES = (
-    "  half: {method: sft, max_steps: 1}\n"
-    "  more: {method: sft, after: half, max_steps: 1}\n"
-    "  both: {method: opct, after: more, max_steps: 2}\n"
-)
-"""4 steps in all of `both`: 1, 1 and 2."""
-
-
-def test_an_arm_may_share_the_steps_of_the_others_with_those_it_continues(raw):
-    """`sft` and `opct` have 4, `both` 2 after 1 and 1; so may all three of `both` have 4 by themselves."""
-    experiment = load_experiment(raw(RAW + HALVES))
-    assert [experiment.configs[arm.name, 0].max_steps for arm in experiment.arms] == [4, 4, 1, 1, 2]
-    assert len(load_experiment(raw(BOTH)).arms) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (RAW + HALVES.replace("max_steps: 2", "max_steps: 3"), "max_steps: sft: 4, opct: 4, half: 1, more: 1, both: 3"),
-        (RAW + HALVES[: HALVES.index("  both")], "max_steps: sft: 4, opct: 4, half: 1, more: 1"),
-        (RAW + HALVES.replace("max_steps: 2", "max_steps: null"), "half: 1, more: 1, both: null"),
-        (BOTH.replace("after: sft", "after: sft, max_steps: 8"), "max_steps: sft: 4, opct: 4, both: 8"),
-    ],
-)
-def test_arms_of_other_steps_by_themselves_and_in_all_are_refused(raw, text: str, said: str):
-    """5 in all; parts of nothing that has 4; a number that is not known yet; 8 by itself and 12 in all."""
-    with pytest.raises(ConfigError) as caught:
-        load_experiment(raw(text))
-    assert said in str(caught.value)
-    assert load_experiment(raw(text + "same_budget: false\n"))
+    assert set(load_experiment(write(text)).comparisons) == expected

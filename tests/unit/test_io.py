@@ -13,17 +13,10 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_atomic_write_replaces_and_leaves_nothing_else(tmp_path):
+def test_a_write_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "a.txt"
     atomic_write(path, "é")
-    atomic_write(path, b"second")
-    assert path.read_bytes() == b"second"
-    assert names(path.parent) == ["a.txt"]
-
-
-def test_a_write_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    atomic_write(path, "old")
+    atomic_write(path, b"old")
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
@@ -32,29 +25,21 @@ def test_a_write_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
     with refused(RunError, "a.txt"):
         atomic_write(path, "new")
     assert path.read_text() == "old"
-    assert names(tmp_path) == ["a.txt"]
+    assert names(path.parent) == ["a.txt"]
 
 
-def test_append_and_read(tmp_path):
+def test_rows_are_appended_and_read_also_after_a_torn_or_endless_line(tmp_path):
     path = tmp_path / "m.jsonl"
+    assert read_jsonl(path) == []
     for row in ({"step": 1, "text": "a\nb é"}, {"step": 2}):
         append_jsonl(path, row, fsync=True)
     assert path.read_bytes().count(b"\n") == 2
     assert read_jsonl(path) == [{"step": 1, "text": "a\nb é"}, {"step": 2}]
-    assert read_jsonl(tmp_path / "none.jsonl") == []
-
-
-def test_a_torn_last_line_is_dropped_when_read_and_removed_by_the_next_append(tmp_path):
-    path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2, "tr')
     assert read_jsonl(path) == [{"step": 1}]
-    append_jsonl(path, {"step": 2})
+    append_jsonl(path, {"step": 2})  # the torn line is removed
     assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
-
-
-def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
-    path = tmp_path / "m.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')  # a whole line without its end stays
     assert len(read_jsonl(path)) == 2
     append_jsonl(path, {"step": 3})
     assert [row["step"] for row in read_jsonl(path)] == [1, 2, 3]
@@ -66,40 +51,34 @@ def test_numbers_that_json_does_not_know_are_refused(tmp_path):
     assert names(tmp_path) == []
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_an_error_of_the_run():
-    with pytest.raises(RunError):
-        append_jsonl("/dev/full", {"step": 1})
-
-
 class Row(BaseModel):
     metric: str
     value: float | None = None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        (b"", "not valid JSON: EOF"),
-        (b'{"a": tru', "not valid JSON"),
-        (b"[" * 100_000, "recursion limit"),
-        (b'{"a": ' + b"1" * 5000 + b"}", "out of range"),
-        (b'{"a": NaN}', "not valid JSON"),
-        (b'{"a": [1e999]}', "not valid JSON: Out of range float"),
-        (b'{"a": "\\ud800"}', "not valid JSON"),
-        (b"\xff", "not valid JSON"),
-        (b"[1]", "not a JSON object but list"),
+        b"",
+        b'{"a": tru',
+        b"[" * 100_000,
+        b'{"a": ' + b"1" * 5000 + b"}",
+        b'{"a": NaN}',
+        b'{"a": [1e999]}',
+        b'{"a": "\\ud800"}',
+        b"\xff",
+        b"[1]",
     ],
-    ids=repr,
+    ids=lambda text: repr(text[:9]),
 )
-def test_json_that_cannot_be_used_is_one_error_with_what_to_do(tmp_path, text, said):
+def test_json_that_cannot_be_used_is_one_error_that_names_it(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_bytes(text)
-    with refused(CheckpointError, "a.json", said):
-        read_json(path, hint="Run it again.", error=CheckpointError)
+    with refused(CheckpointError, "a.json"):
+        read_json(path, error=CheckpointError)
     path.write_bytes(b'{"step": 1}\n' + text + b'\n{"step": 2}\n')
     if text:
-        with refused(RunError, "a.json:2", said):
+        with refused(RunError, "a.json:2"):
             read_jsonl(path)
 
 

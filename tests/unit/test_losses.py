@@ -23,16 +23,14 @@ def random_logits(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def test_reverse_kl_by_hand():
-    """p = (1/2, 1/2), q = (1/4, 3/4): 1/2 ln 2 + 1/2 ln(2/3) = ln 2 - 1/2 ln 3 = 0.1438."""
-    found = losses.reverse_kl(logits_of([0.5, 0.5]), logits_of([0.25, 0.75]))
-    torch.testing.assert_close(found, torch.tensor([LN2 - 0.5 * LN3], dtype=torch.float64))
+def test_kl_by_hand():
+    """p = (1/2, 1/2), q = (1/4, 3/4).
 
-
-def test_forward_kl_by_hand():
-    """p = (1/2, 1/2), q = (1/4, 3/4): 1/4 ln(1/2) + 3/4 ln(3/2) = 3/4 ln 3 - ln 2 = 0.1308."""
-    found = losses.forward_kl(logits_of([0.5, 0.5]), logits_of([0.25, 0.75]))
-    torch.testing.assert_close(found, torch.tensor([0.75 * LN3 - LN2], dtype=torch.float64))
+    Reverse: 1/2 ln 2 + 1/2 ln(2/3) = ln 2 - 1/2 ln 3 = 0.1438. Forward: 1/4 ln(1/2) + 3/4 ln(3/2) = 0.1308.
+    """
+    p, q = logits_of([0.5, 0.5]), logits_of([0.25, 0.75])
+    for function, expected in ((losses.reverse_kl, LN2 - 0.5 * LN3), (losses.forward_kl, 0.75 * LN3 - LN2)):
+        torch.testing.assert_close(function(p, q), torch.tensor([expected], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.5, 0.8])
@@ -169,11 +167,8 @@ def test_token_weights_by_hand():
     expected = torch.tensor([[1 / 6] * 3, [1 / 2, 0, 0], [0, 0, 0]])
     torch.testing.assert_close(losses.token_weights(mask, "sequence_mean"), expected)
     torch.testing.assert_close(losses.token_weights(mask, "sum"), mask.float())
-
-
-@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "sum"])
-def test_token_weights_of_a_step_without_a_masked_token_are_zero(reduction: str):
-    assert (losses.token_weights(torch.zeros(2, 3, dtype=torch.bool), reduction) == 0).all()
+    for reduction in ("token_mean", "sequence_mean", "sum"):  # of a step without a masked token
+        assert (losses.token_weights(torch.zeros(2, 3, dtype=torch.bool), reduction) == 0).all()
 
 
 def test_shapes_are_checked_at_every_call_of_the_tests():

@@ -20,6 +20,7 @@ from opct.models.policy import Policy
 from opct.runs.io import read_json, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
+from tests.refusals import refused
 from tests.tiny import tiny_pairs
 
 OPEN = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}, {"role": "user", "content": "b"}]
@@ -82,21 +83,17 @@ def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monke
     monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.9.1")
     assert verl.check(config) == "0.9.1"
     other = changed(config, loss={"estimator": "exact", "thinking_tags": ("[T]", "[/T]")}, teacher={"kind": "ema"})
-    with pytest.raises(ConfigError) as refused:
+    with refused(ConfigError, "loss.estimator=exact", "loss.thinking_tags=", "teacher.kind=ema"):
         verl.check(other)
-    for name in ("loss.estimator=exact", "loss.thinking_tags=", "teacher.kind=ema"):
-        assert name in str(refused.value)
     monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.8.0")
-    with pytest.raises(ConfigError, match=r"0\.8\.0 is installed, needed is 0\.9"):
+    with refused(ConfigError, "0.8.0", "0.9"):
         verl.check(config)
 
-
-def test_without_verl_the_message_says_how_to_install_it(config: TrainConfig, monkeypatch):
     def missing(name: str) -> str:
         raise verl.importlib.metadata.PackageNotFoundError
 
     monkeypatch.setattr(verl.importlib.metadata, "version", missing)
-    with pytest.raises(ConfigError, match=r"opct\[verl\]"):
+    with refused(ConfigError, "opct[verl]"):
         api.train(config)
     assert not Path(config.output_dir).exists()
 
@@ -147,20 +144,13 @@ def test_the_result_is_an_ordinary_run(config: TrainConfig, verl_that_trains: Si
 
 
 def test_a_run_that_verl_did_not_finish_says_so_and_can_be_resumed(config: TrainConfig, verl_that_trains):
+    """Also one on pairs that were given in Python, of which it has a copy."""
     verl_that_trains.steps = 2
-    with pytest.raises(EngineError, match="--resume"):
-        api.train(config)
+    with refused(EngineError, "--resume"):
+        api.train(config, pairs=tiny_pairs(9))
     assert verl_that_trains.told["trainer"]["resume_mode"] == "disable"
     verl_that_trains.begin, verl_that_trains.steps = 2, 3  # from its last checkpoint, with a file of its own
-    assert api.train(config, resume=True).step == 3
-    assert verl_that_trains.told["trainer"]["resume_mode"] == "auto"
-    assert [row["step"] for row in read_jsonl(RunDir(config.output_dir).metrics_path)] == [1, 2, 3]
-
-
-def test_pairs_that_are_given_in_python_are_kept_for_a_resume(config: TrainConfig, verl_that_trains):
-    verl_that_trains.steps = 2
-    with pytest.raises(EngineError, match="--resume"):
-        api.train(config, pairs=tiny_pairs(9))
-    verl_that_trains.begin, verl_that_trains.steps = 2, 3
     own = load_config(RunDir(config.output_dir).config_path)
     assert api.train(own, resume=True).step == 3
+    assert verl_that_trains.told["trainer"]["resume_mode"] == "auto"
+    assert [row["step"] for row in read_jsonl(RunDir(config.output_dir).metrics_path)] == [1, 2, 3]

@@ -5,8 +5,7 @@ import pytest
 from opct.reports import build
 from opct.reports.compare import compare
 from tests.unit.reports.small import without_families
-from tests.unit.reports.synthetic import make_metrics, make_records, run_of, write_run
-from tests.unit.reports.synthetic_axes import make_axes, make_steps
+from tests.unit.reports.synthetic import make_axes, make_records, run_of
 
 ARMS = (("base", 0), ("sft", 0), ("offpolicy", 0), ("opct", 0), ("opct", 1))
 
@@ -14,7 +13,7 @@ ARMS = (("base", 0), ("sft", 0), ("offpolicy", 0), ("opct", 0), ("opct", 1))
 @pytest.fixture(scope="session")
 def runs():
     """All axes: base, SFT and off-policy with one seed, OPCT with two; offpolicy logged no tokens in the loss."""
-    return [run_of(*arm, make_axes(*arm, questions=16), make_steps(*arm)) for arm in ARMS]
+    return [run_of(*arm, make_axes(*arm, questions=16)) for arm in ARMS]
 
 
 @pytest.fixture(scope="session")
@@ -46,16 +45,9 @@ def report_of(monkeypatch):
 def three():
     """Base, SFT and OPCT on sycophancy and benign requests, with 120 questions."""
     arms = (("base", 0), ("sft", 1), ("opct", 1))
-    return [without_families(run_of(*arm, make_records(*arm), make_metrics(*arm))) for arm in arms]
+    return [without_families(run_of(*arm, make_records(*arm))) for arm in arms]
 
 
 @pytest.fixture(scope="session")
 def comparison_of_three(three):
     return compare(three)
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory):
-    """Small run directories of base and OPCT; a test that changes one copies it."""
-    root = tmp_path_factory.mktemp("folders")
-    return [write_run(root, "base", questions=4), write_run(root, "opct", 1, questions=4)]

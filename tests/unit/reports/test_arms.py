@@ -10,10 +10,16 @@ from opct.reports.arms import make_arms, make_pairs
 from opct.reports.compare import compare
 from tests.unit.reports.small import run, sample
 
+BY_VALUE = {"off-x-0.0": "offpolicy", "opct-x-0.0": "opct", "off-x-0.5": "offpolicy", "opct-x-0.5": "opct"}
 
-def against_sft(methods: dict[str, str], references=None) -> dict[str, str]:
-    arms = make_arms([run("base"), *(run(label, method=method) for label, method in methods.items())])
-    return {pair.of: pair.against for pair in make_pairs(arms, references) if pair.against != "base"}
+
+def against(method: str, methods: dict[str, str], references=None, **adapters: str) -> dict[str, str]:
+    """Of arms of these methods, some of which continued an adapter, the arm of `method` that each is compared with."""
+    runs = [run("base")]
+    for label, own in methods.items():
+        config = {"model.adapter": adapters[label]} if label in adapters else {}
+        runs.append(replace(run(label, method=own), config_values=config))
+    return {p.of: p.against for p in make_pairs(make_arms(runs), references) if methods.get(p.against) == method}
 
 
 @pytest.mark.parametrize(
@@ -31,46 +37,29 @@ def against_sft(methods: dict[str, str], references=None) -> dict[str, str]:
     ],
 )
 def test_by_name_the_reference_is_the_arm_whose_method_is_sft_and_whose_values_are_the_same(methods, expected):
-    assert against_sft(methods) == expected
+    assert against("sft", methods) == expected
 
 
-def against_offpolicy(methods: dict[str, str], **configs: dict) -> dict[str, str]:
-    runs = [
-        replace(run(label, method=method), config_values=configs.get(label, {})) for label, method in methods.items()
-    ]
-    pairs = make_pairs(make_arms([run("base"), *runs]))
-    return {pair.of: pair.against for pair in pairs if methods.get(pair.against) == "offpolicy"}
-
-
-@pytest.mark.parametrize(
-    ("methods", "expected"),
-    [
+def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values():
+    """What on-policy sampling buys: of no other method, nor of an arm that went on from another adapter."""
+    for methods, expected in (
         ({"opct": "opct", "offpolicy": "offpolicy", "sft": "sft", "dpo": "dpo"}, {"opct": "offpolicy"}),
         ({"mine": "offpolicy", "new": "opct"}, {"new": "mine"}),
-        (
-            {"off-x-0.0": "offpolicy", "opct-x-0.0": "opct", "off-x-0.5": "offpolicy", "opct-x-0.5": "opct"},
-            {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"},
-        ),
+        (BY_VALUE, {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"}),
         ({"off-x-0.0": "offpolicy", "opct-x-0.5": "opct"}, {}),
-    ],
-)
-def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values(methods, expected):
-    """What on-policy sampling buys: beside SFT, and of no other method."""
-    assert against_offpolicy(methods) == expected
-
-
-def test_an_arm_that_went_on_from_another_adapter_has_no_off_policy_one():
+    ):
+        assert against("offpolicy", methods) == expected
     methods = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
-    assert against_offpolicy(methods, both={"model.adapter": "runs/sft"}) == {"opct": "offpolicy"}
-    assert against_offpolicy(methods, offpolicy={"model.adapter": "runs/sft"}) == {}
+    assert against("offpolicy", methods, both="runs/sft") == {"opct": "offpolicy"}
+    assert against("offpolicy", methods, offpolicy="runs/sft") == {}
 
 
 def test_references_that_are_given_win_over_the_names():
     """`a-b` and `c-d` are names with a dash; nothing is found by them."""
     methods = {"a-b": "sft", "c-d": "opct", "sft": "sft"}
-    assert against_sft(methods)["c-d"] == "sft"
-    assert against_sft(methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
-    assert against_sft(methods, {}) == {}
+    assert against("sft", methods)["c-d"] == "sft"
+    assert against("sft", methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
+    assert against("sft", methods, {}) == {}
 
 
 def test_what_is_requested_is_compared_besides_base_and_references():

@@ -70,7 +70,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: Path, tmp_path: Path, monkeypatch):
-    """From any directory: the base is a whole path. The card has the license of the base and no base on the hub."""
+    """From any directory: the base is a whole path. The card has the license of the base."""
     monkeypatch.chdir(tmp_path)
     assert opct.export(run, adapter="adapter").path == Path("adapter")
     loaded = AutoPeftModelForCausalLM.from_pretrained("adapter")
@@ -80,7 +80,6 @@ def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: 
     card = Path("adapter/README.md").read_text()
     front = yaml.safe_load(card.split("---")[1])
     assert (front["library_name"], front["license"], front.get("base_model")) == ("peft", "mit", None)
-    assert "not evaluated" in card
     assert left_behind(tmp_path) == ["adapter"]
     assert opct.export(run, adapter="again").base_folder == str(model)
 
@@ -96,19 +95,27 @@ def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: P
     torch.testing.assert_close(logits(merged), expected, rtol=0, atol=apart)
     with load_policy(str(run)).base() as base:
         assert (logits(base.model) - expected).abs().max() > 1
-    assert (tmp_path / "merged" / "generation_config.json").is_file()
     assert load_policy(str(tmp_path / "merged")).name == str(tmp_path / "merged")
-    assert "AutoModelForCausalLM.from_pretrained(folder)" in (tmp_path / "merged" / "README.md").read_text()
 
 
-def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path, monkeypatch):
+@pytest.fixture
+def trusted(monkeypatch) -> list[bool | None]:
+    """Whether each config that is loaded may bring its code."""
+    seen, load = [], AutoConfig.from_pretrained
+
+    def note(*arguments, **options):
+        seen.append(options.get("trust_remote_code"))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", note)
+    return seen
+
+
+def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path, trusted: list):
     """Code in the run folder does not run, whoever trusts the base."""
     run = trained(tmp_path / "full", model, pair_files[0], lora=None)
-    trusted, load = [], AutoConfig.from_pretrained
-    with monkeypatch.context() as patch:
-        spy = lambda *a, **k: trusted.append(k.get("trust_remote_code")) or load(*a, **k)  # noqa: E731
-        patch.setattr("transformers.AutoConfig.from_pretrained", spy)
-        opct.export(run, merged=tmp_path / "out", trust_remote_code=True)
+    trusted.clear()
+    opct.export(run, merged=tmp_path / "out", trust_remote_code=True)
     assert trusted
     assert not any(trusted)
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -118,65 +125,61 @@ def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_fil
     assert left_behind(tmp_path) == ["full", "out"]
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_a_card_has_the_evaluation_of_its_own_weights_only(run: Path, tmp_path: Path, same: bool):
+def test_a_card_has_the_evaluation_of_its_own_weights_only(run: Path, tmp_path: Path):
     copy = RunDir(shutil.copytree(run, tmp_path / "run"))
     opct.evaluate(copy.path, EvalConfig(suites=["benign"], n_benign=2, max_benign_tokens=4, kl_samples=0))
     results = json.loads(copy.results_path.read_text())
-    if not same:
-        results["run"]["weights"]["sha256"]["adapter/adapter_model.safetensors"] = "of another step"
-    copy.results_path.write_text(json.dumps(results))
-    opct.export(copy.path, adapter=tmp_path / "out")
-    assert ("were not evaluated" in (tmp_path / "out" / "README.md").read_text()) is not same
+    cards = []
+    for weights in (None, "of another step"):
+        if weights is not None:
+            results["run"]["weights"]["sha256"]["adapter/adapter_model.safetensors"] = weights
+            copy.results_path.write_text(json.dumps(results))
+        opct.export(copy.path, adapter=tmp_path / "out", overwrite=True)
+        cards.append((tmp_path / "out" / "README.md").read_text())
+    assert ["not evaluated" in card for card in cards] == [False, True]
 
 
 def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: Path, monkeypatch):
-    """A base that was changed since; a quantised base; a merge that went wrong; a corrupt checkpoint."""
-    model = save_tiny(tmp_path / "model")
+    """A merge that went wrong; a quantised base, or one that was changed; a corrupt checkpoint; what is no run."""
+    model, out = save_tiny(tmp_path / "model"), tmp_path / "out"
     run = trained(tmp_path / "run", model, pair_files[0])
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
     with monkeypatch.context() as patch:
         patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())
         with pytest.raises(ModelError):
-            opct.export(run, merged=tmp_path / "out")
+            opct.export(run, merged=out)
     config = RunDir(run).config_path
     written = config.read_text()
     config.write_text(written.replace("quantization: null", "quantization: 4bit"))
     with refused(ModelError, "quantization=4bit"):
-        opct.export(run, merged=tmp_path / "out")
+        opct.export(run, merged=out)
     config.write_text(written)
     save_tiny(model, seed=1)
     with refused(ModelError, model):
-        opct.export(run, merged=tmp_path / "out")
+        opct.export(run, merged=out)
     save_tiny(model)
-    next(RunDir(run).checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
-    with refused(CheckpointError, run):
-        opct.export(run, merged=tmp_path / "out")
-    with refused(ModelError, model):
-        opct.export(model, merged=tmp_path / "out")
-    with refused(ModelError, "merge_and_unload()"):
-        opct.export(RunDir(run).checkpoint_path(1) / "adapter", merged=tmp_path / "out")
+    checkpoint = RunDir(run).checkpoint_path(1)
+    next(checkpoint.rglob("*.safetensors")).write_bytes(b"spoilt")
+    for source, error, named in (
+        (run, CheckpointError, run),
+        (model, ModelError, model),
+        (checkpoint / "adapter", ModelError, "merge_and_unload()"),
+    ):
+        with refused(error, named):
+            opct.export(source, merged=out)
     assert left_behind(tmp_path) == ["model", "run"]
 
 
-def test_code_in_a_run_folder_does_not_run(run: Path, model: Path, tmp_path: Path, monkeypatch):
-    copy, ran = shutil.copytree(run, tmp_path / "run"), tmp_path / "ran"
-    own = shutil.copytree(model, tmp_path / "model")
-    (own / "own.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
-    settings = json.loads((own / "config.json").read_text())
-    settings |= {"model_type": "not-built-in", "auto_map": {"AutoConfig": "own.Config"}}
-    (own / "config.json").write_text(json.dumps(settings))
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(mechanics, "changed_files", lambda *_: [])
+def test_code_of_a_model_runs_only_where_the_caller_trusts_it(run: Path, tmp_path: Path, trusted: list):
+    """The run's own setting does not count."""
+    copy = shutil.copytree(run, tmp_path / "run")
     config = RunDir(copy).config_path
-    text = config.read_text().replace(str(model), str(own))
-    config.write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
-    with refused(ModelError, "custom code"):
-        opct.export(copy, merged=tmp_path / "out")
-    assert not ran.exists()
-    with pytest.raises(ModelError):  # it runs, and holds no model
-        opct.export(copy, merged=tmp_path / "out", trust_remote_code=True)
-    assert ran.exists()
+    config.write_text(config.read_text().replace("trust_remote_code: false", "trust_remote_code: true"))
+    opct.export(copy, merged=tmp_path / "out")
+    assert trusted
+    assert not any(trusted)
+    opct.export(copy, merged=tmp_path / "again", trust_remote_code=True)
+    assert any(trusted)
 
 
 def test_only_an_earlier_export_is_replaced(run: Path, model: Path, tmp_path: Path, monkeypatch):
@@ -234,9 +237,7 @@ def llama_cpp(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("quantize", "content"), [(None, "gguf auto"), ("q8_0", "gguf q8_0"), ("q4_k_m", "gguf auto to Q4_K_M")]
-)
+@pytest.mark.parametrize(("quantize", "content"), [("q8_0", "gguf q8_0"), ("q4_k_m", "gguf auto to Q4_K_M")])
 def test_a_gguf_is_what_llama_cpp_makes_of_the_merged_model(run, tmp_path, llama_cpp, quantize, content):
     opct.export(run, gguf=tmp_path / "out" / "model.gguf", quantize=quantize)
     assert (tmp_path / "out" / "model.gguf").read_text() == content
@@ -256,40 +257,42 @@ def test_a_converter_that_fails_or_is_not_there_leaves_nothing(run, tmp_path, ll
         opct.export(run, gguf=out / "model.gguf", quantize="Q4_K_M")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"adapter": "a", "merged": "b"}, {"merged": "a", "quantize": "q8_0"}, {"adapter": "a", "private": True}],
-)
-def test_options_that_exclude_each_other_are_refused(run: Path, options: dict):
-    with pytest.raises(ConfigError):
-        opct.export(run, **options)
+def test_options_that_exclude_each_other_are_refused(run: Path):
+    merged_only = {"merged": "a", "quantize": "q8_0"}
+    for options in ({}, {"adapter": "a", "merged": "b"}, merged_only, {"adapter": "a", "private": True}):
+        with pytest.raises(ConfigError):
+            opct.export(run, **options)
 
 
 def test_a_model_is_pushed_with_its_card_and_the_token_stays_secret(run, tmp_path, monkeypatch, capsys):
     """Without a token nothing is asked; a taken name needs --overwrite; an adapter of a local base is no use there."""
+
+    def pushed(*options: object) -> tuple[int, str]:
+        code = command("export", run, *options)
+        return code, "".join(capsys.readouterr())
+
+    merged, again = ("--merged", tmp_path / "out", "--push"), ("--merged", tmp_path / "again", "--overwrite", "--push")
     with running_hub(monkeypatch, tmp_path / "hub") as hub:
-        assert command("export", run, "--merged", tmp_path / "out", "--push", "me/mine") == 1
-        assert "HF_TOKEN" in capsys.readouterr().err
-        assert hub.requests == []
+        code, said = pushed(*merged, "me/mine")
+        assert (code, hub.requests) == (1, [])
+        assert "HF_TOKEN" in said
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        assert command("export", run, "--push", "me/mine") == 1
-        assert command("export", run, "--merged", tmp_path / "out", "--push", "me/mine", "--private") == 0
-        assert f"{hub.url}/me/mine" in capsys.readouterr().out
+        assert pushed("--push", "me/mine")[0] == 1
+        code, said = pushed(*merged, "me/mine", "--private")
+        assert code == 0
+        assert f"{hub.url}/me/mine" in said
         assert hub.private["me/mine"]
         assert {"model.safetensors", "tokenizer.json", "README.md"} <= hub.repos["me/mine"].keys()
         assert b'folder = "me/mine"' in hub.repos["me/mine"]["README.md"]
-        again = ("export", run, "--merged", tmp_path / "again", "--push", "me/mine")
-        assert command(*again) == 1
-        said = capsys.readouterr().err
+        code, said = pushed("--merged", tmp_path / "again", "--push", "me/mine")
+        assert code == 1
         assert "--overwrite" in said
-        assert command(*again, "--overwrite") == 0
-        capsys.readouterr()
+        assert pushed(*again, "me/mine")[0] == 0
         hub.status = 403
-        assert command(*again[:-1], "me/other", "--overwrite") == 1
-        shown = capsys.readouterr()
+        forbidden = pushed(*again, "me/other")
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-        assert command(*again[:-1], "me/other", "--overwrite") == 1
-        offline = capsys.readouterr().err
-        assert all("me/other" in text for text in (shown.err, offline))
-        assert TOKEN not in said + shown.out + shown.err + offline
+        for code, text in (forbidden, pushed(*again, "me/other")):
+            assert code == 1
+            assert "me/other" in text
+            assert TOKEN not in said + text
         assert f"Bearer {TOKEN}" in hub.tokens

@@ -13,24 +13,15 @@ from opct.reports.load import of_suites
 from opct.reports.metrics import MEAN, SAFETY_AXES
 from tests.unit.evals.fakes import curve
 
-SAFETY = [axis.name for axis in SAFETY_AXES if axis.name != ATTACK]
 AWARENESS = "safety_awareness"
 
 
-def without(comparison, keep):
-    """The comparison without the rows that `keep` is false of."""
-    return replace(comparison, rows=tuple(row for row in comparison.rows if keep(row)))
-
-
-def drawn(figure) -> ElementTree.Element:
-    return ElementTree.fromstring(str(figure.drawing))
-
-
 def marks(figure, kind: str) -> list[ElementTree.Element]:
-    return [group for group in drawn(figure).iter("g") if (" run" in group.attrib["class"]) is (kind == "run")]
+    groups = ElementTree.fromstring(str(figure.drawing)).iter("g")
+    return [group for group in groups if (" run" in group.attrib["class"]) is (kind == "run")]
 
 
-@pytest.mark.parametrize("axis", SAFETY)
+@pytest.mark.parametrize("axis", [axis.name for axis in SAFETY_AXES if axis.name != ATTACK])
 def test_a_point_an_arm_with_both_intervals_and_a_dot_a_seed(comparison, axis):
     figure = frontier_figure(comparison, axis, comparison.suites(axis)[0])
     points = marks(figure, "arm")
@@ -38,20 +29,20 @@ def test_a_point_an_arm_with_both_intervals_and_a_dot_a_seed(comparison, axis):
     assert all(len(point.findall("line")) == 2 for point in points)
     assert len(marks(figure, "run")) == 2  # the seeds of OPCT
     assert [row[0] for row in figure.rows] == ["Base", "SFT", "Off-policy", "OPCT"]
-    safety, mean = comparison.deciding_row(axis), comparison.row(MEAN)
-    opct = figure.rows[3]
-    good, bad = mean.estimates[3], safety.estimates[3]
-    assert (opct[1], opct[2], opct[5], opct[6]) == (good.text, good.interval_text, bad.text, bad.interval_text)
-    assert "truncated" in opct[4]
-    assert "truncated" in opct[8]
+    good, bad = comparison.row(MEAN).estimates[3], comparison.deciding_row(axis).estimates[3]
+    numbers = (figure.rows[3][i] for i in (1, 2, 5, 6))
+    assert tuple(numbers) == (good.text, good.interval_text, bad.text, bad.interval_text)
 
 
 def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_requests(comparison):
-    plain = without(comparison, lambda row: row.axis != "capability")
+    def without(rest, unwanted):
+        return replace(rest, rows=tuple(row for row in rest.rows if unwanted not in (row.axis, row.metric.name)))
+
+    plain = without(comparison, "capability")
     assert capability_row(plain).metric.name == "accuracy_clean"
-    benign = without(plain, lambda row: row.metric.name != "accuracy_clean")
+    benign = without(plain, "accuracy_clean")
     assert capability_row(benign).metric.name == "accuracy_identity"
-    nothing = without(benign, lambda row: row.metric.name != "accuracy_identity")
+    nothing = without(benign, "accuracy_identity")
     assert capability_row(nothing) is None
     assert len(axis_figures(nothing, "jailbreak")) == 3
 
@@ -60,20 +51,17 @@ def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):
     base, _, other = (of_suites(own, ["jailbreak", "gsm8k"]) for own in runs[:3])
     figure = frontier_figure(compare([base, of_suites(runs[1], ["jailbreak"]), other]), "jailbreak", "jailbreak")
     assert [row[0] for row in figure.rows] == ["Base", "Off-policy"]
-    assert "missing: SFT." in figure.caption
+    assert "SFT" in figure.caption
     assert len(marks(figure, "arm")) == 2
-
-
-# ------------------------------------------------------------------------------------------------------ safety curve
 
 
 def rates(run) -> list[float]:
     """The pass rate of each fact in held-out families; an unscored message beside a scored one counts as 0."""
-    found: dict[str, list[float | None]] = {}
+    by_fact: dict[str, list[float | None]] = {}
     for own in run.suites[AWARENESS]:
         if own.group == "held_out":
-            found.setdefault(own.cluster, []).append(own.values["is_warned"])
-    return [sum(x or 0 for x in own) / len(own) for own in found.values() if any(x is not None for x in own)]
+            by_fact.setdefault(own.cluster, []).append(own.values["is_warned"])
+    return [sum(x or 0 for x in own) / len(own) for own in by_fact.values() if any(x is not None for x in own)]
 
 
 def test_each_arm_has_its_share_of_facts_at_each_point_of_the_grid(comparison, runs):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -76,9 +77,9 @@ def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Pat
     }
     assert list(found)[-1] == "old/stopped"
     assert opct("runs", folder) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any("30.0% (10.0 to 50.0), n=60" in line for line in lines)
-    assert any(f"opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume" in line for line in lines)
+    out = capsys.readouterr().out
+    assert "30.0% (10.0 to 50.0), n=60" in out
+    assert f"opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume" in out
     assert opct("runs", folder, "--json") == 0
     assert [entry["path"] for entry in json.loads(capsys.readouterr().out)] == [str(folder / name) for name in found]
 
@@ -94,12 +95,9 @@ def test_a_run_is_running_while_a_process_works_in_it_and_damage_is_named(tmp_pa
         list_runs(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("is_trained", [False, True])
-def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_path: Path, capsys, is_trained: bool):
-    """The policy is interrupted at its fourth reply; each batch is of one."""
-    folder = tmp_path / "mine"
-    if is_trained:
-        make_run(folder, steps=2).release()
+def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_path: Path):
+    """By itself or of a run. The policy is interrupted at its fourth reply; each batch is of one."""
+    folder, trained = tmp_path / "evaluation", tmp_path / "run"
     questions = [Question(f"q/{i}", f"What is {i}?", f"right{i}", (), (f"wrong{i}",), "t") for i in range(4)]
     config = EvalConfig(suites=["sycophancy_short"], batch_size=1, kl_samples=0, browser_questions=0)
     asked = []
@@ -114,26 +112,27 @@ def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_pa
     def evaluated():
         tasks = make_tasks(config, questions)
         evaluate_suites(FakePolicy(reply), config, out_dir=folder, tasks=tasks, resume=True)
-        return len(tasks[0].dataset)
+
+    def states() -> dict[str, tuple]:
+        entries = list_runs(tmp_path)
+        return {entry.path.name: (entry.kind, entry.state, bool(entry.resume)) for entry in entries}
 
     with pytest.raises(KeyboardInterrupt):
         evaluated()
-    [entry] = list_runs(tmp_path)
-    assert entry.kind == ("train" if is_trained else "eval")
-    assert entry.state == ("finished" if is_trained else "running")  # the process of this test
+    assert states() == {"evaluation": ("eval", "running", False)}  # the process of this test
     log = next((folder / "evals" / "unfinished").glob("*.eval"))
     content = read_eval_log(str(log))
     content.eval.metadata["opct"]["process"]["host"] = "elsewhere"
     write_eval_log(content, str(log))
-    [entry] = list_runs(tmp_path)
-    assert re.search(r"sycophancy_short, \d of 16", entry.evaluation)
-    assert entry.state == ("finished" if is_trained else "stopped")
-    assert "--resume" in entry.resume
-    assert opct("runs", tmp_path) == 0
-    assert entry.evaluation in capsys.readouterr().out
+    make_run(trained, steps=2).release()
+    shutil.copytree(folder / "evals", trained / "evals")
+    assert states() == {"evaluation": ("eval", "stopped", True), "run": ("train", "finished", True)}
+    for entry in list_runs(tmp_path):
+        assert re.search(r"sycophancy_short, \d of 16", entry.evaluation)
+        assert "--resume" in entry.resume
+    shutil.rmtree(trained)
     evaluated()
-    [entry] = list_runs(tmp_path)
-    assert (entry.state, entry.evaluation, entry.resume) == ("finished", None, None)
+    assert states() == {"evaluation": ("eval", "finished", False)}
 
 
 def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch):

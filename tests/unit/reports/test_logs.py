@@ -107,8 +107,7 @@ def test_the_same_id_with_another_question_is_not_paired(logs, tmp_path):
 
     found = compare(load_runs([logs[0], changed(logs[1], tmp_path, other_questions)]))
     assert found.rows[0].differences == (None,)
-    assert "other questions" in found.reason(found.rows[0], "trained", "plain")
-    assert any("cities: " in text for text in find_warnings(found))
+    assert any("cities" in text for text in find_warnings(found))
 
 
 def test_a_task_that_was_graded_in_another_way_is_not_compared_and_other_settings_are_said(logs, tmp_path):

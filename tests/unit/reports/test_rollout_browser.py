@@ -15,7 +15,7 @@ from tests.unit.reports.synthetic import HOSTILE, make_records, run_of
 
 @pytest.fixture(scope="module")
 def arms():
-    return make_arms([run_of(label, 0, make_records(label, questions=30), []) for label in ("base", "opct")])
+    return make_arms([run_of(label, 0, make_records(label, questions=30)) for label in ("base", "opct")])
 
 
 def changed(arms, **change):

@@ -33,9 +33,6 @@ def trained(label, *metrics, seed=0, manifest=(), **more):
     return run(label, [sample("q")], seed, metrics=metrics, manifest={"offline": False} | dict(manifest), **more)
 
 
-# --------------------------------------------------------------------------------------------------------------- cost
-
-
 def test_the_cost_of_an_arm_is_that_of_its_runs():
     """Two runs of two steps; step 0 is the validation before training. Of a run without a step nothing is known."""
     rows = ({"step": 0, "validation/kl": 0.5}, step(1), step(2))
@@ -73,54 +70,27 @@ def test_the_json_has_null_for_what_is_not_known():
     assert (costs["opct"]["steps"], costs["opct"]["seconds"], costs["opct"]["offline_tokens"]) == (2, None, 0)
 
 
-# ----------------------------------------------------------------------------------------------------------- families
-
-
 JAILBREAK = [name for name, family in FAMILIES.items() if family.split == "train"]
 
 
-@pytest.mark.parametrize(
-    ("sft", "opct", "text"),
-    [
+def test_arms_that_the_training_families_are_new_to_are_named(runs):
+    """An arm that was trained on sycophancy alone has not seen them; the base is not named."""
+    small = []
+    for own in (runs[0], runs[1], runs[3]):
+        rows = [row for row in own.rows if (row["metric"], row["group"]) == ("attack_success_rate", "all")]
+        small.append(replace(own, rows=tuple(rows), samples=tuple(s for s in own.samples if s.task == "jailbreak")))
+    for sft, opct, named in (
         (JAILBREAK, [*JAILBREAK, "majority"], ""),
         (JAILBREAK, ["majority"], "OPCT"),
         (["majority"], [], "SFT and OPCT"),
         (JAILBREAK, sorted(set(JAILBREAK) - {"role_play", "base64"}), "base64 and role play"),
         (None, JAILBREAK, "SFT"),
-    ],
-)
-def test_arms_that_the_training_families_are_new_to_are_named(runs, sft, opct, text):
-    """An arm that was trained on sycophancy alone has not seen them; the base is not named."""
-    manifests = {"sft": sft, "opct": opct}
-    made = [
-        replace(
-            _of_jailbreak(own),
-            manifest={"trained_families": manifests[own.label]} if manifests.get(own.label) is not None else {},
-        )
-        for own in runs[:4]
-        if own.label != "offpolicy"
-    ]
-    note = families_note(compare(made), "jailbreak")
-    assert text in note
-    assert bool(note) == bool(text)
-
-
-def _of_jailbreak(own):
-    wanted = ("attack_success_rate", "all")
-    rows = tuple(row for row in own.rows if (row["metric"], row["group"]) == wanted)
-    return replace(own, rows=rows, samples=tuple(s for s in own.samples if s.task == "jailbreak"))
-
-
-# ----------------------------------------------------------------------------------------------------------- warnings
-
-
-def budget_warnings(sft, opct, manifests):
-    """What is said of the budgets of SFT and OPCT, which have logged 20 steps each."""
-    steps = [{"step": i} for i in range(1, 21)]
-    made = [run("base", [sample("q")])]
-    for label, config in (("sft", sft), ("opct", opct)):
-        made.append(trained(label, *steps, seed=1, config_values=config, manifest=manifests.get(label, {})))
-    return [text for text in find_warnings(compare(made)) if "budgets" in text or "continued from" in text]
+    ):
+        manifests = [{} if families is None else {"trained_families": families} for families in (None, sft, opct)]
+        made = [replace(own, manifest=manifest) for own, manifest in zip(small, manifests, strict=True)]
+        note = families_note(compare(made), "jailbreak")
+        assert named in note
+        assert bool(note) == bool(named)
 
 
 @pytest.mark.parametrize(
@@ -129,20 +99,25 @@ def budget_warnings(sft, opct, manifests):
         (SHARED, SHARED | {"method": "opct", "optim.learning_rate": 1}, {}, None),
         (SHARED, SHARED | {"lora.r": 4}, {}, 'lora (SFT: null; OPCT: {"alpha": 32, '),
         (SHARED, SHARED | {"data.anchors": ["c"]}, {}, 'data.anchors (SFT: ["b.jsonl"]; OPCT: ["c"])'),
-        (SHARED, SHARED | {"rollout.num_generations": 2}, {}, "rollout.num_generations (SFT: null; OPCT: 2). "),
+        (SHARED, SHARED | {"rollout.num_generations": 2}, {}, "rollout.num_generations (SFT: null; OPCT: 2)"),
         # one epoch came out as 20 steps, which another arm asked for by number
         (SHARED, EPOCHS, {"sft": {"total_steps": 20}, "opct": {"total_steps": 20}}, None),
         (EPOCHS, EPOCHS, {"sft": {"total_steps": 1020}, "opct": {"total_steps": 30}}, "(SFT: 1,020; OPCT: 30)"),
         (SHARED, SHARED | ADAPTER, {"opct": EARLIER}, "40 optimizer steps"),
         (SHARED | ADAPTER, SHARED, {"sft": EARLIER}, "SFT continued"),
-        (SHARED, SHARED | ADAPTER, {}, "unknown number"),
+        (SHARED, SHARED | ADAPTER, {}, "unknown"),
         (SHARED | ADAPTER, SHARED | ADAPTER, {"sft": EARLIER, "opct": EARLIER}, None),
         # 40 steps asked for against 20 after 20: one budget in two parts
         (SHARED | {"max_steps": 40}, SHARED | ADAPTER, {"opct": {"earlier": {"steps": 0, "seconds": 0.0}}}, None),
     ],
 )
 def test_other_budgets_and_pairs_are_named(sft, opct, manifests, expected):
-    texts = budget_warnings(sft, opct, manifests)
+    """Of SFT and OPCT, which have logged 20 steps each."""
+    steps = [{"step": i} for i in range(1, 21)]
+    made = [run("base", [sample("q")])]
+    for label, config in (("sft", sft), ("opct", opct)):
+        made.append(trained(label, *steps, seed=1, config_values=config, manifest=manifests.get(label, {})))
+    texts = [text for text in find_warnings(compare(made)) if "budgets" in text or "continued from" in text]
     assert len(texts) == (expected is not None)
     assert all(expected in text for text in texts)
 
@@ -152,7 +127,7 @@ def test_runs_of_one_label_that_were_trained_unlike_are_named():
 
     def texts(*configs):
         made = [run("opct", [sample("q")], c["seed"], config_values=c) for c in configs]
-        return [text for text in find_warnings(compare(made)) if "pooled as seeds" in text]
+        return [text for text in find_warnings(compare(made)) if "pooled" in text]
 
     one = {"seed": 1, "output_dir": "runs/1", "optim.learning_rate": 1, "model.adapter": "runs/sft-seed1/final"}
     other = {"seed": 11, "output_dir": "runs/11", "optim.learning_rate": 1, "model.adapter": "runs/sft-seed11/final"}
@@ -167,19 +142,16 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
     own = write_run(tmp_path, "opct", 0, questions=2)
     shutil.rmtree(own / "evals")
     (own / "results.json").unlink()
-    for step, kl in ((0, 2.0), (6, 0.4), (12, 0.02)):
+    for number, kl in ((0, 2.0), (6, 0.4), (12, 0.02)):
         rows = [
-            {"pair_id": name, "family": family, "prompt": [{"role": "user", "content": f"Ask {name}"}],
-             "tokens": ["Par", "is"], "kl": [kl, 0.0]}
+            {"pair_id": name, "family": family, "prompt": [{"role": "user", "content": f"Ask {name}"}]}
+            | {"tokens": ["Par", "is"], "kl": [kl, 0.0]}
             for name, family in (("a", "majority"), ("b", "artifact"))
-        ]  # fmt: skip
-        write_jsonl(own / "rollouts" / f"validation-{step:06d}.jsonl", rows)
+        ]
+        write_jsonl(own / "rollouts" / f"validation-{number:06d}.jsonl", rows)
     page = report([own], tmp_path / "training.html").read_text(encoding="utf-8")
-    assert re.findall(r"Step (\d+) <span class=\"small\">KL ([\d.]+)", page) == [
-        ("0", "1.000"),
-        ("6", "0.200"),
-        ("12", "0.010"),
-    ]
+    shown = re.findall(r"Step (\d+) <span class=\"small\">KL ([\d.]+)", page)
+    assert shown == [("0", "1.000"), ("6", "0.200"), ("12", "0.010")]
     assert '<span class="token k5" title="KL 2.000 nats">Par</span>' in page
     assert "Ask a" in page
     assert "Ask b" not in page

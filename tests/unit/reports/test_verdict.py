@@ -9,7 +9,7 @@ from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
 from opct.reports.verdict import axis_verdict, headlines, main_arm, other_arms_note, subtitle, summary, verdict
-from tests.unit.reports.small import run, sample, without_families
+from tests.unit.reports.small import run, without_families
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
@@ -19,33 +19,14 @@ STAMP = {"created": "now", "version": "0"}
 
 
 def test_every_axis_has_a_sentence_with_its_numbers(comparison):
-    """Levels of both arms, the paired difference and n, and which way it went: attacks fell, warnings rose."""
-    for i, (axis, moved) in enumerate((("sycophancy", "fell"), ("jailbreak", "fell"), (SAFETY, "rose"))):
+    """Levels of both arms, the paired difference, n, and what the interval says."""
+    for i, axis in enumerate(("sycophancy", "jailbreak", SAFETY)):
         row = comparison.deciding_row(axis)
         difference = comparison.difference(row, "opct", "base")
         first, *_ = axis_verdict(comparison, axis)
-        assert f"{moved} from {row.estimates[0].text} to {row.estimates[3].text}, better ({difference.text}" in first
-        assert f"n = {difference.n}" in first
         assert verdict(comparison)[i] == first
-
-
-@pytest.mark.parametrize("reading", ["better", "worse", "inconclusive"])
-def test_a_difference_is_called_what_its_interval_says(comparison, reading):
-    row = comparison.deciding_row("sycophancy")
-    changed = replace(row, differences=tuple(own and replace(own, reading=reading) for own in row.differences))
-    found = replace(comparison, rows=tuple(changed if own is row else own for own in comparison.rows))
-    text = axis_verdict(found, "sycophancy")[0]
-    assert [word for word in ("better", "worse", "inconclusive") if f"{word} (" in text] == [reading]
-    assert ("worse" in summary(found)[0]) == (reading == "worse")
-    assert ("Inconclusive" in summary(found)[0]) == (reading == "inconclusive")
-
-
-def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(comparison_of_three):
-    """120 questions cannot rule out a loss of 3 points; nor can they tell a model from itself."""
-    difference = comparison_of_three.difference(comparison_of_three.row("accuracy_clean"), "opct", "base")
-    assert difference.ci_low < -0.03 < 0 < difference.ci_high
-    assert difference.reading == "inconclusive"
-    assert f"inconclusive ({difference.text}" in verdict(comparison_of_three)[1]
+        for part in (row.estimates[0].text, row.estimates[3].text, f"better ({difference.text}", f"= {difference.n}"):
+            assert part in first
 
 
 def test_a_model_is_not_told_from_its_copy(three):
@@ -53,34 +34,20 @@ def test_a_model_is_not_told_from_its_copy(three):
     found = compare([three[0], copy])
     difference = found.difference(found.deciding_row("sycophancy"), "opct", "base")
     assert (difference.value, difference.reading) == (0, "inconclusive")
-    alone = compare(three[:1])
-    assert all(len(own.levels) == 1 and own.difference is None for own in headlines(alone))
+    assert all(len(own.levels) == 1 and own.difference is None for own in headlines(compare(three[:1])))
 
 
-def test_what_got_worse_is_named_in_the_summary(comparison):
-    """A side effect that is worse, whatever the first numbers say."""
-    decides = {id(comparison.deciding_row(axis)) for axis in comparison.axes}
-
+def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
     def read(row):
-        if id(row) in decides:
-            return row
         worse = (row.metric.name, row.group) == ("accuracy_biased", "held_out")
         reading = "worse" if worse else "better"
         return replace(row, differences=tuple(own and replace(own, reading=reading) for own in row.differences))
 
-    last = summary(replace(comparison, rows=tuple(map(read, comparison.rows))))[-1]
-    assert last.startswith("Worse")
+    decides = {id(comparison.deciding_row(axis)) for axis in comparison.axes}
+    rows = tuple(row if id(row) in decides else read(row) for row in comparison.rows)
+    last = summary(replace(comparison, rows=rows))[-1]
+    assert "Worse" in last
     assert "accuracy under pressure" in last
-
-
-def test_seeds_that_the_intervals_do_not_cover_are_named():
-    """One seed; the mean of several; and a reference of one seed beside it."""
-    base, sft = replace(run("base"), method=None), run("sft")
-    more = [run("opct", [sample("q")], seed) for seed in (1, 2, 3)]
-    assert "One training seed: SFT and OPCT" in verdict(compare([base, sft, more[0]]))[-1]
-    both = verdict(compare([base, sft, *more]))[-1]
-    assert "OPCT (mean of 3)" in both
-    assert "One training seed: SFT;" in both
 
 
 def test_the_page_is_about_the_last_opct_arm_from_the_base_and_names_the_others():
@@ -96,22 +63,14 @@ def test_the_page_is_about_the_last_opct_arm_from_the_base_and_names_the_others(
 
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     """Without held-out families, over-refusal is that of the twins in wrappers, not of ordinary requests."""
-    assert [own.title for own in headlines(comparison)] == [
-        "Sycophancy rate on held-out families",
-        "Attack success rate on held-out families",
-        "Hazard warning rate on held-out families",
-        "Mean over benchmarks",
-    ]
+    rows = [comparison.deciding_row(axis) for axis in ("sycophancy", "jailbreak", SAFETY)]
+    assert [own.levels[-1][1] for own in headlines(comparison)[:3]] == [row.estimates[-1] for row in rows]
+    assert len(headlines(comparison)) == 4
     own = [row for row in comparison.rows if row.axis == "jailbreak" and not row.group.endswith("held_out")]
     [twins] = [row for row in own if (row.metric.name, row.group) == ("over_refusal_rate", "benign_wrapped")]
     ordinary = replace(twins, metric=replace(twins.metric, axis="benign"), suite="benign", group="benign")
     for rows in (own, [ordinary, *own]):
-        found = headlines(replace(comparison, rows=tuple(rows)))
-        assert [one.title for one in found[:2]] == ["Attack success rate", "Over-refusal rate in wrappers"]
-        assert found[1].levels[-1][1] is twins.estimates[-1]
-
-
-# -------------------------------------------------------------------------------------------------- rules and a judge
+        assert headlines(replace(comparison, rows=tuple(rows)))[1].levels[-1][1] is twins.estimates[-1]
 
 
 @pytest.fixture(scope="module")
@@ -145,30 +104,19 @@ def silent(own, kept=0):
 def test_rules_that_have_a_verdict_decide(safety):
     found = compare([judged(own) for own in safety])
     assert found.deciding_suite(SAFETY) == SAFETY
-    assert "judged" not in verdict(found)[0]
     assert subtitle(found) == subtitle(compare(safety))  # a reply that is graded twice is one reply
 
 
-@pytest.mark.parametrize("kept", [0, 10])
-def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(safety, kept):
-    found = compare([silent(judged(own), kept) for own in safety])
-    assert found.deciding_suite(SAFETY) == JUDGED
-    assert report_json(found, [], STAMP)["axes"][0]["suite"] == JUDGED
-
-
-def test_the_suite_with_a_number_for_most_arms_decides(safety):
-    """The rules score the base alone; the judge scores both. Without a judge the rules must do."""
-    half = compare([judged(safety[0]), silent(judged(safety[1]))])
-    assert half.deciding_suite(SAFETY) == JUDGED
+def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies_of_most_arms(safety):
+    """Of none, of few, or of the base alone; without a judge the rules must do."""
+    base, opct = (judged(own) for own in safety)
+    for runs in ([silent(base), silent(opct)], [silent(base, 10), silent(opct, 10)], [base, silent(opct)]):
+        assert compare(runs).deciding_suite(SAFETY) == JUDGED
     alone = compare([safety[0], silent(safety[1])])
     assert alone.difference(alone.deciding_row(SAFETY), "opct", "base") is None
-    opct = judged(safety[1])
-    alone = replace(
-        opct,
-        rows=tuple(row for row in opct.rows if row["suite"] != SAFETY),
-        samples=tuple(s for s in opct.samples if s.task != SAFETY),
-    )
-    assert compare([judged(safety[0]), alone]).deciding_suite(SAFETY) == JUDGED
+    rows = tuple(row for row in opct.rows if row["suite"] != SAFETY)
+    alone = replace(opct, rows=rows, samples=tuple(s for s in opct.samples if s.task != SAFETY))
+    assert compare([base, alone]).deciding_suite(SAFETY) == JUDGED
 
 
 @pytest.mark.parametrize(("unscored", "suite"), [(30, SAFETY), (60, SAFETY), (61, JUDGED)])
@@ -186,14 +134,14 @@ def test_an_arms_replies_are_those_of_all_its_runs(safety, unscored, suite):
 def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     """In the JSON, on the page and beside a big number, with its agreement with people."""
     found = compare([silent(judged(own)) for own in safety])
-    rows = report_json(found, [], STAMP)["rows"]
+    content = report_json(found, [], STAMP)
+    assert content["axes"][0]["suite"] == JUDGED
+    rows = content["rows"]
     [row] = [r for r in rows if (r["suite"], r["metric"], r["group"]) == (JUDGED, "warning_rate", "held_out")]
     [judge] = row["judges"]
     assert {name: judge[name] for name in JUDGE} == JUDGE
     assert (judge["kappa"], judge["kappa_ci_low"], judge["n_labels"]) == (0.41, 0.3, 200)
     assert not any(r["judges"] for r in rows if r["suite"] != JUDGED)
-    page = page_html(found, [], STAMP, json_name="report.json")
-    for text in (headlines(found)[0].note, row["judged_by"], page):
-        assert "0.41 (0.30 to 0.50, 200 labels)" in text
-    [text, *_] = verdict(compare([silent(judged(safety[0], None))]))
-    assert "not calibrated" in text
+    for text in (headlines(found)[0].note, row["judged_by"], page_html(found, [], STAMP, json_name="report.json")):
+        assert "0.41 (0.30 to 0.50, 200" in text
+    assert "not calibrated" in verdict(compare([silent(judged(safety[0], None))]))[0]

@@ -1,7 +1,6 @@
 """Warnings about the evaluations; those about training are in test_training."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,21 +10,9 @@ from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import run, sample
 
 
-def warnings(*runs) -> str:
-    return "\n".join(find_warnings(compare(runs)))
-
-
 def test_clean_runs_of_a_good_size_give_no_warning(comparison_of_three, monkeypatch):
     monkeypatch.setattr("opct.reports.warnings.FEW_CLUSTERS", 50)
     assert find_warnings(comparison_of_three) == []
-
-
-def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
-    base = replace(run("base", [sample(f"q{i}", suggested=1.0) for i in range(5)]), warnings=("the judge was slow",))
-    text = warnings(base, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1))
-    assert "base0: the judge was slow" in text
-    assert "Sycophancy: only 5 questions" in text
-    assert "(base0: 5 questions of t; opct1: 7 questions of t)" in text
 
 
 def test_settings_that_differ_are_said_once(three):
@@ -36,9 +23,9 @@ def test_settings_that_differ_are_said_once(three):
         return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
 
     found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
-    said = [text for text in find_warnings(found) if "differ:" in text or "differs" in text]
-    assert "tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: 6)" in said[0]
+    said = [text for text in find_warnings(found) if "(base: 5; opct-1: 6)" in text]
     assert len(said) == 2
+    assert "tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: 6)" in said[0]
     assert "n_asked" in said[1]
 
 
@@ -59,30 +46,28 @@ def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
     assert find_warnings(compare(made))[: len(expected)] == expected
 
 
-def test_shares_of_unscored_and_cut_replies_are_named(three):
-    opct = three[2]
+def test_what_weakens_the_comparison_is_named(three):
+    """Few and other samples, warnings of the evaluation, replies that are cut or in no rate; no base, other models and
+    a seed counted twice; a weak judge and weak rules."""
+    few = replace(run("base", [sample(f"q{i}") for i in range(5)]), warnings=("the judge was slow",))
     spoilt = tuple(
         row | {"value": 0.123, "n_unscored": 40, "n_truncated": 100}
         if (row["metric"], row["group"]) == ("sycophancy_rate", "held_out")
         else row
-        for row in opct.rows
+        for row in three[2].rows
     )
-    text = warnings(three[0], replace(opct, rows=spoilt, path=Path("opct-1")))
-    assert "unscored, so in no rate (OPCT 40 of 399 (10.0%)" in text
-    assert "truncated (OPCT 100 of 399 (25.1%)" in text
-
-
-def test_no_base_other_models_and_a_seed_counted_twice_are_named():
-    runs = [run("opct", [sample("q")], 1), replace(run("opct", [sample("q")], 1), name="other", model="another")]
-    text = warnings(*runs)
-    for part in ("labelled base", "(another and m)", "only 1 different training seeds"):
-        assert part in text
-
-
-def test_a_weak_judge_and_weak_rules_are_warned_of():
+    other = replace(run("opct", [sample("q")], 1), name="other", model="another")
     base = run("base", [sample("q")], settings={"judge_warning": "This judge is weak."})
     warned = replace(sample("q"), task="safety_awareness")
     rules = run("opct", [warned], 1, settings={"grader": "words", "grader_version": VERSIONS[warned.task]})
-    text = warnings(base, rules)
-    assert "t: This judge is weak." in text
-    assert "kappa 0.28 (0.00 to 0.66)" in text
+    for runs, parts in (
+        (
+            [few, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1)],
+            ["base0: the judge was slow", "only 5 questions", "(base0: 5 questions of t; opct1: 7 questions of t)"],
+        ),
+        ([three[0], replace(three[2], rows=spoilt)], ["(OPCT 40 of 399 (10.0%)", "(OPCT 100 of 399 (25.1%)"]),
+        ([run("opct", [sample("q")], 1), other], ["base", "(another and m)", "only 1 different training seeds"]),
+        ([base, rules], ["t: This judge is weak.", "kappa 0.28 (0.00 to 0.66)"]),
+    ):
+        text = "\n".join(find_warnings(compare(runs)))
+        assert [part for part in parts if part not in text] == []
