@@ -73,7 +73,7 @@ def train(
     Where pairs hold jailbreak behaviors or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.data.builders.builtin import load_pairs
-    from opct.data.builders.own_questions import own_question_pairs, own_question_settings
+    from opct.data.builders.question_pairs import own_question_pairs, own_question_settings
     from opct.data.questions import load_questions
     from opct.data.tables import source_name
     from opct.evals.tasks.sycophancy import refuse_questions

@@ -21,7 +21,7 @@ from inspect_ai.model import Model, ModelOutput
 from inspect_ai.solver import Solver, TaskState
 
 from opct.attack.setup import all_behaviors, rules_of
-from opct.attack.training import TrainingFolder
+from opct.attack.training_folder import TrainingFolder
 from opct.config.loader import load_config
 from opct.config.schema import TrainConfig, flat_settings
 from opct.data.behaviors import Behavior

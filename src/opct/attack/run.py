@@ -22,7 +22,7 @@ from opct.attack import setup
 from opct.attack.grpo import check_training, no_learning_signal_warning, plan_training, train_attacker
 from opct.attack.setup import JudgeOfAttack, Player
 from opct.attack.summary import AttackResult, find_warnings
-from opct.attack.training import TrainingFolder
+from opct.attack.training_folder import TrainingFolder
 from opct.config.loader import load_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import EvaluationError, LibraryErrors, NothingToResumeError, OtherAttackError, RunError

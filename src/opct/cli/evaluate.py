@@ -235,7 +235,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
     from opct.evals.samples import JUDGED, PARSED, graded_name
     from opct.evals.stats import FEW_CLUSTERS, decides
     from opct.evals.wording import rows_table
-    from opct.reports.metrics import axis_info, matters_first
+    from opct.reports.axes import axis_info, matters_first
 
     rows = with_calibrations(results["rows"])
     split = {row["suite"] for row in rows if row["group"] == "held_out"}

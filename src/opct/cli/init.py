@@ -57,7 +57,7 @@ def init(
     """
     from opct.config.commented import FIRST, commented_yaml
     from opct.config.loader import load_config
-    from opct.data.builders.own_questions import few_pair_steps, own_question_settings
+    from opct.data.builders.question_pairs import few_pair_steps, own_question_settings
     from opct.data.pairs import question_options
     from opct.models.names import check_path
     from opct.runs.io import atomic_write
@@ -126,7 +126,7 @@ def _own_pairs(data: str) -> list[ContrastivePair]:
 
 def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[ContrastivePair]:
     """Write pairs of the questions for training, say what the test questions can decide, and return the pairs."""
-    from opct.data.builders.own_questions import own_question_pairs
+    from opct.data.builders.question_pairs import own_question_pairs
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
     from opct.evals.stats import FEW_CLUSTERS, decides

@@ -32,8 +32,8 @@ from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experim
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_renderer, with_weights
 from opct.models.memory import release_memory
 from opct.models.self_test import refuse_lost_messages
+from opct.reports.axes import where
 from opct.reports.build import report
-from opct.reports.metrics import where
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import NullProgress, Progress, as_text, duration, make_table, pluralize
@@ -493,7 +493,7 @@ def _check_attacks(attacks: Attacks) -> None:
     from opct.attack import setup
     from opct.attack.grpo import plan_training
     from opct.attack.run import load_attack_config
-    from opct.attack.training import TrainingFolder
+    from opct.attack.training_folder import TrainingFolder
 
     for name, settings in attacks.by_name.items():
         config = load_attack_config(base=settings)

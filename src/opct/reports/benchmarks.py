@@ -23,7 +23,7 @@ from opct.evals.metrics import find_metric
 from opct.evals.samples import CAPABILITY
 from opct.evals.stats import Bounds, Interval, SeedSpread, widened
 from opct.reports.arms import Arm, Pair
-from opct.reports.metrics import MEAN, SCORE, suite_name
+from opct.reports.axes import MEAN, SCORE, suite_name
 from opct.reports.table import Estimate, MetricRow, PairedDifference, read_difference, summed_counts
 from opct.reports.wording import joined
 

@@ -15,9 +15,9 @@ from markupsafe import Markup
 from opct.config.schema import Q4_MODEL
 from opct.models.gguf import PACKAGE
 from opct.reports.arms import Arm
+from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.figures import judged_note
-from opct.reports.metrics import axis_info
 from opct.reports.page import chance_note, environment
 from opct.reports.table import MetricRow, PairedDifference
 from opct.reports.verdict import main_arm, title, verdict

@@ -11,9 +11,7 @@ from opct.evals.metrics import Metric, find_metric, metrics_of
 from opct.evals.samples import INSPECT, PARSED
 from opct.evals.stats import CONFIDENCE
 from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
-from opct.reports.benchmarks import mean_row
-from opct.reports.load import EvaluatedRun, on_same_samples
-from opct.reports.metrics import (
+from opct.reports.axes import (
     BENIGN,
     CAPABILITY,
     SCORE,
@@ -25,6 +23,8 @@ from opct.reports.metrics import (
     suite_name,
     where,
 )
+from opct.reports.benchmarks import mean_row
+from opct.reports.load import EvaluatedRun, on_same_samples
 from opct.reports.table import Estimate, MetricRow, PairedDifference, make_row, why_incomparable
 from opct.reports.wording import capitalized, inside
 

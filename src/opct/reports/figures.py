@@ -12,9 +12,9 @@ from opct.evals.metrics import GRID
 from opct.evals.wording import MISSING, change, interval, number
 from opct.reports import charts
 from opct.reports.arms import Arm
+from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name, where
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
-from opct.reports.metrics import CAPABILITY, MEAN, axis_info, suite_name, where
 from opct.reports.table import Estimate, MetricRow
 from opct.reports.verdict import side_effect_rows
 from opct.reports.wording import capitalized, family_name, inside, joined

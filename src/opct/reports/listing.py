@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import read_yaml
 from opct.errors import EvaluationError, OpctError
-from opct.reports.metrics import SAFETY_AXES
+from opct.reports.axes import SAFETY_AXES
 from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 

@@ -27,10 +27,10 @@ from markupsafe import Markup, escape
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import charts
 from opct.reports.arms import Arm
+from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.figures import axis_figures, change_figures, first_figure, judged_note, training_figures
 from opct.reports.load import EvaluatedRun
-from opct.reports.metrics import axis_info
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
 from opct.reports.training import COST_COLUMNS, cost_rows, families_note, rollouts_over_time
 from opct.reports.verdict import axis_verdict, findings, headlines, main_arm, other_arms_note, subtitle, summary, title

@@ -18,8 +18,8 @@ from opct.evals.metrics import Metric, Unit
 from opct.evals.stats import Interval, SeedDifference, Values, difference_over_seeds, pooled_over_seeds
 from opct.evals.wording import change, interval, number, quantity
 from opct.reports.arms import Arm, Pair
+from opct.reports.axes import axis_info
 from opct.reports.load import EvaluatedRun, Row, suite_settings
-from opct.reports.metrics import axis_info
 from opct.reports.wording import joined
 from opct.runs.console import pluralize
 

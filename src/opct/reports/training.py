@@ -10,9 +10,9 @@ from typing import Any
 from opct.config.schema import LENGTH, budget_of
 from opct.data.perturb.jailbreak import ARTIFACT
 from opct.reports.arms import ADAPTER, SFT, Arm, Pair
+from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
-from opct.reports.metrics import axis_info
 from opct.reports.wording import family_name, joined
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir

@@ -9,8 +9,8 @@ from opct.data.context import CONTEXT
 from opct.evals.samples import BENIGN, CAPABILITY, INSPECT
 from opct.evals.wording import number
 from opct.reports.arms import OPCT, Arm
+from opct.reports.axes import SAFETY_AXES, axis_info, suite_name
 from opct.reports.compare import Comparison
-from opct.reports.metrics import SAFETY_AXES, axis_info, suite_name
 from opct.reports.table import Estimate, MetricRow, PairedDifference
 from opct.reports.wording import capitalized, inside, joined
 from opct.runs.console import pluralize

@@ -11,9 +11,9 @@ from opct.config.schema import flat_settings
 from opct.errors import shorten
 from opct.evals.judges.agreement import rules_weakness
 from opct.evals.stats import FEW_CLUSTERS, decides
+from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
-from opct.reports.metrics import axis_info
 from opct.reports.table import DECISIVE, other_questions, setting_key
 from opct.reports.training import training_warnings
 from opct.reports.wording import inside, joined

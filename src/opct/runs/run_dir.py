@@ -11,7 +11,7 @@
     RUN/verl/             settings, checkpoints and metrics of verl, where it trained
     RUN/trackers/         files of the trackers
     RUN/evals/            *.eval (Inspect's logs, one a suite or attack)
-    RUN/attacks/          attackers that were trained against the run (see opct.attack.training)
+    RUN/attacks/          attackers that were trained against the run (see opct.attack.training_folder)
     RUN/results.json  report.html  README.md
 
 A folder is a run if its manifest says so. Files are written whole or not at all (see `opct.runs.io`), and so are

@@ -29,7 +29,7 @@ from opct.attack.grpo import (
     train_attacker,
 )
 from opct.attack.run import load_attack_config, run_attack
-from opct.attack.training import TrainingFolder
+from opct.attack.training_folder import TrainingFolder
 from opct.data.behaviors import Behavior
 from opct.data.duplicates import normalize, read_trained_texts
 from opct.data.pairs import write_pairs

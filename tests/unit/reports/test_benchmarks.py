@@ -5,9 +5,9 @@ from math import hypot, sqrt
 import pytest
 
 from opct.evals.stats import SeedSpread, widened
+from opct.reports.axes import MEAN
 from opct.reports.benchmarks import combined
 from opct.reports.compare import Comparison, compare
-from opct.reports.metrics import MEAN
 from tests.unit.reports.small import benchmarks, with_row_settings
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from opct.evals.metrics import GRID
 from opct.evals.samples import ATTACK
+from opct.reports.axes import MEAN, SAFETY_AXES
 from opct.reports.compare import compare
 from opct.reports.figures import axis_figures, capability_row, frontier_figure, safety_curve_figure
 from opct.reports.load import of_suites
-from opct.reports.metrics import MEAN, SAFETY_AXES
 from tests.unit.evals.fakes import curve
 
 AWARENESS = "safety_awareness"
