@@ -38,6 +38,8 @@ def config_of(workload: Workload, folder: Path, cell: dict[str, Any]) -> TrainCo
             "save_steps": cell["steps"] + 1,
             "model.name_or_path": cell["model"],
             "model.dtype": cell["dtype"],
+            "model.device": cell.get("device", "cpu"),
+            "optim.micro_batch_tokens": cell["micro_batch"],
             "data.validation_fraction": 0.0,
             "data.validation_size": 0,
             "stop.divergence_factor": 1e9,

@@ -5,13 +5,14 @@
     python -m benchmarks.step --out runs/forms --workloads default quickstart --training lora --without all
 
 The last one measures `opct` against itself without each form of its fast path on a CPU (`opct.cpu.switches`), one
-after another. A form stays only if a step without it takes 5% longer or 15% more memory.
+after another; which stay, and why, is said there.
 
 First each system computes the loss of one small step in float32 on the same completions; where the losses, or the norms
 of their gradients, differ by more than one part in a thousand, nothing is timed. Then every system takes its steps in a
 process of its own, one system after another, and again in the next repetition. Same weights, prompts and teacher
-prompts of exact lengths, completions of a forced length, learning rate, threads, AdamW, gradient norm 1, and products
-in bfloat16 where this machine is faster at these (`--dtype`). The first step of a process is a warm-up. A system is
+prompts of exact lengths (`default` and `quickstart` take those of their settings), completions of a forced length,
+learning rate, threads, AdamW, gradient norm 1, and products in bfloat16 where this machine is faster at these
+(`--dtype`). The first step of a process is a warm-up. A system is
 `opct`, or `opct/-form,form` without these, or `sdft` or `chunked` (see benchmarks/trl_peers.py) with `/variant`; `@n`
 sets its micro-batch: rows for the peers, tokens for `opct`. What is finished is not measured again.
 """
@@ -59,7 +60,7 @@ def parse_system(text: str) -> tuple[str, str, int | None]:
 
 
 def forms_off(variant: str) -> list[str]:
-    """`-flash,cascade` -> ["flash", "cascade"]."""
+    """`-fused_lora,cascade` -> ["fused_lora", "cascade"]."""
     return variant[1:].split(",") if variant.startswith("-") else []
 
 
@@ -284,7 +285,9 @@ def parse() -> argparse.Namespace:
         except ValueError as error:
             parser.error(str(error))
     if not all(text.startswith("opct") for text in args.systems) and OUR_SETTINGS.keys() & set(args.workloads):
-        parser.error(f"{', '.join(OUR_SETTINGS)}: of opct alone, for their prompts are of no exact length")
+        parser.error(f"{', '.join(OUR_SETTINGS)} are measured for opct alone: their prompts have no exact length")
+    if "full" in args.training and OUR_SETTINGS.keys() & set(args.workloads):
+        parser.error(f"{', '.join(OUR_SETTINGS)} are measured with --training lora alone, as their settings say")
     args.dtype = products_dtype(args.dtype)
     args.process = {"python": args.python, "limit_s": args.limit_s, "threads": args.threads}
     return args

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from opct.cpu.flash import causal_flash, flash, queries_of, softmax_gradient
+from opct.cpu.flash import causal_flash, causal_flash_gradient, flash, flash_gradient
 from opct.models.scoring import compute_dtype
 
 ALIKE = 1.5  # completions whose lengths differ by at most this ratio are padded and computed side by side
@@ -45,12 +45,12 @@ class Bucket:
     """Where the tokens of completions of similar lengths are, a row each.
 
     index: [rows, longest]; beyond a completion's end, its last token again.
-    tokens: the places of the flattened `index` that are tokens, [tokens].
+    places: those of the flattened `index` that are tokens, [tokens].
     start: the first token, if the rows have equal lengths and are adjacent: then nothing is copied.
     """
 
     index: Int[Tensor, "rows longest"]
-    tokens: Int[Tensor, " tokens"]
+    places: Int[Tensor, " tokens"]
     start: int | None
 
     def take(self, x: Float[Tensor, "heads tokens *rest"]) -> Float[Tensor, "heads rows longest *rest"]:
@@ -64,14 +64,14 @@ class Bucket:
         if self.start is not None:
             x.narrow(1, self.start, self.index.numel()).copy_(rows.flatten(1, 2))
         else:
-            x.index_copy_(1, self.index.flatten()[self.tokens], rows.flatten(1, 2)[:, self.tokens].to(x.dtype))
+            x.index_copy_(1, self.index.flatten()[self.places], rows.flatten(1, 2)[:, self.places].to(x.dtype))
 
     def without_padding(self, rows: Float[Tensor, "heads rows longest *rest"]) -> Tensor:
         """The rows with zeros beyond each completion's end."""
         if self.start is not None:
             return rows
         flat = torch.zeros_like(rows.flatten(1, 2))
-        return flat.index_copy_(1, self.tokens, rows.flatten(1, 2)[:, self.tokens]).view(rows.shape)
+        return flat.index_copy_(1, self.places, rows.flatten(1, 2)[:, self.places]).view(rows.shape)
 
 
 @dataclass(frozen=True)
@@ -176,32 +176,31 @@ class _Cascade(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         q, k, v, prompt_keys, prompt_values, out, lse = ctx.saved_tensors
+        heads, _, groups, size = q.shape
         grad = grad.to(q.dtype).contiguous()
-        rows = queries_of(grad, q, out, lse, ctx.scale)
         # buckets write each token once, before spans add: the other order would add to unset memory
         on_q, on_k, on_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         for bucket in ctx.branches.buckets:
-            queries = rows.map(bucket.take)
-            shape = queries.q.shape
+            rows = bucket.take(q)
             # zeros where the last token is repeated: each token must add to the gradient of the keys once
-            queries = queries.map(bucket.without_padding)
-            queries = queries.map(lambda x: x.flatten(2, 3).flatten(0, 1))  # a batch of completions
-            keys, values = (bucket.take(x).flatten(0, 1) for x in (k, v))
-            gradients = softmax_gradient(queries, keys, values, ctx.scale, groups=shape[3], causal=True)
-            bucket.put(on_q, gradients[0].reshape(shape))
-            for on_kv, x in ((on_k, gradients[1]), (on_v, gradients[2])):
-                bucket.put(on_kv, x.unflatten(0, shape[:2]))
+            its_grad = bucket.without_padding(bucket.take(grad)).flatten(2, 3)
+            its = rows.flatten(2, 3), bucket.take(k), bucket.take(v), bucket.take(out).flatten(2, 3)
+            gradients = causal_flash_gradient(its_grad, *its, bucket.take(lse).flatten(2, 3), ctx.scale, groups)
+            bucket.put(on_q, gradients[0].reshape(rows.shape))
+            bucket.put(on_k, gradients[1])
+            bucket.put(on_v, gradients[2])
         # zeros: the padding of a prompt, which no query sees, must get no gradient
         on_prompts = torch.zeros_like(prompt_keys), torch.zeros_like(prompt_values)
         for span in ctx.branches.spans:
-            keys, values = (_of(x, span, q.dtype) for x in (prompt_keys, prompt_values))
             at = slice(span.start, span.end)
-            its = rows.map(lambda x: x[:, at].flatten(1, 2))  # noqa: B023 - called at once
-            gradients = softmax_gradient(its, keys, values, ctx.scale)
+            keys, values = (_of(x, span, q.dtype)[None] for x in (prompt_keys, prompt_values))
+            of_grad, of_q, of_out = (x[:, at].reshape(1, heads, -1, size) for x in (grad, q, out))
+            of_lse = lse[:, at].reshape(1, heads, -1)
+            gradients = flash_gradient(of_grad, of_q, keys, values, of_out, of_lse, ctx.scale)
             # added, for these queries saw their completion, too; the prompt's keys belong to this span alone
             on_q[:, at] += gradients[0].view_as(on_q[:, at])
             for on_prompt, x in zip(on_prompts, gradients[1:], strict=True):
-                on_prompt[span.prompt, :, : span.prompt_tokens] = x
+                on_prompt[span.prompt, :, : span.prompt_tokens] = x[0]
         return on_q, on_k, on_v, *on_prompts, None, None
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from opct.cpu.attention import GROUPED, use_grouped_attention
 from opct.cpu.fused_lora import unfused_reason
 from opct.cpu.fused_norm import fuse_norms, unfused_norms
 from opct.cpu.packed_linear import packed, packed_head
-from opct.cpu.prefill import prefill
+from opct.cpu.prefill import beginning, prefill
 from opct.cpu.shared_prompts import (
     branched_hidden,
     no_branching_reason,
@@ -22,6 +24,7 @@ from opct.cpu.shared_prompts import (
 )
 from opct.cpu.shared_rows import SharedPrefixKV, no_shared_rows_reason, saves_enough
 from opct.cpu.switches import is_on
+from opct.models.inference.kv_cache import keys_and_values
 from opct.models.inference.prefill import Prefill
 from opct.models.inference.rows import RepeatedKV, Rows
 from opct.models.plain_path import plain_batches
@@ -65,11 +68,14 @@ class FastPath:
         return shared_batches(prompts, widths, list(map(sum, lengths)), budget)
 
     def hidden(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Tensor:
-        backbone = self.backbone
-        if len(set(map(tuple, prompts))) == len(prompts) or not self.shares_prompts:
+        backbone, different = self.backbone, list(set(map(tuple, prompts)))
+        # not in a step: policy and teacher must be computed alike, so that their KL is exactly 0 where they are equal
+        is_bare = not torch.is_grad_enabled() and not backbone.in_step
+        nested = is_bare and is_on("nested_beginnings") and beginning(different) > 0
+        if not self.shares_prompts or (len(different) == len(prompts) and not nested):
             return completion_hidden(backbone.decoder, prompts, completions, backbone.device)
-        cascade = no_cascade_reason(backbone) is None
-        return branched_hidden(backbone.decoder, prompts, completions, cascade=cascade)
+        cascade, forward = no_cascade_reason(backbone) is None, self._states if nested else None
+        return branched_hidden(backbone.decoder, prompts, completions, cascade=cascade, forward=forward)
 
     def prefill(self, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
         return prefill(self.backbone, prompts).for_rows(copies)
@@ -102,3 +108,13 @@ class FastPath:
         if is_grouped and (fault := no_shared_rows_reason(backbone)):
             reasons.append(f"in sampling, each completion has a copy of its prompt's keys and values: {fault}")
         return reasons
+
+    def _states(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """As `shared_prompts.prompts_forward`, without gradient; a beginning that prompts share is computed once."""
+        prefilled = prefill(self.backbone, prompts)
+        columns: Any = torch.arange(prefilled.width, device=self.backbone.device) + prefilled.starts[:, None]
+        # from padding on the left to padding on the right; beyond a prompt's end any values will do: nothing sees them
+        columns = columns.clamp(max=prefilled.width - 1)[:, None, :, None]
+        layers = itertools.chain.from_iterable(keys_and_values(prefilled.cache))
+        states = (x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers)
+        return [*states, prefilled.hidden]

@@ -90,17 +90,17 @@ class _OneInput:
     """Layers computed together at the first call with an input; the calls of the others take their outputs."""
 
     def __init__(self, compute: Callable[[Tensor], Tensor], outputs: Sequence[int]):
-        self._compute, self._outputs = compute, list(outputs)
+        self._compute, self._sizes = compute, list(outputs)
         self._input: Tensor | None = None
-        self._outputs_of_input: tuple[Tensor, ...] = ()
+        self._parts: tuple[Tensor, ...] = ()
 
     def part(self, i: int, x: Tensor) -> Tensor:
         # the same object, not equal values; it is referenced here, so no later input can have its identity
         if x is not self._input:
-            self._input, self._outputs_of_input = x, self._compute(x).split(self._outputs, -1)
-        output = self._outputs_of_input[i]
-        if i == len(self._outputs) - 1:
-            self._input, self._outputs_of_input = None, ()
+            self._input, self._parts = x, self._compute(x).split(self._sizes, -1)
+        output = self._parts[i]
+        if i == len(self._sizes) - 1:
+            self._input, self._parts = None, ()
         return output
 
 

@@ -12,7 +12,7 @@ The result equals computing every prompt with every completion, to rounding.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -173,15 +173,17 @@ def branched_hidden(
     completions: Sequence[Sequence[int]],
     *,
     cascade: bool,
+    forward: Callable[[Sequence[Sequence[int]]], list[Tensor]] | None = None,
 ) -> Float[Tensor, "tokens hidden"]:
     """As `scoring.completion_hidden`; equal prompts are computed once.
 
     Args:
         cascade: as in `branching_mismatch`.
+        forward: computes the prompts in place of `prompts_forward`.
     """
-    # by first appearance, as `list(places)` below: another order gives completions another's prompt
+    # by first appearance: then completions that come prompt by prompt need no copy (`in_order` below)
     places = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
-    *layers, last = prompts_forward(decoder, list(places))
+    *layers, last = (forward or partial(prompts_forward, decoder))(list(places))
     owners = [places[tuple(prompt)] for prompt in prompts]
     branch = _branch_in_one_row if cascade else _branch_in_rows
     lengths = torch.tensor([len(prompt) for prompt in places])

@@ -151,13 +151,13 @@ class Renderer:
         before, said, after = text.rpartition(SAID)
         return (before, after.partition(MORE)[0]) if said else ("", "")
 
-    def opens_thinking(self, prompt: Sequence[Message], reasoning: Reasoning | None = None) -> bool:
+    def opens_thinking(self, prompt: Sequence[Message]) -> bool:
         """Whether the completion begins inside a reasoning block.
 
         The template opens it in the generation prompt, or a prefill in its message. Marks that a user writes do not
         count.
         """
-        form, text = reasoning or self.reasoning, self.text(prompt)
+        form, text = self.reasoning, self.text(prompt)
         prefill = prompt[-1]["role"] == "assistant"
         # no prefill here and no generation prompt below: what `text` has beyond that is what one of these opens
         earlier = prompt[:-1] if prefill else prompt
@@ -208,16 +208,10 @@ class Renderer:
         inside = self.reasoning.closes_unopened(self._text_of(token_ids, skip_special_tokens=False))
         return self._shown(token_ids, self.reasoning, inside=inside, with_reasoning=True)
 
-    def split(
-        self, prompt: Sequence[Message], token_ids: Sequence[int], reasoning: Reasoning | None = None
-    ) -> SplitReply:
-        """Separate the answer of a completion to `prompt` from its reasoning.
-
-        Args:
-            reasoning: the form to look for; the renderer's by default.
-        """
-        form = reasoning or self.reasoning
-        text, inside = self._text_of(token_ids, skip_special_tokens=False), self.opens_thinking(prompt, form)
+    def split(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> SplitReply:
+        """Separate the answer of a completion to `prompt` from its reasoning."""
+        form = self.reasoning
+        text, inside = self._text_of(token_ids, skip_special_tokens=False), self.opens_thinking(prompt)
         # from ids, not from `text`: a special token goes, the same mark that a model spells out in letters stays
         answer = self._shown(token_ids, form, inside=inside, with_reasoning=False)
         return form.split(text, inside=inside)._replace(answer=answer)

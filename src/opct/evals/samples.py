@@ -148,7 +148,8 @@ def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> l
     """
     warnings = []
     for suite in dict.fromkeys(sample.task for sample in samples):
-        replies = [sample for sample in samples if sample.task == suite and sample.axis != ATTACK]  # it has its own
+        # an attack has warnings of its own
+        replies = [sample for sample in samples if sample.task == suite and sample.axis != ATTACK]
         cut = sum(sample.is_cut for sample in replies)
         if cut > 0.1 * len(replies):
             limit = limits.get(suite, "the token limit")

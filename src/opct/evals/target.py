@@ -93,7 +93,7 @@ def describe_target(target: Target, policy: Policy) -> About:
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
         return {"label": label, "weights": weights, **_trained_on(target, policy)}
     config = load_run_config(run.config_path)
-    metadata: About = {
+    about: About = {
         "label": config.method,
         "method": config.method,
         "train_seed": config.seed,
@@ -103,14 +103,14 @@ def describe_target(target: Target, policy: Policy) -> About:
     checkpoint = run.checkpoint_named(str(target))
     if checkpoint is not None:
         step = int(checkpoint.name.removeprefix("step-"))
-        metadata["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
+        about["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
     last, total = max((step for step, _ in run.checkpoints()), default=0), run.read_manifest().get("total_steps", 0)
     if last < total:
-        metadata["warnings"] = [
+        about["warnings"] = [
             f"The training of {run.path} stopped after step {last} of {total}: resume it (`opct train "
             f"{run.config_path} --resume`), then evaluate again."
         ]
-    return metadata
+    return about
 
 
 def default_out(target: Target) -> Path:

@@ -21,8 +21,6 @@ WIDTH, HEIGHT = 340, 230
 SHAPES = 6
 STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
-LIFT = 5
-"""Gap between the axis and 0 in a chart with bands, so that a line at 0 is visible."""
 ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
 HEADING_CHARACTERS = 32
 
@@ -35,16 +33,6 @@ class Series:
     style: int
     points: tuple[tuple[float, float], ...]
     thin: bool = False
-
-
-@dataclass(frozen=True)
-class Band:
-    """A shaded area between two lines of points in data units, both in rising x."""
-
-    label: str
-    style: int
-    low: tuple[tuple[float, float], ...]
-    high: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -135,7 +123,6 @@ class Frame:
     bottom: float
     x_ticks: tuple[float, ...]
     y_ticks: tuple[float, ...]
-    lift: float = 0.0
 
     def x(self, value: float) -> float:
         """Horizontal position of a data value, in drawing units."""
@@ -145,9 +132,8 @@ class Frame:
     def y(self, value: float) -> float:
         """Vertical position of a data value, in drawing units."""
         low, high = self.y_ticks[0], self.y_ticks[-1]
-        bottom = self.bottom - self.lift
         # minus: y grows downwards in SVG
-        return bottom - (value - low) / (high - low) * (bottom - self.top)
+        return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
 
 
 def _drawing(height: float, label: str, *children: Markup) -> Markup:
@@ -212,14 +198,11 @@ def key(style: int, *, line: bool = False) -> Markup:
     )
 
 
-def line_chart(
-    series: Sequence[Series], *, x_title: str, y_title: str, label: str, bands: Sequence[Band] = ()
-) -> Markup:
+def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: str) -> Markup:
     """Line chart over a shared x, from zero up; each line ends in its marker. `label` is the text for screen
     readers.
     """
     points = [point for line in series for point in line.points]
-    points += [point for band in bands for point in (*band.low, *band.high)]
     xs, ys = zip(*points, strict=True)
     frame = Frame(
         left=42,
@@ -228,17 +211,12 @@ def line_chart(
         bottom=HEIGHT - 42,
         x_ticks=tuple(ticks(min(xs), max(xs), whole=all(x == int(x) for x in xs))),
         y_ticks=tuple(ticks(min(0.0, *ys), max(ys) or 1.0)),
-        lift=LIFT if bands else 0.0,
     )
 
     def path(coordinates: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in coordinates)
 
     drawn = []
-    for band in bands:
-        # back along the upper edge: in the same direction the outline would cross itself
-        area = tag("polygon", points=path((*band.low, *reversed(band.high))), class_="band")
-        drawn.append(_of_arm(band.style, band.label, area))
     for curve in series:
         kind, size = ("stroke thin", 2.5) if curve.thin else ("stroke", 3.5)
         last = curve.points[-1]

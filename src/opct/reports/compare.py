@@ -235,7 +235,7 @@ def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple
 def _is_mostly_scored(estimates: Sequence[Estimate | None]) -> bool:
     """Whether at least half of an arm's replies, over all runs, have a score."""
     known = [estimate for estimate in estimates if estimate is not None]
-    return sum(run.n for run in known) >= sum(run.n_unscored for run in known)
+    return sum(one.n for one in known) >= sum(one.n_unscored for one in known)
 
 
 def compare(

@@ -154,7 +154,7 @@ def training_figures(comparison: Comparison) -> list[Figure]:
 def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figure | None:
     """The mean KL per token, policy to teacher, against the optimizer step; one line a run."""
     series, rows = [], []
-    for arm, run in [(group, run) for group in arms for run in group.runs]:
+    for arm, run in ((a, run) for a in arms for run in a.runs):
         if points := _logged(run, metric):
             series.append(charts.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
             rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in _thinned(points)]

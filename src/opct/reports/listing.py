@@ -160,10 +160,10 @@ def _unfinished(entry: Entry, *, has_results: bool) -> Entry:
     from opct.evals.run import unfinished_suite
     from opct.evals.tasks.attack import PREFIX
 
-    progress = unfinished_suite(entry.path)
-    if progress is None:
+    unfinished = unfinished_suite(entry.path)
+    if unfinished is None:
         return entry
-    suite, done, total, is_running = progress
+    suite, done, total, is_running = unfinished
     state = RUNNING if is_running else STOPPED
     command = "attack" if suite.startswith(PREFIX) else "eval"
     resume = entry.resume or (None if is_running else f"the same `opct {command}` command with --resume")

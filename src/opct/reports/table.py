@@ -297,9 +297,9 @@ def make_row(
     """The row of a metric; `incomparable` is what `why_incomparable` found for the suite."""
     units = [tuple(run.units(metric, suite, group) for run in arm.runs) for arm in arms]
     # over all runs: a sample's cluster is the same in each, and a run may lack the sample
-    clusters = {id_: name for of_arm in units for run in of_arm for id_, name in run.clusters.items()}
+    clusters = {id_: name for of_arm in units for one in of_arm for id_, name in one.clusters.items()}
     sides = {
-        arm.label: ArmValues(arm, tuple(run.values for run in of_arm)) for arm, of_arm in zip(arms, units, strict=True)
+        arm.label: ArmValues(arm, tuple(one.values for one in of_arm)) for arm, of_arm in zip(arms, units, strict=True)
     }
     rows = [[run.row(suite, metric.name, group) for run in arm.runs] for arm in arms]
     of_runs = [tuple(_estimate(row, metric) for row in of_arm) for of_arm in rows]

@@ -162,8 +162,8 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, tuple[float, str]] = {}
         rows = [(row, section.title) for section in comparison.headline(axis) for row in section.rows]
         for (row, heading), (i, arm) in product(rows, enumerate(comparison.arms)):
-            known = [run for run in row.run_estimates[i] if run is not None]
-            amount, total = sum(getattr(run, count) for run in known), sum(run.n + run.n_unscored for run in known)
+            known = [one for one in row.run_estimates[i] if one is not None]
+            amount, total = sum(getattr(one, count) for one in known), sum(one.n + one.n_unscored for one in known)
             # over all replies, scored or not; a partial metric leaves replies out by its definition
             share = amount / total if total and not row.metric.is_partial else 0.0
             if share > max(limit, worst.get(arm.name, (0.0, ""))[0]):

@@ -292,6 +292,24 @@ def test_families_of_a_question_share_it_and_questions_what_all_begin_with(polic
     assert shapes == [(1, 40), (6, 21), (24, 4)]
 
 
+def test_examples_that_prompts_begin_with_are_scored_once_but_not_in_a_step(policy: Policy, shapes, monkeypatch):
+    """Without gradient, as in few-shot likelihoods: 40 tokens once and four ends, not 4 x 44. In a step a teacher's
+    prompts are computed as the policy's are."""
+    monkeypatch.setattr(prefill, "FORWARD", 64)
+    prompts, completions = [[*range(1, 41), 60 + i, 7, 8, 9] for i in range(4)], [[50 + i, 2] for i in range(4)]
+    expected = completion_hidden(policy.backbone.decoder, prompts, completions, policy.device)
+    shapes.clear()
+    with policy.inference():
+        found = policy.score(prompts, completions).hidden
+    assert shapes == [(1, 40), (4, 4), (1, 4)]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    policy.backbone.train()
+    shapes.clear()
+    with policy.inference():
+        policy.score(prompts, completions)
+    assert shapes == [(4, 45)]
+
+
 def test_short_prompts_do_not_wait_for_long_ones(policy: Policy, shapes, monkeypatch):
     """Ten short prompts and two long ones: no short one is padded, and each is what it is by itself."""
     monkeypatch.setattr(prefill, "FORWARD", 8)

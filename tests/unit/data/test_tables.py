@@ -41,7 +41,7 @@ def table(delimiter: str) -> str:
         ("one_row.json", LINE),
         ("lines.json", f"{LINE}\n{json.dumps(ROW | {'answer': 'z'})}\n"),
         ("windows.jsonl", b"\xef\xbb\xbf" + f"{LINE}\r\n{json.dumps(ROW | {'answer': 'z'})}\r\n".encode()),
-        ("compressed.jsonl.gz", gzip.compress(LINE.encode())),
+        ("compressed.jsonl.gz", gzip.compress(LINE.encode(), mtime=0)),
         ("commas.csv", table(",")),
         ("semicolons.csv", table(";")),
         ("tabs.csv", table("\t")),
