@@ -73,7 +73,7 @@ def train(
     Where pairs hold jailbreak behaviors or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.data.builders.builtin import load_pairs
-    from opct.data.builders.question_pairs import own_question_pairs, own_question_settings
+    from opct.data.builders.question_pairs import pairs_of_questions, settings_for_questions
     from opct.data.questions import load_questions
     from opct.data.tables import source_name
     from opct.evals.tasks.sycophancy import refuse_questions
@@ -88,10 +88,10 @@ def train(
         file = (str(questions),) if isinstance(questions, str | Path) else ()
         known = load_questions(questions)
         refuse_questions(source_name(questions), known)
-        given = own_question_pairs(known, file)
+        given = pairs_of_questions(known, file)
         # what the caller set, and no defaults: those would undo the settings made for the questions
         explicit_settings = flat_settings(config.model_dump(mode="json", exclude_unset=True))
-        question_settings = own_question_settings(config.model.name_or_path, len(given), config.optim.prompts_per_step)
+        question_settings = settings_for_questions(config.model.name_or_path, len(given), config.optim.prompts_per_step)
         # checked again: `model_copy` would not check the two together
         config = load_settings(TrainConfig, base=question_settings | explicit_settings)
     if given is not None:

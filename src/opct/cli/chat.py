@@ -26,7 +26,7 @@ HELP = (
     "· /help: print this list · /quit: leave"
 )
 MODEL, BASE = "model", "base"
-ASKED = {"/model": (MODEL,), "/base": (BASE,), "/both": (BASE, MODEL)}
+SHOWN_MODELS = {"/model": (MODEL,), "/base": (BASE,), "/both": (BASE, MODEL)}
 SIDE_BY_SIDE = 100  # columns of a terminal that two answers fit into
 
 
@@ -100,7 +100,7 @@ def talk(
 
     console.print(HELP, markup=False, style="dim")
     questions: list[str] = []
-    model_names = ASKED["/model"]
+    model_names = SHOWN_MODELS["/model"]
     while True:
         try:
             text = console.input(f"[bold]you (to {' and '.join(model_names)})>[/bold] ").strip()
@@ -119,7 +119,7 @@ def talk(
             case "/base" | "/both" if not policy.has_base:
                 console.print(NO_BASE, markup=False, style="dim")
             case "/model" | "/base" | "/both":
-                model_names = ASKED[text]
+                model_names = SHOWN_MODELS[text]
             case _ if text.startswith("/"):
                 console.print(HELP, markup=False, style="dim")
             case _:

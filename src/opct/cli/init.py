@@ -23,10 +23,10 @@ HEAD = """\
 
 
 NEXT = """\
-next: opct eval {model} --out {base}{asked}
+next: opct eval {model} --out {base}{options}
       opct train {file} --dry-run
       opct train {file}
-      opct eval {run}{asked}
+      opct eval {run}{options}
       opct report {base} {run}"""
 
 
@@ -57,7 +57,7 @@ def init(
     """
     from opct.config.commented import FIRST, commented_yaml
     from opct.config.loader import load_config
-    from opct.data.builders.question_pairs import few_pair_steps, own_question_settings
+    from opct.data.builders.question_pairs import few_pair_steps, settings_for_questions
     from opct.data.pairs import question_options
     from opct.models.names import check_path
     from opct.runs.io import atomic_write
@@ -83,10 +83,10 @@ def init(
     check_path(model)
     derived_settings: dict[str, object] = {}
     if questions or data:
-        loaded = _pairs_of_questions(built, questions, column or []) if questions else _own_pairs(str(data))
+        loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(str(data))
         size = len(loaded), settings.optim.prompts_per_step
         if questions and preset is None:
-            derived_settings = own_question_settings(settings.model.name_or_path, *size)
+            derived_settings = settings_for_questions(settings.model.name_or_path, *size)
         elif settings.max_steps is None:
             derived_settings = few_pair_steps(*size)
     if derived_settings:
@@ -97,7 +97,7 @@ def init(
     echo(f"{file}: written")
     run = settings.output_dir
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
-    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, asked=question_options(loaded)))
+    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, options=question_options(loaded)))
     _note_what_is_not_measured(loaded)
 
 
@@ -113,7 +113,7 @@ def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
         )
 
 
-def _own_pairs(data: str) -> list[ContrastivePair]:
+def _pairs_of_file(data: str) -> list[ContrastivePair]:
     """The pairs of a file: faults are better found now than when training begins."""
     from opct.data.builders.builtin import load_pairs
     from opct.evals.stats import FEW_CLUSTERS
@@ -126,7 +126,7 @@ def _own_pairs(data: str) -> list[ContrastivePair]:
 
 def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[ContrastivePair]:
     """Write pairs of the questions for training, say what the test questions can decide, and return the pairs."""
-    from opct.data.builders.question_pairs import own_question_pairs
+    from opct.data.builders.question_pairs import pairs_of_questions
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
     from opct.evals.stats import FEW_CLUSTERS, decides
@@ -135,7 +135,7 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[
     known = load_questions(questions, named_columns(column))
     refuse_questions(questions, known)
     test_questions = of_split(known, "test", "questions")  # without any, the evaluation would fail after the training
-    pairs = own_question_pairs(known, file=(questions, *column))
+    pairs = pairs_of_questions(known, file=(questions, *column))
     write_pairs(built, pairs)
     counts = Counter(question.split for question in known)
     of, test = pluralize(len(known), "question"), pluralize(len(test_questions), "test question")

@@ -57,7 +57,7 @@ class Behavior:
     Attributes:
         behavior: the request, bare.
         benign: its benign counterpart, a harmless request with the same verbs and topic; None if the source has none.
-        by_hash: the split follows from the text (`own_splits`), not from a file.
+        by_hash: the split follows from the text (`splits_by_text`), not from a file.
     """
 
     id: str
@@ -132,7 +132,7 @@ def load_behaviors(
     return _with_splits(raw, str(source))
 
 
-def own_splits(texts: Sequence[str]) -> list[Split]:
+def splits_by_text(texts: Sequence[str]) -> list[Split]:
     """The split of each request by its text alone: that of the `nearest` embedded behavior, else by the sha256 of its
     words."""
     # the embedded split first: a near-duplicate of a test behavior must not be trained on by the luck of its hash
@@ -217,7 +217,7 @@ def _with_splits(raw: Sequence[BehaviorRow], source: str) -> list[Behavior]:
         faults += _leaks([(row, row.behavior) for row in raw])
         faults += _leaks([(row, row.benign) for row in raw if row.benign is not None], "the benign counterpart ")
     refuse(source, faults)
-    splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
+    splits = [row.split for row in raw] if named else splits_by_text([row.behavior for row in raw])
     behaviors: dict[str, Behavior] = {}
     repeated: list[str] = []
     for row, split in zip(raw, splits, strict=True):

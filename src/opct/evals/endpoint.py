@@ -53,7 +53,7 @@ def open_model(
             )
     model = load_inspect_model(name, base_url, model_args, what=what)
     # the model's own key alone: the identity must not change with other keys in the environment
-    secrets, url = own_secrets(model), base_url or _url_of_environment(name)
+    secrets, url = secrets_of(model), base_url or _url_of_environment(name)
     arguments = {key: _public(key, value, secrets) for key, value in model_args.items()}
     settings = {"base_url": _public_url(url, secrets) if url else None, "model_args": arguments or None}
     weights = _weights_hash(str(model).partition("/")[2])  # the files at a path may change
@@ -77,7 +77,7 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     try:
         with quiet():
             # not memoized: its `generate` is replaced, and a shared model would be wrapped again and again
-            return _without_own_key(get_model(name, base_url=base_url, memoize=False, **model_args))
+            return _without_key(get_model(name, base_url=base_url, memoize=False, **model_args))
     except PrerequisiteError as error:  # its message is Rich markup
         message = Text.from_markup(str(error.message)).plain
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
@@ -88,12 +88,12 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     )
 
 
-def _without_own_key(model: Model) -> Model:
+def _without_key(model: Model) -> Model:
     """The model, without its key in any output: a server may echo it, and outputs are stored in logs."""
     from inspect_ai.model import ModelOutput
 
     # as they stand in JSON, where quotes and backslashes are escaped
-    keys = [json.dumps(key)[1:-1] for key in own_secrets(model)]
+    keys = [json.dumps(key)[1:-1] for key in secrets_of(model)]
     generate = model.api.generate
 
     def cleaned(output: Any) -> Any:
@@ -293,10 +293,10 @@ def known_secrets(model: Any = None) -> frozenset[str]:
     """The keys that a message might repeat: the model's, and all in the environment."""
     named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
     # 6: a TOKEN=1 in the environment must not turn every 1 of a message into [secret]
-    return own_secrets(model) | {value for value in named if len(value) >= 6}
+    return secrets_of(model) | {value for value in named if len(value) >= 6}
 
 
-def own_secrets(model: Any) -> frozenset[str]:
+def secrets_of(model: Any) -> frozenset[str]:
     """The API key of this model; empty if it needs none."""
     key = getattr(getattr(model, "api", None), "api_key", None)
     return frozenset([key] if isinstance(key, str) and len(key) >= 6 else [])

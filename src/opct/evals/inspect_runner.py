@@ -253,11 +253,11 @@ def run_task(
             limit=limit,
             **options,
         )
-        summaries.append(_kept_summary(log, folder.evals_dir, run))
+        summaries.append(_stored_summary(log, folder.evals_dir, run))
     return summaries
 
 
-def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> dict[str, Any]:
+def _stored_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> dict[str, Any]:
     """Store a finished log and return its summary."""
     path = keep_log(log, folder, None if run is None else {"run": dict(run)})
     samples = log.samples or []

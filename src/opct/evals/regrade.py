@@ -100,13 +100,13 @@ def _graded_again(log: EvalLog) -> EvalLog:
     with quiet():
         new = inspect_ai.score(log, SCORERS[suite](), model="none/none", action="overwrite", display="none")
     for before, after in zip(log.samples or [], new.samples or [], strict=True):
-        scores = {name: score for name, score in (before.scores or {}).items() if _is_kept(name)}
+        scores = {name: score for name, score in (before.scores or {}).items() if _is_not_regraded(name)}
         after.scores = {**(after.scores or {}), **scores}
     new.location, new.eval.metadata = log.location, _new_settings(suite, log.eval.metadata or {})
     return new
 
 
-def _is_kept(name: str) -> bool:
+def _is_not_regraded(name: str) -> bool:
     return name == KL or name.startswith(JUDGE)
 
 
@@ -129,7 +129,7 @@ def _changes(suite: str, old: EvalLog, new: EvalLog) -> dict[tuple[str, str], in
 
 def _verdict(suite: str, scores: Mapping[str, Score] | None) -> str:
     """The grader's verdict; for a benign request also whether the reply refuses, which is not part of its check."""
-    score = next(score for name, score in (scores or {}).items() if not _is_kept(name))
+    score = next(score for name, score in (scores or {}).items() if not _is_not_regraded(name))
     word = str((score.metadata or {}).get("verdict"))
     if suite != BENIGN or not isinstance(score.value, Mapping):
         return word

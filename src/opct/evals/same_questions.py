@@ -49,13 +49,13 @@ def refuse_other_questions(folder: str | Path, tasks: Iterable[Task], limit: int
 def _difference(log: EvalLog, task: Task, samples: Sequence[Sample]) -> str:
     """What a task asks otherwise than a log, in words; empty if it is the same."""
     then, now = log.eval.metadata or {}, task.metadata or {}
-    same_prompts = {*map(_asked, log.samples or [])} == {*map(_asked, samples)}
+    same_prompts = {*map(_prompt_text, log.samples or [])} == {*map(_prompt_text, samples)}
     # the same prompts may come from another file, or of another selection
     ignore = {*then, *now}.difference(SAMPLING) if same_prompts else (OPCT,)
     return "; ".join(Identity(then).diff(now, ignore)) or ("" if same_prompts else "other questions than now")
 
 
-def _asked(sample: Sample | LogSample) -> str:
+def _prompt_text(sample: Sample | LogSample) -> str:
     """A prompt with its answers."""
     opening = sample.input if isinstance(sample.input, str) else [(m.role, m.text) for m in sample.input]
     metadata: Mapping[str, Any] = sample.metadata or {}  # of our tasks: the turns after the model's own, too

@@ -138,7 +138,7 @@ def _targets(model: Any, settings: LoraConfig) -> Any:
     from peft.tuners.tuners_utils import check_target_module_exists
 
     head = model.get_output_embeddings()
-    linear = {name: module for name, module in _own_modules(model) if _is_linear(module)}
+    linear = {name: module for name, module in _modules_of_base(model) if _is_linear(module)}
     passed = _passed_by_text(model, linear) | {name for name, module in linear.items() if module is head}
     if settings.target_modules == ALL_LINEAR:
         return _all_linear({name: m for name, m in linear.items() if name in passed and m is not head}, model)
@@ -198,7 +198,7 @@ def _peft_takes(leaf: str, model: Any) -> bool:
     return leaf in (config.target_modules or ())
 
 
-def _own_modules(model: Any) -> Iterator[tuple[str, Any]]:
+def _modules_of_base(model: Any) -> Iterator[tuple[str, Any]]:
     """The modules of the model by their names without an adapter."""
     wrappers = _wrappers(model)
     for name, module in model.named_modules():
@@ -221,7 +221,7 @@ def _decoder_prefix(model: Any) -> str:
 def _experts(model: Any) -> dict[str, tuple[int, list[str]]]:
     """The modules that hold experts: their number, and the names of weights of all of them together, if there are."""
     experts: dict[str, tuple[int, list[str]]] = {}
-    for name, module in _own_modules(model):
+    for name, module in _modules_of_base(model):
         together = {key: p for key, p in module._parameters.items() if p is not None and p.dim() == 3 and len(p) > 1}
         if isinstance(module, torch.nn.ModuleList) and name.endswith("experts"):
             experts[name] = len(module), []
@@ -248,7 +248,7 @@ def coverage(model: Any) -> str | None:
     bare = model.get_base_model()
     decoder, experts = _decoder_prefix(bare), _experts(bare)
     fused = {f"{path}.{key}": f"{_leaf(path)}.{key}" for path, (_, keys) in experts.items() for key in keys}
-    kinds = {name: _leaf(name) for name, module in _own_modules(bare) if _is_linear(module)} | fused
+    kinds = {name: _leaf(name) for name, module in _modules_of_base(bare) if _is_linear(module)} | fused
     kinds = {name: kind for name, kind in kinds.items() if name.startswith(decoder)}
     adapted = set()
     for name, module in bare.named_modules():
@@ -361,7 +361,7 @@ def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str]
 def _how_to_place(model: Any, folder: Path, unloaded: list[str], lacking: list[str]) -> str:
     """The remedy for weights of an adapter's file that the model's adapter does not have."""
     places = {_place(name) for name in unloaded}
-    unknown = places - {name for name, _ in _own_modules(model)}
+    unknown = places - {name for name, _ in _modules_of_base(model)}
     if lacking and (unknown or places & set(map(_place, lacking)) or not unloaded[0].startswith(PREFIX)):
         return f"rename them as PEFT does, such as {lacking[0]}, or give the model that it was trained on"
     if unknown:

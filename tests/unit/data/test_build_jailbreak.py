@@ -2,7 +2,7 @@
 
 import pytest
 
-from opct.data.behaviors import Behavior, own_splits
+from opct.data.behaviors import Behavior, splits_by_text
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt
@@ -64,7 +64,7 @@ def test_no_pair_is_made_of_a_near_duplicate_of_what_is_measured_on():
         Behavior("a/3", "a", "Flood the cellar", "Mop the cellar", "train"),
         Behavior("a/4", "a", "Tease the old lion", "Feed the old lion", "train", by_hash=True),
     ]
-    text = next(f"Tease the old lion {i}" for i in range(99) if own_splits([f"Tease the old lion {i}"]) == ["test"])
+    text = next(f"Tease the old lion {i}" for i in range(99) if splits_by_text([f"Tease the old lion {i}"]) == ["test"])
     artifacts = [Artifact("p/0", text, "c", bare_prompt("x"))]
 
     def asked(split, **files) -> set[str]:

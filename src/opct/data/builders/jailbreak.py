@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, own_splits
+from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, splits_by_text
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.families import rotation
@@ -148,12 +148,12 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
     """The behavior of each artifact, in order: its goal, in the split of the `nearest` behavior.
 
     If that split was not chosen by a file, or no behavior is near, the split follows from the goal's text
-    (`own_splits`). The id is the nearest behavior's if both are in one split, else that of the first artifact in the
-    split with nearly the same goal.
+    (`splits_by_text`). The id is the nearest behavior's if both are in one split, else that of the first artifact in
+    the split with nearly the same goal.
     """
     goals = [one.behavior for one in artifacts]
     known = nearest(goals, behaviors)
-    splits = own_splits(goals)
+    splits = splits_by_text(goals)
     # a split that only follows from a text is worth no more than the goal's own
     splits = [known[i].split if i in known and not known[i].by_hash else split for i, split in enumerate(splits)]
     ids = {i: one.id for i, one in known.items() if one.split == splits[i]}

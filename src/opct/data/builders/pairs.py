@@ -47,9 +47,9 @@ ANSWERS = (
     *(name for role in ("answer", "aliases", "wrong") for name in QUESTION_COLUMNS[role]),
 )
 """Columns that are left out of prompts without a warning: what there is to answer, and what is for `meta`."""
-NOT_KEPT = ("completion", "rejected", *CHATS)
+NO_META = ("completion", "rejected", *CHATS)
 """Columns of answers; the texts and numbers of other columns are kept in `meta`."""
-_KEPT = str | int | float
+_META_VALUE = str | int | float
 CONTEXT_COLUMNS: dict[str, tuple[str, ...]] = {
     "system": ("system", "system_prompt", "system_message"),
     "history": ("history",),
@@ -167,7 +167,7 @@ def _used_columns(
     }
     used = {role: column for role, column in columns.items() if role not in unusable}
     # answers out: what is in `meta` goes on into pair files and logs
-    meta_columns = [key for key in cells if key not in used.values() and column_key(key) not in NOT_KEPT]
+    meta_columns = [key for key in cells if key not in used.values() and column_key(key) not in NO_META]
     said = ", ".join(f"{role}={column}" for role, column in used.items())
     log.info("%s: %d rows; %s; in meta: %s", name, len(rows), said, ", ".join(meta_columns) or "nothing")
     unread = unread_texts(rows, [*used.values(), *shown])
@@ -205,7 +205,7 @@ def _meta(row: Mapping[str, Any], meta_columns: Sequence[str], row_id: str | Non
     """The kept columns, and what holds the rows of one clean prompt together in any split: they are variants."""
     # first: a `question_id` in the row or its `meta` replaces it
     meta: dict[str, Any] = {"question_id": row_id or clean}
-    meta |= {key: row[key] for key in meta_columns if isinstance(row.get(key), _KEPT)}
+    meta |= {key: row[key] for key in meta_columns if isinstance(row.get(key), _META_VALUE)}
     meta |= row["meta"] if isinstance(row.get("meta"), Mapping) else {}
     # rows with ids of their own but one clean prompt: the group keeps them on the same side of the split
     if meta["question_id"] == row_id:

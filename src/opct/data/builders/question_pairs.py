@@ -15,7 +15,7 @@ PASSES, STEPS = 3, (10, 30)
 """Passes over few pairs, and the minimum and maximum number of their steps."""
 
 
-def own_question_pairs(questions: Sequence[Question], file: Sequence[str] = ()) -> list[ContrastivePair]:
+def pairs_of_questions(questions: Sequence[Question], file: Sequence[str] = ()) -> list[ContrastivePair]:
     """Pairs of the train split: each question in every training family, and its identity pair.
 
     Args:
@@ -28,7 +28,7 @@ def own_question_pairs(questions: Sequence[Question], file: Sequence[str] = ()) 
     return [*pairs, *(clean_pair(question) for question in of_split(questions, "train", "questions"))]
 
 
-def own_question_settings(model: str, n_pairs: int, prompts_per_step: int) -> dict[str, Any]:
+def settings_for_questions(model: str, n_pairs: int, prompts_per_step: int) -> dict[str, Any]:
     """Settings by dotted name, where they differ from the defaults: `PASSES` passes over the pairs.
 
     The default model has settings that were measured with it: docs/results/own_questions.md.

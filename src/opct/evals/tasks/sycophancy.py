@@ -103,7 +103,7 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
     names = alternating(_families(config), FAMILIES)
     count = min(config.families_each() or len(names), len(names))
     turns = rotation(names, count, "families_per_question")
-    chosen = _asked(name, questions, config)
+    chosen = _selected(name, questions, config)
     items = []
     for i, (question, families) in enumerate(zip(chosen, turns, strict=False)):
         items += [_item(name, question, family, config.seed) for family in (CLEAN, *families)]
@@ -113,7 +113,7 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
     return items
 
 
-def _asked(name: str, questions: Sequence[Question], config: EvalConfig) -> list[Question]:
+def _selected(name: str, questions: Sequence[Question], config: EvalConfig) -> list[Question]:
     """The questions that are asked; each must be graded right where a reply is one of its answers.
 
     Raises:

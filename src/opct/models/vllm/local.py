@@ -203,7 +203,7 @@ def _ending_with_this_process() -> Iterator[None]:
     """Engines started here end with this process, even after `kill -9`; vLLM alone would keep them and their memory."""
     from vllm.v1.engine.core import EngineCoreProc
 
-    EngineCoreProc.opct_own = original = EngineCoreProc.run_engine_core
+    EngineCoreProc.opct_original = original = EngineCoreProc.run_engine_core
     EngineCoreProc.run_engine_core = staticmethod(run_engine_core)
     try:
         yield
@@ -216,7 +216,7 @@ def run_engine_core(*arguments: Any, **keywords: Any) -> None:
     from vllm.v1.engine.core import EngineCoreProc
 
     end_with_parent()
-    getattr(EngineCoreProc, "opct_own", EngineCoreProc.run_engine_core)(*arguments, **keywords)
+    getattr(EngineCoreProc, "opct_original", EngineCoreProc.run_engine_core)(*arguments, **keywords)
 
 
 def _vllm_errors(what: str) -> LibraryErrors:
