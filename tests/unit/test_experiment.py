@@ -46,8 +46,9 @@ PLAIN = "output_dir: {out}\ntrain: shared.yaml\nseeds: [0]\narms:\n  sft: {{meth
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    (tmp_path / "shared.yaml").write_text("max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n")
+def path(tmp_path: Path, tiny_folder: Path) -> Path:
+    model = f"{{name_or_path: {json.dumps(str(tiny_folder))}, device: cpu, dtype: float32}}"
+    (tmp_path / "shared.yaml").write_text(f"max_steps: 2\noptim: {{prompts_per_step: 4}}\nmodel: {model}\n")
     path = tmp_path / "experiment.yaml"
     path.write_text(PLAIN.format(out=json.dumps(str(tmp_path / "out"))))
     return path
@@ -70,6 +71,8 @@ def save(run: RunDir, step: int, weights: bytes = b"weights") -> None:
 
 
 def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
+    shared = tmp_path / "shared.yaml"
+    shared.write_text(shared.read_text().replace(", dtype: float32", ""))
     begun(tmp_path / "out" / "sft-seed0", dtype="float32")
     begun(tmp_path / "out" / "opct-seed0", dtype="bfloat16")
     with refused(RunError, "float32", "bfloat16", "model.dtype=float32"):
@@ -187,7 +190,6 @@ def small(path: Path, tmp_path: Path, monkeypatch):
     done: list[str] = []
     together = [Barrier(1)]  # the first trainings of all processes wait for each other
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
-    dtype = ["model.dtype=float32"]
 
     def part(name: str) -> None:
         if name in left:
@@ -223,10 +225,10 @@ def small(path: Path, tmp_path: Path, monkeypatch):
         left[:], done[:] = cuts, []
         for _ in cuts:
             with pytest.raises(KeyboardInterrupt):
-                module.run_experiment(path, overrides=dtype)
+                module.run_experiment(path)
         together.append(Barrier(processes, timeout=30))
         with ThreadPoolExecutor(processes) as pool:
-            list(pool.map(partial(module.run_experiment, overrides=dtype), [path] * processes))
+            list(pool.map(module.run_experiment, [path] * processes))
         together.append(Barrier(1))
         made = json.loads((out / "report.json").read_text(encoding="utf-8"))
         assert made.pop("created")
@@ -336,7 +338,7 @@ def test_an_attack_that_has_ended_is_not_made_again(monkeypatch, tmp_path):
 def test_a_run_with_other_settings_is_replaced_only_by_force(path: Path, monkeypatch):
     seen = []
     monkeypatch.setattr(module, "train", lambda config, **how: seen.append(how) or SimpleNamespace(status="finished"))
-    config = load_experiment(path, ["model.dtype=float32"]).configs["sft", 0]
+    config = load_experiment(path).configs["sft", 0]
     run = begun(Path(config.output_dir), total_steps=2, dtype="float32")
     run.config_path.write_text(dump_config(config.model_copy(update={"eval_steps": 7, "max_steps": 9})))
     with refused(RunError, "max_steps"):
