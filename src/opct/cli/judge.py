@@ -126,8 +126,9 @@ def run(
     with _asking(opened) as progress:
         judgements, rows = judge_run(folder, axis, opened, progress)
     _print_verdicts(opened, judgements)
-    print(f"kept in the logs of {folder.evals_dir}")
-    print_rich(rows_table("", [row for row in rows if row["group"] in SHOWN_GROUPS]))
+    print(f"kept in the logs of {folder.path}")
+    if rows:
+        print_rich(rows_table("", [row for row in rows if row["group"] in SHOWN_GROUPS]))
 
 
 @contextmanager

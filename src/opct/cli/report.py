@@ -13,7 +13,9 @@ from opct.runs.console import NullProgress, echo
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs or Inspect logs (LABEL=LOG), base first.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Runs or Inspect logs, base first; LABEL=PATH names one.")
+    ],
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The HTML page; its JSON and Markdown are written next to it.")
     ] = Path("report.html"),

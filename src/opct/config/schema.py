@@ -258,6 +258,16 @@ class TrainConfig(Section):
         others = [name for name in setting_names(cls) if section is None or not name.startswith("loss.")]
         return [*others, *(f"loss.{name}" for name in (section.model_fields if section else ()))]
 
+    @classmethod
+    def where_known(cls, name: str, values: Mapping[str, Any]) -> str | None:
+        """The methods that have a setting of `loss` which that of these values has not."""
+        section, _, setting = name.partition(".")
+        methods = [method for method, loss in LOSSES.items() if method != "grpo" and setting in loss.model_fields]
+        if section != "loss" or not methods:
+            return None
+        method = values.get("method", cls.model_fields["method"].default)
+        return f"it is a setting of {', '.join(methods)}, and the method is {method}"
+
     @field_validator("method")
     @classmethod
     def _is_a_method(cls, name: str) -> str:

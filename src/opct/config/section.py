@@ -74,6 +74,11 @@ class Section(BaseModel, metaclass=cast(Any, _Settings)):  # type: ignore[metacl
         """The dotted names of the settings that there are, for messages about these values."""
         return setting_names(cls)
 
+    @classmethod
+    def where_known(cls, name: str, values: Mapping[str, Any]) -> str | None:
+        """Where a setting that these values do not have is one, as text; None if nowhere."""
+        return None
+
 
 # ------------------------------------------------------------------------------------------- values and their places
 
@@ -137,7 +142,7 @@ def faults_of(model_class: type[Section], error: ValidationError, tree: Tree) ->
     for item in error.errors(include_url=False):
         name, value = tree.locate(item["loc"])
         if item["type"] == "extra_forbidden":
-            yield from _unknown(name, value, known, tree)
+            yield from _unknown(name, value, known, tree, model_class)
         elif item["type"] == "missing":
             missing = ".".join([*name, str(item["loc"][-1])])
             yield f"{tree.place(name)}: {missing}: missing, and it has no default"
@@ -160,16 +165,17 @@ def _cross_place(tree: Tree, line: str) -> str:
     return ""
 
 
-def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterator[str]:
+def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree, model_class: type[Section]) -> Iterator[str]:
     if isinstance(value, dict) and value:
         for key, child in value.items():
-            yield from _unknown((*name, key), child, known, tree)
+            yield from _unknown((*name, key), child, known, tree, model_class)
         return
     dotted = ".".join(name)
     right = _nearest(dotted, known)
     hint = f"did you mean {right}?" if right else f"there are {', '.join(_siblings(name[:-1], known))}"
     if right == dotted and (joined := [part for part in name if "." in part]):  # as an override is written
         hint = f"in a file, write `{joined[0].replace('.', ':` and, indented below it, `')}:`"
+    hint = model_class.where_known(dotted, tree.values) or hint
     yield f"{tree.place(name)}: {dotted}: unknown setting (value {shorten(value)}); {hint}"
 
 

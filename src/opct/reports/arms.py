@@ -10,18 +10,18 @@ because they differ in more than the method.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opct.reports.charts import STYLES
 from opct.reports.load import EvaluatedRun
 from opct.reports.wording import arm_name
 
-SFT, OFFPOLICY, OPCT = "sft", "offpolicy", "opct"
+BASE, SFT, OFFPOLICY, OPCT = "base", "sft", "offpolicy", "opct"
 ADAPTER = "model.adapter"
 """Setting that names the adapter a run continues from."""
 References = Mapping[str, str | Sequence[str]]
 """The reference label or labels of each arm, by label."""
-STYLE_OF_LABEL = {"base": 0, SFT: 1, OPCT: 2}
+STYLE_OF_LABEL = {BASE: 0, SFT: 1, OPCT: 2}
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,14 @@ class Pair:
 
 
 def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
-    """Group runs by label, base first, then in the given order; styles repeat when they run out."""
+    """Group runs by label, base first, then in the given order; styles repeat when they run out.
+
+    Untrained models that nobody labelled are arms of their own: they are no seeds of one another.
+    """
+    if len({run.model for run in runs if run.label == BASE}) > 1:
+        runs = [replace(run, label=run.name) if run.label == BASE else run for run in runs]
     # stable: False sorts first, so base leads and the others keep their order
-    labels = sorted(dict.fromkeys(run.label for run in runs), key=lambda label: label != "base")
+    labels = sorted(dict.fromkeys(run.label for run in runs), key=lambda label: label != BASE)
     taken = {STYLE_OF_LABEL[label] for label in labels if label in STYLE_OF_LABEL}
     free = [style for style in range(STYLES) if style not in taken]
     arms: list[Arm] = []

@@ -10,6 +10,7 @@ from typing import Any
 from opct.config.schema import flat_settings
 from opct.errors import shorten
 from opct.evals.judges.agreement import rules_weakness
+from opct.evals.samples import ATTACK
 from opct.evals.stats import FEW_CLUSTERS, decides
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
@@ -159,6 +160,9 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
 def _left_out(comparison: Comparison) -> Iterator[str]:
     """Unscored and truncated shares above their bounds: one warning per axis, with each arm's worst metric."""
     for axis, (count, limit, text) in product(comparison.axes, LEFT_OUT):
+        # an attack's rows count behaviors, of which each has several replies; its log warns of cut ones itself
+        if axis == ATTACK and count == "n_truncated":
+            continue
         worst: dict[str, tuple[float, str]] = {}
         rows = [(row, section.title) for section in comparison.headline(axis) for row in section.rows]
         for (row, heading), (i, arm) in product(rows, enumerate(comparison.arms)):

@@ -54,6 +54,15 @@ def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values():
     assert against("offpolicy", methods, offpolicy="runs/sft") == {}
 
 
+def test_untrained_models_are_no_seeds_of_one_another():
+    """Two base models are two arms by the names of their folders; one that was evaluated twice is one."""
+    small, large = (replace(run("base"), name=name, model=name) for name in ("small", "large"))
+    assert [(arm.label, len(arm.runs)) for arm in make_arms([small, large, run("opct")])] == [
+        ("small", 1), ("large", 1), ("opct", 1),
+    ]  # fmt: skip
+    assert [(arm.label, len(arm.runs)) for arm in make_arms([small, small])] == [("base", 2)]
+
+
 def test_references_that_are_given_win_over_the_names():
     """`a-b` and `c-d` are names with a dash; nothing is found by them."""
     methods = {"a-b": "sft", "c-d": "opct", "sft": "sft"}

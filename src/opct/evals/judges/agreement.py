@@ -26,7 +26,8 @@ def grader_label(row: Row) -> str | None:
     if row.get("metric") == "kl_to_base":
         return None
     if judge is not None:
-        return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
+        model = f" ({judge['model']})" if judge.get("model") else ""
+        return f"judged by {judge.get('name')}{model}, {_agreement(settings.get('judge_calibration'))}"
     if agreement := _rules(row):
         return f"graded by {_of_rules(settings, agreement)}"
     return "graded by rules, agreement with people unknown" if settings.get("grader") in (RULES, WORDS) else None

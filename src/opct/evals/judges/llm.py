@@ -142,9 +142,10 @@ class LLMJudge:
             for one in new
         )
         return (
-            f"{len(requests)} replies, {sum(not one.reply.strip() for one in requests)} empty: {len(new)} calls (at "
-            f"most {len(new) * (1 + self.config.retries)} with retries), about {tokens:,} tokens in, at most "
-            f"{len(new) * self.config.max_completion_tokens:,} out; what this judge answered before costs nothing"
+            f"{len(requests)} replies, {sum(not one.reply.strip() for one in requests)} empty: {len(new)} calls, about "
+            f"{tokens:,} tokens in, at most {len(new) * self.config.max_completion_tokens:,} out, and up to "
+            f"{1 + self.config.retries} times each where answers are no scores; what this judge answered before costs "
+            "nothing"
         )
 
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
