@@ -50,6 +50,9 @@ def test_an_attack_on_a_policy_gives_its_rows_and_keeps_its_texts(tiny_policy, t
     for name in ("attack_best_of_n.eval", "attack_best_of_n.prompts.jsonl"):
         assert (tmp_path / "a" / "evals" / name).stat().st_mode & 0o777 == 0o600
     assert not list((tmp_path / "a" / "evals" / "unfinished").iterdir())
+    scores = read_log(tmp_path / "a" / "evals" / "attack_best_of_n.eval").results.scores
+    [headline] = [score for score in scores if score.name == "queries"]
+    assert headline.metrics.keys() == {"grouped_bare", "grouped_behavior", "grouped_counterpart"}
     console = Console(width=120, file=StringIO())
     console.print(done.render())
     shown = console.file.getvalue() + (tmp_path / "a" / "results.json").read_text()

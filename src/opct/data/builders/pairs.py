@@ -119,18 +119,15 @@ def build_pairs(
             wrapped = wrap(prompt, row)
             # before the teacher's system prompt is added: the same rows with another one keep their ids
             pair_id = cells.get("id") or _hash(wrapped, teacher_prompt)
-            pairs.append(
-                checked_pair(
-                    {
-                        "id": f"{pair_axis}/{wrapper or pair_family}/{pair_id}",
-                        "axis": pair_axis,
-                        "family": pair_family,
-                        "prompt": wrapped,
-                        "teacher_prompt": _with_system(teacher_prompt, teacher_system),
-                        "meta": meta,
-                    }
-                )
-            )
+            pair = {
+                "id": f"{pair_axis}/{wrapper or pair_family}/{pair_id}",
+                "axis": pair_axis,
+                "family": pair_family,
+                "prompt": wrapped,
+                "teacher_prompt": _with_system(teacher_prompt, teacher_system),
+                "meta": meta,
+            }
+            pairs.append(checked_pair(pair))
         return pairs
 
     parsed, faults = parse_rows(rows, pairs_of)

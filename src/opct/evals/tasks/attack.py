@@ -17,7 +17,7 @@ from inspect_ai import Epochs, Task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.log import EvalSample as LogSample
 from inspect_ai.model import GenerateConfig, ModelOutput, get_model
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer
+from inspect_ai.scorer import Score, Scorer, Target, grouped, mean, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import EarlyStop, EarlyStopping
 
@@ -51,7 +51,7 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.provider import as_prompt
 from opct.evals.samples import ATTACK, CUT, UNSCORED
-from opct.evals.tasks.common import NAN, as_number, as_score, clustered, is_cut, stop_reason_of
+from opct.evals.tasks.common import NAN, as_number, as_score, is_cut, stop_reason_of
 from opct.models.inference.sampler import sample_seed
 
 PREFIX = "attack_"
@@ -349,7 +349,8 @@ def rules_identity(name: str) -> dict[str, Any]:
     return about | {"hash": f"{name}@{VERSIONS['benign']}"}
 
 
-@scorer(metrics=clustered(KEYS))
+# each kind of episode alone in Inspect's headline: the mean of attacked, bare and counterpart ones says nothing
+@scorer(metrics={key: [grouped(mean(), "family_split", all=False)] for key in KEYS})
 def episode_scorer() -> Scorer:
     """An episode: whether it broke the behavior, and its queries."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.util._concurrency import init_concurrency
 
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
@@ -67,6 +68,7 @@ def requests(n=1, reply="a reply"):
 
 def test_scores_and_their_parts_are_in_order_and_connections_are_bounded():
     """(1 - 0) * (3 + 4 - 2) / 8 = .625, at least the threshold of .5."""
+    init_concurrency()  # Inspect's bound for a model is that of its first use in this process
     script = Script(lambda prompt: REFUSED if "behavior 3" in prompt else GOOD)
     found = judge_of(script, max_connections=4).judge(requests(20))
     assert [result.id for result in found] == [f"s{i}" for i in range(20)]
@@ -174,10 +176,10 @@ def test_the_cost_counts_each_text_once_and_no_empty_reply():
     judge = judge_of(script, max_completion_tokens=100, retries=2)
     asked = [*requests(3), JudgeRequest("again", "behavior 2", "a reply 2"), JudgeRequest("e", "q", " ")]
     numbers = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", judge.estimate(asked))]
-    assert [*numbers[:4], numbers[5]] == [5, 1, 3, 9, 300]  # replies, empty, calls, with retries; tokens out
+    assert [*numbers[:3], *numbers[4:6]] == [5, 1, 3, 300, 3]  # replies, empty, calls; tokens out, times with retries
     assert judge.judge(asked)[-1].unscored_reason == "empty_reply"
     assert len(script.prompts) == 3
-    assert numbers[4] == pytest.approx(sum(len(prompt.encode()) for prompt in script.prompts) / 3.5, abs=3)
+    assert numbers[3] == pytest.approx(sum(len(prompt.encode()) for prompt in script.prompts) / 3.5, abs=3)
 
 
 class Server:
