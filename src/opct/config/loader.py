@@ -224,6 +224,8 @@ def _read_file(path: Path, faults: list[str]) -> Tree:
         why = getattr(error, "strerror", None) or error
         is_other = isinstance(error, UnicodeDecodeError) or not path.is_file()
         remedy = " Give the path of a UTF-8 text file." if is_other else ""
+        if "=" in str(path) and isinstance(error, FileNotFoundError):
+            remedy = " The file comes first, then NAME=VALUE; `opct init` writes one."
         raise ConfigError(f"Cannot read the config file {path}: {why}.{remedy}") from error
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
