@@ -14,7 +14,7 @@ from opct.cpu.attention import GROUPED, use_grouped_attention
 from opct.cpu.fused_lora import unfused_reason
 from opct.cpu.fused_norm import fuse_norms, unfused_norms
 from opct.cpu.packed_linear import packed, packed_head
-from opct.cpu.prefill import beginning, prefill
+from opct.cpu.prefill import beginning, common_beginning, prefill
 from opct.cpu.shared_prompts import (
     branched_hidden,
     no_branching_reason,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from opct.models.backbone import Backbone
+
+SCORE_FORWARD = 128  # tokens that an additional forward with gradient counts as
 
 
 def install(model: PreTrainedModel, *, norms: bool = True) -> None:
@@ -63,19 +65,28 @@ class FastPath:
     def batches(
         self, prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[Sequence[int]], budget: int
     ) -> list[list[int]]:
-        if not self.shares_prompts or len(set(map(tuple, prompts))) >= sum(map(len, lengths)):
+        if not self.shares_prompts:
             return plain_batches(widths, lengths, budget)
+        if len(set(map(tuple, prompts))) >= sum(map(len, lengths)):
+            # computed once in each micro-batch, so it takes room there once and not in every row
+            first = self._common(list(map(tuple, prompts))) if all(lengths) else 0  # rows without answers are whole
+            return plain_batches([width - first for width in widths], lengths, max(1, budget - first))
         return shared_batches(prompts, widths, list(map(sum, lengths)), budget)
 
     def hidden(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Tensor:
-        backbone, different = self.backbone, list(set(map(tuple, prompts)))
-        # not in a step: policy and teacher must be computed alike, so that their KL is exactly 0 where they are equal
-        is_bare = not torch.is_grad_enabled() and not backbone.in_step
-        nested = is_bare and is_on("nested_beginnings") and beginning(different) > 0
-        if not self.shares_prompts or (len(different) == len(prompts) and not nested):
+        backbone = self.backbone
+        beginnings = self._beginnings(list(map(tuple, prompts)))
+        if beginnings is None:
             return completion_hidden(backbone.decoder, prompts, completions, backbone.device)
-        cascade, forward = no_cascade_reason(backbone) is None, self._states if nested else None
-        return branched_hidden(backbone.decoder, prompts, completions, cascade=cascade, forward=forward)
+        nested = not torch.is_grad_enabled() and beginning(list(set(beginnings))) > 0
+        return branched_hidden(
+            backbone.decoder,
+            beginnings,
+            prompts,
+            completions,
+            cascade=no_cascade_reason(backbone) is None,
+            forward=self._states if nested else None,
+        )
 
     def prefill(self, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
         return prefill(self.backbone, prompts).for_rows(copies)
@@ -109,6 +120,23 @@ class FastPath:
             reasons.append(f"in sampling, each completion has a copy of its prompt's keys and values: {fault}")
         return reasons
 
+    def _common(self, prompts: list[tuple[int, ...]]) -> int:
+        """Tokens that all of these prompts begin with, if they are computed once; each keeps its last token."""
+        if not prompts or not is_on("shared_beginnings") or no_cascade_reason(self.backbone) is not None:
+            return 0
+        # of sorted prompts the first and the last differ earliest
+        return min(common_beginning(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+
+    def _beginnings(self, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
+        """What of each prompt is computed once for all that begin so: all of it where prompts are equal, else what
+        they begin with; None where nothing is, or too little. The same for a policy and its teacher."""
+        if len(set(prompts)) < len(prompts):
+            return prompts if self.shares_prompts else None
+        first = beginning(prompts, SCORE_FORWARD) if is_on("shared_beginnings") else 0
+        if first == 0 or not self.shares_prompts or no_cascade_reason(self.backbone) is not None:
+            return None
+        return [prompt[: min(first, len(prompt) - 1)] for prompt in prompts]
+
     def _states(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
         """As `shared_prompts.prompts_forward`, without gradient; a beginning that prompts share is computed once."""
         prefilled = prefill(self.backbone, prompts)
@@ -116,5 +144,4 @@ class FastPath:
         # from padding on the left to padding on the right; beyond a prompt's end any values will do: nothing sees them
         columns = columns.clamp(max=prefilled.width - 1)[:, None, :, None]
         layers = itertools.chain.from_iterable(keys_and_values(prefilled.cache))
-        states = (x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers)
-        return [*states, prefilled.hidden]
+        return [*(x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers), prefilled.hidden]

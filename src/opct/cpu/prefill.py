@@ -31,24 +31,28 @@ FORWARD = 256  # tokens that an additional forward counts as
 LEAST_SHARE = 1 / 8  # of the tokens to be saved: keys and values are copied from the beginnings to the prompts
 
 
-def beginning(prompts: Sequence[Sequence[int]]) -> int:
+def beginning(prompts: Sequence[Sequence[int]], forward: int | None = None) -> int:
     """How many tokens of each prompt to compute first, equal ones once; 0 where that saves too little.
 
     Every prompt keeps at least its last token, which predicts its completion. The cost is counted in tokens: of the
     distinct beginnings, which may have beginnings themselves, and of the rests.
+
+    Args:
+        forward: tokens that an additional forward counts as, `FORWARD` by default.
     """
+    forward = FORWARD if forward is None else forward
     if min(map(len, prompts)) < 2:
         return 0
     ordered = sorted(map(tuple, prompts))
     # neighbors in sorted order suffice: what two prompts share, all those between them share too
     candidates = sorted({common_beginning(a, b) for a, b in itertools.pairwise(ordered)} - {0})
     plain = sum(map(len, prompts))
-    best, cost = 0, min(plain - FORWARD, (1 - LEAST_SHARE) * plain)
+    best, cost = 0, min(plain - forward, (1 - LEAST_SHARE) * plain)
     cheapest: list[tuple[int, int]] = []  # (n, cost of the distinct beginnings of n tokens)
     for n in candidates:
         different = {prompt[: min(n, len(prompt) - 1)] for prompt in ordered}
         lengths = Counter(map(len, different))
-        nested = [taken + FORWARD + _rests(lengths, m) for m, taken in cheapest]
+        nested = [taken + forward + _rests(lengths, m) for m, taken in cheapest]
         cheapest.append((n, min([_rests(lengths, 0), *nested])))
         needed = cheapest[-1][1] + _rests(Counter(map(len, ordered)), n)
         if needed <= cost:

@@ -84,7 +84,7 @@ def branching_mismatch(backbone: Backbone, *, cascade: bool = False) -> str | No
 
     def both(merged: bool) -> tuple[Tensor, Tensor]:
         expected = completion_hidden(decoder, prompts, ends, decoder.device)
-        return expected, branched_hidden(decoder, prompts, ends, cascade=merged)
+        return expected, branched_hidden(decoder, prompts, prompts, ends, cascade=merged)
 
     fault = mismatch_reason("branched off", partial(both, False), parts=False)
     if fault is not None or not cascade:
@@ -169,30 +169,34 @@ class _Packing:
 
 def branched_hidden(
     decoder: PreTrainedModel,
+    beginnings: Sequence[Sequence[int]],
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[int]],
     *,
     cascade: bool,
     forward: Callable[[Sequence[Sequence[int]]], list[Tensor]] | None = None,
 ) -> Float[Tensor, "tokens hidden"]:
-    """As `scoring.completion_hidden`; equal prompts are computed once.
+    """As `scoring.completion_hidden`; equal beginnings are computed once.
 
     Args:
+        beginnings: what each prompt begins with, or the whole prompt.
         cascade: as in `branching_mismatch`.
-        forward: computes the prompts in place of `prompts_forward`.
+        forward: computes beginnings in place of `prompts_forward`.
     """
+    begun = [tuple(beginning) for beginning in beginnings]
     # by first appearance: then completions that come prompt by prompt need no copy (`in_order` below)
-    places = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
-    *layers, last = (forward or partial(prompts_forward, decoder))(list(places))
-    owners = [places[tuple(prompt)] for prompt in prompts]
+    places = {beginning: i for i, beginning in enumerate(dict.fromkeys(begun))}
+    *layers, last = forward(list(places)) if forward else prompts_forward(decoder, list(places))
+    owners = [places[beginning] for beginning in begun]
+    rests = [[*p[len(b) :], *c] for p, b, c in zip(prompts, begun, completions, strict=True)]
     branch = _branch_in_one_row if cascade else _branch_in_rows
-    lengths = torch.tensor([len(prompt) for prompt in places])
-    any_inner = any(map(_inner, completions))
-    inner = branch(decoder, owners, completions, layers, lengths) if any_inner else [last[:0]] * len(owners)
+    lengths = torch.tensor([len(beginning) for beginning in places])
+    inner = branch(decoder, owners, rests, layers, lengths) if any(map(_inner, rests)) else [last[:0]] * len(owners)
     parts = [last[:0]]
-    for owner, completion, states in zip(owners, completions, inner, strict=True):
-        # the last state of the prompt predicts the first token of the completion, if it has one
-        parts += [last[owner : owner + min(len(completion), 1)], states]
+    for owner, rest, completion, states in zip(owners, rests, completions, inner, strict=True):
+        # the last state of the beginning predicts the first token of the rest; the completion is its end
+        whole = torch.cat([last[owner : owner + min(len(rest), 1)], states])
+        parts.append(whole[len(rest) - len(completion) :])
     return torch.cat(parts)
 
 

@@ -46,6 +46,7 @@ USED = {  # a function that each form calls, and no other
     "nested_beginnings": (prefill, "_branched"),
     "length_groups": (prefill, "_joined"),
     "shared_prompts": (fast_path, "branched_hidden"),
+    "shared_beginnings": (fast_path, "branched_hidden"),
     "cascade": (attention, "cascade_attention"),
 }
 
@@ -55,6 +56,7 @@ def eager_to_share(monkeypatch) -> None:
     """Any token saved is worth it."""
     monkeypatch.setattr(prefill, "FORWARD", 1)
     monkeypatch.setattr(prefill, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(fast_path, "SCORE_FORWARD", 1)
     monkeypatch.setattr(shared_rows, "SHARE_AT", 0.0)
 
 
@@ -116,12 +118,15 @@ def test_a_form_is_used_where_it_is_on_and_changes_nothing(eager_to_share, monke
             plain, fast = both("llama")
             fast.path.slow_reasons(2)  # the probes, which call everything
             monkeypatch.setattr(owner, name, lambda *given, **more: calls.append(1) or function(*given, **more))
-            if form == "shared_prompts":  # with gradient: without, beginnings that are shared call it too
+            if form == "shared_prompts":
                 fast.score([PROMPTS[i] for i in OWNERS], COMPLETIONS)
-                assert bool(calls) == is_on
-            assert_equal_paths(plain, fast)
-            if form != "shared_prompts":
-                assert bool(calls) == is_on
+            elif form == "shared_beginnings":
+                fast.score(PROMPTS[:3], COMPLETIONS[:3])
+            else:
+                assert_equal_paths(plain, fast)
+            assert bool(calls) == is_on
+            if form.startswith("shared_"):  # these two share a function, which the other one calls too
+                assert_equal_paths(plain, fast)
             monkeypatch.setattr(owner, name, function)
             calls.clear()
 

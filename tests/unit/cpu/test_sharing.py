@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig
 
-from opct.cpu import cascade, prefill, shared_prompts, shared_rows
+from opct.cpu import cascade, fast_path, prefill, shared_prompts, shared_rows
 from opct.cpu.attention import GROUPED, use_grouped_attention
 from opct.cpu.fast_path import install
 from opct.cpu.prefill import beginning, bucket_by_length
@@ -202,7 +202,7 @@ def test_each_prompt_is_computed_once_and_completions_may_be_one_row(policy: Pol
     prompts = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
     owners = [prompts[i] for i in (0, 0, 0, 1, 2, 2)]
     completions = [[10, 11, 12, 13, 2], [20, 21, 2], [30], [31, 32, 2], [33, 34, 35, 36, 37, 2], [38]]
-    found = branched_hidden(policy.backbone.decoder, owners, completions, cascade=merges)
+    found = branched_hidden(policy.backbone.decoder, owners, owners, completions, cascade=merges)
     assert shapes == [(3, 7), (1, 13) if merges else (3, 6)]
     expected = completion_hidden(policy.backbone.decoder, owners, completions, policy.device)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -212,7 +212,7 @@ def test_a_row_takes_completions_of_a_prompt_up_to_its_length(policy: Policy, sh
     """Rows of at most 6: inner lengths 4, 2 and 0 of a prompt fill one; the fourth completion has a row of its own."""
     monkeypatch.setattr(shared_prompts, "ROW_TOKENS", 6)
     prompts, completions = [[1, 40, 50, 60]] * 4, [[10, 11, 12, 13, 2], [20, 21, 2], [30], [10, 11, 12, 13, 2]]
-    found = branched_hidden(policy.backbone.decoder, prompts, completions, cascade=False)
+    found = branched_hidden(policy.backbone.decoder, prompts, prompts, completions, cascade=False)
     assert shapes == [(1, 4), (2, 6)]
     torch.testing.assert_close(found, completion_hidden(policy.backbone.decoder, prompts, completions, policy.device))
 
@@ -292,22 +292,16 @@ def test_families_of_a_question_share_it_and_questions_what_all_begin_with(polic
     assert shapes == [(1, 40), (6, 21), (24, 4)]
 
 
-def test_examples_that_prompts_begin_with_are_scored_once_but_not_in_a_step(policy: Policy, shapes, monkeypatch):
-    """Without gradient, as in few-shot likelihoods: 40 tokens once and four ends, not 4 x 44. In a step a teacher's
-    prompts are computed as the policy's are."""
-    monkeypatch.setattr(prefill, "FORWARD", 64)
+def test_examples_that_prompts_begin_with_are_scored_once(policy: Policy, shapes, monkeypatch):
+    """As in few-shot likelihoods and between prompts of a step: 40 tokens once, and four ends of 4 + 1 tokens."""
+    monkeypatch.setattr(fast_path, "SCORE_FORWARD", 64)
     prompts, completions = [[*range(1, 41), 60 + i, 7, 8, 9] for i in range(4)], [[50 + i, 2] for i in range(4)]
     expected = completion_hidden(policy.backbone.decoder, prompts, completions, policy.device)
     shapes.clear()
     with policy.inference():
-        found = policy.score(prompts, completions).hidden
-    assert shapes == [(1, 40), (4, 4), (1, 4)]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    policy.backbone.train()
-    shapes.clear()
-    with policy.inference():
-        policy.score(prompts, completions)
-    assert shapes == [(4, 45)]
+        torch.testing.assert_close(policy.score(prompts, completions).hidden, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(policy.score(prompts, completions).hidden, expected, rtol=1e-5, atol=1e-5)
+    assert shapes == [(1, 40), (1, 20)] * 2
 
 
 def test_short_prompts_do_not_wait_for_long_ones(policy: Policy, shapes, monkeypatch):
