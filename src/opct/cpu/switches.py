@@ -2,10 +2,9 @@
 
 A form stays if a step of the default training or of the quickstart takes 5% longer or 15% more memory without it. Some
 stay for other reasons: `shared_rows` and `cascade` for prompts with several long completions (`long` of the benchmark),
-`shared_beginnings` for many prompts of one completion (`g1`),
-`fused_norm` for the memory of large models in bfloat16, `nested_beginnings` and `length_groups` for evaluations.
-Beside each form stands how much longer a step takes without it, in float32 on two cores with AVX2, where two equal
-steps differ by up to 7%.
+`shared_beginnings` for many prompts of one completion each (`g1`), `fused_norm` for the memory of large models in
+bfloat16, `nested_beginnings` and `length_groups` for evaluations. Beside each form stands how much longer a step takes
+without it, in float32 on two cores with AVX2, where two equal steps differ by up to 7%.
 """
 
 from __future__ import annotations
