@@ -318,7 +318,7 @@ class AttackLog:
         metadata = dict(log.eval.metadata or {})
         # no difference is given between this one and another, not even one that ended by the same limit
         if ended != COMPLETE:
-            metadata["task_args"] = f"{metadata.get('task_args')}, ended by {ended} ({log.eval.eval_id})"
+            metadata["task_args"] = metadata.get("task_args", {}) | {"ended": f"{ended} ({log.eval.eval_id})"}
         log.eval.metadata = metadata | {OPCT: {"ended": ended}}
         graded = graded_samples(log)
         about = {"run": dict(measured), "ended": ended, "created": datetime.now(UTC).isoformat()}

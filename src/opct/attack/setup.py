@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -411,7 +410,7 @@ def row_settings(
         "judge": dict(judge.identity),
         **judge.about,
         "source": f"{Path(config.behaviors).name}:{config.split}",
-        "task_args": json.dumps(task_args, sort_keys=True),
+        "task_args": task_args,
     }
 
 

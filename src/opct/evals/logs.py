@@ -428,7 +428,7 @@ def _foreign_settings(log: EvalLog) -> dict[str, Any]:
     scorers = {scorer.name: scorer.options for scorer in log.eval.scorers or []}
     return {
         "task_version": log.eval.task_version,
-        "task_args": json.dumps(log.eval.task_args, sort_keys=True, default=str),
+        "task_args": log.eval.task_args,
         "grader": json.dumps(scorers, sort_keys=True, default=str),
         **{name: config[name] for name in names if name in config},
     }

@@ -249,7 +249,8 @@ def why_incomparable(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> 
         if len(set().union(*(judges[label] for label in labels))) > 1:
             return "judged by different judges"
         all_settings = [each for label in labels for each in settings[label]]
-        unlike = [name for name in DECISIVE if len({setting_key(name, each.get(name)) for each in all_settings}) > 1]
+        names = sorted({name for each in all_settings for name in each if is_decisive(name)})
+        unlike = [name for name in names if len({setting_key(name, each.get(name)) for each in all_settings}) > 1]
         if unlike:
             return f"measured with different {joined(unlike)}"
         measured = [run for arm in arms if arm.label in labels for run in arm.runs if suite in run.suites]
@@ -278,6 +279,11 @@ def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
     """The judges of a suite by hash; empty if rules graded it."""
     judges = [judge_of(row) for row in run.rows if row["suite"] == suite]
     return {str(judge.get("hash")): judge for judge in judges if judge is not None}
+
+
+def is_decisive(name: str) -> bool:
+    """Whether runs that differ in this setting of a suite are not compared; arguments of a task have dotted names."""
+    return name.partition(".")[0] in DECISIVE
 
 
 def setting_key(name: str, value: object) -> str:

@@ -15,7 +15,7 @@ from opct.evals.stats import FEW_CLUSTERS, decides
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
-from opct.reports.table import DECISIVE, other_questions, setting_key
+from opct.reports.table import is_decisive, other_questions, setting_key
 from opct.reports.training import training_warnings
 from opct.reports.wording import inside, joined
 from opct.runs.console import pluralize
@@ -117,7 +117,7 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
             if whole.get(name) != values:
                 differing.setdefault((name, values), []).append(suite)
     for (name, values), suites in differing.items():
-        so = "no difference between them is given" if name in DECISIVE else "they are not strictly comparable"
+        so = "no difference between them is given" if is_decisive(name) else "they are not strictly comparable"
         yield f"{joined(suites)}: {name} differs between runs ({values}), so {so}: evaluate them alike."
 
 

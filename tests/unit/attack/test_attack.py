@@ -95,7 +95,9 @@ def test_attacks_that_ended_early_or_differ_in_the_attackers_model_are_not_compa
     config = load_attack_config(None, words.split())
     judge = setup.load_judge_of_attack(config.judge)
     rows = [setup.row_settings(config, {}, {"attacker_model": m}, d, judge) for m, d in (("x", 1), ("y", 1), ("x", 2))]
-    assert len({row["task_args"] for row in rows}) == 3
+    assert [row["task_args"] for row in rows] == [
+        rows[0]["task_args"] | {"attacker_model": m, "dtype": d} for m, d in (("x", 1), ("y", 1), ("x", 2))
+    ]
 
 
 def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(tiny_policy, tmp_path):

@@ -254,7 +254,7 @@ def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_le
     rewards = [row["reward"] for row in done.summary["curve"]]
     assert len(rewards) == 7
     assert statistics.fmean(rewards[:2]) < 0.3
-    assert statistics.fmean(rewards[-3:]) > 0.4
+    assert statistics.fmean(rewards[-3:]) > 0.6
     assert done.summary["spent"]["queries"] == len(own.asked)
     for one in UNSEEN:
         assert any(yields(augmented(one.text, random.Random(seed))) for seed in range(2000)), "noise can do it"

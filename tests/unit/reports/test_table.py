@@ -195,6 +195,7 @@ def test_what_some_seeds_scored_is_counted_beside_it(seeds):
         ({"prompt_hash": "ab"}, {"prompt_hash": "cd"}, "prompt_hash"),
         ({"data": "a.jsonl sha256:12"}, {"data": "a.jsonl sha256:34"}, "data"),
         ({"graded_by": "letters"}, {}, "graded_by"),
+        ({"task_args": {"dtype": "float32", "n": 1}}, {"task_args": {"dtype": "bfloat16", "n": 1}}, "task_args.dtype"),
         # of one judge, another threshold, which is in its hash
         ({"judge": {"name": "j", "hash": "h0.5"}}, {"judge": {"name": "j", "hash": "h0.7"}}, "judge"),
     ],
