@@ -53,9 +53,9 @@ NOT_SUPPORTED = (
 
 
 _TURN = threading.Lock()
-"""Models of this process (a target, an attacker, a judge) take turns: at once, each would have half of the device."""
+"""Models of this process (target, attacker, judge) take turns: two at once would each get half of the device."""
 OnResults = Callable[[Sequence[tuple[int, Any]]], None]
-"""Called with (index of a request in the batch, its result) of those that have just finished."""
+"""Called with (index in the batch, result) of each request that has just finished."""
 
 
 class PolicyAPI(ModelAPI):
@@ -64,10 +64,10 @@ class PolicyAPI(ModelAPI):
     Args:
         model_name: name of the policy; on the command line (`--model opct/<path>`) the run directory, adapter or model
             to load.
-        policy: the policy, where there is one already.
+        policy: a loaded policy; without one, `model_name` is loaded when it is first used.
         batch_size: maximum number of replies sampled at once.
         temperature: default for tasks that set none; 1 samples the policy itself, 0 is greedy.
-        keeps_sampled: put what was sampled, with log-probs and seed, into the metadata of an output, for training.
+        keeps_sampled: store the sampled tokens, log-probs and seed in the metadata of an output, for training.
         model_args: settings of `opct.config.schema.ModelConfig` (`-M dtype=float32`), for a policy that is loaded here.
     """
 
@@ -113,7 +113,7 @@ class PolicyAPI(ModelAPI):
     ) -> ModelOutput:
         """Answer one prompt; reasoning blocks are separate content, so that the answer alone is graded.
 
-        `ModelOutput.metadata` holds the sampled `token_ids`, which the text may not give back.
+        `ModelOutput.metadata` holds the sampled `token_ids`: encoding the text again may give others.
         """
         if tools:
             raise EvaluationError(
@@ -125,7 +125,7 @@ class PolicyAPI(ModelAPI):
         used = len(self.policy.renderer.render(prompt))
         room = self.policy.context_length - used
         if room < 1:
-            # no error: the sample ends unscored with that reason, and the others go on
+            # not an error: this sample is unscored for that reason, and the other samples continue
             return self._output("", "model_length", used, ())
         max_tokens = config.max_tokens or DEFAULT_MAX_TOKENS
         settings = {
@@ -135,15 +135,15 @@ class PolicyAPI(ModelAPI):
             "top_k": config.top_k or 0,
         }
         active = sample_active()
-        # of the prompt, not of a counter: a sample has the same seed whatever ran before it; epochs differ
+        # from the prompt, not from a counter: a sample has the same seed whatever ran before it; epochs differ
         seed = prompt_seed(config.seed or 0, prompt, 1 if active is None else active.epoch)
         completion = await self._batches((prompt, seed), tuple(settings.items()))
         reason = STOP_REASONS[completion.stop_reason]
-        # the context ended the reply, not the limit that was set: raising that one would not help
+        # the context ended the reply, not max_tokens: raising max_tokens would not help
         if reason == "max_tokens" and room < max_tokens:
             reason = "model_length"
         said = self.policy.renderer.split(prompt, completion.token_ids)
-        # in the answer alone: a stop sequence within the reasoning must not end the reply
+        # cut the answer only: a stop sequence in the reasoning must not end the reply
         text, stopped = _cut_at(said.answer, config.stop_seqs or ())
         output = self._output(
             text, "stop" if stopped else reason, completion.prompt_tokens, completion.token_ids, said.reasoning
@@ -213,7 +213,7 @@ def as_prompt(messages: Sequence[ChatMessage]) -> Prompt:
         other = [kind for kind in kinds if kind not in ("text", "reasoning")]
         if other:
             raise EvaluationError(
-                f"Message {i} holds {other[0]} content, which a chat model of text cannot read: send text."
+                f"Message {i} holds {other[0]} content, which a text model cannot read: send text."
             )
         prompt.append({"role": message.role, "content": message.text})
     return tuple(prompt)
@@ -222,9 +222,9 @@ def as_prompt(messages: Sequence[ChatMessage]) -> Prompt:
 def prompt_seed(seed: int, prompt: Sequence[Message], epoch: int = 1) -> int:
     """The seed of one sample, in [0, 2^63): from the evaluation's seed, the messages and the epoch; the same on every
     machine."""
-    # role and content alone, as JSON: joined texts of two prompts could be equal
+    # JSON of roles and contents: two prompts could have equal texts when joined
     text = json.dumps([seed, epoch, [[m["role"], m["content"]] for m in prompt]], ensure_ascii=False)
-    # >> 1: into [0, 2^63), which a signed integer of 64 bits holds
+    # >> 1: the result must fit a signed 64-bit integer
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
@@ -237,7 +237,7 @@ def _refuse_unsupported(config: GenerateConfig) -> None:
 
 def _cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The text before the first of the stop sequences, and whether there was one."""
-    # `if stop`: an empty one is found at 0, and would cut every reply to nothing
+    # `if stop`: an empty stop sequence is found at 0 and would cut every reply to nothing
     ends = [end for stop in stops if stop and (end := text.find(stop)) >= 0]
     return (text[: min(ends)], True) if ends else (text, False)
 
@@ -260,12 +260,12 @@ class Batcher:
     """Gathers concurrent calls into batches and runs one batch at a time in a worker thread.
 
     A caller leads one batch: it waits until `batch_size` calls are waiting, or until none came for `idle_s`, then
-    runs the oldest waiting calls that share its key, wakes each caller as its result is there, and hands the lead to
+    runs the oldest waiting calls that share its key, wakes each caller as soon as its result is ready, and hands the lead to
     the oldest call still waiting. There is no background task, so a batcher outlives event loops and needs no closing.
 
     Args:
-        run: computes a batch; blocking; gets the requests, their shared key and what to call with results before the
-            others are there; returns all results.
+        run: computes a batch, blocking. Its arguments are the requests, their shared key, and a function to call with
+            results that are ready early; it returns all results.
         batch_size: maximum number of requests in one batch.
         idle_s: how long a batch that is not full waits for more.
         grace_s: how long after its leader the other callers of a failed batch raise the same error. Inspect cancels
@@ -300,14 +300,14 @@ class Batcher:
             if me.leads:
                 await self._lead(me)
         finally:
-            # also when this caller is cancelled: its request must not be sampled for nobody
+            # also when this caller is cancelled: nobody waits for its request any more
             if me in self._waiting:
                 self._waiting.remove(me)
             if me.leads:
                 self._hand_over()
         if me.error is not None:
             await anyio.sleep(self.grace_s)
-            raise me.error.with_traceback(me.traceback)  # one error for many callers: it must not gather their frames
+            raise me.error.with_traceback(me.traceback)  # shared by many callers: their frames must not add up in it
         return me.result
 
     async def _lead(self, me: _Waiting) -> None:
@@ -316,12 +316,12 @@ class Batcher:
             await anyio.sleep(self.idle_s)
             if len(self._waiting) == before:
                 break
-        # one key a batch: settings hold for all requests of a call
+        # one key a batch: a call of `run` has one set of settings
         batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
 
         def wake(results: Iterable[tuple[int, Any]]) -> None:
             for i, result in results:
-                # before `set`: whoever is woken reads it at once
+                # before `set`: the caller that is woken reads it at once
                 batch[i].result = result
                 batch[i].woken.set()
 
