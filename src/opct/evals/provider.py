@@ -212,9 +212,7 @@ def as_prompt(messages: Sequence[ChatMessage]) -> Prompt:
         kinds = [] if isinstance(message.content, str) else [part.type for part in message.content]
         other = [kind for kind in kinds if kind not in ("text", "reasoning")]
         if other:
-            raise EvaluationError(
-                f"Message {i} holds {other[0]} content, which a text model cannot read: send text."
-            )
+            raise EvaluationError(f"Message {i} holds {other[0]} content, which a text model cannot read: send text.")
         prompt.append({"role": message.role, "content": message.text})
     return tuple(prompt)
 
