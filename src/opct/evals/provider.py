@@ -258,8 +258,9 @@ class Batcher:
     """Gathers concurrent calls into batches and runs one batch at a time in a worker thread.
 
     A caller leads one batch: it waits until `batch_size` calls are waiting, or until none came for `idle_s`, then
-    runs the oldest waiting calls that share its key, wakes each caller as soon as its result is ready, and hands the lead to
-    the oldest call still waiting. There is no background task, so a batcher outlives event loops and needs no closing.
+    runs the oldest waiting calls that share its key, wakes each caller as soon as its result is ready, and hands the
+    lead to the oldest call still waiting. There is no background task, so a batcher outlives event loops and needs no
+    closing.
 
     Args:
         run: computes a batch, blocking. Its arguments are the requests, their shared key, and a function to call with
