@@ -548,7 +548,9 @@ def find_columns(
             remedy = named if option else usual
             roles = " or ".join([", ".join([role, *others[:-1]]), *others[-1:]])
             more = f"; {hint}" if others and hint else ""
-            faults.append(f"no {roles} column among {', '.join(names) or '(none)'}: {remedy}{more}")
+            # cut: of a file that is no table the first line may be one name of any length
+            there = ", ".join(name if len(name) <= 60 else f"{name[:57]}..." for name in names) or "(none)"
+            faults.append(f"no {roles} column among {there}: {remedy}{more}")
     if faults:
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))
     if file_format(Path(source)) in (".csv", ".tsv"):
