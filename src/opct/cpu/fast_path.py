@@ -13,7 +13,7 @@ from torch import Tensor
 from opct.cpu.attention import GROUPED, use_grouped_attention
 from opct.cpu.fused_lora import unfused_reason
 from opct.cpu.fused_norm import fuse_norms, unfused_norms
-from opct.cpu.packed_linear import packed, packed_head
+from opct.cpu.packed_linear import PACKED_STEPS, packed, packed_head
 from opct.cpu.prefill import beginning, common_beginning, prefill
 from opct.cpu.shared_prompts import (
     branched_hidden,
@@ -96,8 +96,8 @@ class FastPath:
         return SharedPrefixKV if pays and no_shared_rows_reason(self.backbone) is None else RepeatedKV
 
     @contextlib.contextmanager
-    def decoding(self, rows: int) -> Iterator[Callable[[Tensor], Tensor]]:
-        if not is_on("packed_linear"):
+    def decoding(self, rows: int, steps: int) -> Iterator[Callable[[Tensor], Tensor]]:
+        if steps < PACKED_STEPS or not is_on("packed_linear"):
             yield self.backbone.head.logits
             return
         no_branching_reason(self.backbone)  # before packing: the check turns the adapter off, packed layers include it

@@ -13,13 +13,13 @@ import contextlib
 from collections.abc import Iterator
 
 FORMS = {
-    # default step 16%
+    # default step 16%, quickstart none
     "fused_lora": "LoRA layers in one function",
     # default step 1%; of what is kept for the backward pass in bfloat16 10% (135M), by arithmetic 18% (8B)
     "fused_norm": "RMS norms in one function",
     # quickstart 10%, default step 4%
     "grouped_heads": "in decoding, the query heads of a key head are queries of one head",
-    # default step 21%
+    # default step 21%; the quickstart's 8 tokens are too few to pack for
     "packed_linear": "in decoding, weights packed once for all tokens",
     # `long` 27%; default step and quickstart have too few rows for it
     "shared_rows": "in decoding, rows share their prompt's keys and values",

@@ -55,8 +55,8 @@ class Path(Protocol):
         """What keeps the keys and values of `rows` rows of `prompts` prompts of at most `width` tokens."""
         ...
 
-    def decoding(self, rows: int) -> contextlib.AbstractContextManager[Callable[[Tensor], Tensor]]:
-        """Context for decoding `rows` rows a token, with constant weights; gives the output head."""
+    def decoding(self, rows: int, steps: int) -> contextlib.AbstractContextManager[Callable[[Tensor], Tensor]]:
+        """Context for at most `steps` forwards of a token in `rows` rows, with constant weights; gives the head."""
         ...
 
     def slow_reasons(self, generations: int) -> list[str]:
@@ -86,7 +86,7 @@ class PlainPath:
     def rows(self, prompts: int, rows: int, width: int) -> type[Rows]:
         return RepeatedKV
 
-    def decoding(self, rows: int) -> contextlib.AbstractContextManager[Callable[[Tensor], Tensor]]:
+    def decoding(self, rows: int, steps: int) -> contextlib.AbstractContextManager[Callable[[Tensor], Tensor]]:
         return contextlib.nullcontext(self.backbone.head.logits)
 
     def slow_reasons(self, generations: int) -> list[str]:

@@ -9,6 +9,7 @@ generation_config is ignored unless its values are asked for (`Policy.generation
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,8 +107,9 @@ def sample(
     kind = path.rows(len(queue), sum(counts), longest)
     limit = sampling.max_completion_tokens
     rows, max_prompts = rows_that_fit(counts, longest, limit, batch_tokens, shared=kind.shares_prompts)
+    steps = limit * math.ceil(sum(counts) / rows)
     # autocast first: weights are packed in the dtype that it gives
-    with path.backbone.inference(), path.decoding(rows) as logits:
+    with path.backbone.inference(), path.decoding(rows, steps) as logits:
         while queue:
             first = _take(queue, rows, max_prompts)
             batch = DecodeBatch(path, first, sampling, logits, kind=kind, more=bool(queue))
