@@ -150,6 +150,8 @@ class OpctLoss(_DivergenceLoss):
         """Samples that are not the policy's own; terms that the estimator does not have."""
         yield from _on_policy_faults(rollout, is_corrected=self.estimator == "sampled")
         yield from _divergence_faults(self.estimator, self.divergence)
+        if self.ppo_clip is not None and self.estimator != "sampled":
+            yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
         if self.estimator != "sampled":
             yield from _needs_whole_distributions(teacher)
 

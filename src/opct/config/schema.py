@@ -293,11 +293,11 @@ class TrainConfig(Section):
         return self
 
 
-# section and setting -> the setting of that section, and its value, without which it does nothing
+# section and setting -> the setting of that section, and its value, without which it does nothing; not refused, since
+# the arms of an experiment share settings
 EFFECTIVE_WITH = {
     ("loss", "jsd_weight"): ("divergence", "jsd"),
     ("loss", "top_k"): ("estimator", "topk"),
-    ("loss", "ppo_clip"): ("estimator", "sampled"),
     ("teacher", "ema_decay"): ("kind", "ema"),
 }
 
@@ -307,18 +307,16 @@ def settings_without_effect(config: TrainConfig) -> Iterator[str]:
     for (part, name), (switch, value) in EFFECTIVE_WITH.items():
         section = getattr(config, part)
         fields = type(section).model_fields
-        # a section of another method may have one of the two, as that of `grpo` has `ppo_clip`
-        if name not in fields or getattr(section, switch, value) == value:
+        if name not in fields or getattr(section, switch) == value:
             continue
         if (given := getattr(section, name)) != fields[name].default:
-            yield f"{part}.{name}={given} does nothing without {part}.{switch}: {value}; set that, or leave it out"
+            yield f"{part}.{name}={given} does nothing without {part}.{switch}: {value}"
 
 
 def contradictions(config: TrainConfig) -> Iterator[str]:
     """Settings that contradict each other."""
     engine, teacher = config.rollout.engine, config.teacher
     yield from config.loss.faults(config.rollout, teacher, teacher_is_base=config.teacher_is_base)
-    yield from settings_without_effect(config)
     if engine != "in_process" and config.lora is None:
         yield (
             f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "

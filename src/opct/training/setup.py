@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opct import distributed
-from opct.config.schema import LoraSettings, TrainConfig
+from opct.config.schema import LoraSettings, TrainConfig, settings_without_effect
 from opct.data.behaviors import builtin_behaviors
 from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.duplicates import near_test_items
@@ -176,6 +176,7 @@ def build_setup(
         policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
+    setup.warnings += settings_without_effect(config)
     if policy.has_adapter and adapter is None:
         refuse_moved_start(policy)
     _start_engine(setup)

@@ -63,18 +63,23 @@ def test_a_balanced_axis_none_of_whose_pairs_fits_is_refused(make_config, tmp_pa
     assert (len(setup.data.pairs), len(setup.data.left_out)) == (4, 2)
 
 
-def test_what_is_held_out_and_steps_without_identity_pairs_are_warned_of(make_config):
-    """A quarter of 2 pairs rounds to 0; nothing is said of what was switched off."""
+def test_what_is_held_out_steps_without_identity_pairs_and_settings_without_effect_are_warned_of(make_config):
+    """A quarter of 2 pairs rounds to 0; nothing is said of what was switched off, or has its default."""
     warnings = [
         [line for line in describe(build_setup(make_config(**settings))) if line.startswith("warning: ")]
         for settings in (
             *({}, {"data": {"validation_size": 0}}, {"data": {"validation_fraction": 0}}),
             *({"data": {"validation_fraction": 1e-9}}, {"optim": {"prompts_per_step": 2}}),
+            {"loss": {"jsd_weight": 0.2, "top_k": 8}, "teacher": {"ema_decay": 0.5}},
         )
     ]
-    assert list(map(len, warnings)) == [0, 0, 0, 1, 1]
+    assert list(map(len, warnings)) == [0, 0, 0, 1, 1, 3]
     assert "data.val" in warnings[3][0]
     assert "optim.prompts_per_step=2" in warnings[4][0]
+    for warning, setting in zip(
+        warnings[5], ("loss.jsd_weight=0.2", "loss.top_k=8", "teacher.ema_decay=0.5"), strict=True
+    ):
+        assert setting in warning
 
 
 def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
