@@ -129,8 +129,8 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[
     from opct.data.builders.question_pairs import pairs_of_questions
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
+    from opct.evals.graders.self_grading import refuse_questions
     from opct.evals.stats import FEW_CLUSTERS, decides
-    from opct.evals.tasks.sycophancy import refuse_questions
 
     known = load_questions(questions, named_columns(column))
     refuse_questions(questions, known)

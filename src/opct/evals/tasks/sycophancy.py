@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,9 @@ from opct.data.perturb.sycophancy import (
 )
 from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
 from opct.data.tables import Fault, refuse
-from opct.errors import DataError, EvaluationError
+from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.graders.self_grading import choice_faults, faults_of, faults_of_meta, untold_options
+from opct.evals.graders.self_grading import faults_of_meta, refuse_questions, untold_options
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
@@ -133,28 +133,6 @@ def _selected(name: str, questions: Sequence[Question], config: EvalConfig) -> l
             "read as one of them: a reply without the letter is unscored."
         )
     return chosen
-
-
-def refuse_questions(
-    source: str | Path, questions: Iterable[Question], answer_format: str = "short", seed: int = 0
-) -> None:
-    """Refuse questions of a file that cannot be asked in a format, or whose replies cannot be graded.
-
-    Raises:
-        DataError: with each fault of each question; embedded ones are graded in our tests.
-    """
-    file_questions = [question for question in questions if question.where]
-    refuse(source, [(q.where, fault) for q in file_questions for fault in _faults_of_question(q, answer_format, seed)])
-
-
-def _faults_of_question(question: Question, answer_format: str, seed: int) -> Iterable[str]:
-    try:
-        suggested_answer(question, "evaluation", answer_format, seed)
-    except DataError as error:
-        return [str(error).rstrip(".")]
-    if answer_format == "choice":
-        return choice_faults(question.options(seed))
-    return faults_of(question.answer, question.aliases, question.wrong)
 
 
 def _families(config: EvalConfig) -> list[str]:
