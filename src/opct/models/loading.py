@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import importlib.util
 import logging
@@ -191,6 +192,7 @@ def choose_dtype(
     return chosen, f"{name}: bfloat16 products have {times} times the speed of float32 on this machine ({device.type})"
 
 
+@functools.cache  # a second timing may differ, and takes a second
 def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -> float:
     size = min(hidden_size, CPU_PROBED_SIZE) if device.type == "cpu" else hidden_size
     a = torch.ones(256, size, dtype=dtype, device=device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
@@ -77,7 +79,11 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     Raises:
         DataError: an unknown name or split; the message has the nearest one.
     """
-    name = name.removeprefix(BUILTIN)
+    return list(_builtin_pairs(name.removeprefix(BUILTIN), split, seed, per_question))
+
+
+@cache
+def _builtin_pairs(name: str, split: Split, seed: int, per_question: int) -> Sequence[ContrastivePair]:
     if name == "context":
         return [clean_pair(question, CONTEXT) for question in builtin_context(split)]
     if name in ("benign", "forms"):
