@@ -76,7 +76,7 @@ def train(
     from opct.data.builders.question_pairs import pairs_of_questions, settings_for_questions
     from opct.data.questions import load_questions
     from opct.data.tables import source_name
-    from opct.evals.graders.self_grading import refuse_questions
+    from opct.evals.gradable import refuse_questions
     from opct.runs.run_dir import RunDir
     from opct.training.trainer import train as run_training
 

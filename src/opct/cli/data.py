@@ -147,7 +147,7 @@ def _holds_questions(source: str) -> bool:
 
 def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -> None:
     from opct.data.questions import SPLITS, load_questions
-    from opct.evals.graders.self_grading import refuse_questions
+    from opct.evals.gradable import refuse_questions
 
     questions = load_questions(source, columns)
     refuse_questions(source, questions)

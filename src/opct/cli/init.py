@@ -129,7 +129,7 @@ def _pairs_of_questions(built: Path, questions: str, column: list[str]) -> list[
     from opct.data.builders.question_pairs import pairs_of_questions
     from opct.data.pairs import write_pairs
     from opct.data.questions import load_questions, of_split
-    from opct.evals.graders.self_grading import refuse_questions
+    from opct.evals.gradable import refuse_questions
     from opct.evals.stats import FEW_CLUSTERS, decides
 
     known = load_questions(questions, named_columns(column))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase as LETTERS
 from typing import Any
 
-from opct.data.perturb.sycophancy import suggested_answer
-from opct.data.questions import Question
-from opct.data.tables import refuse
-from opct.errors import DataError, EvaluationError
+from opct.errors import EvaluationError
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 
 CHOICE_REMEDY = "give the options texts without their letters, none of which repeats another"
@@ -78,25 +74,3 @@ def faults_of_meta(meta: Mapping[str, Any]) -> list[str]:
     aliases = meta.get("aliases")
     known = [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list | tuple) else []
     return faults_of(answer, known, [suggested])
-
-
-def refuse_questions(
-    source: str | Path, questions: Iterable[Question], answer_format: str = "short", seed: int = 0
-) -> None:
-    """Refuse questions of a file that cannot be asked in a format, or whose replies cannot be graded.
-
-    Raises:
-        DataError: with each fault of each question; embedded ones are graded in our tests.
-    """
-    file_questions = [question for question in questions if question.where]
-    refuse(source, [(q.where, fault) for q in file_questions for fault in _faults_of_question(q, answer_format, seed)])
-
-
-def _faults_of_question(question: Question, answer_format: str, seed: int) -> Iterable[str]:
-    try:
-        suggested_answer(question, "evaluation", answer_format, seed)
-    except DataError as error:
-        return [str(error).rstrip(".")]
-    if answer_format == "choice":
-        return choice_faults(question.options(seed))
-    return faults_of(question.answer, question.aliases, question.wrong)

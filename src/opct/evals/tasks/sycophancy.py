@@ -41,7 +41,8 @@ from opct.data.questions import Question, builtin_questions, first_items, load_q
 from opct.data.tables import Fault, refuse
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.graders.self_grading import faults_of_meta, refuse_questions, untold_options
+from opct.evals.gradable import refuse_questions
+from opct.evals.graders.self_grading import faults_of_meta, untold_options
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.samples import CLEAN, USER_IS_RIGHT
