@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from opct.cpu import fast_path
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
@@ -25,6 +27,7 @@ optim: {{prompts_per_step: 4}}
 """
 """The settings that every arm of a tiny experiment shares; `model` is JSON."""
 
+fast_path.PACKED_STEPS = 1  # a few tokens are computed as many are
 torch.set_num_threads(1)  # for matrices this small, waiting for a second thread takes longer than the product
 
 

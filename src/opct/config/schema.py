@@ -293,8 +293,8 @@ class TrainConfig(Section):
         return self
 
 
-# section and setting -> the setting of that section, and its value, without which it does nothing; not refused, since
-# the arms of an experiment share settings
+# (section, setting): (switch, value); the setting works with this value of the switch alone. Else it is warned of, and
+# not refused, since the arms of an experiment share settings.
 EFFECTIVE_WITH = {
     ("loss", "jsd_weight"): ("divergence", "jsd"),
     ("loss", "top_k"): ("estimator", "topk"),
@@ -303,14 +303,14 @@ EFFECTIVE_WITH = {
 
 
 def settings_without_effect(config: TrainConfig) -> Iterator[str]:
-    """Settings that another setting turns off; one that has its default is nobody's wish."""
+    """Warnings about settings that another setting turns off; one that has its default is not named."""
     for (part, name), (switch, value) in EFFECTIVE_WITH.items():
         section = getattr(config, part)
         fields = type(section).model_fields
-        if name not in fields or getattr(section, switch) == value:
+        if name not in fields or getattr(section, switch, value) == value:
             continue
         if (given := getattr(section, name)) != fields[name].default:
-            yield f"{part}.{name}={given} does nothing without {part}.{switch}: {value}"
+            yield f"{part}.{name}={given} does nothing without {part}.{switch}: {value}; leave it out"
 
 
 def contradictions(config: TrainConfig) -> Iterator[str]:

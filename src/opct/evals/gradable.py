@@ -1,4 +1,4 @@
-"""Whether questions of a file can be asked, and their replies graded; imports no Inspect: training asks this, too."""
+"""Whether questions of a file can be asked, and their replies graded; without Inspect, for `opct.train` asks this."""
 
 from __future__ import annotations
 

@@ -184,7 +184,8 @@ def choose_dtype(
         return getattr(torch, name), f"{name}, as configured"
     if recorded is not None:
         return getattr(torch, recorded), f"{recorded}, as the run began"
-    times_s = {dtype: _matmul_time_s(dtype, device, hidden_size) for dtype in (torch.float32, torch.bfloat16)}
+    size = min(hidden_size, CPU_PROBED_SIZE) if device.type == "cpu" else hidden_size
+    times_s = {dtype: _matmul_time_s(dtype, device, size) for dtype in (torch.float32, torch.bfloat16)}
     ratio = times_s[torch.float32] / times_s[torch.bfloat16]
     chosen = torch.bfloat16 if ratio >= PROBE_ADVANTAGE else torch.float32
     name = str(chosen).removeprefix("torch.")
@@ -192,9 +193,8 @@ def choose_dtype(
     return chosen, f"{name}: bfloat16 products have {times} times the speed of float32 on this machine ({device.type})"
 
 
-@functools.cache  # a second timing may differ, and takes a second
-def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -> float:
-    size = min(hidden_size, CPU_PROBED_SIZE) if device.type == "cpu" else hidden_size
+@functools.cache  # a second timing may differ, and with it the dtype of two runs in one process
+def _matmul_time_s(dtype: torch.dtype, device: torch.device, size: int) -> float:
     a = torch.ones(256, size, dtype=dtype, device=device)
     b = torch.ones(size, 4 * size, dtype=dtype, device=device)
     times_s: list[float] = []

@@ -56,7 +56,7 @@ class Path(Protocol):
         ...
 
     def decoding(self, rows: int, steps: int) -> contextlib.AbstractContextManager[Callable[[Tensor], Tensor]]:
-        """Context for at most `steps` forwards of a token in `rows` rows, with constant weights; gives the head."""
+        """Context for about `steps` forwards of a token in `rows` rows, with constant weights; gives the head."""
         ...
 
     def slow_reasons(self, generations: int) -> list[str]:

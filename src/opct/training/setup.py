@@ -176,7 +176,6 @@ def build_setup(
         policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way
     setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
     setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
-    setup.warnings += settings_without_effect(config)
     if policy.has_adapter and adapter is None:
         refuse_moved_start(policy)
     _start_engine(setup)
@@ -332,7 +331,8 @@ def describe(setup: TrainingSetup) -> list[str]:
             f"left out: {len(left_out)} pair(s) longer than {left_out[0].limit} tokens with their completion: {shown}"
         )
     pairs = [rendered.pair for rendered in setup.data.visited()]
-    warnings = setup.warnings + near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
+    warnings = [*setup.warnings, *settings_without_effect(setup.config)]
+    warnings += near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
         remedy = "raise data.validation_fraction, or set validation_pairs"

@@ -249,12 +249,12 @@ def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_le
     own = opponent(yields)
     plan = plan_of(tmp_path / "a", tiny_folder)
     # a seed whose first step, which has the highest rate, meets the pattern at least once
-    words = ("attacker.training.max_steps=7", "attacker.training.optim.learning_rate=0.1", "seed=4")
+    words = ("attacker.training.max_steps=7", "attacker.training.optim.learning_rate=0.06", "seed=4")
     done = trained(tmp_path / "a", tiny_folder, own, *words)
     rewards = [row["reward"] for row in done.summary["curve"]]
     assert len(rewards) == 7
     assert statistics.fmean(rewards[:2]) < 0.3
-    assert statistics.fmean(rewards[-3:]) > 0.5  # 0.9 here; where products round otherwise, other samples follow
+    assert statistics.fmean(rewards[-3:]) > 0.6
     assert done.summary["spent"]["queries"] == len(own.asked)
     for one in UNSEEN:
         assert any(yields(augmented(one.text, random.Random(seed))) for seed in range(2000)), "noise can do it"

@@ -58,7 +58,6 @@ def eager_to_share(monkeypatch) -> None:
     monkeypatch.setattr(prefill, "LEAST_SHARE", 0.0)
     monkeypatch.setattr(fast_path, "SCORE_FORWARD", 1)
     monkeypatch.setattr(shared_rows, "SHARE_AT", 0.0)
-    monkeypatch.setattr(fast_path, "PACKED_STEPS", 1)
 
 
 def both(name: str, attention: str | None = None, *, adapter: bool = True) -> tuple[Policy, Policy]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
+from opct.cpu import fast_path
 from opct.cpu import packed_linear as module
 from opct.cpu.packed_linear import can_pack, packed, packed_head, packed_linear
+from opct.models.inference.sampler import sample
+from opct.models.inference.token_sampling import Sampling
 from opct.models.policy import Policy
 from opct.models.scoring import Head
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
@@ -151,3 +156,14 @@ def test_the_packed_head_scales_as_the_head(dtype: torch.dtype):
     assert float((found - expected).abs().max()) < ROUNDING[dtype] * float(expected.abs().max())
     other = Head(weight.double(), None, torch.float64)
     assert packed_head(other, 4) == other.logits
+
+
+def test_few_tokens_are_not_packed_for(monkeypatch):
+    """4 tokens of 3 rows are 4 forwards in one batch, and 12 in three."""
+    packed_for: list[int] = []
+    monkeypatch.setattr(fast_path, "PACKED_STEPS", 12)
+    monkeypatch.setattr(fast_path, "packed", lambda model, rows: packed_for.append(rows) or contextlib.nullcontext())
+    path = fast_path.FastPath(tiny_adapter_policy().backbone)
+    for batch_tokens, rows in ((10_000, []), (1, [1])):
+        sample(path, [[5, 6, 7]] * 3, [[0], [1], [2]], Sampling(4), decode=str, batch_tokens=batch_tokens)
+        assert packed_for == rows

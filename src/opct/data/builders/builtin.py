@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
 from typing import Any, cast
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
@@ -79,11 +77,7 @@ def builtin_pairs(name: str, split: Split = "train", *, seed: int = 0, per_quest
     Raises:
         DataError: an unknown name or split; the message has the nearest one.
     """
-    return list(_builtin_pairs(name.removeprefix(BUILTIN), split, seed, per_question))
-
-
-@cache
-def _builtin_pairs(name: str, split: Split, seed: int, per_question: int) -> Sequence[ContrastivePair]:
+    name = name.removeprefix(BUILTIN)
     if name == "context":
         return [clean_pair(question, CONTEXT) for question in builtin_context(split)]
     if name in ("benign", "forms"):

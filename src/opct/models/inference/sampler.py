@@ -107,7 +107,7 @@ def sample(
     kind = path.rows(len(queue), sum(counts), longest)
     limit = sampling.max_completion_tokens
     rows, max_prompts = rows_that_fit(counts, longest, limit, batch_tokens, shared=kind.shares_prompts)
-    steps = limit * math.ceil(sum(counts) / rows)
+    steps = limit * max(math.ceil(sum(counts) / rows), math.ceil(len(queue) / max_prompts))
     # autocast first: weights are packed in the dtype that it gives
     with path.backbone.inference(), path.decoding(rows, steps) as logits:
         while queue:
