@@ -2,12 +2,12 @@
 
 Letters lose case and accents. "C.S. Lewis" and "C. S. Lewis" are "cs lewis", "it's" is "it is", "R&B" is "r and b",
 "C++" is one word. Numbers: "1,000", "one thousand" and "1 thousand" are "1000", ".50" is "0.5", "9:00" and "49.00" are
-"9" and "49", "twenty-first" is "21st"; a minus of any kind, or the word, stays with its number. A comma is that of a
-decimal ("12,5", "0,250", "1.250,00"), but for three digits that end a number which does not begin with "0,": "1,250"
-is "1250". "€150", "EUR 150" and "150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20 percent", "80km" is "80
-km", "20th of July" is "july 20". Dates with dots are day.month.year, with slashes they stay where they may be read in
-two ways ("3/4/2026"). What stands between two words is kept apart (`Words.gaps`), so that a comparison can skip it or
-stop there. Scripts without spaces have one word a character.
+"9" and "49", "14:30" is "2:30 pm", "twenty-first" is "21st"; a minus of any kind, or the word, stays with its number.
+A comma is that of a decimal ("12,5", "0,250", "1.250,00"), but for three digits that end a number which does not begin
+with "0,": "1,250" is "1250". "€150", "EUR 150" and "150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20
+percent", "80km" is "80 km", "20th of July" is "july 20". Dates with dots are day.month.year, with slashes they stay
+where they may be read in two ways ("3/4/2026"). What stands between two words is kept apart (`Words.gaps`), so that a
+comparison can skip it or stop there. Scripts without spaces have one word a character.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _PLAIN_LETTERS = str.maketrans(
 )
 # not between two words ("3-4" is no -4), and only before a number
 MINUS = re.compile(rf"(?<![^\W{_SPACELESS}])(?<!\.)[-\u2010-\u2015\u2212](?=[$€£¥₹]?\d)")
+_THIN = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
+"""Blanks that stand within numbers alone."""
 _INITIALS = re.compile(r"\b(?:[A-Za-z]\. ?){2,}")
 
 _CONTRACTED = re.compile(
@@ -93,6 +95,10 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
     (re.compile(r"(?<=\d)\.(?=\d\d ?[ap]m\b)", re.I), ":"),
     (re.compile(r"\b0(?=\d:\d\d)"), ""),
+    (  # an hour after noon can be nothing else; one before it is left, since "9:30" may be pm
+        re.compile(r"(?<![\d:.])(1[3-9]|2[0-3])[:h]([0-5]\d)(?![\d:]| ?[ap]m\b)", re.I),
+        lambda m: f"{int(m[1]) - 12}:{m[2]} pm",
+    ),
     (re.compile(r"(?<![\d./])(\d\d?)([./])(\d\d?)\2(\d{4})(?![\d/]|\.\d)"), lambda m: _date(m)),
     (
         re.compile(r"(?<![\d-])(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)(?![\d-])"),
@@ -170,6 +176,7 @@ def plain(text: str) -> str:
     # before NFKD, which takes "´" apart into a blank and an accent
     text = text.translate(_PLAIN_LETTERS)
     if not text.isascii():
+        text = _THIN.sub("", text)  # before NFKD, which makes them plain blanks
         text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
         text = unicodedata.normalize("NFC", "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf"))
         text = MINUS.sub("-", text)

@@ -38,13 +38,15 @@ def settings_for_questions(model: str, n_pairs: int, prompts_per_step: int) -> d
     """
     if model not in (DEFAULT_MODEL, Q4_MODEL):
         return few_pair_steps(n_pairs, prompts_per_step)
+    # larger steps are steadier; they need pairs enough for as many of them
+    prompts = 32 if PASSES * n_pairs >= 32 * STEPS[1] else 16
     return {
-        "max_steps": _steps(n_pairs, 16, fewest=18),
+        "max_steps": _steps(n_pairs, prompts, fewest=18),
         "lora.target_modules": r".*layers\.(1[5-9]|2\d)\..*_proj",  # the last 15 of 30 layers
         "rollout.max_completion_tokens": 12,
         "optim.learning_rate": 1e-3,
         "optim.lr_scheduler_type": "linear",
-        "optim.prompts_per_step": 16,
+        "optim.prompts_per_step": prompts,
     }
 
 

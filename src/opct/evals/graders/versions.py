@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = {"benign": 5, "jailbreak": 5, "safety_awareness": 5, "sycophancy_short": 5}
+VERSIONS = {"benign": 5, "jailbreak": 5, "safety_awareness": 5, "sycophancy_short": 6}
 
 
 @dataclass(frozen=True)
