@@ -6,8 +6,9 @@ from pathlib import Path
 
 from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
-from opct.config.schema import TrainConfig
+from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.config.section import setting_names
+from opct.data.builders.question_pairs import settings_for_questions
 from opct.data.pairs import read_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
@@ -52,6 +53,12 @@ def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
     assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "models" / "mime") == 1
     assert str(tmp_path / "models" / "mine") in capsys.readouterr().err
     assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_more_questions_are_trained_on_longer_and_then_in_larger_steps():
+    """6 pairs a question: of 8, 20, 40 and 120 training questions."""
+    of = [settings_for_questions(DEFAULT_MODEL, pairs, 24) for pairs in (48, 120, 240, 720)]
+    assert [(one["max_steps"], one["optim.prompts_per_step"]) for one in of] == [(18, 16), (22, 16), (30, 16), (30, 32)]
 
 
 def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_path: Path, capsys):
