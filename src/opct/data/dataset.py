@@ -15,10 +15,12 @@ from opct.config.schema import DataConfig, TrainConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.pairs import BUILTIN, EVALUATION_ONLY, ContrastivePair, read_pairs
-from opct.data.questions import Split, hash_share
+from opct.data.questions import hash_share
 from opct.errors import DataError
 
 Item = TypeVar("Item")
+_embedded_pairs = lru_cache(maxsize=16)(builtin_pairs)
+"""Kept for the runs of an experiment; nobody may change a pair or the list."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _split(
     held_out: list[ContrastivePair] = []
     for source in sources:
         if source not in by_source:
-            trained += _embedded_pairs(source, "train", seed, 2)
+            trained += _embedded_pairs(source, "train", seed=seed)
             held_out += _validation_pairs(source, seed)
             continue
         for pair in by_source[source]:
@@ -116,14 +118,8 @@ def _split(
 
 def _validation_pairs(source: str, seed: int) -> list[ContrastivePair]:
     if source.startswith(BUILTIN):
-        return _embedded_pairs(source, "validation", seed, 1)
+        return _embedded_pairs(source, "validation", seed=seed, per_question=1)
     return read_pairs(source)
-
-
-@lru_cache(maxsize=16)
-def _embedded_pairs(source: str, split: Split, seed: int, per_question: int) -> list[ContrastivePair]:
-    """`builtin_pairs`, kept for the runs of an experiment; nobody may change what is in it."""
-    return builtin_pairs(source, split, seed=seed, per_question=per_question)
 
 
 def _groups(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
