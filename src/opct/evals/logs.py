@@ -74,7 +74,7 @@ def read_log(path: str | Path) -> EvalLog:
     """
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", "Evaluate again."):
         log = read_eval_log(str(path))
-    # before samples are counted: the message of an error says more than a number
+    # checked before samples are counted: an error message says more than a count
     check_finished(log)
     for sample in log.samples or []:
         _add_side(sample.metadata)
@@ -88,7 +88,7 @@ def read_log(path: str | Path) -> EvalLog:
 
 
 def _add_side(metadata: dict[str, Any]) -> None:
-    """Give a sample of ours from before there was a side what its split and family began with."""
+    """Set `side` on a sample of an older version, which stored it at the start of split and family."""
     if "side" in metadata or "family_split" not in metadata:
         return
     side, split, family = "", str(metadata["family_split"]), str(metadata.get("family", ""))
@@ -102,7 +102,7 @@ def _add_side(metadata: dict[str, Any]) -> None:
 
 
 def check_finished(log: EvalLog) -> None:
-    """Reject a log of an unfinished evaluation.
+    """Reject the log of an unfinished evaluation.
 
     Raises:
         EvaluationError: with its error and its place.
@@ -110,7 +110,7 @@ def check_finished(log: EvalLog) -> None:
     if log.status != "success":
         said = f"it is marked as {log.status!r}" if log.error is None else without_keys(log.error.message)
         said = re.sub(r"RetryError\(<.* raised (\w+)>\)", r"the model did not answer (\1)", said)
-        said = re.sub(r"^EvaluationError\((['\"])(.*?)\.?\1\)$", r"\2", said)  # an error of ours is a sentence
+        said = re.sub(r"^EvaluationError\((['\"])(.*?)\.?\1\)$", r"\2", said)  # our errors are sentences already
         raise EvaluationError(
             f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}; with --resume the "
             "evaluation of a suite goes on from there."
@@ -142,20 +142,20 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
     """
     graded: list[GradedSample] = []
     samples = log.samples or []
-    # all four: a task of somebody else may well have a "task" or a "cluster" in its metadata
+    # all four keys: another task may well have "task" or "cluster" in its metadata
     if not all({"task", "axis", "cluster", "grading"} <= (sample.metadata or {}).keys() for sample in samples):
         return _foreign_samples(log, left_out if left_out is not None else [])
     if is_attack(log):
-        # "": the log of a round of an attack that has not ended; `outcomes` counts it as interrupted
+        # "": one round of an attack that has not finished; `outcomes` counts it as interrupted
         ended = (log.eval.metadata or {}).get(OPCT, {}).get("ended", "")
         return [attack_sample(sample, ended) for sample in samples]
-    # the last one, which ran last: a log has the scores of all
+    # the last judge, which ran last: a log keeps the scores of all judges
     judge = next(reversed((log.eval.metadata or {}).get(OPCT, {}).get("judges", {})), None)
     for sample in samples:
         scores = dict(sample.scores or {})
         judged = [scores.pop(name) for name in list(scores) if name.startswith(JUDGE)]
         kl, newest = scores.pop(KL, None), (sample.scores or {}).get(judge or "")
-        # what is left after judges and KL is the suite's grader
+        # the score that is neither a judge's nor the KL is the suite's own
         score = next(iter(scores.values()), None)
         if score is None or not isinstance(score.value, Mapping):
             raise EvaluationError(f"Sample {sample.id} of {log.location} has no score: evaluate again.")
@@ -177,7 +177,7 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
 
 
 def is_attack(log: EvalLog) -> bool:
-    """Whether a log is of an attack of ours; it holds prompts that are private."""
+    """Whether this is the log of one of our attacks; its prompts are private."""
     return bool(log.samples) and all((sample.metadata or {}).get("axis") == ATTACK for sample in log.samples or [])
 
 
@@ -187,12 +187,12 @@ STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context
 def _graded_sample(
     sample: LogSample, graded_by: str, graded: Mapping[str, Any], values: dict[str, float | None]
 ) -> GradedSample:
-    # the first epoch without a number: ids of runs with one epoch are paired with those of runs with several
+    # the first epoch gets no number, so that runs with one epoch pair with runs with several
     metadata, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
     name = graded_name(metadata["task"], graded_by)
     fields = dict(
         **{name: metadata[name] for name in FIELDS},
-        # the grading behind the task: each grading of a sample has an id by which runs are paired
+        # the grading follows the task: runs are paired by id, and each grading of a sample needs its own
         id=name + metadata["id"].removeprefix(metadata["task"]) + epoch,
         task=name,
         graded_by=graded_by,
@@ -248,7 +248,7 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
                 **_reply(first),
             )
         )
-    # a value that a sample lacks is None, so unscored: left out, n would differ between metrics without a reason
+    # a missing value is None (unscored): if it were dropped, n would differ between metrics without a reason
     everything = dict.fromkeys(name for sample in samples for name in sample.values)
     for graded in samples:
         graded.values = dict.fromkeys(everything) | graded.values
@@ -259,7 +259,7 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
 
 
 def _input_hash(sample: LogSample) -> str:
-    """Ids are often just 1, 2, 3: with another order or limit they are other questions, so the input is in the id."""
+    """Id with a hash of the input: plain ids are often 1, 2, 3, and mean other questions in another order or limit."""
     text = sample.input if isinstance(sample.input, str) else "\n".join(f"{m.role}: {m.text}" for m in sample.input)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
@@ -267,7 +267,7 @@ def _input_hash(sample: LogSample) -> str:
 def _accuracy_names(log: EvalLog) -> dict[str, str]:
     """Name of a scorer's plain score: "accuracy" if the task reports it as accuracy."""
     scores = log.results.scores if log.results is not None else []
-    # plain "accuracy" for one scorer alone: with two it would not be known whose it is
+    # plain "accuracy" only with one scorer: with two nobody could tell whose it is
     accurate = [score.scorer for score in scores if "accuracy" in score.metrics]
     return {name: "accuracy" if len(accurate) == 1 else f"{name}_accuracy" for name in accurate}
 
@@ -356,12 +356,12 @@ def read_evaluation(path: str | Path) -> Evaluation:
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
         ours = [log for log in logs if "settings" in (log.eval.metadata or {}).get(OPCT, {})]
-        # the number first: a clock that was set back would make an older evaluation the newest
+        # by number first: after a clock was set back, an older evaluation would look newest
         newest = max(ours or logs, key=lambda log: (log_order(log), _created(log)))
         about = (newest.eval.metadata or {}).get(OPCT, {})
         left_out: list[str] = []
         of_logs = [sorted(graded_samples(log, left_out), key=lambda sample: sample.graded_by) for log in logs]
-        # on the samples of all logs together: clean and biased ones are paired by cluster
+        # over the samples of all logs: clean and biased ones are paired by cluster
         samples = [sample for of_log in of_logs for sample in of_log]
         add_paired_values(samples)
         return Evaluation(
@@ -377,7 +377,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 
 def _of_attacks(logs: Iterable[EvalLog]) -> Iterator[str]:
-    """The warnings of attacks: each is an evaluation by itself, and so none is out of date."""
+    """The warnings of attacks: each attack is an evaluation of its own, so none is out of date."""
     for log in logs:
         if is_attack(log):
             yield from (log.eval.metadata or {}).get(OPCT, {}).get("warnings", ())
@@ -424,7 +424,7 @@ def _foreign_settings(log: EvalLog) -> dict[str, Any]:
     """Settings of another task that decide whether two logs are comparable."""
     config = log.plan.config.model_dump(exclude_none=True)
     names = ("temperature", "top_p", "top_k", "max_tokens", "seed", "system_message", "reasoning_effort")
-    # in the settings: two logs that were scored with other arguments are not compared
+    # part of the settings: logs that were scored with other arguments are not compared
     scorers = {scorer.name: scorer.options for scorer in log.eval.scorers or []}
     return {
         "task_version": log.eval.task_version,
