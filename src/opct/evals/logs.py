@@ -259,7 +259,7 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
 
 
 def _input_hash(sample: LogSample) -> str:
-    """Id with a hash of the input: plain ids are often 1, 2, 3, and mean other questions in another order or limit."""
+    """Hash of the input, for the id: ids are often 1, 2, 3, and mean other questions in another order or limit."""
     text = sample.input if isinstance(sample.input, str) else "\n".join(f"{m.role}: {m.text}" for m in sample.input)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
 
