@@ -47,14 +47,13 @@ if TYPE_CHECKING:
 METHODS = ("opct", "sft")
 REMEDY = "replace the run with --overwrite"
 EVALUATION = EvalConfig(
-    n_questions=64,
+    suites=["sycophancy_short", "context_use"],
+    n_questions=48,
     families="held_out",
     families_per_question=1,
     n_context=32,
     context_pressure=False,
-    n_benign=16,
     max_completion_tokens=24,
-    max_benign_tokens=24,
     batch_size=300,
     kl_samples=2,
     browser_questions=2,
