@@ -12,7 +12,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.tasks import capability
-from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task, truthfulqa_targets
+from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task
 from tests.conftest import SHARED_DATA
 from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy, graded
@@ -156,9 +156,6 @@ def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
     parts = {"Nothing": 3, "Not": 2, "Stone": 1, "You": 4}
     _, rows = run(task_of("truthfulqa"), options_policy(lambda _, option: log(parts[option.split()[0]])))
     assert rows["accuracy"]["value"] == pytest.approx(0.5)
-    mc1 = {"choices": ["Nothing 0", "Stone 0", "You fly"], "labels": [1, 0, 0]}
-    assert truthfulqa_targets(TRUTHFULQA[0])["mc1_targets"] == mc1
-    assert truthfulqa_targets({"question": "as on the hub"}) == {"question": "as on the hub"}
 
 
 def test_commonsenseqa_and_gpqa(data_folder, run):
@@ -193,10 +190,10 @@ def test_ifeval_counts_prompts_and_single_instructions(punkt, data_folder, run):
     assert (single["value"], single["n"], single["n_clusters"]) == (pytest.approx(1 / 3), 3, 2)
 
 
-def test_what_the_verifier_fails_at_is_unscored(punkt, data_folder, run, monkeypatch):
-    task = task_of("ifeval")
+def test_what_the_verifier_fails_at_is_unscored(data_folder, run, monkeypatch):
+    task = task_of("gsm8k", n=2)
     monkeypatch.setattr("lm_eval.api.task.ConfigurableTask.process_results", lambda *_: [][0])
-    _, rows = run(task, FakePolicy(lambda prompt, seed: "Apple"))
+    _, rows = run(task, FakePolicy(lambda prompt, seed: "#### 1"))
     assert rows["accuracy"]["unscored_reasons"] == {"grader_error": 2}
 
 
@@ -227,8 +224,8 @@ def test_a_reply_that_the_grader_cannot_grade_is_unscored(data_folder, run, monk
     limits = (twice, "grader_error", capability.MATH_TIMEOUT_S), ("\\boxed{1}", "grader_timeout", 0)
     for reply, reason, limit in limits:
         monkeypatch.setattr(capability, "MATH_TIMEOUT_S", limit)
-        _, rows = run(task_of("math500", n=2), FakePolicy(lambda *_, reply=reply: reply))
-        assert (rows["accuracy"]["value"], rows["accuracy"]["unscored_reasons"]) == (None, {reason: 2})
+        _, rows = run(task_of("math500", n=1), FakePolicy(lambda *_, reply=reply: reply))
+        assert (rows["accuracy"]["value"], rows["accuracy"]["unscored_reasons"]) == (None, {reason: 1})
 
 
 def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
@@ -240,8 +237,8 @@ def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
 
 
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
-    replies = {"math500": "\\boxed{1}", "gsm8k": "#### 1"}
-    for name in ("mmlu", *replies):
+    replies = {"mmlu": "", "gsm8k": "#### 1"}
+    for name in replies:
         policy = FakePolicy(lambda *_, name=name: replies[name], option_scores=lambda _, options: [0.0] * len(options))
         policy.context_length = 3
         _, rows = run(task_of(name, n=1), policy)

@@ -45,8 +45,8 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
 
 
 def test_an_unscored_sample_is_counted_with_its_reason():
-    """Three replies, one empty and one cut: the mean is over two, and both are counted."""
-    kinds = [("correct", 1.0, "stop"), ("other", 0.0, "length"), ("unscored:empty", None, "stop")]
+    """Three replies, one empty, cut by the limit and by the context: the mean is over two, and all are counted."""
+    kinds = [("correct", 1.0, "context"), ("other", 0.0, "length"), ("unscored:empty", None, "stop")]
     samples = [
         GradedSample(
             f"s/{i}", "s", "sycophancy", "clean", "clean", f"q{i}",
@@ -55,7 +55,7 @@ def test_an_unscored_sample_is_counted_with_its_reason():
         for i, (verdict, value, stop) in enumerate(kinds)
     ]  # fmt: skip
     found = estimate(find_metric("sycophancy", "accuracy_clean"), samples)
-    assert (found["value"], found["n"], found["n_unscored"], found["n_truncated"]) == (0.5, 2, 1, 1)
+    assert (found["value"], found["n"], found["n_unscored"], found["n_truncated"]) == (0.5, 2, 1, 2)
     assert found["unscored_reasons"] == {"empty": 1}
 
 
