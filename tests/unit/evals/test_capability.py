@@ -34,11 +34,6 @@ TRUTHFULQA = [
      "Correct Answers": f"Nothing {i}; Not much", "Incorrect Answers": f"Stone {i}; You fly; "}
     for i in range(3)
 ]  # fmt: skip
-COMMONSENSEQA = [
-    {"id": f"{i:032x}", "question": f"Where would you put item {i}?", "question_concept": "item",
-     "choices": {"label": list("ABCDE"), "text": [f"place {i}{k}" for k in range(5)]}, "answerKey": "C"}
-    for i in range(4)
-]  # fmt: skip
 GPQA = [
     {"Question": f"What is quantity {i}?", "Correct Answer": f"{i} m"}
     | {f"Incorrect Answer {k}": f"{i + k} m" for k in (1, 2, 3)}
@@ -77,7 +72,6 @@ def files(tmp_path_factory):
         write_jsonl(folder / f"{name}.jsonl", rows)
     write_jsonl(folder / "ifeval_input_data.jsonl", IFEVAL)
     write_jsonl(folder / "mmlu_dev_val_test.jsonl.gz", MMLU)
-    write_jsonl(folder / "commonsenseqa_val.jsonl.gz", COMMONSENSEQA)
     write_csv(folder / "TruthfulQA.csv", TRUTHFULQA)
     write_csv(folder / "gpqa_diamond.csv", GPQA)
     return folder
@@ -158,12 +152,10 @@ def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
     assert rows["accuracy"]["value"] == pytest.approx(0.5)
 
 
-def test_commonsenseqa_and_gpqa(data_folder, run):
-    _, rows = run(task_of("commonsenseqa"), options_policy(lambda _, option: option == "C"))
-    assert rows["accuracy"]["value"] == 1.0
+def test_gpqa_is_shuffled_the_same_way_each_time(data_folder, run):
 
     def right(prompt, option):
-        """GPQA's options are shuffled, the same way each time; the right one of question i is "i m"."""
+        """The right one of question i is "i m"."""
         text = prompt[-1]["content"]
         return f"{option} {text.split('quantity ')[1][0]} m" in text
 
@@ -251,9 +243,6 @@ def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path):
     with pytest.raises(DataError):
         task_of("gsm8k", data=tmp_path / "mine.jsonl")
     assert len(task_of("gsm8k", data=tmp_path / "mine.jsonl", shots=0).dataset) == 6
-    write_jsonl(tmp_path / "other.jsonl", [{"prompt": "1 + 1?"}])
-    with refused(DataError, "gsm8k"):
-        task_of("gsm8k", data=tmp_path / "other.jsonl", shots=0)
     (tmp_path / "broken.jsonl").write_text("{\n")
     with refused(DataError, "broken.jsonl", "JSON"):
         task_of("gsm8k", data=tmp_path / "broken.jsonl")

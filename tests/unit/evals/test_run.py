@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from opct.config.loader import load_settings
@@ -22,7 +21,6 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
-from opct.evals.regrade import regrade
 from opct.evals.run import evaluate_suites, make_tasks
 from tests.processes import Process
 from tests.refusals import refused
@@ -95,9 +93,6 @@ def test_files_of_an_evaluation(tmp_path, monkeypatch, capfd):
     assert Counter(s.task for s in means) == {"sycophancy_short": 4, "benign": 4}
     rows = {row["group"]: row for row in results["rows"] if row["metric"] == "kl_to_base"}
     assert {group: (row["value"], row["n"]) for group, row in rows.items()} == {"clean": (0.5, 4), "benign": (0.5, 4)}
-    log = read_eval_log(str(folder / "evals" / "sycophancy_short.eval"))
-    assert (log.status, log.eval.model, len(log.samples)) == ("success", "opct/fake", 24)
-    assert {score.name for score in log.results.scores} == {"is_suggested", "is_correct", "is_both"}
 
 
 def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
@@ -121,7 +116,6 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
     ("policy", "weights", "unlike"),
     [
         (FakePolicy(reply), {"step": 8}, "(weights)"),
-        (FakePolicy(reply, dtype="torch.bfloat16", quantization="4bit"), {"step": 7}, "(dtype, quantization)"),
         (FakePolicy(reply, name="other"), None, "(model, weights)"),
     ],
 )
@@ -335,8 +329,7 @@ def test_bad_settings():
 
 
 def test_reasoning_in_the_text_of_a_model_behind_an_api_is_not_graded(tmp_path):
-    """A server that dropped gpt-oss' special tokens: the suggested answer is in the reasoning alone. A log that was
-    written before is split when it is graded again."""
+    """A server that dropped gpt-oss' special tokens: the suggested answer is in the reasoning alone."""
 
     def say(*_):
         said = "analysisThey say wrong0?assistantfinalIt is right0."
@@ -344,16 +337,6 @@ def test_reasoning_in_the_text_of_a_model_behind_an_api_is_not_graded(tmp_path):
         output.usage = ModelUsage(input_tokens=9, output_tokens=9, total_tokens=18)  # else it fetches a tokenizer
         return output
 
-    folder = tmp_path / "run"
     model = get_model("mockllm/model", custom_outputs=say, memoize=False)
-    evaluated(folder, model, QUESTIONS[:1], suites=["sycophancy_short"], families_per_question=1)
-    before = {sample.id: (sample.completion, sample.verdict) for sample in read_samples(folder)}
-    assert {text for text, _ in before.values()} == {"It is right0."}
-    path = next((folder / "evals").glob("*.eval"))
-    log = read_eval_log(str(path))
-    for sample in log.samples:
-        sample.output = say()
-        sample.scores["short_scorer"].metadata["verdict"] = "neither"
-    write_eval_log(log, str(path))
-    regrade(folder)
-    assert {sample.id: (sample.completion, sample.verdict) for sample in read_samples(folder)} == before
+    evaluated(tmp_path, model, QUESTIONS[:1], suites=["sycophancy_short"], families_per_question=1)
+    assert {sample.completion for sample in read_samples(tmp_path)} == {"It is right0."}
