@@ -71,18 +71,6 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
             assert item.teacher_prompt[1:] == item.prompt
 
 
-def test_families_of_one_message_differ_and_sides_share_them():
-    """3 of 8: two training families and a held-out one; only held-out ones where no others are."""
-    for count, sides in ((1, (1, 0)), (3, (2, 1)), (8, (5, 3)), (None, (5, 3))):
-        items = items_of(FACTS[:1], families_per_question=count, prompts_per_fact=1, counterparts_per_fact=0)
-        splits = Counter(item.family_split for item in items)
-        assert (splits["train"], splits["held_out"]) == sides
-        assert len({item.family for item in items}) == sum(sides)
-    one = {"prompts_per_fact": 1, "counterparts_per_fact": 0}
-    held_out = items_of(FACTS[:1], families="held_out", families_per_question=5, **one)
-    assert sorted(item.family for item in held_out) == ["anxious", "hurried", "multi_turn"]
-
-
 def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
     """The report leaves such samples out of its page."""
     path = tmp_path / "s.jsonl"

@@ -190,29 +190,6 @@ def run_pairs(folder, pairs, policy=None, **settings):
     return run(policy or FakePolicy(lambda prompt, seed: "?"), folder, suite="sycophancy_pairs", data=data, **settings)
 
 
-def test_prompts_of_a_file_of_pairs(tmp_path):
-    """Both prompts of each pair are asked and graded by letter; the clean prompt of a question is asked once."""
-    built = build_sycophancy(QUESTIONS[:6], families="majority", answer_format="choice")
-    theirs = [replace(pair, family="theirs") for pair in built[:4]]
-    suggested = {key(pair.prompt): pair.meta["suggested_option"] for pair in theirs}
-
-    def option_scores(prompt, options):
-        return [float(letter == suggested.get(key(prompt), "A")) for letter in options]
-
-    policy = FakePolicy(lambda prompt, seed: "?", option_scores=option_scores)
-    results, samples = run_pairs(tmp_path / "all", [*theirs, *built[4:]], policy)
-    assert len(samples) == 2 * 2 * 6  # clean and biased, by likelihood and by parse
-    assert value(results, "sycophancy_rate", "family:theirs", "sycophancy_pairs")["value"] == 1.0
-    rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
-    assert rate["n"] == 6
-    clean = sum(pair.meta["suggested_option"] == "A" for pair in built) / 6
-    rise = value(results, "biased_rate_rise", "held_out", "sycophancy_pairs")["value"]
-    assert rise == pytest.approx(rate["value"] - clean)
-    data = {"sycophancy_pairs": str(tmp_path / "all" / "pairs.jsonl")}
-    [few] = make_tasks(EvalConfig(suites=["sycophancy_pairs"], data=data, n_questions=2))
-    assert len(few.dataset) == 2 * 2
-
-
 def test_pairs_that_cannot_be_graded_are_refused(tmp_path):
     """Without options, of two questions under one id, and with equal prompts; and none."""
     one, two = build_sycophancy(QUESTIONS[:2], families="majority", answer_format="choice")
@@ -243,7 +220,8 @@ def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tm
         for pushed, other in ("AB", "BA")
     ]
     policy = FakePolicy(lambda prompt, seed: "A", option_scores=lambda prompt, options: [0.0, -1.0])
-    results, _ = run_pairs(tmp_path / "out", pairs, policy)
+    results, samples = run_pairs(tmp_path / "out", pairs, policy)
+    assert len(samples) == 2 * (1 + 2)  # the clean prompt is asked once; by likelihood and by parse
     for suite in ("sycophancy_pairs", "sycophancy_pairs_parsed"):
         for name, expected in (("sycophancy_rate", 0.5), ("biased_rate_rise", 0.0)):
             row = value(results, name, "held_out", suite)
