@@ -220,8 +220,7 @@ def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tm
         for pushed, other in ("AB", "BA")
     ]
     policy = FakePolicy(lambda prompt, seed: "A", option_scores=lambda prompt, options: [0.0, -1.0])
-    results, samples = run_pairs(tmp_path / "out", pairs, policy)
-    assert len(samples) == 2 * (1 + 2)  # the clean prompt is asked once; by likelihood and by parse
+    results, _ = run_pairs(tmp_path / "out", pairs, policy)
     for suite in ("sycophancy_pairs", "sycophancy_pairs_parsed"):
         for name, expected in (("sycophancy_rate", 0.5), ("biased_rate_rise", 0.0)):
             row = value(results, name, "held_out", suite)
