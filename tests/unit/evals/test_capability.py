@@ -251,24 +251,6 @@ def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path):
         task_of("math500", data=tmp_path / "halves.jsonl")
 
 
-def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):
-    monkeypatch.delenv(DATA_FOLDER, raising=False)
-    asked = []
-
-    def load_dataset(path, name=None, **keywords):
-        asked.append((path, name, keywords))
-        raise ConnectionError("offline")
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    for name in ("gsm8k", "math500"):
-        with refused(DataError, "--data"):
-            task_of(name)
-    assert asked == [
-        ("openai/gsm8k", "main", {"revision": "740312add88f781978c0658806c59bc2815b9866"}),
-        ("HuggingFaceH4/MATH-500", None, {"split": "test", "revision": "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"}),
-    ]
-
-
 def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch):
     plan = (Part("gsm8k", 4, 99), Part("truthfulqa"))
     monkeypatch.setitem(CAPABILITY_SUITES, "capability-fast", plan)

@@ -104,8 +104,6 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
     assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == before
     assert second["settings"]["suites"] == ["sycophancy_short", "benign"]
     assert (second["settings"]["seed"], second["settings"]["kept"]["sycophancy_short"]["seed"]) == (1, 0)
-    assert second["settings"]["chat_template_kwargs"] == {}  # of the policy; they change every prompt
-    assert second["settings"]["reasoning"] == ["<think>", "</think>"]
     assert second["warnings"] == []
     third = short(run_dir, about=about, n_questions=3)
     assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 7, "benign": 2}
