@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -78,7 +77,6 @@ class FakePolicy:
     device: str = "cpu"
     has_base: bool = True
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
-    delay_s: float = 0.0
     renderer: FakeRenderer = field(default_factory=FakeRenderer)
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     backbone: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(stop_ids={1}))
@@ -91,14 +89,12 @@ class FakePolicy:
         self.running += 1
         assert self.running == 1, "one batch at a time"
         assert threading.current_thread() is not threading.main_thread(), "in a worker thread"
-        time.sleep(self.delay_s)
         self.batches.append(len(prompts))
         self.settings.append(settings)
         self.seeds += seeds
         most = settings["max_completion_tokens"]
         completions = [self._one(prompt, seed, most) for prompt, seed in zip(prompts, seeds, strict=True)]
         on_completions(list(enumerate(completions)))
-        time.sleep(self.delay_s)  # callers go on, while the batch still runs
         self.running -= 1
         return completions
 

@@ -12,7 +12,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate_suites, make_tasks
 from opct.evals.tasks import capability
-from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task, truthfulqa_targets
+from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task
 from tests.conftest import SHARED_DATA
 from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy, graded
@@ -33,11 +33,6 @@ TRUTHFULQA = [
     {"Question": f"What happens if you do deed {i}?", "Best Answer": f"Nothing {i}", "Best Incorrect Answer": "Stone",
      "Correct Answers": f"Nothing {i}; Not much", "Incorrect Answers": f"Stone {i}; You fly; "}
     for i in range(3)
-]  # fmt: skip
-COMMONSENSEQA = [
-    {"id": f"{i:032x}", "question": f"Where would you put item {i}?", "question_concept": "item",
-     "choices": {"label": list("ABCDE"), "text": [f"place {i}{k}" for k in range(5)]}, "answerKey": "C"}
-    for i in range(4)
 ]  # fmt: skip
 GPQA = [
     {"Question": f"What is quantity {i}?", "Correct Answer": f"{i} m"}
@@ -77,7 +72,6 @@ def files(tmp_path_factory):
         write_jsonl(folder / f"{name}.jsonl", rows)
     write_jsonl(folder / "ifeval_input_data.jsonl", IFEVAL)
     write_jsonl(folder / "mmlu_dev_val_test.jsonl.gz", MMLU)
-    write_jsonl(folder / "commonsenseqa_val.jsonl.gz", COMMONSENSEQA)
     write_csv(folder / "TruthfulQA.csv", TRUTHFULQA)
     write_csv(folder / "gpqa_diamond.csv", GPQA)
     return folder
@@ -156,17 +150,12 @@ def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
     parts = {"Nothing": 3, "Not": 2, "Stone": 1, "You": 4}
     _, rows = run(task_of("truthfulqa"), options_policy(lambda _, option: log(parts[option.split()[0]])))
     assert rows["accuracy"]["value"] == pytest.approx(0.5)
-    mc1 = {"choices": ["Nothing 0", "Stone 0", "You fly"], "labels": [1, 0, 0]}
-    assert truthfulqa_targets(TRUTHFULQA[0])["mc1_targets"] == mc1
-    assert truthfulqa_targets({"question": "as on the hub"}) == {"question": "as on the hub"}
 
 
-def test_commonsenseqa_and_gpqa(data_folder, run):
-    _, rows = run(task_of("commonsenseqa"), options_policy(lambda _, option: option == "C"))
-    assert rows["accuracy"]["value"] == 1.0
+def test_gpqa_is_shuffled_the_same_way_each_time(data_folder, run):
 
     def right(prompt, option):
-        """GPQA's options are shuffled, the same way each time; the right one of question i is "i m"."""
+        """The right one of question i is "i m"."""
         text = prompt[-1]["content"]
         return f"{option} {text.split('quantity ')[1][0]} m" in text
 
@@ -193,10 +182,10 @@ def test_ifeval_counts_prompts_and_single_instructions(punkt, data_folder, run):
     assert (single["value"], single["n"], single["n_clusters"]) == (pytest.approx(1 / 3), 3, 2)
 
 
-def test_what_the_verifier_fails_at_is_unscored(punkt, data_folder, run, monkeypatch):
-    task = task_of("ifeval")
+def test_what_the_verifier_fails_at_is_unscored(data_folder, run, monkeypatch):
+    task = task_of("gsm8k", n=2)
     monkeypatch.setattr("lm_eval.api.task.ConfigurableTask.process_results", lambda *_: [][0])
-    _, rows = run(task, FakePolicy(lambda prompt, seed: "Apple"))
+    _, rows = run(task, FakePolicy(lambda prompt, seed: "#### 1"))
     assert rows["accuracy"]["unscored_reasons"] == {"grader_error": 2}
 
 
@@ -227,8 +216,8 @@ def test_a_reply_that_the_grader_cannot_grade_is_unscored(data_folder, run, monk
     limits = (twice, "grader_error", capability.MATH_TIMEOUT_S), ("\\boxed{1}", "grader_timeout", 0)
     for reply, reason, limit in limits:
         monkeypatch.setattr(capability, "MATH_TIMEOUT_S", limit)
-        _, rows = run(task_of("math500", n=2), FakePolicy(lambda *_, reply=reply: reply))
-        assert (rows["accuracy"]["value"], rows["accuracy"]["unscored_reasons"]) == (None, {reason: 2})
+        _, rows = run(task_of("math500", n=1), FakePolicy(lambda *_, reply=reply: reply))
+        assert (rows["accuracy"]["value"], rows["accuracy"]["unscored_reasons"]) == (None, {reason: 1})
 
 
 def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
@@ -240,8 +229,8 @@ def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
 
 
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
-    replies = {"math500": "\\boxed{1}", "gsm8k": "#### 1"}
-    for name in ("mmlu", *replies):
+    replies = {"mmlu": "", "gsm8k": "#### 1"}
+    for name in replies:
         policy = FakePolicy(lambda *_, name=name: replies[name], option_scores=lambda _, options: [0.0] * len(options))
         policy.context_length = 3
         _, rows = run(task_of(name, n=1), policy)
@@ -254,33 +243,12 @@ def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path):
     with pytest.raises(DataError):
         task_of("gsm8k", data=tmp_path / "mine.jsonl")
     assert len(task_of("gsm8k", data=tmp_path / "mine.jsonl", shots=0).dataset) == 6
-    write_jsonl(tmp_path / "other.jsonl", [{"prompt": "1 + 1?"}])
-    with refused(DataError, "gsm8k"):
-        task_of("gsm8k", data=tmp_path / "other.jsonl", shots=0)
     (tmp_path / "broken.jsonl").write_text("{\n")
     with refused(DataError, "broken.jsonl", "JSON"):
         task_of("gsm8k", data=tmp_path / "broken.jsonl")
     write_jsonl(tmp_path / "halves.jsonl", [MATH500[0], {"problem": "Halve 7."}])
     with refused(DataError, "halves.jsonl"):
         task_of("math500", data=tmp_path / "halves.jsonl")
-
-
-def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):
-    monkeypatch.delenv(DATA_FOLDER, raising=False)
-    asked = []
-
-    def load_dataset(path, name=None, **keywords):
-        asked.append((path, name, keywords))
-        raise ConnectionError("offline")
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    for name in ("gsm8k", "math500"):
-        with refused(DataError, "--data"):
-            task_of(name)
-    assert asked == [
-        ("openai/gsm8k", "main", {"revision": "740312add88f781978c0658806c59bc2815b9866"}),
-        ("HuggingFaceH4/MATH-500", None, {"split": "test", "revision": "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"}),
-    ]
 
 
 def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch):

@@ -90,7 +90,6 @@ def test_arguments_that_are_secrets_are_refused():
 
 def test_a_judge_that_there_is_not():
     for config, named in (
-        ({"name": "strongrject", "model": "mockllm/model"}, "'strongreject'"),
         ({"name": "strongreject"}, "judge.model"),
         ({"name": "strongreject", "model": "nonesuch/m"}, "nonesuch"),
         ({"name": "strongreject", "model": "justaname"}, "provider/model"),

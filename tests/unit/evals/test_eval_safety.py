@@ -9,11 +9,8 @@ import pytest
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.evals.config import EvalConfig
-from opct.evals.inspect_runner import run_inspect
 from opct.evals.metrics import metric_rows
-from opct.evals.registry import SUITE_TASKS
 from opct.evals.tasks.safety_awareness import safety_items, safety_task, split_facts
-from opct.runs.console import NullProgress
 from tests.unit.evals.fakes import FakePolicy, graded
 
 SAFE, HIDDEN = "safe", "hidden"
@@ -72,25 +69,6 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
             assert item.teacher_prompt == item.prompt
         else:
             assert item.teacher_prompt[1:] == item.prompt
-
-
-def test_families_of_one_message_differ_and_sides_share_them():
-    """3 of 8: two training families and a held-out one; 7: four and three; only held-out ones where no others are."""
-    for count, sides in ((1, (1, 0)), (2, (1, 1)), (3, (2, 1)), (7, (4, 3)), (8, (5, 3)), (None, (5, 3))):
-        items = items_of(FACTS[:1], families_per_question=count, prompts_per_fact=1, counterparts_per_fact=0)
-        splits = Counter(item.family_split for item in items)
-        assert (splits["train"], splits["held_out"]) == sides
-        assert len({item.family for item in items}) == sum(sides)
-    one = {"prompts_per_fact": 1, "counterparts_per_fact": 0}
-    held_out = items_of(FACTS[:1], families="held_out", families_per_question=5, **one)
-    assert sorted(item.family for item in held_out) == ["anxious", "hurried", "multi_turn"]
-
-
-def test_fewer_facts_and_messages_are_a_part_of_more():
-    few, many = (items_of(n_questions=n, prompts_per_fact=p, counterparts_per_fact=1) for n, p in ((3, 2), (7, 3)))
-    assert len(few) == 3 * (2 + 1) * 2
-    assert {(item.cluster, item.part) for item in few} < {(item.cluster, item.part) for item in many}
-    assert {item.cluster for item in items_of(n_questions=3, seed=1)} != {item.cluster for item in few}
 
 
 def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
@@ -205,26 +183,3 @@ def test_what_the_token_limit_hides_is_beside_the_rate(tmp_path):
     assert (finished["n_unscored"], finished["unscored_reasons"]) == (8, {"cut": 6, "other_language": 2})
     assert (most["value"], most["n"], most["n_unscored"]) == (pytest.approx(5 / 7), 14, 2)
     assert finished["n_truncated"] == most["n_truncated"] == 6
-
-
-def test_by_its_name_as_any_inspect_task(tmp_path):
-    """What Inspect itself counts: hazards and counterparts apart, each value over its own side.
-
-    2 facts, 1 prompt and 1 counterpart each, 1 family: 2 hazards that are warned of, 2 counterparts that are not.
-    """
-    facts = {fact.id: fact for fact in builtin_facts("test")}
-    sizes = {"n_questions": 2, "families": "plain", "prompts_per_fact": 1, "counterparts_per_fact": 1}
-    warnings = {
-        item.prompt[-1]["content"]: facts[item.cluster].fact
-        for item in items_of(builtin_facts("test"), **sizes)
-        if item.side != SAFE_TWIN
-    }
-
-    def reply(prompt, seed):
-        return warnings.get(prompt[-1]["content"], "With pleasure.")
-
-    log = run_inspect(SUITE_TASKS["safety_awareness"](**sizes), FakePolicy(reply), tmp_path, 16, NullProgress())
-    found = {s.name: (s.metrics["mean"].value, s.scored_samples, s.unscored_samples) for s in log.results.scores}
-    assert len(log.samples) == 4
-    assert found["is_warned"] == (1.0, 2, 2)
-    assert found["is_over_warned"] == (0.0, 2, 2)

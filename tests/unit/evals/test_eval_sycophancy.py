@@ -48,18 +48,9 @@ def test_every_question_is_asked_clean_and_in_its_families():
         assert {item.family_split for item in pushed if item.cluster == question.id} == {"train", "held_out"}
 
 
-def test_one_suggestion_for_all_prompts_of_a_question():
-    found = items(families_per_question=None)
-    for question in QUESTIONS:
-        suggested = {item.grading["suggested"] for item in found if item.cluster == question.id}
-        assert len(suggested) == 1
-        assert suggested <= set(question.wrong)
-
-
-@pytest.mark.parametrize("families_each", [2, None])
-def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family(families_each):
-    """One prompt more a question; with all families asked, each of the five held-out ones in turn."""
-    found = {item.id: item for item in items(families_per_question=families_each)}
+def test_the_user_is_right_in_the_same_words_as_in_a_held_out_family():
+    """One prompt more a question, in each of the five held-out families in turn."""
+    found = {item.id: item for item in items(families_per_question=None)}
     right = [item for item in found.values() if item.side == "user_is_right"]
     assert {item.cluster for item in right} == {question.id for question in QUESTIONS}
     held_out = chosen_families("held_out", FAMILIES, "sycophancy")
@@ -119,9 +110,7 @@ def test_sycophant(tmp_path):
 
 
 def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
-    """A model that copies whatever it hears rises by 1 on both sides, over the same four questions; one that says
-    "no" to every suggestion falls from its clean answers, which are right, by 1.
-    """
+    """A model that copies whatever it hears rises by 1 on both sides, over the same four questions."""
     pushed = {
         key(i.prompt): i.grading["answer" if i.side == "user_is_right" else "suggested"]
         for i in items(n=4)
@@ -131,16 +120,10 @@ def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
     def copies(prompt, seed):
         return pushed.get(key(prompt), "no idea")
 
-    def contradicts(prompt, seed):
-        return asked(prompt).answer if is_clean(prompt) else "no"
-
-    for policy, rises in ((copies, {"right": 1.0, "biased": 1.0}), (contradicts, {"right": -1.0, "biased": 0.0})):
-        results, _ = run(FakePolicy(policy), tmp_path / policy.__name__)
-        rows = {name: value(results, f"{name}_rate_rise", "held_out") for name in rises}
-        assert {name: row["value"] for name, row in rows.items()} == rises
-        assert {row["n"] for row in rows.values()} == {4}
-        right = value(results, "accuracy_user_right", "held_out")
-        assert (right["value"], right["n"]) == (float(policy is copies), 4)
+    results, _ = run(FakePolicy(copies), tmp_path)
+    for name, expected in (("right_rate_rise", 1.0), ("biased_rate_rise", 1.0), ("accuracy_user_right", 1.0)):
+        row = value(results, name, "held_out")
+        assert (row["value"], row["n"]) == (expected, 4), name
 
 
 def test_unscored_both_and_truncated_are_counted(tmp_path):
@@ -207,34 +190,6 @@ def run_pairs(folder, pairs, policy=None, **settings):
     return run(policy or FakePolicy(lambda prompt, seed: "?"), folder, suite="sycophancy_pairs", data=data, **settings)
 
 
-def test_prompts_of_a_file_of_pairs(tmp_path):
-    """Both prompts of each pair are asked and graded by letter; the clean prompt of a question is asked once."""
-    built = build_sycophancy(QUESTIONS[:6], families="majority", answer_format="choice")
-    theirs = [replace(pair, family="theirs") for pair in built[:4]]
-    suggested = {key(pair.prompt): pair.meta["suggested_option"] for pair in theirs}
-
-    def option_scores(prompt, options):
-        return [float(letter == suggested.get(key(prompt), "A")) for letter in options]
-
-    policy = FakePolicy(lambda prompt, seed: "?", option_scores=option_scores)
-    results, samples = run_pairs(tmp_path / "all", [*theirs, *built[4:]], policy)
-    assert len(samples) == 2 * 2 * 6  # clean and biased, by likelihood and by parse
-    assert value(results, "sycophancy_rate", "family:theirs", "sycophancy_pairs")["value"] == 1.0
-    rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
-    assert rate["n"] == 6
-    clean = sum(pair.meta["suggested_option"] == "A" for pair in built) / 6
-    rise = value(results, "biased_rate_rise", "held_out", "sycophancy_pairs")["value"]
-    assert rise == pytest.approx(rate["value"] - clean)
-    data = {"sycophancy_pairs": str(tmp_path / "all" / "pairs.jsonl")}
-    [few] = make_tasks(EvalConfig(suites=["sycophancy_pairs"], data=data, n_questions=2))
-    assert len(few.dataset) == 2 * 2
-    same = [replace(pair, id=f"{pair.id}/{n}", family=f"theirs {n}") for pair in built[:2] for n in (1, 2)]
-    results, samples = run_pairs(tmp_path / "same", same, policy)
-    assert len(samples) == 2 * (2 + 4)
-    rate = value(results, "sycophancy_rate", "held_out", "sycophancy_pairs")
-    assert (rate["n"], rate["n_clusters"]) == (4, 2)
-
-
 def test_pairs_that_cannot_be_graded_are_refused(tmp_path):
     """Without options, of two questions under one id, and with equal prompts; and none."""
     one, two = build_sycophancy(QUESTIONS[:2], families="majority", answer_format="choice")
@@ -269,7 +224,7 @@ def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tm
     for suite in ("sycophancy_pairs", "sycophancy_pairs_parsed"):
         for name, expected in (("sycophancy_rate", 0.5), ("biased_rate_rise", 0.0)):
             row = value(results, name, "held_out", suite)
-            assert (row["value"], row["n"]) == (expected, 2)
+            assert (row["value"], row["n"], row["n_clusters"]) == (expected, 2, 1)
 
 
 def test_a_system_prompt_is_put_before_every_prompt(tmp_path):

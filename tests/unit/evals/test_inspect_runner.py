@@ -66,7 +66,6 @@ def test_limits_and_all_tasks_of_a_file(tmp_path, task_file):
     assert policy.settings[0]["temperature"] == 0.0
     with pytest.raises(EvaluationError):
         run_task(policy, f"{task_file}@capital", out_dir=tmp_path)
-    run_task(policy, f"{task_file}@capital", out_dir=tmp_path, limit=1)
     both = run_task(policy, str(task_file), out_dir=tmp_path, overwrite=True)
     assert [s["task"] for s in both] == ["capital", "other"]
 
@@ -77,8 +76,6 @@ def test_tasks_that_there_are_not_and_that_cannot_be_loaded(tmp_path, task_file)
         ("{file}@capitl", "'capital'"),
         ("{file}x.py@capital", "x.py"),
         ("opct/sycophancy_shrt", "'opct/sycophancy_short'"),
-        ("nowhere/gsm8k", "nowhere/gsm8k"),
-        ("gsm", "'gsm'"),
     ]:
         with refused(EvaluationError, named):
             run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)

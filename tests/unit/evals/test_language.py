@@ -44,10 +44,3 @@ def test_english_is_read_and_of_other_replies_the_reason_is_named():
         for reply in replies:
             verdict = unreadable(reply)
             assert (verdict.reason, verdict.is_scored) == (reason, False), reply
-
-
-def test_a_code_has_to_be_over_half_of_the_reply():
-    """A run of 40 characters beside 39, then beside 41 others."""
-    run = "aB3dE6gH9j" * 4
-    assert unreadable(f"{run} " + "the " * 13).reason == "unparsed"
-    assert unreadable(f"{run} " + "the " * 13 + "at") is None

@@ -45,8 +45,8 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
 
 
 def test_an_unscored_sample_is_counted_with_its_reason():
-    """Three replies, one empty and one cut: the mean is over two, and both are counted."""
-    kinds = [("correct", 1.0, "stop"), ("other", 0.0, "length"), ("unscored:empty", None, "stop")]
+    """Three replies, one empty, cut by the limit and by the context: the mean is over two, and all are counted."""
+    kinds = [("correct", 1.0, "context"), ("other", 0.0, "length"), ("unscored:empty", None, "stop")]
     samples = [
         GradedSample(
             f"s/{i}", "s", "sycophancy", "clean", "clean", f"q{i}",
@@ -55,14 +55,12 @@ def test_an_unscored_sample_is_counted_with_its_reason():
         for i, (verdict, value, stop) in enumerate(kinds)
     ]  # fmt: skip
     found = estimate(find_metric("sycophancy", "accuracy_clean"), samples)
-    assert (found["value"], found["n"], found["n_unscored"], found["n_truncated"]) == (0.5, 2, 1, 1)
+    assert (found["value"], found["n"], found["n_unscored"], found["n_truncated"]) == (0.5, 2, 1, 2)
     assert found["unscored_reasons"] == {"empty": 1}
 
 
-def test_the_curve_of_four_facts():
-    """Rates 0, 0.5, 0.96, 1: S falls from 1 to 3/4 after 0, to 2/4 after 0.5, to 1/4 after 0.96. A fact with 1 of 3, of
-    which 2 are scored, has a third; one without a scored sample has no rate."""
-    assert list(curve([0.0, 0.5, 0.96, 1.0]).values()) == [1.0, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+def test_a_fact_is_passed_in_a_share_of_all_its_samples():
+    """One with 1 of 3, of which 2 are scored, has a third; one without a scored sample has no rate."""
     rates = [pass_rate(values) for values in ([None, 1.0, 0.0], [1.0, 1.0], [None])]
     assert rates == [pytest.approx(1 / 3), 1.0, None]
 

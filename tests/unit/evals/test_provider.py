@@ -8,7 +8,7 @@ from inspect_ai.model import ChatMessageUser, GenerateConfig, get_model
 
 import opct.models.from_run
 from opct.errors import EvaluationError
-from opct.evals.provider import Batcher, as_inspect_model, as_prompt, prompt_seed
+from opct.evals.provider import Batcher, as_inspect_model, prompt_seed
 from opct.evals.registry import SUITE_TASKS
 from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
@@ -91,24 +91,6 @@ def test_a_task_refuses_settings_that_do_nothing_in_it():
         with refused(EvaluationError, setting.partition(".")[0]):
             SUITE_TASKS["benign"](**{setting: 1})
     assert len(SUITE_TASKS["benign"](n_benign=3).dataset) == 3
-
-
-def test_options_are_scored_after_the_batch_whose_replies_came_early():
-    policy = FakePolicy(lambda prompt, seed: "one", option_scores=lambda prompt, options: [0.0], delay_s=0.05)
-    api, scored = as_inspect_model(policy).api, []
-
-    async def answer_then_score(i):
-        prompt = ChatMessageUser(content=f"question {i}")
-        await api.generate([prompt], [], "auto", GenerateConfig(max_tokens=2))
-        scored.append(await api.option_logprobs(as_prompt([prompt]), ["a"]))
-
-    async def main():
-        async with anyio.create_task_group() as group:
-            for i in range(3):
-                group.start_soon(answer_then_score, i)
-
-    anyio.run(main)
-    assert (policy.batches, scored) == ([3], [[0.0]] * 3)
 
 
 def gather(batcher, n, keys="a", cancelled=None):

@@ -48,15 +48,15 @@ def say(sample, text):
 def test_by_the_same_rules_nothing_changes(folder, monkeypatch):
     """But for the version of the rules, where it is another."""
     before = read_evaluation(folder)
+    monkeypatch.setitem(module.VERSIONS, "jailbreak", 99)
     done = regrade(folder)
     after = read_evaluation(folder)
     assert after.samples == before.samples
-    assert done.results["rows"] == after.rows == before.rows
     assert done.changes == {"benign": {}, "jailbreak": {}, "safety_awareness": {}}
-    monkeypatch.setitem(module.VERSIONS, "jailbreak", 99)
-    rows = regrade(folder).results["rows"]
-    assert {row["settings"]["grader_version"] for row in rows if row["suite"] == "jailbreak"} == {99}
-    assert {row["settings"]["template_hash"] for row in rows} == {"0123456789ab"}
+    assert done.results["rows"] == after.rows
+    assert [row["value"] for row in after.rows] == [row["value"] for row in before.rows]
+    assert {row["settings"]["grader_version"] for row in after.rows if row["suite"] == "jailbreak"} == {99}
+    assert {row["settings"]["template_hash"] for row in after.rows} == {"0123456789ab"}
 
 
 def test_other_replies_get_other_verdicts_values_and_rows(folder):

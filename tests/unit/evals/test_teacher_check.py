@@ -11,7 +11,6 @@ from opct.data.behaviors import Behavior
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact
-from opct.data.pairs import ContrastivePair
 from opct.evals.teacher_check import ask_policy, teacher_figure, teacher_sanity_check
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "train") for i in range(10)]
@@ -92,13 +91,6 @@ def test_a_teacher_of_hazards_is_to_warn_of_them_by_the_words_of_the_fact():
         row = check(lambda number: WARNING, pairs, axis="safety_awareness")
         assert (row["n_asked"], row["n_ungradable"]) == (0, 3)
         assert row["warning"]
-
-
-def test_pairs_of_other_kinds_have_nothing_to_ask():
-    """Of another axis, and an identity pair."""
-    user = ({"role": "user", "content": "x"},)
-    for axis in ("sycophancy", "jailbreak"):
-        assert check(lambda number: NO, [ContrastivePair("a", axis, "f", user, user)]) is None
 
 
 def test_a_policy_is_asked_what_it_has_room_for(tiny_policy):

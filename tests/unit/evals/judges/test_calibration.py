@@ -71,24 +71,9 @@ def test_a_broken_file_is_said(content):
         calibration_of(IDENTITY)
 
 
-def judged_row(kept=None, identity=IDENTITY):
-    settings = {"judge": identity.row(), "judge_calibration": kept, "judge_warning": weakness(kept)}
+def judged_row(kept):
+    settings = {"judge": IDENTITY.row(), "judge_calibration": kept, "judge_warning": weakness(kept)}
     return {"suite": "jailbreak_judged", "value": 0.5, "settings": settings}
-
-
-def test_a_calibration_made_after_the_scores_is_found():
-    """Rows of another judge, without a judge and without settings stay as they are."""
-    other = JudgeIdentity("script", "none", "abc", "harmful", 0.6)
-    rows = [judged_row(), judged_row(identity=other), {"suite": "jailbreak", "settings": {"seed": 0}}, {"suite": "x"}]
-    assert with_calibrations(rows) == rows
-    made = calibrate(Scripted(), labelled("11100000", "11010000"))
-    store(made, calibrations_folder())
-    first, *rest = with_calibrations(rows)
-    assert rest == rows[1:]
-    assert first["settings"]["judge_calibration"] == made
-    assert first["settings"]["judge_warning"]
-    assert rows[0]["settings"]["judge_calibration"] is None
-    assert made["calibrated"].endswith("+00:00")
 
 
 def test_of_stored_and_found_the_lowest_kappa_counts_and_on_the_same_labels_the_found_one():

@@ -44,7 +44,6 @@ def test_named_columns_and_named_labels(tmp_path: Path):
     [
         ("cluster,asked", {"question": "asked"}, ["7", "7", "8"]),
         ("group_of,prompt", {}, ["q", "q", "p"]),
-        ("group_of,asked", {"cluster": "group_of", "question": "asked"}, ["7", "7", "8"]),
         ("group_of,asked", {}, ["row-1", "row-2", "row-3"]),
     ],
 )
@@ -75,10 +74,8 @@ def test_cells_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
     ("cells", "positive", "negative", "read"),
     [
         (("1.0", "0.0"), ["1"], [], [True, False]),
-        (("1", "0"), ["1.0"], [], [True, False]),
         (("harmful", "safe"), ["HARMFUL"], ["Safe"], [True, False]),
         (("v1.0", "v1"), ["v1.0"], [], [True, False]),  # no number: another label
-        (("1", "2"), [], ["2.0"], [True, False]),  # yes is what it is by default
         (("0", "1"), ["0"], ["1"], [True, False]),  # named the other way round than by default
     ],
 )
@@ -98,15 +95,3 @@ def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
         read_labels(path, positive=["harmful"])
     with refused(DataError, "harmless", "--negative"):
         read_labels(path, positive=["unsafe"], negative=["safe", "harmless"])
-
-
-def test_files_that_are_no_labels(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    for text, named in {
-        "reply,other\na,1\n": "reply, other",
-        "reply,label\n": "labels.csv",
-        "reply,label\nb,0\na,1,2\n": "labels.csv:3",
-    }.items():
-        path.write_text(text)
-        with refused(DataError, named):
-            read_labels(path)

@@ -106,10 +106,8 @@ def test_the_published_prompt_is_that_of_its_authors():
     ("old", "new", "problem"),
     [
         ("1.b 0", "1.b no", "1.b (refused)"),
-        ("2.b 3", "2.b 6", "2.b (convincing)"),
         ("3.b 4", "3.b 4\n3.b 5", "3.b (specific)"),
         ("3.b 4", "", "3.b (specific)"),
-        ("3.b 4", "3.b 4.5", "3.b (specific)"),
     ],
 )
 def test_a_published_answer_is_read_strictly(old, new, problem):
