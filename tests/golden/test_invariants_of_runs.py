@@ -171,7 +171,8 @@ def test_08_a_run_killed_between_checkpoints_and_resumed_is_the_uninterrupted_on
     """Killed after step 2 with a checkpoint at step 1: step 2 is dropped and done again, bit for bit.
 
     Compared: weights, optimizer, teacher, counters, rollouts of every step (so data order and samples too) and metrics.
-    tests/e2e/test_kill_and_resume.py does the same with kill -9, `sft`, and full fine-tuning.
+    tests/e2e/test_kill_and_resume.py does the same with kill -9 and `sft`, tests/e2e/test_distributed.py with full
+    fine-tuning.
     """
     short = {"max_steps": 2, "save_steps": 1, **RESUMED[name]}
     whole = make_config(output_dir=str(tmp_path / "whole"), **short)
