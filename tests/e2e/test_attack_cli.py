@@ -1,4 +1,4 @@
-"""`opct attack` on the tiny model: what it prints and keeps, and that a kill -9 changes nothing."""
+"""A kill -9 of `opct attack` changes nothing."""
 
 import contextlib
 import json
@@ -63,21 +63,3 @@ def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, 
     assert done.code == 0, done.err
     assert result_of(killed) == whole
     assert not list((killed / "evals" / "unfinished").glob("*.eval"))
-
-
-def test_refine_writes_prompts_that_are_kept_private(tmp_path, tiny_folder):
-    """Each episode reads its history: the tiny attacker writes other prompts than the request. None is printed."""
-    writer = (f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=12", "target.max_completion_tokens=6")
-    small = ("--n-behaviors", "4", "episodes=3", "rounds=2", "dtype=float32", "budget.max_queries=20")
-    done = here("attack", tiny_folder, *writer, *small, "--out", tmp_path)
-    assert done.code == 0, done.err
-    log = tmp_path / "evals" / "attack_refine.eval"
-    assert log.stat().st_mode & 0o077 == 0
-    made = [one for made in known([log]).values() for one in made if one["prompt"] is not None]
-    assert 0 < len(made) <= 20
-    prompts = [one["prompt"][-1]["content"] for one in made]
-    assert len(set(prompts)) > 3
-    said = [" ".join(text.split()) for text in (*prompts, *(one["reply"] or "" for one in made))]
-    told = [text for text in said if len(text) >= 8]  # a shorter one may be a word of ours
-    assert len(told) > 10
-    assert not [text for text in told if text in done.out or text in done.err]

@@ -290,11 +290,3 @@ def test_a_name(fresh, name):
         ("experiment", name),
     ):
         check(f"{command}", fresh(), run(*command))
-
-
-def test_what_is_no_run_is_not_reported(fresh):
-    before = fresh(lambda: run("report", "run"))
-    for source in ("report.html", "report.json", "/dev/null", "questions.csv", "model"):
-        done = run("report", source, "--out", "other.html")
-        check(source, before, done)
-        assert done[0] == 1
