@@ -90,16 +90,13 @@ def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_fol
     assert result_of(place.run) == undisturbed(**LONG), f"killed {delay_s} s after step 0"
 
 
-def test_sft_killed_during_its_offline_answers_and_after(tmp_path, tiny_folder, undisturbed):
+def test_sft_killed_during_its_offline_answers(tmp_path, tiny_folder, undisturbed):
     """One prompt a batch."""
-    settings = {"method": "sft", "max_steps": 4, "eval_steps": 3, "save_steps": 2, "rollout": {"batch_tokens": 1}}
+    settings = {"method": "sft", "max_steps": 2, "eval_steps": 2, "save_steps": 2, "rollout": {"batch_tokens": 1}}
     place = workplace(tmp_path, tiny_folder, **settings)
     kill(place, lambda process: "offline answers" in process.err)
     assert not place.run.offline_path.exists()
-    kill(place, at_least(place, 3), "--resume")
-    answers = place.run.offline_path.read_bytes()
     finish(place)
-    assert place.run.offline_path.read_bytes() == answers
     assert result_of(place.run) == undisturbed(**settings)
 
 

