@@ -119,14 +119,12 @@ def opct(*arguments: str) -> None:
     main(arguments)
 
 
-def start_ranks(
-    n: int, log: Path, function: Callable[..., None], *arguments: Any, env: Mapping[str, str] | None = None
-) -> list[Process]:
+def start_ranks(n: int, log: Path, function: Callable[..., None], *arguments: Any) -> list[Process]:
     """The processes of one run, as a launcher starts them; all write to one log."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    group = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(env or {})}
+    group = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         Process(log, log, function, *arguments, env={**group, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(n)

@@ -57,11 +57,11 @@ def here(*arguments: str | Path) -> Done:
 class Started(Process):
     """An `opct` that runs in a process group of its own."""
 
-    def __init__(self, folder: Path, arguments: tuple[str | Path, ...], env: dict[str, str] | None):
+    def __init__(self, folder: Path, arguments: tuple[str | Path, ...]):
         self._out, self._err = folder / "stdout.txt", folder / "stderr.txt"
         for path in (self._out, self._err):
             path.unlink(missing_ok=True)
-        super().__init__(self._out, self._err, opct, *map(str, arguments), env=env)
+        super().__init__(self._out, self._err, opct, *map(str, arguments))
 
     def until(self, happened: Callable[[], Any], what: str) -> None:
         """Wait for something that this process does; fails if it ends before, or after three minutes."""
@@ -94,9 +94,9 @@ class Started(Process):
 
 
 @contextlib.contextmanager
-def started(folder: Path, *arguments: str | Path, env: dict[str, str] | None = None) -> Iterator[Started]:
+def started(folder: Path, *arguments: str | Path) -> Iterator[Started]:
     """Start `opct`; its output goes to files in `folder`. Whatever is left of it at the end is killed."""
-    running = Started(folder, arguments, env)
+    running = Started(folder, arguments)
     try:
         yield running
     finally:

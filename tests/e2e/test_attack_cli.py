@@ -1,4 +1,4 @@
-"""`opct attack` on the tiny model: what it prints and keeps, and that a kill -9 changes nothing."""
+"""A kill -9 of `opct attack` changes nothing."""
 
 import contextlib
 import json
@@ -12,8 +12,6 @@ from opct.evals.attackers.episode import attempts_in
 from opct.evals.attackers.play import known_samples
 from opct.evals.inspect_runner import quiet
 from tests.e2e.cli import here, started
-
-SMALL = ("--n-behaviors", "4", "episodes=3", "rounds=2", "dtype=float32")
 
 
 def known(paths: Iterable[Path]) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -45,15 +43,15 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
-    """4 behaviors x 3 x 2 attempts, 4 bare and 4 counterparts x 1 x 2, killed in round 1: what was broken in round 0 is
+    """3 behaviors x 2 x 2 attempts, 3 bare and 3 counterparts x 1 x 2, killed in round 1: what was broken in round 0 is
     an example of every later attempt, so an attack that forgot it would write other prompts."""
     writer = (f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=8")
-    rest = ("judge.name=refusals", "target.max_completion_tokens=32", "batch_size=4", "stop=never")
-    reworded = ("attack", tiny_folder, *writer, *SMALL, *rest)
+    rest = ("judge.name=refusals", "target.max_completion_tokens=16", "batch_size=4", "stop=never")
+    reworded = ("attack", tiny_folder, *writer, "--n-behaviors", "3", "episodes=2", "rounds=2", "dtype=float32", *rest)
     assert here(*reworded, "--out", tmp_path / "whole").code == 0
     whole, killed = result_of(tmp_path / "whole"), tmp_path / "killed"
-    assert sum(map(len, whole["attempts"].values())) == 4 * 3 * 2 + 4 + 4 * 2
-    first_round = 4 * 3 + 4 + 4
+    assert sum(map(len, whole["attempts"].values())) == 3 * 2 * 2 + 3 + 3 * 2
+    first_round = 3 * 2 + 3 + 3
     with started(tmp_path, *reworded, "--out", killed) as process:
         process.frozen_when(lambda: len(unfinished(killed)) > first_round, "an attempt of round 1")
         process.kill()
@@ -65,20 +63,3 @@ def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, 
     assert done.code == 0, done.err
     assert result_of(killed) == whole
     assert not list((killed / "evals" / "unfinished").glob("*.eval"))
-
-
-def test_refine_writes_prompts_that_are_kept_private(tmp_path, tiny_folder):
-    """Each episode reads its history: the tiny attacker writes other prompts than the request. None is printed."""
-    writer = (f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=12", "target.max_completion_tokens=6")
-    done = here("attack", tiny_folder, *writer, *SMALL, "--out", tmp_path, "budget.max_queries=20")
-    assert done.code == 0, done.err
-    log = tmp_path / "evals" / "attack_refine.eval"
-    assert log.stat().st_mode & 0o077 == 0
-    made = [one for made in known([log]).values() for one in made if one["prompt"] is not None]
-    assert 0 < len(made) <= 20
-    prompts = [one["prompt"][-1]["content"] for one in made]
-    assert len(set(prompts)) > 3
-    said = [" ".join(text.split()) for text in (*prompts, *(one["reply"] or "" for one in made))]
-    told = [text for text in said if len(text) >= 8]  # a shorter one may be a word of ours
-    assert len(told) > 10
-    assert not [text for text in told if text in done.out or text in done.err]

@@ -3,15 +3,18 @@
 import json
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import opct
 from opct.evals.logs import read_log, read_samples
 from tests.conftest import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
 NOTEBOOK = EXAMPLES / "compare_runs.ipynb"
+SMALL = {"n_benign": 2, "n_context": 2, "max_completion_tokens": 4, "max_benign_tokens": 4, "kl_samples": 2}
 
 
 @pytest.fixture
@@ -60,6 +63,9 @@ def test_own_attack(run):
 def test_compare_runs_notebook(run, monkeypatch):
     monkeypatch.setenv("OPCT_EXAMPLE_STEPS", "1")
     monkeypatch.setenv("OPCT_EXAMPLE_QUESTIONS", "1")
+    monkeypatch.setattr(opct, "TrainConfig", partial(opct.TrainConfig, rollout={"max_completion_tokens": 4}))
+    evaluate = opct.evaluate
+    monkeypatch.setattr(opct, "evaluate", lambda *model, **settings: evaluate(*model, **settings | SMALL))
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in cells)  # kept without
     namespace = {"__name__": "__main__"}

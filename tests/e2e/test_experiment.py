@@ -1,5 +1,4 @@
-"""One experiment to its report on the tiny model: two seeds, an arm after another, two axes; then the same command
-again, with other inputs."""
+"""One experiment to its report on the tiny model: two seeds, an arm after another, two axes; then another model."""
 
 from __future__ import annotations
 
@@ -101,12 +100,6 @@ def test_a_run_continues_the_adapter_of_its_seed_in_one_dtype(folder: Path, done
     config = load_config(RunDir(folder / "out" / "both-seed1").config_path)
     assert config.model.adapter == str(folder / "out" / "sft-seed1")
     assert config.model.dtype != "auto"
-
-
-def test_the_second_call_trains_and_measures_nothing(folder: Path, done: ExperimentResult, monkeypatch):
-    for name in ("train", "evaluate"):
-        monkeypatch.setattr(runner, name, lambda *_, **__: pytest.fail("done again"))
-    assert run_experiment(folder / "experiment.yaml").costs == done.costs
 
 
 def test_another_base_model_is_refused_before_anything_is_trained(folder: Path, done: ExperimentResult, monkeypatch):

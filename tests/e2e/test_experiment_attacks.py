@@ -54,13 +54,8 @@ def attempts(out: Path) -> dict[str, Any]:
 
 
 def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_own(path: Path, tmp_path: Path):
-    """Stopped in the second round of the first attack, and continued; then the same command asks nothing, and other
-    rules are an error that says what to delete."""
+    """The same command then asks nothing, and other rules are an error that says what to delete."""
     out, of_grpo = tmp_path / "out", ("base/attack_grpo", "sft-seed0/attack_grpo")
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(path, progress=Noted(stop_at="round 2"))
-    assert not logs(out)
-    assert list(out.glob("*/evals/unfinished/*.eval"))
     run_experiment(path)
     ended = logs(out)
     assert sorted(ended) == sorted([*of_grpo, "base/attack_transfer", "sft-seed0/attack_transfer"])

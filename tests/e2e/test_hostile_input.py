@@ -1,4 +1,4 @@
-"""Some 300 damaged files, names and endpoints at the real command line: a short message, no traceback, nothing lost.
+"""Damaged files and odd names at the real command line: a short message, no traceback, nothing lost.
 
 Every case follows from OPCT_HOSTILE_SEED; OPCT_HOSTILE_ROUNDS gives more of them.
 """
@@ -12,11 +12,8 @@ import random
 import re
 import shlex
 import shutil
-import signal
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -26,18 +23,14 @@ from safetensors.torch import load_file, save_file
 
 from opct.cli.app import main
 from tests import labelled
-from tests.e2e.cli import files, started, workplace
+from tests.e2e.cli import files, workplace
 from tests.tiny import save_tiny
 
-pytestmark = [
-    pytest.mark.filterwarnings("default"),  # what a library warns of is printed, as for a user
-    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers to end what hangs"),
-]
-SEED, ROUNDS = os.environ.get("OPCT_HOSTILE_SEED", "0"), int(os.environ.get("OPCT_HOSTILE_ROUNDS", "4"))
-LIMIT_S = 60
+pytestmark = pytest.mark.filterwarnings("default")  # what a library warns of is printed, as for a user
+SEED, ROUNDS = os.environ.get("OPCT_HOSTILE_SEED", "0"), int(os.environ.get("OPCT_HOSTILE_ROUNDS", "2"))
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 MAY_CHANGE = ("manifest.json", "config.yaml", "results.json", ".eval")  # written again before a command fails
-NAMES = ["a\0b", "x" * 300, "a\n[red]x[/nope]", "\x1b[2J\u202e\x1b]0;x\x07", "a\ud800", ""]
+NAMES = ["a\0b", "x" * 300, "a\n[red]x[/nope]\x1b[2J\u202e\x1b]0;x\x07", "a\ud800", ""]
 NUMBERS = ["0", "-1", "2.5", "1e308", "1e999", "NaN", "Infinity", "9" * 40, "9" * 5000]
 TEXTS = [
     *['""', '" "', '"x"', '"a\\u0000b"', '"\\u001b[2J"', '"[red]x[/nope]"'],
@@ -69,7 +62,6 @@ COMMANDS = {
     "eval-run": f"eval run --suite sycophancy_short {SMALL}",
     "regrade": "eval run --regrade",
     "report": "report run",
-    "attack": f"attack model --attacker best_of_n {ATTACK} --out new",
     "attack-resume": f"attack run --attacker best_of_n {ATTACK} --resume",
     "attack-prompts": f"attack model --attacker transfer attacker.prompts=artifacts.json {ATTACK} --out new split=all",
     "calibrate": "judge calibrate strongreject --model mockllm/model --labels labels.csv",
@@ -79,43 +71,38 @@ COMMANDS = {
     "build-facts": "data build safety-awareness --from facts.jsonl --split all --out o.jsonl",
     "check": "data check pairs.jsonl",
     "show": "data show pairs.jsonl --model model",
-    "export": "data export pairs.jsonl --format prime-rl",
     "chat": "chat model --max-completion-tokens 2",
     "experiment": "experiment experiment.yaml --plan",
-    "init": "init mine.yaml --model model --questions questions.csv",
-    "config-show": "config show config.yaml",
-    "build-pairs": "data build pairs --from pairs.jsonl --out o.jsonl",
-    "export-merged": "export run --merged new",
     "runs": "runs .",
 }
 STEP = "run/checkpoints/step-000001"
 TARGETS = f"""
-config.yaml                                 dry-run overwrite resume config-show
-pairs.jsonl                                 check show export overwrite build-pairs
-questions.csv                               build-questions init
-behaviors.jsonl                             build-behaviors attack
+config.yaml                                 dry-run resume
+pairs.jsonl                                 check overwrite
+questions.csv                               build-questions
+behaviors.jsonl                             build-behaviors
 facts.jsonl                                 build-facts
 artifacts.json                              attack-prompts
 labels.csv                                  calibrate
 experiment.yaml                             experiment
-model/config.json                           train chat export-merged
-model/tokenizer.json                        show chat
-model/tokenizer_config.json                 show train
-model/chat_template.jinja                   show chat train attack
-model/model.safetensors                     chat eval
-run/manifest.json                           resume report overwrite runs
-run/config.yaml                             resume report eval-run
+model/config.json                           chat
+model/tokenizer.json                        show
+model/tokenizer_config.json                 show
+model/chat_template.jinja                   chat train
+model/model.safetensors                     eval
+run/manifest.json                           resume report runs
+run/config.yaml                             resume report
 run/metrics.jsonl                           resume report
-run/results.json                            report regrade judge runs
+run/results.json                            report regrade
 run/evals/sycophancy_short.eval             report regrade
-run/evals/jailbreak.eval                    report judge
+run/evals/jailbreak.eval                    judge
 run/rollouts/offline.jsonl                  resume
 run/offline_cost.json                       resume
 run/evals/attack_best_of_n.eval             report attack-resume
-{STEP}/state.json                           resume eval-run
+{STEP}/state.json                           resume
 {STEP}/state.safetensors                    resume
-{STEP}/adapter/adapter_config.json          continue export-merged
-{STEP}/adapter/adapter_model.safetensors    continue eval-run
+{STEP}/adapter/adapter_config.json          continue
+{STEP}/adapter/adapter_model.safetensors    eval-run
 """
 CASES = [(name, command) for name, *commands in map(str.split, TARGETS.split("\n")[1:-1]) for command in commands]
 
@@ -157,8 +144,6 @@ def change_content(path: Path, rng: random.Random) -> None:
         with zipfile.ZipFile(path, "w") as log:
             for member, text in members.items():
                 log.writestr(member, text)
-    elif path.suffix == ".npz":
-        change_bytes(path, rng)
     else:
         lines = path.read_text().splitlines()
         old = lines[place := rng.randrange(len(lines))]
@@ -207,25 +192,11 @@ def reseal(folder: Path) -> None:
     (folder / "state.json").write_text(json.dumps(seal))
 
 
-class Hang(BaseException):
-    """A command took longer than `LIMIT_S`."""
-
-
 def run(*arguments: str) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a command in this process, through its one door."""
-
-    def too_long(*_: object) -> None:
-        raise Hang
-
     out, err = io.StringIO(), io.StringIO()
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-            main(arguments)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        main(arguments)
     return int(end.value.code or 0), out.getvalue(), err.getvalue()
 
 
@@ -311,84 +282,11 @@ def test_a_name(fresh, name):
         (*COMMANDS["train"].split(), f"model.name_or_path={quoted}"),
         (*COMMANDS["eval"].split(), "--label", name),
         ("eval", name),
-        ("attack", name, "--attacker", "best_of_n"),
         ("data", "check", name),
         ("data", "build", "sycophancy", "--from", "questions.csv", "--out", name),
         ("report", "run", "--out", name),
         ("report", name),
-        ("chat", name),
         ("judge", "run", "run", "--judge", name),
         ("experiment", name),
     ):
         check(f"{command}", fresh(), run(*command))
-
-
-def test_what_is_no_run_is_not_reported(fresh):
-    before = fresh(lambda: run("report", "run"))
-    for source in ("report.html", "report.json", "/dev/null", "questions.csv", "model"):
-        done = run("report", source, "--out", "other.html")
-        check(source, before, done)
-        assert done[0] == 1
-
-
-@pytest.mark.parametrize(("name", "command"), CASES[::12])
-def test_a_damaged_file_in_a_process_of_its_own(fresh, tmp_path, name, command):
-    before = fresh(lambda: change_content(Path(name), random.Random(f"{SEED} {name}")))
-    with started(tmp_path, *shlex.split(COMMANDS[command])) as process:
-        done = process.ended()
-    check(f"{name}, then {command}", before, (done.code, done.out, done.err))
-
-
-KEY = "sk-proj-0123456789abcdef"
-ANSWERS = {
-    "500": (500, b'{"error": {"message": "\\u001b[2J sk-proj-0123456789abcdef"}}'),
-    "garbage": (200, b"\x00\xff<html>"),
-    "shape": (200, b'{"choices": [{"message": 5}], "usage": "x"}'),
-    "empty": (200, b'{"id": "a", "object": "chat.completion", "choices": []}'),
-    "deep": (200, b"[" * 100_000),
-    "huge": (200, b'{"a": "' + b"x" * 9_000_000 + b'"}'),
-    "slow": (200, b""),
-}
-
-
-class Endpoint(BaseHTTPRequestHandler):
-    """Answers as the first part of its path says."""
-
-    def do_POST(self) -> None:
-        kind = self.path.split("/")[1]
-        self.rfile.read(int(self.headers["Content-Length"]))
-        status, body = ANSWERS[kind]
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body) + (kind == "slow")))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(body)
-            threading.Event().wait(2 if kind == "slow" else 0)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def address():
-    pytest.importorskip("openai", reason="the openai package is not installed")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        server.daemon_threads, server.block_on_close = True, False
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@pytest.mark.parametrize("kind", ANSWERS)
-def test_an_endpoint(fresh, address, monkeypatch, kind):
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    reached = f"base_url={address}/{kind}/v1 max_retries=0 timeout_s=1 model_args.responses_api=false".split()
-    judge = ("--judge", "strongreject", "--model", "openai/m", *reached, "give_up_after=1")
-    target = ("--attacker", "best_of_n", *ATTACK.split(), *(f"target.{word}" for word in reached))
-    for command in (("run", "run", *judge), ("inspect:openai/m", *target, "--confirm-remote", "--out", "new")):
-        before = fresh()
-        done = run("judge" if command[0] == "run" else "attack", *command)
-        check(f"{kind}: {command}", before, done)
-        assert done[0] == 1
-        assert KEY not in done[1] + done[2]

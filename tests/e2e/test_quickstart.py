@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 
 from opct.errors import RunError
@@ -43,51 +44,57 @@ def stamps(folder: Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in files if "lock" not in p.name}
 
 
-def test_to_the_page_then_nothing_again_then_another_seed(tmp_path: Path, tiny_folder: Path, monkeypatch):
-    """The probe finds bfloat16 faster once and slower ever after: the first answer holds for all runs."""
-    probed = []
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, tiny_folder: Path) -> quickstart.QuickstartResult:
+    """A quickstart whose second process fails, so that the first does all of it.
+
+    The probe finds float32 faster once and slower ever after: the first answer holds for all runs.
+    """
+    probed, threads, out = [], torch.get_num_threads(), tmp_path_factory.mktemp("quick") / "one"
 
     def time_s(dtype, device, hidden_size):
         probed.append(dtype)
-        return {torch.float32: 2.0, torch.bfloat16: 1.0 if len(probed) <= 2 else 4.0}[dtype]
+        return {torch.bfloat16: 2.0, torch.float32: 1.0 if len(probed) <= 2 else 4.0}[dtype]
 
-    monkeypatch.setattr(loading, "_matmul_time_s", time_s)
-    out, own = tmp_path / "quick", settings(tiny_folder)
-    run = partial(quickstart.run_quickstart, out, evaluation=EVALUATION)
-    result = run(overrides=own)
-    assert result.report == out / "report.html"
-    assert "<html" in result.report.read_text(encoding="utf-8")
-    dtypes = {label: results["run"]["dtype"] for label, results in result.results.items()}
-    assert dtypes == {"base": "bfloat16", "sft": "bfloat16", "opct": "bfloat16"}
+    run = partial(quickstart.run_quickstart, out, overrides=settings(tiny_folder), evaluation=EVALUATION)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "_matmul_time_s", time_s)
+        patch.setattr(sys, "executable", "false")
+        patch.setattr(quickstart, "_worth_two_processes", lambda model: True)
+        with SecondProcess("opct.experiments.quickstart", "second") as second:
+            result = run(second=second)
+    assert second.process.returncode == 1
+    assert torch.get_num_threads() == threads
     assert len(probed) == 2
+    return result
+
+
+def test_to_the_page_then_nothing_again_then_another_seed(alone, tiny_folder: Path):
+    out, own = alone.report.parent, settings(tiny_folder)
+    assert alone.report == out / "report.html"
+    assert "<html" in alone.report.read_text(encoding="utf-8")
+    dtypes = {label: results["run"]["dtype"] for label, results in alone.results.items()}
+    assert dtypes == {"base": "float32", "sft": "float32", "opct": "float32"}
     assert all(RunDir(out / method).checkpoint_path(1).is_dir() for method in ("sft", "opct"))
 
-    before = stamps(out)
-    assert run(overrides=own).results == result.results
+    before, run = stamps(out), partial(quickstart.run_quickstart, out, evaluation=EVALUATION)
+    assert run(overrides=own).results == alone.results
     with refused(RunError, "--overwrite"):
         run(overrides=[*own, "seed=1"])
     assert stamps(out) == before
 
 
-def test_two_processes_make_what_one_makes(tmp_path: Path, tiny_folder: Path, monkeypatch):
-    """What the second one has done is not done again; where it fails, the first does its part, here of all anew."""
-    threads, out, own = torch.get_num_threads(), tmp_path / "two", [*settings(tiny_folder), "model.dtype=float32"]
-    run = partial(quickstart.run_quickstart, out, overrides=own, evaluation=EVALUATION)
+def test_two_processes_make_what_one_makes(alone, tmp_path: Path, tiny_folder: Path):
+    """What the second one has done is not done again."""
+    out, own = tmp_path / "two", [*settings(tiny_folder), "model.dtype=float32"]
     with SecondProcess("opct.experiments.quickstart", "second") as second:
         second.begin(out=str(out), threads=1, evaluation=EVALUATION.model_dump(mode="json"), overrides=own)
         assert second.process.wait(timeout=240) == 0
     before = stamps(out)
-    both = run()
+    both = quickstart.run_quickstart(out, overrides=own, evaluation=EVALUATION)
     assert before.items() <= stamps(out).items()
-    monkeypatch.setattr(sys, "executable", "false")
-    monkeypatch.setattr(quickstart, "_worth_two_processes", lambda model: True)
-    with SecondProcess("opct.experiments.quickstart", "second") as second:
-        one = run(second=second, overwrite=True)
-    assert second.process.returncode == 1
-    assert torch.get_num_threads() == threads
-    assert both.results["sft"]["created"] != one.results["sft"]["created"]
     for label in ("base", "sft", "opct"):
-        values = [[row["value"] for row in result.results[label]["rows"]] for result in (both, one)]
+        values = [[row["value"] for row in result.results[label]["rows"]] for result in (both, alone)]
         assert values[0] == values[1]
 
 

@@ -7,57 +7,44 @@ import pytest
 
 from opct.config.loader import load_config
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import files, here, jsonl, workplace
+from tests.e2e.cli import here, jsonl, workplace
 
 ARMS = {
-    "opct-exact": {},
-    "opct-sampled-ema": {
+    "opct": {
         "loss": {"estimator": "sampled", "kl_discount_factor": 0.9, "kl_coef": 0.5},
         "teacher": {"kind": "ema", "ema_decay": 0.9},
     },
-    "opct-jsd": {"loss": {"divergence": "jsd"}},
     "sft": {"method": "sft"},
-    "offpolicy-forward": {"method": "offpolicy", "loss": {"divergence": "forward_kl"}},
-    "dpo-full": {"method": "dpo", "loss": {"dpo_beta": 0.3}, "lora": None, "optim": {"learning_rate": 1e-4}},
+    "dpo": {"method": "dpo", "loss": {"dpo_beta": 0.3}, "lora": None, "optim": {"learning_rate": 1e-4}},
     "act": {"method": "act"},
 }
-KL_NAMES = {"opct-jsd": "jsd", "sft": "excess_loss", "offpolicy-forward": "forward_kl", "dpo-full": None, "act": None}
-"""Where it is not `kl`."""
-ROW = {"step", "pair_id", "family", "sample", "prompt", "teacher_prompt", "completion", "tokens", "token_ids"}
-ROW |= {"stop_reason", "kl", "in_loss", "seed"}
+KL_NAMES = {"opct": {"kl"}, "sft": {"excess_loss"}, "dpo": set(), "act": set()}
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder, arm):
-    place = workplace(tmp_path, tiny_folder, max_steps=2, save_steps=1, **ARMS[arm])
+@pytest.mark.parametrize("method", ARMS)
+def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder, method):
+    place = workplace(tmp_path, tiny_folder, max_steps=2, save_steps=1, **ARMS[method])
     done = here(*place.command("optim.prompts_per_step=8"))
     assert done.code == 0, done.err
     assert f"opct eval {place.run.path}" in done.out
-    method, full = ARMS[arm].get("method", "opct"), "lora" in ARMS[arm]
-    _check_metrics(place.run, KL_NAMES.get(arm, "kl"), answers=method != "act")
+    _check_metrics(place.run, method)
     _check_rollouts(place.run, method)
-    _check_manifest(place.run, method)
     assert [step for step, _ in place.run.checkpoints()][-2:] == [1, 2]
     for _, folder in place.run.checkpoints():
         assert fault(folder) is None
-        weights = "model/model.safetensors" if full else "adapter/adapter_model.safetensors"
+        weights = "model/model.safetensors" if method == "dpo" else "adapter/adapter_model.safetensors"
         assert (folder / weights).is_file()
     assert load_config(place.run.config_path) == load_config(place.config, ["optim.prompts_per_step=8"])
     assert not [path for path in place.run.path.rglob(".*") if path.name != ".lock"]
 
 
-def _check_metrics(run, kl_name: str | None, *, answers: bool) -> None:
+def _check_metrics(run, method: str) -> None:
     rows = jsonl(run.metrics_path)
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(math.isfinite(value) for row in rows for value in row.values())
     assert [row["step"] for row in rows if "validation/kl" in row] == [0, 2]
-    expected = {"train/loss", "train/grad_norm", "train/learning_rate", "train/completion_tokens"}
-    expected |= {"train/tokens_in_loss", "time/rollout_s", "time/step_s", "memory/peak_gb"}
-    expected |= {"train/truncated_fraction", "train/mean_completion_tokens"} if answers else {"train/distance"}
     for row in rows[1:]:
-        assert expected <= row.keys()
-        logged = {name for name in ("kl", "forward_kl", "jsd", "excess_loss") if f"train/{name}" in row}
-        assert logged == ({kl_name} if kl_name else set())
+        assert {name for name in ("kl", "excess_loss") if f"train/{name}" in row} == KL_NAMES[method]
         assert row["train/grad_norm"] > 0
 
 
@@ -66,24 +53,10 @@ def _check_rollouts(run, method: str) -> None:
 
     `act` has one row a pair, of tokens that were given.
     """
-    trained = {step: jsonl(run.rollouts_path(step)) for step in (1, 2)}
-    for step, rows in trained.items():
-        assert len(rows) == (8 if method == "act" else 16)
-        for row in rows:
-            if method == "act":
-                assert (row["stop_reason"], row["kl"], len(row["tokens"])) == ("given", None, len(row["token_ids"]))
-                continue
-            _check_row(row, step)
-            assert (row["kl"] is None) == (method == "dpo")
-            if method == "dpo":
-                _check_row({**row, **row["rejected"]}, step)
-    for step in (0, 2):
-        rows = jsonl(run.validation_path(step))
-        assert rows
-        for row in rows:
-            _check_row(row, step)
-            assert all(kl >= -1e-5 for kl in row["kl"])
-    rows = trained[1] + trained[2]
+    rows = [row for step in (1, 2) for row in jsonl(run.rollouts_path(step))]
+    assert len(rows) == (16 if method == "act" else 32)
+    assert all((row["kl"] is None) == (method in ("dpo", "act")) for row in rows)
+    assert all((row["stop_reason"] == "given") == (method == "act") for row in rows)
     open_turns = [row["prompt"][1] for row in rows if row["family"] == "are_you_sure"]
     assert open_turns
     assert all(turn["content"] for turn in open_turns)  # answered by the policy, and on record
@@ -91,48 +64,6 @@ def _check_rollouts(run, method: str) -> None:
     if method != "opct":  # trained on the offline answers, not on others
         answers = {(row["pair_id"], row["sample"]): row["token_ids"] for row in jsonl(run.offline_path)}
         assert all(answers[row["pair_id"], row["sample"]] == row["token_ids"] for row in rows)
-
-
-def _check_row(row: dict, step: int) -> None:
-    assert row.keys() >= ROW
-    assert row["step"] == step
-    length = len(row["token_ids"])
-    assert len(row["tokens"]) == len(row["in_loss"]) == length
-    assert row["kl"] is None or len(row["kl"]) == length
-    assert 1 <= length <= 6
-    assert row["stop_reason"] == "stop" if length < 6 else row["stop_reason"] in ("stop", "length")
-
-
-def _check_manifest(run, method: str) -> None:
-    manifest = run.read_manifest()
-    known = {name: manifest[name] for name in ("method", "seeds", "dtype", "left_out")}
-    assert known == {"method": method, "seeds": {"seed": 0}, "dtype": "float32", "left_out": []}
-    assert set(manifest["data"]) == {"pairs", "anchors", "validation", "validation_anchors"}
-    for name in ("created", "command", "started", "versions", "hardware", "teacher", "base", "template"):
-        assert manifest[name], name
-    assert "resumed" not in manifest
-
-
-def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder, max_steps=2)
-    assert here(*place.command()).code == 0
-    before = files(place.run.path)
-    message = here(*place.command()).error()
-    for named in (place.run.path, "--resume", "--overwrite"):
-        assert str(named) in message
-    here(*place.command("--resume", "--overwrite")).error()
-    assert files(place.run.path) == before
-
-    assert here(*place.command("--resume")).code == 0  # finished already: stays as it is
-    after = files(place.run.path)
-    assert {name for name in before if before[name] != after[name]} == {"manifest.json"}
-
-    (place.run.path / "notes.txt").write_text("mine")
-    done = here(*place.command("--overwrite", "max_steps=1", "method=sft"))
-    assert done.code == 0, done.err
-    assert place.steps() == [0, 1]
-    assert [step for step, _ in place.run.checkpoints()] == [1]
-    assert (place.run.path / "notes.txt").read_text() == "mine"
 
 
 def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monkeypatch):

@@ -133,34 +133,3 @@ def test_a_run_samples_and_scores_in_an_engine_of_its_own_and_resumes(tmp_path, 
         assert done.code == 0, done.err
     assert_own_samples(parts, 3)
     assert {name: rows for name, rows in tokens(parts).items() if name != "validation-000002.jsonl"} == found
-
-
-SAMPLES = """
-import contextlib, sys
-
-from opct.config.loader import load_config
-from opct.models.inference.sampler import Sampling
-from opct.models.policy import Policy
-from opct.models.vllm.local import VllmEngine
-
-if __name__ == "__main__":
-    config = load_config(sys.argv[1])
-    prompts, seeds = [list(range(1, 11)), list(range(5, 15))], [range(7, 11), range(2**62, 2**62 + 3)]
-    policy = Policy.load(config.model, lora=config.lora)
-    with contextlib.closing(VllmEngine(policy, config, max_model_len=64)) as engine:
-        rest = Sampling(12), None, lambda n: None
-        found = engine.sample(prompts, seeds, *rest)
-        for prompt, own, together in zip(prompts, seeds, found, strict=True):
-            alone = engine.sample([prompt] * len(own), [range(seed, seed + 1) for seed in own], *rest)
-            assert [sample.token_ids for sample in together] == [sample.token_ids for [sample] in alone]
-            assert len({tuple(sample.token_ids) for sample in together}) == len(own)
-"""
-
-
-def test_the_samples_of_one_request_are_those_of_its_seeds_one_by_one(tmp_path, python, model):
-    """vLLM gives sample i the seed + i."""
-    place = workplace(tmp_path, model, rollout=ENGINE, vllm={"enforce_eager": True})
-    program = tmp_path / "program.py"
-    program.write_text(SAMPLES)
-    done = subprocess.run([python, program, place.config], env=environment(), text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr

@@ -146,7 +146,7 @@ def test_02_kl_coef_scales_the_gradient(estimator: str):
 
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("gamma", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("gamma", [0.0, 0.7])
 def test_03_prompt_and_padding_positions_have_no_gradient(make_config, estimator: str, gamma: float):
     """The gradient of the last hidden states is zero but where a completion token is predicted.
 
@@ -234,8 +234,16 @@ def test_05_sampler_and_trainer_agree_right_after_an_update(make_config, dtype: 
 
 
 @pytest.mark.usefixtures("parts")
-@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "sum"])
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("estimator", "reduction"),
+    [
+        ("exact", "token_mean"),
+        ("exact", "sequence_mean"),
+        ("exact", "sum"),
+        ("topk", "sequence_mean"),
+        ("sampled", "token_mean"),
+    ],
+)
 def test_06_micro_batches_give_the_gradient_of_one_batch(make_config, estimator: str, reduction: str):
     """Completions of 3 and 5 tokens: one batch, two micro-batches in either order, and brute force have one gradient.
 
@@ -260,7 +268,7 @@ def test_06_micro_batches_give_the_gradient_of_one_batch(make_config, estimator:
         assert oracles.largest_difference(gradient, found[0]) < 1e-4
 
 
-@pytest.mark.parametrize("budget", [60, 300, 10_000])
+@pytest.mark.parametrize("budget", [60, 10_000])
 def test_06_a_whole_step_does_not_depend_on_the_micro_batch_budget(make_config, budget: int):
     """Eight rollouts of pairs and identity pairs of different lengths, through the groups that the trainer makes."""
     config = make_config(loss={"reduction": "token_mean"})

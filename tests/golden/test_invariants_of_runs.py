@@ -27,12 +27,8 @@ from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
 
 
-@pytest.mark.parametrize(
-    ("dtype", "method"), [("float32", "opct"), ("bfloat16", "opct"), ("bfloat16", "dpo"), ("bfloat16", "act")]
-)
-def test_07_nothing_touches_the_base_under_a_fresh_adapter_while_it_trains(
-    make_config, tiny_folder: Path, dtype: str, method: str
-):
+@pytest.mark.parametrize("method", ["opct", "dpo", "act"])
+def test_07_nothing_touches_the_base_under_a_fresh_adapter_while_it_trains(make_config, tiny_folder: Path, method: str):
     """The weights of the very model that trains, hashed anew before and after each step, and its log-probs with the
     adapter off; an adapter merged and unmerged in bfloat16 would leave traces in both."""
     ids, tokens = [[1, 5, 6, 7, 8]], [[9, 10, 11]]
@@ -42,10 +38,9 @@ def test_07_nothing_touches_the_base_under_a_fresh_adapter_while_it_trains(
             off = teacher.log_probs(ids, tokens)[0]
         return weights_hash(base_weights(setup.policy).items()), tuple(off.tolist()), hash_of_policy(setup.policy)
 
-    bases, off, policies = zip(
-        *watched(make_config(max_steps=2, method=method, model={"dtype": dtype}), look), strict=True
-    )
-    bare = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype=dtype, device="cpu"))
+    config = make_config(max_steps=2, method=method, model={"dtype": "bfloat16"})
+    bases, off, policies = zip(*watched(config, look), strict=True)
+    bare = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype="bfloat16", device="cpu"))
     assert set(bases) == {weights_hash(bare.model.named_parameters())}
     assert set(off) == {tuple(bare.log_probs(ids, tokens)[0].tolist())}
     assert len(set(policies)) == 3
@@ -113,10 +108,7 @@ RESUMED = {
     "dropout and a moving teacher": {
         "lora": {"r": 4, "alpha": 8, "dropout": 0.2},
         "teacher": {"kind": "ema", "ema_decay": 0.8},
-    },
-    "sampled, live teacher": {
         "loss": {"estimator": "sampled", "kl_discount_factor": 0.9},
-        "teacher": {"kind": "live"},
     },
     "several completions in bfloat16": {
         "model": {"dtype": "bfloat16"},
@@ -124,7 +116,6 @@ RESUMED = {
         "rollout": {"num_generations": 3, "max_completion_tokens": 8},
     },
     "dpo": {"method": "dpo"},
-    "act": {"method": "act"},
 }
 
 
@@ -171,7 +162,8 @@ def test_08_a_run_killed_between_checkpoints_and_resumed_is_the_uninterrupted_on
     """Killed after step 2 with a checkpoint at step 1: step 2 is dropped and done again, bit for bit.
 
     Compared: weights, optimizer, teacher, counters, rollouts of every step (so data order and samples too) and metrics.
-    tests/e2e/test_kill_and_resume.py does the same with kill -9, `sft`, and full fine-tuning.
+    tests/e2e/test_kill_and_resume.py does the same with kill -9 and `sft`, tests/e2e/test_distributed.py with full
+    fine-tuning.
     """
     short = {"max_steps": 2, "save_steps": 1, **RESUMED[name]}
     whole = make_config(output_dir=str(tmp_path / "whole"), **short)
