@@ -25,7 +25,7 @@ from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
 from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_tokenizer
-from tests.unit.models.test_architectures import HEADS, SIZES, save_model
+from tests.unit.models.test_architectures import SIZES, save_model
 from tests.unit.training.conftest import NO_VALIDATION
 
 pytestmark = pytest.mark.filterwarnings(
@@ -72,18 +72,16 @@ def save_adapter(base: Path, folder: Path, **settings) -> Any:
 
 FOREIGN = {
     "biases": {"bias": "all"},
-    "biases of its layers": {"bias": "lora_only"},
     "biases of LoRA": {"lora_bias": True},
     "tokens": {"trainable_token_indices": [5, 6, 7]},
     "whole modules": {"modules_to_save": ["norm", "embed_tokens"]},
     "the embedding": {"target_modules": ["q_proj", "embed_tokens"]},
-    "one layer": {"layers_to_transform": [1]},
     "DoRA": {"use_dora": True},
     "RS-LoRA": {"use_rslora": True},
     "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"v_proj": 1}},
     "the head": {"modules_to_save": ["lm_head"]},
 }
-IN_BFLOAT16 = ("DoRA", "RS-LoRA", "patterns", "the head", "whole modules")
+IN_BFLOAT16 = ("DoRA", "whole modules")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +118,14 @@ def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_f
     assert torch.equal(again.log_probs(*IDS)[0], found)
 
 
-@pytest.mark.parametrize("kind", ["biases", "tokens", "whole modules", "the embedding"])
-@pytest.mark.parametrize("of", [{}, {"include_adapter": False}, {"kind": "ema"}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [
+        *((kind, {}) for kind in ("biases", "tokens", "whole modules", "the embedding")),
+        ("biases", {"include_adapter": False}),
+        ("whole modules", {"kind": "ema"}),
+    ],
+)
 def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path: Path, kind: str, of: dict):
     """What it replaces is trained with it; the teacher is the adapter as it was, or the base, or their average."""
     save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
@@ -144,10 +148,9 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path
     assert set(policy.trainable_parameters()) == set(trained)
 
 
-@pytest.mark.parametrize("init", ["pissa", "olora"])
-def test_an_adapter_that_changes_the_model_is_refused(base_folder, tmp_path: Path, init: str):
-    save_adapter(base_folder, tmp_path / "a", init_lora_weights=init)
-    with refused(ModelError, f"init_lora_weights='{init}'"):
+def test_an_adapter_that_changes_the_model_is_refused(base_folder, tmp_path: Path):
+    save_adapter(base_folder, tmp_path / "a", init_lora_weights="olora")
+    with refused(ModelError, "init_lora_weights='olora'"):
         Policy.load(model_config(base_folder), adapter=tmp_path / "a")
 
 
@@ -173,21 +176,18 @@ def drop(folder: Path, name: str) -> None:
     save_file(kept, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
-def rename(folder: Path, old: str, new: str) -> None:
+def unprefix(folder: Path) -> None:
     tensors = load_file(folder / "adapter_model.safetensors")
-    named = {key.replace(old, new): tensor for key, tensor in tensors.items()}
+    named = {key.removeprefix("base_model.model."): tensor for key, tensor in tensors.items()}
     save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
 PARTS = {
     "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "v_proj.lora_A"),
     "one layer": (lambda f: edit(f, layers_to_transform=[0]), "layers.1."),
-    "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "o_proj"),
     "lost weights": (lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"), "layers.1.self_attn.q_proj.lora_B"),
-    "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "lm_head"),
     "another rank": (lambda f: edit(f, r=8), "q_proj"),
-    "names without PEFT's prefix": (lambda f: rename(f, "base_model.model.", ""), "base_model.model.model.l"),
-    "names of another library": (lambda f: rename(f, "lora_A", "lora_down"), "lora_down"),
+    "names without PEFT's prefix": (unprefix, "base_model.model.model.l"),
 }
 
 
@@ -195,7 +195,6 @@ PARTS = {
 def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_path: Path, part: str):
     spoil, named = PARTS[part]
     save_adapter(base_folder, tmp_path)
-    Policy.load(model_config(base_folder), adapter=tmp_path)
     spoil(tmp_path)
     with refused(ModelError, named):
         Policy.load(model_config(base_folder), adapter=tmp_path)
@@ -207,9 +206,8 @@ def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_
         ({"hidden_size": 64}, ("q_proj", "[4, 32]", "[4, 64]")),
         ({"num_hidden_layers": 1}, ("layers.1.",)),
         ({"num_hidden_layers": 3}, ("layers.2.", "layers_to_transform: [0, 1]")),
-        ({"kind": "phi3"}, ()),
     ],
-    ids=["another width", "fewer layers", "more layers", "other names"],
+    ids=["another width", "fewer layers", "more layers"],
 )
 def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict, named: tuple[str, ...]):
     save_adapter(base_folder, tmp_path / "a")
@@ -235,8 +233,14 @@ def test_a_run_says_how_much_the_adapter_covers(make_config):
     assert any(" 14 of 14 " in line for line in describe(build_setup(make_config(data=NO_VALIDATION))))
 
 
-@pytest.mark.parametrize("targets", ["all-linear", PLACES, r".*\.[qv]_proj"], ids=str)
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "mistral3", "qwen3_vl", "smolvlm"])
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        *((name, "all-linear") for name in ("gemma3", "gemma4", "mistral3", "qwen3_vl", "smolvlm")),
+        ("gemma4", PLACES),
+        ("smolvlm", r".*\.[qv]_proj"),
+    ],
+)
 def test_nothing_outside_the_text_model_has_an_adapter_whatever_is_named(tmp_path: Path, name: str, targets):
     """2 layers; their vision towers have a q_proj and v_proj as well, but for Qwen's."""
     save_model(name, tmp_path)
@@ -263,10 +267,7 @@ def test_full_fine_tuning_trains_the_text_model_alone(tmp_path: Path):
 
 
 EXPERTS = {
-    "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-    "mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
     "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-    "phimoe": ["mlp.experts.gate_up_proj"],
     "gemma4": ["experts.down_proj"],
     "nemotron_h": ["mixer.experts.up_proj"],
 }
@@ -299,18 +300,15 @@ def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so
 NOISE = {
     "llama": {"attention_dropout": 0.5},
     "phi3": {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "pad_token_id": 0},
-    "gpt_neox": {"hidden_dropout": 0.5, "attention_dropout": 0.5},
     "opt": {"dropout": 0.5, "attention_dropout": 0.5, "layerdrop": 0.5, "ffn_dim": 64, "word_embed_proj_dim": 32},
     "mixtral": {"router_jitter_noise": 0.5, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "phimoe": {"input_jitter_noise": 0.5, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "seed_oss": {"residual_dropout": 0.5, **HEADS},
 }
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["", "activations computed again"])
 @pytest.mark.parametrize("name", NOISE)
-def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute: bool):
-    """In its training mode its states are those of scoring, bit for bit, and so is the backward pass."""
+def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str):
+    """In its training mode its states are those of scoring, bit for bit, and so is the backward pass; also where
+    activations are computed again."""
     save_family(tmp_path, name, **NOISE[name])
 
     def states(policy: Policy) -> torch.Tensor:
@@ -326,8 +324,10 @@ def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute:
         for p in policy.trainable_parameters().values():
             p.add_(0.02)
     expected = states(policy)
-    if recompute:
-        policy.backbone.recompute_activations()
+    policy.backbone.train()
+    assert torch.equal(states(policy), expected)
+    policy.backbone.eval()
+    policy.backbone.recompute_activations()
     policy.backbone.train()
     assert torch.equal(states(policy), expected)
     assert not policy.backbone.has_dropout
