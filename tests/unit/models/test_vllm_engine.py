@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,17 +60,6 @@ def engine(policy, backend):
     engine.close()
 
 
-def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, engine):
-    """One call for all; the last seed stays below 2^63."""
-    asked, draw = [], backend.sample
-    backend.sample = lambda prompts, seeds, *rest: asked.append((prompts, seeds)) or draw(prompts, seeds, *rest)
-    found = engine.base().sample(PROMPTS, [[70, 5, 6], [9], [2**63 - 1, 0]], FREE)
-    assert asked == [(PROMPTS, [range(70, 73), range(9, 10), range(2**63 - 2, 2**63)])]
-    assert [[c.seed for c in group] for group in found] == [[70, 71, 72], [9], [2**63 - 2, 2**63 - 1]]
-    again = engine.base().sample(PROMPTS[:1], [[72]], FREE)  # the third sample of three is that of its seed
-    assert again[0][0].token_ids == found[0][2].token_ids != found[0][1].token_ids
-
-
 def test_a_greedy_answer_is_computed_once_and_repeated(policy, backend, engine):
     """vLLM refuses several samples without a temperature."""
     counted: list[int] = []
@@ -85,41 +73,6 @@ def test_a_greedy_answer_is_computed_once_and_repeated(policy, backend, engine):
     ]
     assert backend.asked("draw") == [(backend.asked("load")[0][0], 3)]
     assert sum(counted) == 6
-
-
-def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(policy, backend, engine):
-    stop = min(policy.backbone.stop_ids)
-    backend.sample = lambda *_: [[Sample([5, stop], [-1.0, -2.0]), Sample([5, 6], [-1.0, -2.0])]]
-    [[first, second]] = engine.base().sample([[1, 2]], [[0, 1]], FREE)
-    assert (first.stop_reason, first.token_ids, first.logprobs) == ("stop", (5, stop), (-1.0, -2.0))
-    assert second.stop_reason == "length"
-    assert first.text == policy.renderer.decode([5])
-
-
-def test_every_version_is_published_under_a_name_of_its_own(policy, backend, tmp_path: Path, monkeypatch):
-    """After a move the new weights answer, the former version is unloaded, and its folder is gone."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    engine = Engine(policy, backend)
-    weights = policy.weights_hash()
-    engine.sync_weights(7)
-    assert policy.weights_hash() == weights
-    before = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
-    move(policy, 2)
-    stale = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
-    assert [c.token_ids for [c] in stale] == [c.token_ids for [c] in before]  # not before it is published
-    engine.sync_weights(8)
-    after = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
-    assert [c.token_ids for [c] in after] == [c.token_ids for [c] in policy.sample(PROMPTS, [[1], [2], [3]], FREE)]
-    assert [c.token_ids for [c] in after] != [c.token_ids for [c] in before]
-    (first, files), (second, _) = backend.asked("load")
-    assert (first, second) == ("step-000007", "step-000008")
-    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(files)
-    assert backend.asked("unload") == [(first,)]
-    assert [name for name, _ in backend.asked("draw")] == [first, first, second]
-    [folder] = tmp_path.iterdir()
-    assert [path.name for path in folder.iterdir()] == [second]
-    engine.close()
-    assert not folder.exists()
 
 
 def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, engine):
