@@ -1,28 +1,24 @@
-"""The kernels against their definitions, and what they leave to PyTorch, transformers and PEFT."""
+"""The attention of branches against its definition, and what the fused adapter leaves to PEFT."""
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
 import torch
 from peft.tuners.lora import Linear
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from opct.cpu import flash
-from opct.cpu.attention import grouped_attention
 from opct.cpu.cascade import branches_of, cascade_attention
-from opct.cpu.fused_norm import fuse_norms
 from tests.tiny import tiny_adapter_policy
 
-# ------------------------------------------------------------------------- attention: completions branch off
+PROMPTS = [[1, 40, 50, 60], [1, 70]]
+COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2]]
 
 
 @pytest.mark.parametrize("lengths", [[4, 4, 4, 4], [5, 1, 20, 3], [40, 1, 1, 18]])
 @pytest.mark.parametrize("owners", [[0, 0, 2, 2], [1, 1, 1, 1], [0, 1, 1, 2]])
-def test_the_result_and_its_gradients_are_those_of_one_mask(monkeypatch, owners: list[int], lengths: list[int]):
+def test_branches_and_their_gradients_are_those_of_one_mask(monkeypatch, owners: list[int], lengths: list[int]):
     """Six heads on two of keys, prompts of 3, 6 and 5 tokens; float64. Long completions are computed in blocks of 7."""
     monkeypatch.setattr(flash, "CAUSAL_TOKENS", 7)
     generator = torch.Generator().manual_seed(0)
@@ -54,72 +50,7 @@ def test_the_result_and_its_gradients_are_those_of_one_mask(monkeypatch, owners:
         torch.testing.assert_close(a, b)
 
 
-# --------------------------------------------------------------------------------- attention: heads of a key
-
-
-class Module(torch.nn.Module):
-    num_key_value_groups = 3
-    is_causal = True
-
-
-@pytest.mark.parametrize("queries", [1, 4])
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_result_is_that_of_every_head_by_itself(queries: int, masked: bool):
-    """Six query heads on two of keys, with a mask of any shape and without."""
-    generator = torch.Generator().manual_seed(0)
-    q = torch.randn(3, 6, queries, 8, generator=generator)
-    k, v = torch.randn(2, 3, 2, 9, 8, generator=generator)
-    mask = torch.rand(3, 1, queries, 9, generator=generator) < 0.7 if masked else None
-    if mask is not None:
-        mask[..., 0] = True
-    elif queries > 1:  # causal by its flag
-        k, v = k[:, :, :queries], v[:, :, :queries]
-    found, weights = grouped_attention(Module(), q, k, v, mask, scaling=0.3)
-    expected, _ = sdpa_attention_forward(Module(), q, k, v, mask, scaling=0.3)
-    assert weights is None
-    assert found.shape == (3, queries, 6, 8)
-    torch.testing.assert_close(found, expected)
-
-
-def test_scores_that_it_does_not_cover_are_left_to_transformers():
-    q, k = torch.randn(1, 6, 1, 8), torch.randn(1, 2, 9, 8)
-    with pytest.raises(ValueError, match="softcap"):
-        grouped_attention(Module(), q, k, k, None, softcap=3.0)
-
-
-# -------------------------------------------------------------------------------------------------- RMS norms
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
-def test_value_and_gradients_are_those_of_the_module(dtype: torch.dtype, tolerance: float):
-    """Of input and weight; x of three dimensions."""
-    plain = LlamaRMSNorm(16, eps=1e-3).to(dtype)
-    with torch.no_grad():
-        plain.weight.copy_(torch.randn(16, generator=torch.Generator().manual_seed(1)))
-    holder = torch.nn.ModuleList([copy.deepcopy(plain)])
-    fuse_norms(holder)
-    fused = holder[0]
-    assert type(fused) is not type(plain)
-    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
-    upstream = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(2)).to(dtype)
-    results = []
-    for module in (plain, fused):
-        own = x.clone().requires_grad_()
-        out = module(own)
-        out.backward(upstream)
-        results.append((out.detach().double(), own.grad.double(), module.weight.grad.double()))
-    for found, expected in zip(results[1], results[0], strict=True):
-        assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
-
-
-# ------------------------------------------------------------------------------------------------------- LoRA
-
-
-PROMPTS = [[1, 40, 50, 60], [1, 70]]
-COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2]]
-
-
-def test_adapters_that_it_does_not_cover_are_left_to_peft(monkeypatch):
+def test_adapters_that_fused_lora_does_not_cover_are_left_to_peft(monkeypatch):
     """Dropout while training; base weights that are trained."""
     called = []
     forward = Linear.forward

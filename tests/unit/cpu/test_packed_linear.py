@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from opct.cpu import packed_linear as module
-from opct.cpu.packed_linear import can_pack, packed, packed_head, packed_linear
+from opct.cpu.packed_linear import can_pack, packed, packed_linear
 from opct.models.policy import Policy
-from opct.models.scoring import Head
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 IDS = torch.tensor([[1, 40, 50, 60], [1, 70, 71, 72]])
@@ -88,15 +87,3 @@ def test_other_dtypes_and_large_models_are_left_alone_and_layers_come_back_after
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     assert can_pack(torch.zeros(2, 2))
     assert not any(can_pack(torch.zeros(2, 2, dtype=dtype)) for dtype in (torch.bfloat16, torch.float16, torch.float64))
-
-
-@both_dtypes
-def test_the_packed_head_scales_as_the_head(dtype: torch.dtype):
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(30, 8, generator=generator).to(dtype)
-    head = Head(weight, torch.ones(30).to(dtype), dtype, scale=0.5, softcap=3.0)
-    x = torch.randn(4, 8, generator=generator).to(dtype)
-    found, expected = packed_head(head, 4)(x), head.logits(x)
-    assert float((found - expected).abs().max()) < ROUNDING[dtype] * float(expected.abs().max())
-    other = Head(weight.double(), None, torch.float64)
-    assert packed_head(other, 4) == other.logits

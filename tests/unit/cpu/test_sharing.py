@@ -205,16 +205,6 @@ def test_keys_and_values_are_those_of_each_prompt_by_itself(policy: Policy, shap
     assert shapes == [(8, 12)]
 
 
-def test_families_of_a_question_share_it_and_questions_what_all_begin_with(policy: Policy, shapes, monkeypatch):
-    """A system message of 40 tokens, 6 questions of 21, each asked in 4 ways of 4: 40 + 6 x 21 + 24 x 4 tokens in three
-    forwards, not 24 x 65."""
-    monkeypatch.setattr(prefill, "FORWARD", 64)
-    prompts = [list(range(1, 41)) + [50 + q] * 20 + [80 + q, 90 + f, 7, 8, 9] for q in range(6) for f in range(4)]
-    with policy.inference():
-        policy.path.prefill(prompts, [1] * len(prompts))
-    assert shapes == [(1, 40), (6, 21), (24, 4)]
-
-
 def test_examples_that_prompts_begin_with_are_scored_once(policy: Policy, shapes, monkeypatch):
     """As in few-shot likelihoods and between prompts of a step: 40 tokens once, and four ends of 4 + 1 tokens."""
     monkeypatch.setattr(fast_path, "SCORE_FORWARD", 64)

@@ -53,21 +53,6 @@ def test_base_is_a_frozen_copy_of_what_training_started_from(adapter: bool):
     assert torch.equal(teacher_scores(live), moved)
 
 
-@pytest.mark.parametrize("kind", ["base", "ema"])
-def test_a_teacher_adapter_is_never_trained_nor_saved(kind: str, tmp_path):
-    """After scoring, the trained adapter is on again, with its gradient; the optimizer sees its 28 matrices alone."""
-    policy = tiny_adapter_policy()
-    trained = set(policy.trainable_parameters())
-    before = scores(policy)
-    teacher = make_teacher(policy, TeacherConfig(kind=kind), continued=True)
-    teacher_scores(teacher)
-    assert set(policy.trainable_parameters()) == trained
-    assert len(trained) == 28
-    assert torch.equal(scores(policy), before)
-    policy.save(tmp_path)
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 1
-
-
 @pytest.mark.parametrize("adapter", [True, False])
 def test_ema_by_hand(adapter: bool):
     """decay 0.75, policy w, then w + 1, then w + 3: the average is w, w + 0.25, w + 0.25 + 0.25 x 2.75 = w + 0.9375."""
