@@ -188,6 +188,6 @@ def test_a_model_trains_resumes_samples_and_is_measured_and_exported(name: str, 
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert logits.argmax(-1).tolist() == list(greedy.token_ids)
 
-    settings = {"suites": ["benign"], "n_benign": 2, "max_benign_tokens": 4, "kl_samples": 2, "browser_questions": 0}
+    settings = {"suites": ["benign"], "n_benign": 1, "max_benign_tokens": 3, "kl_samples": 1, "browser_questions": 0}
     results = evaluate_suites(policy, load_settings(EvalConfig, base=settings), out_dir=tmp_path / "eval")
-    assert next(row["n"] for row in results["rows"] if row["metric"] == "kl_to_base") == 2
+    assert next(row["n"] for row in results["rows"] if row["metric"] == "kl_to_base") == 1

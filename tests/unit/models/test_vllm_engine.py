@@ -1,4 +1,4 @@
-"""What is published, what is asked of a backend, and when an engine is refused."""
+"""Greedy answers of an engine, and when it is refused."""
 
 from __future__ import annotations
 
@@ -21,29 +21,20 @@ FREE = Sampling(6)
 
 
 @pytest.fixture(scope="module")
-def config(tiny_folder: Path) -> ModelConfig:
-    return ModelConfig(name_or_path=str(tiny_folder), dtype="float32", device="cpu")
-
-
-@pytest.fixture(scope="module")
-def loaded(config) -> tuple[Policy, PolicyBackend]:
-    """The policy of all tests, with an adapter, and a backend of the same model."""
-    return Policy.load(config, lora=LoraSettings(r=4, alpha=8)), PolicyBackend(config)
+def loaded(tiny_folder: Path) -> tuple[Policy, PolicyBackend]:
+    """The policy of all tests, whose adapter changes what it says, and a backend of the same model."""
+    config = ModelConfig(name_or_path=str(tiny_folder), dtype="float32", device="cpu")
+    policy, generator = Policy.load(config, lora=LoraSettings(r=4, alpha=8)), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in policy.trainable_parameters().items():
+            if "lora_B" in name:
+                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return policy, PolicyBackend(config)
 
 
 @pytest.fixture
 def policy(loaded) -> Policy:
-    """With the same weights in each test; the adapter changes what it says."""
-    move(loaded[0], 1)
     return loaded[0]
-
-
-@torch.no_grad()
-def move(policy: Policy, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in policy.trainable_parameters().items():
-        if "lora_B" in name:
-            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
 
 
 @pytest.fixture
