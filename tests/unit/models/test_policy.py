@@ -70,15 +70,6 @@ def test_an_adapter_without_layers_to_switch_off_is_refused():
         Policy(model, tiny_tokenizer())
 
 
-def test_inference_has_no_dropout_and_no_gradient_and_restores_the_mode():
-    policy = tiny_adapter_policy(dropout=0.5)
-    policy.backbone.train()
-    first, second = (policy.log_probs([[1, 5, 6]], [[7, 8]])[0] for _ in range(2))
-    assert torch.equal(first, second)
-    assert not first.requires_grad
-    assert policy.model.training
-
-
 def test_a_model_whose_answers_could_never_stop_is_refused():
     tokenizer, model = tiny_tokenizer(), tiny_model()
     tokenizer.eos_token = None

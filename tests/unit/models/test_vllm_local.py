@@ -1,4 +1,4 @@
-"""What vLLM is started with and asked, on a stand-in for its module; tests/e2e/test_vllm.py runs vLLM itself."""
+"""What vLLM is asked, on a stand-in for its module; tests/e2e/test_vllm.py runs vLLM itself."""
 
 from __future__ import annotations
 
