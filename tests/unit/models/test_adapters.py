@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,12 @@ def base_folder(tmp_path_factory) -> Path:
     return save_family(tmp_path_factory.mktemp("qwen2") / "base", tie_word_embeddings=False)
 
 
+@pytest.fixture(scope="module")
+def base_in(base_folder) -> Callable[[str], Policy]:
+    """The model without an adapter, in a dtype."""
+    return functools.cache(lambda dtype: Policy.load(model_config(base_folder, dtype=dtype)))
+
+
 def save_adapter(base: Path, folder: Path, **settings) -> Any:
     """An adapter that PEFT made and trained by some random numbers; returns its log-probs of `IDS`."""
     model = AutoModelForCausalLM.from_pretrained(base)
@@ -86,12 +94,12 @@ IN_BFLOAT16 = ("DoRA", "whole modules")
 @pytest.mark.parametrize(
     ("kind", "dtype"), [*((kind, "float32") for kind in FOREIGN), *((kind, "bfloat16") for kind in IN_BFLOAT16)]
 )
-def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_folder, tmp_path: Path, kind, dtype):
+def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_folder, base_in, tmp_path, kind, dtype):
     """Off it bit for bit, also the hash of the weights; the KL is that to a base loaded apart, in bfloat16 to
     rounding, as samples are those of the plain forward; saved and loaded it is the same, in float32 on any base."""
     expected = save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
     config, close = model_config(base_folder, dtype=dtype), 1e-4 if dtype == "float32" else 0.2
-    base, policy = Policy.load(config), Policy.load(config, adapter=tmp_path / "a", trainable=True)
+    base, policy = base_in(dtype), Policy.load(config, adapter=tmp_path / "a", trainable=True)
     assert {p.dtype for p in policy.trainable_parameters().values()} == {torch.float32}
     found = policy.log_probs(*IDS)[0]
     torch.testing.assert_close(found, expected, rtol=close, atol=close)
@@ -125,7 +133,7 @@ def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_f
         ("whole modules", {"kind": "ema"}),
     ],
 )
-def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path: Path, kind: str, of: dict):
+def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, base_in, tmp_path: Path, kind: str, of: dict):
     """What it replaces is trained with it; the teacher is the adapter as it was, or the base, or their average."""
     save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
     policy = Policy.load(model_config(base_folder), adapter=tmp_path / "a", trainable=True)
@@ -133,7 +141,7 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path
     teacher = make_teacher(policy, of, continued=True)
     started, trained = policy.log_probs(*IDS)[0], policy.trainable_parameters()
     assert (kind == "biases") == any(name.endswith(".bias") for name in trained)
-    bare = Policy.load(model_config(base_folder)).log_probs(*IDS)[0]
+    bare = base_in("float32").log_probs(*IDS)[0]
     with torch.no_grad():
         for p in trained.values():
             p.add_(0.1)
