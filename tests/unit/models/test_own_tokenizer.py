@@ -25,9 +25,11 @@ from opct.training.trainer import train
 from tests.refusals import refused
 from tests.templates import CHANNELS, DATED, NAMED_CHANNEL, OWN_MARKS, tokenizer_of
 from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_tokenizer
+from tests.unit.training.conftest import NO_VALIDATION
 
 USER = ({"role": "user", "content": "Hi"},)
 OWN = CHAT_TEMPLATE.replace("assistant\n", "assistant (mine)\n")
+SHORT = {"data": NO_VALIDATION, "rollout": {"max_completion_tokens": 2}}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,6 @@ OWN = CHAT_TEMPLATE.replace("assistant\n", "assistant (mine)\n")
         (CHAT_TEMPLATE, 2, {"<|im_end|>"}),
         (CHAT_TEMPLATE, 0, {"<|im_end|>", "<|endoftext|>"}),  # the configuration's, the tokenizer's and the template's
         (CHAT_TEMPLATE, [0, 77], {"<|im_end|>", "<|endoftext|>"}),  # 77 is ordinary text
-        (CHAT_TEMPLATE, None, {"<|im_end|>"}),
         (CHANNELS, 0, {"<|return|>", "<|endoftext|>"}),  # not <|end|>, which it writes after its reasoning
         (OWN_MARKS, 0, {"<|endoftext|>"}),
         (NAMED_CHANNEL, 0, {"<turn|>", "<|endoftext|>"}),
@@ -66,7 +67,7 @@ def save_adapter(folder: Path, base: Path, tokens: int = 0, **options) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("files", ["tokenizer", "chat_template.jinja", "tokenizer_config.json"])
+@pytest.mark.parametrize("files", ["tokenizer", "chat_template.jinja"])
 def test_the_chat_template_of_an_adapter_is_used(make_config, tmp_path: Path, files: str):
     """In evaluation and chat (`load_policy`), and in a run that continues it, whose checkpoints keep it."""
     base = save_tiny(tmp_path / "base")
@@ -76,15 +77,11 @@ def test_the_chat_template_of_an_adapter_is_used(make_config, tmp_path: Path, fi
         tokenizer.chat_template = OWN
         tokenizer.save_pretrained(adapter)
     else:
-        as_json = json.dumps({"chat_template": OWN})
-        (adapter / files).write_text(OWN if files == "chat_template.jinja" else as_json)
+        (adapter / files).write_text(OWN)
     assert load_policy(str(adapter)).renderer.text(USER).endswith("assistant (mine)\n")
     assert not load_policy(str(base)).renderer.text(USER).endswith("(mine)\n")
-    config = make_config(
-        max_steps=1,
-        model={"name_or_path": str(base), "adapter": str(adapter)},
-        lora={"r": 2, "alpha": 8, "target_modules": ["q_proj"]},
-    )
+    lora = {"r": 2, "alpha": 8, "target_modules": ["q_proj"]}
+    config = make_config(max_steps=1, model={"name_or_path": str(base), "adapter": str(adapter)}, lora=lora, **SHORT)
     renderer = load_policy(str(adapter)).renderer
     assert all(r.prompt_ids == renderer.render(r.pair.prompt) for r in load_data(config).pairs)
     train(config)
@@ -144,7 +141,7 @@ def test_a_run_with_a_date_is_resumed_and_evaluated_on_another_day(make_config, 
 
     folder = save_with(tmp_path / "m", DATED)
     on("Monday")
-    config = make_config(max_steps=1, save_steps=1, model={"name_or_path": str(folder)})
+    config = make_config(max_steps=1, save_steps=1, model={"name_or_path": str(folder)}, **SHORT)
     train(config)
     prompt_ids = [r.prompt_ids for r in load_data(config).pairs]
     on("Tuesday")
@@ -167,7 +164,7 @@ def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_t
     tokenizer.save_pretrained(folder)
     kwargs, tags = {"enable_thinking": False}, ("[T]", "[/T]")
     model = {"name_or_path": str(folder), "chat_template_kwargs": kwargs}
-    config = make_config(max_steps=1, model=model, loss={"thinking_tags": tags})
+    config = make_config(max_steps=1, model=model, loss={"thinking_tags": tags}, **SHORT)
     run = RunDir(train(config).run_dir)
     for path in (run.path, run.latest_checkpoint() / "adapter"):
         renderer = load_policy(str(path)).renderer

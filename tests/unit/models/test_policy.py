@@ -17,6 +17,7 @@ from opct.training.trainer import train
 from tests import oracles
 from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+from tests.unit.training.conftest import NO_VALIDATION
 
 MESSAGES = [
     ({"role": "user", "content": "the question"},),
@@ -26,15 +27,6 @@ CLEAN = [
     ({"role": "user", "content": "q"},),
     ({"role": "user", "content": "o"}, {"role": "assistant", "content": "The"}),
 ]
-
-
-def test_generate_flattens_one_answer_a_seed(tiny_policy: Policy):
-    several = tiny_policy.generate(MESSAGES, seeds=[[1, 2], [3]], max_completion_tokens=4)
-    assert [c.seed for c in several] == [1, 2, 3]
-    assert [c.text for c in several] == [tiny_policy.renderer.decode(c.token_ids) for c in several]
-    single = tiny_policy.generate(MESSAGES, seeds=[2, 3], max_completion_tokens=4)
-    assert single == [several[1], several[2]]
-    assert [c.prompt_tokens for c in single] == [len(tiny_policy.renderer.render(m)) for m in MESSAGES]
 
 
 def test_option_logprobs_sum_the_log_probs_of_each_options_tokens(tiny_policy: Policy):
@@ -69,15 +61,6 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
         assert min(values) > 0
 
 
-def test_an_adapter_that_peft_switched_off_stays_off():
-    policy, ids = tiny_adapter_policy(), ([[1, 5, 6]], [[7, 8]])
-    with policy.model.disable_adapter():
-        with policy.adapter_off():
-            pass
-        [found] = policy.log_probs(*ids)
-    assert torch.equal(found, Policy(tiny_model(), policy.tokenizer).log_probs(*ids)[0])
-
-
 @pytest.mark.filterwarnings("ignore")  # PEFT's, about the tiny model
 def test_an_adapter_without_layers_to_switch_off_is_refused():
     from peft import PromptTuningConfig, get_peft_model
@@ -85,15 +68,6 @@ def test_an_adapter_without_layers_to_switch_off_is_refused():
     model = get_peft_model(tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     with refused(ModelError, "PROMPT_TUNING"):
         Policy(model, tiny_tokenizer())
-
-
-def test_inference_has_no_dropout_and_no_gradient_and_restores_the_mode():
-    policy = tiny_adapter_policy(dropout=0.5)
-    policy.backbone.train()
-    first, second = (policy.log_probs([[1, 5, 6]], [[7, 8]])[0] for _ in range(2))
-    assert torch.equal(first, second)
-    assert not first.requires_grad
-    assert policy.model.training
 
 
 def test_a_model_whose_answers_could_never_stop_is_refused():
@@ -114,7 +88,8 @@ def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_mode
     make_config, tiny_folder: Path, monkeypatch
 ):
     """`auto` finds bfloat16 faster when the run begins and slower ever after: it is loaded and resumed in bfloat16."""
-    config = make_config(max_steps=1, lora=None, model={"dtype": "auto"})
+    short = {"max_completion_tokens": 3}
+    config = make_config(max_steps=1, lora=None, model={"dtype": "auto"}, data=NO_VALIDATION, rollout=short)
     times = {torch.float32: 2.0, torch.bfloat16: 1.0}
     monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
     train(config)

@@ -1,14 +1,11 @@
-"""Scores against brute force: whole logits, one row at a time, plain autograd."""
+"""The output head, and rows of micro-batches."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from opct.models.scoring import Head, micro_batches, padded
-
-PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
-COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2], [30]]
+from opct.models.scoring import Head, micro_batches
 
 
 def test_head_scaling_bias_and_softcap():
@@ -17,11 +14,6 @@ def test_head_scaling_bias_and_softcap():
     head = Head(weight, bias, torch.float32, scale=0.5, softcap=3.0)
     found = head.logits(torch.tensor([[3.0, 4.0]]))
     torch.testing.assert_close(found, 3 * torch.tanh(torch.tensor([[2.0, 3.5]]) / 3))
-
-
-def test_padded_by_hand():
-    rows = padded(torch.tensor([1.0, 2.0, 3.0, 4.0]), (3, 1))
-    torch.testing.assert_close(rows, torch.tensor([[1.0, 2.0, 3.0], [4.0, 0.0, 0.0]]))
 
 
 def test_micro_batches_by_hand():

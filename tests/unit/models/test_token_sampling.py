@@ -9,20 +9,11 @@ import torch
 from scipy.stats import chisquare
 
 from opct.models.inference import token_sampling
-from opct.models.inference.token_sampling import BLOCK, Sampling, sample_token, uniforms
+from opct.models.inference.token_sampling import Sampling, sample_token, uniforms
 
 
 def rows(*values: list[float]) -> torch.Tensor:
     return torch.tensor(values)
-
-
-def test_draw_by_hand():
-    """Probabilities (1/2, 1/4, 1/4): u below 0.5 is token 0, below 0.75 token 1, else 2; a bound belongs above."""
-    logits = rows([0.5, 0.25, 0.25]).log().repeat(5, 1)
-    u = torch.tensor([0.0, 0.49, 0.5, 0.75, 0.999999])
-    tokens, log_probs = sample_token(logits, u, Sampling(1))
-    assert tokens.tolist() == [0, 0, 1, 2, 2]
-    torch.testing.assert_close(log_probs, rows([0.5, 0.5, 0.25, 0.25, 0.25]).log()[0])
 
 
 @pytest.mark.parametrize("vocabulary", [255, 256, 257, 1000])
@@ -76,15 +67,6 @@ def test_drawn_frequencies_are_the_distributions(temperature: float, top_p: floa
     assert counts[p == 0].sum() == 0
     assert chisquare(counts[p > 0].numpy(), (p[p > 0] * n).numpy()).pvalue > 0.001
     torch.testing.assert_close(log_probs, p[tokens].log())
-
-
-def test_of_probabilities_that_are_nan_some_token_is_drawn_with_a_log_prob_of_nan():
-    """Of vocabularies that fill their blocks and that do not."""
-    for vocabulary in (3, 2 * BLOCK, 2 * BLOCK + 3):
-        logits = torch.full((2, vocabulary), torch.nan)
-        tokens, log_probs = sample_token(logits, torch.tensor([0.0, 0.9], dtype=torch.float64), Sampling(1))
-        assert (tokens < vocabulary).all()
-        assert log_probs.isnan().all()
 
 
 def test_top_p_by_hand():
