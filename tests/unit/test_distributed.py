@@ -28,34 +28,12 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
 
 
-def test_one_process_alone():
-    assert not distributed.launched()
-    assert (distributed.rank(), distributed.size(), distributed.is_main()) == (0, 1, True)
-    assert distributed.all_gather_object("x") == ["x"]
-    assert distributed.broadcast_object("x") == "x"
-    assert distributed.any_rank(True)
-    assert not distributed.any_rank(False)
-    assert distributed.main_process_first(lambda given: given + 1, 1, lambda made: made * 10) == 2
-    assert distributed.map_across_ranks([3, 1, 2], [9, 1, 1], lambda own: [x * x for x in own]) == [9, 1, 4]
-    parameter = torch.nn.Parameter(torch.ones(2))
-    distributed.sum_gradients([parameter])
-    assert parameter.grad is None
-    distributed.leave(1)  # ends launched processes only
-    with distributed.session(ParallelConfig(), "auto"):
-        assert not torch.distributed.is_initialized()
-
-
 def test_shares_are_of_similar_cost_and_hold_everything_once():
     """7 | 6 + 2 | 4 + 3: dearest first, each to whom has least so far."""
     shares = distributed.balanced([3, 7, 2, 6, 4], 3)
     assert shares == [[1], [2, 3], [0, 4]]
     assert distributed.balanced([1], 3) == [[0], [], []]
     assert distributed.balanced([1, 1, 1, 1], 2) == [[0, 2], [1, 3]]
-
-
-def test_what_the_launcher_says_is_known_before_the_processes_meet(two):
-    assert distributed.launched()
-    assert (distributed.rank(), distributed.size(), distributed.is_main()) == (1, 2, False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
