@@ -20,8 +20,8 @@ from tests.unit.evals.fakes import FakePolicy
 from tests.unit.evals.judges.test_llm import GOOD, REFUSED, Script, judge_of
 
 
-def fake_policy(reply, weights: str = "00ff", **options) -> FakePolicy:
-    policy = FakePolicy(reply, **options)
+def fake_policy(reply, weights: str = "00ff") -> FakePolicy:
+    policy = FakePolicy(reply)
     policy.has_adapter, policy.weights_hash = False, lambda: weights
     return policy
 

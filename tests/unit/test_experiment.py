@@ -86,11 +86,9 @@ def test_what_cannot_be_measured_is_refused_before_training(path: Path, tmp_path
     files = f"jailbreak: {json.dumps(str(behaviors))}, safety_awareness: {json.dumps(str(facts))}"
     suites = f"suites: [benign, jailbreak, safety_awareness], n_benign: 1, data: {{{files}}}"
     monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    for name, more in (("no-such-folder", ""), ("strongreject", ""), ("fact_warning", ", model: mockllm/model")):
-        judge = f"{{name: {name}{more}}}"
-        path.write_text(f"{text}evaluation: {{suites: [jailbreak], judge: {judge}}}\n")
-        with refused(EvaluationError, name):
-            module.run_experiment(path)
+    path.write_text(f"{text}evaluation: {{suites: [jailbreak], judge: {{name: no-such-folder}}}}\n")
+    with refused(EvaluationError, "no-such-folder"):
+        module.run_experiment(path)
     path.write_text(f"{text}evaluation: {{{suites}}}\n")
     with refused(DataError, behaviors, facts) as caught:
         module.run_experiment(path)

@@ -56,16 +56,6 @@ def test_a_folder_that_is_no_run_is_never_touched(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-def test_what_cannot_be_a_run_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    for name in ("file", "file/inner", "a\0b", "a" * 300):
-        with pytest.raises(RunError):
-            RunDir.create(tmp_path / name)
-    for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(RunError):
-            RunDir.open(path)
-
-
 def test_truncate_after_drops_what_is_newer_than_the_checkpoint(tmp_path):
     run = started(tmp_path / "run")
     write_jsonl(run.metrics_path, [{"step": step} for step in range(5)])
