@@ -84,13 +84,12 @@ def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: 
     assert opct.export(run, adapter="again").base_folder == str(model)
 
 
-@pytest.mark.parametrize(("dtype", "apart"), [(None, 1e-5), ("bfloat16", 0.3)])
+@pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-5), ("bfloat16", 0.3)])
 def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: Path, capsys, dtype, apart: float):
-    options = [] if dtype is None else ["--dtype", dtype]
-    assert command("export", run, "--merged", tmp_path / "merged", *options) == 0
+    assert command("export", run, "--merged", tmp_path / "merged", "--dtype", dtype) == 0
     assert str(tmp_path / "merged") in capsys.readouterr().out
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-    assert str(merged.dtype) == f"torch.{dtype or 'float32'}"
+    assert str(merged.dtype) == f"torch.{dtype}"
     expected = logits(load_policy(str(run)).model)
     torch.testing.assert_close(logits(merged), expected, rtol=0, atol=apart)
     with load_policy(str(run)).base() as base:
@@ -237,10 +236,9 @@ def llama_cpp(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("quantize", "content"), [("q8_0", "gguf q8_0"), ("q4_k_m", "gguf auto to Q4_K_M")])
-def test_a_gguf_is_what_llama_cpp_makes_of_the_merged_model(run, tmp_path, llama_cpp, quantize, content):
-    opct.export(run, gguf=tmp_path / "out" / "model.gguf", quantize=quantize)
-    assert (tmp_path / "out" / "model.gguf").read_text() == content
+def test_a_gguf_is_what_llama_cpp_makes_of_the_merged_model(run, tmp_path, llama_cpp):
+    opct.export(run, gguf=tmp_path / "out" / "model.gguf", quantize="q4_k_m")
+    assert (tmp_path / "out" / "model.gguf").read_text() == "gguf auto to Q4_K_M"
     assert left_behind(tmp_path / "out") == ["model.gguf"]
 
 
@@ -289,10 +287,8 @@ def test_a_model_is_pushed_with_its_card_and_the_token_stays_secret(run, tmp_pat
         assert "--overwrite" in said
         assert pushed(*again, "me/mine")[0] == 0
         hub.status = 403
-        forbidden = pushed(*again, "me/other")
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-        for code, text in (forbidden, pushed(*again, "me/other")):
-            assert code == 1
-            assert "me/other" in text
-            assert TOKEN not in said + text
+        code, text = pushed(*again, "me/other")
+        assert code == 1
+        assert "me/other" in text
+        assert TOKEN not in said + text
         assert f"Bearer {TOKEN}" in hub.tokens
