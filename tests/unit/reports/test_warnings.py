@@ -33,7 +33,6 @@ def test_settings_that_differ_are_said_once(three):
     ("texts", "expected"),
     [
         ([["3 of 110 cut", "slow"], ["1,012 of 110 cut"]], ["base, opct: 3 to 1,012 of 110 cut", "base: slow"]),
-        ([["gsm8k: 7 left", "gsm8k: 9 left"], ["gsm8k: 1 left"]], ["base, opct: gsm8k: 1 to 9 left"]),
         ([["ids q01, facts/02"], ["ids q07, facts/09"]], ["base: ids q01, facts/02", "opct: ids q07, facts/09"]),
         ([["a # of 3", "a 4 of 3"], ["id 12-a"]], ["base: a # of 3", "base: a 4 of 3", "opct: id 12-a"]),
     ],
