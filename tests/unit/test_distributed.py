@@ -28,14 +28,6 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
 
 
-def test_shares_are_of_similar_cost_and_hold_everything_once():
-    """7 | 6 + 2 | 4 + 3: dearest first, each to whom has least so far."""
-    shares = distributed.balanced([3, 7, 2, 6, 4], 3)
-    assert shares == [[1], [2, 3], [0, 4]]
-    assert distributed.balanced([1], 3) == [[0], [], []]
-    assert distributed.balanced([1, 1, 1, 1], 2) == [[0, 2], [1, 3]]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_processes_cannot_share_is_refused(two):
     for device in ("cuda", "cuda:1"):

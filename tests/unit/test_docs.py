@@ -5,9 +5,6 @@ import importlib.util
 import json
 import re
 import shlex
-import subprocess
-
-import yaml
 
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
@@ -113,22 +110,3 @@ def test_links_lead_somewhere_and_code_is_code():
             json.loads(block)
         for block in blocks(text, "python"):
             compile(block, str(page), "exec")
-
-
-def test_the_launchers_examples_start_the_command():
-    """They parse as shell and YAML, and torchrun takes what they give it, with numbers for their variables."""
-    from torch.distributed.run import get_args_parser
-
-    task = yaml.safe_load((REPOSITORY / "examples" / "skypilot.yaml").read_text(encoding="utf-8"))
-    scripts = ((REPOSITORY / "examples" / "slurm.sbatch").read_text(encoding="utf-8"), task["run"])
-    for script in (*scripts, task["setup"]):
-        subprocess.run(["bash", "-n", "-c", script], check=True, timeout=20)
-    for script in scripts:
-        # written before anything else of a run
-        assert re.search(r'\[ -e "?\$run/manifest\.json"? \]; then resume', script)
-        lines = re.sub(r"\\\n\s*", " ", script).splitlines()
-        [line] = [line for line in lines if re.search(r"torchrun +-", line)]
-        words = shlex.split(re.sub(r"\$\([^)]*\)|\$\w+", "2", line.partition("torchrun ")[2]))
-        given = get_args_parser().parse_args(words)
-        assert (given.module, given.training_script, given.training_script_args[0]) == (True, "opct", "train")
-        assert given.nnodes == given.nproc_per_node == "2"

@@ -278,14 +278,6 @@ def test_other_settings_weights_and_bases_are_measured_again(measure, tmp_path: 
         assert [measure("base", TrainConfig(**other)) for _ in range(2)] == [n, n]
 
 
-def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):
-    """Those that were graded again, or judged, are the same evaluation."""
-    measure()
-    for created, n in (("time 1", 1), ("another time", 2)):
-        write_json(tmp_path / "run" / "results.json", {"rows": [], "created": created, "regraded": {}})
-        assert measure() == n
-
-
 def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_the_runs(
     tiny_folder, monkeypatch, tmp_path
 ):

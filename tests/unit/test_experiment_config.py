@@ -8,7 +8,6 @@ import pytest
 
 from opct.errors import ConfigError
 from opct.experiments.config import load_experiment
-from opct.methods.registry import METHODS
 from tests.conftest import REPOSITORY
 from tests.refusals import refused
 
@@ -169,17 +168,10 @@ def test_combinations_of_the_matrix_may_differ_in_budget_and_arms_of_one_may_not
         load_experiment(write(text.replace("matrix:", "  x: {rollout.num_generations: 3}\nmatrix:")))
 
 
-def methods_of(name: str) -> dict[str, tuple[str, str | None]]:
-    """Of each arm of an experiment that comes with the project its method, and which arm it continues."""
-    experiment = load_experiment(REPOSITORY / "configs" / name)
-    return {arm.name: (experiment.configs[arm.name, 0].method, arm.after) for arm in experiment.arms}
-
-
-def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_say():
-    both = {"sft-then-opct": ("opct", "sft")}
-    assert methods_of("experiment.yaml") == {name: (name, None) for name in ("sft", "offpolicy", "opct")} | both
-    everything = {name: (name, None) for name in set(METHODS) - {"grpo"}}
-    assert methods_of("experiment_all_axes.yaml") == everything | both
+@pytest.mark.parametrize("name", ["experiment.yaml", "experiment_all_axes.yaml"])
+def test_an_experiment_that_comes_with_the_project_loads(name: str):
+    arms = {arm.name: arm.after for arm in load_experiment(REPOSITORY / "configs" / name).arms}
+    assert (arms["opct"], arms["sft-then-opct"]) == (None, "sft")
 
 
 def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_method_and_combination(write):

@@ -44,9 +44,7 @@ def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values():
     """What on-policy sampling buys: of no other method, nor of an arm that went on from another adapter."""
     for methods, expected in (
         ({"opct": "opct", "offpolicy": "offpolicy", "sft": "sft", "dpo": "dpo"}, {"opct": "offpolicy"}),
-        ({"mine": "offpolicy", "new": "opct"}, {"new": "mine"}),
         (BY_VALUE, {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"}),
-        ({"off-x-0.0": "offpolicy", "opct-x-0.5": "opct"}, {}),
     ):
         assert against("offpolicy", methods) == expected
     methods = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
