@@ -39,7 +39,6 @@ def test_arms_that_the_training_families_are_new_to_are_named(runs):
     for sft, opct, named in (
         (JAILBREAK, [*JAILBREAK, "majority"], ""),
         (JAILBREAK, ["majority"], "OPCT"),
-        (["majority"], [], "SFT and OPCT"),
         (JAILBREAK, sorted(set(JAILBREAK) - {"role_play", "base64"}), "base64 and role play"),
         (None, JAILBREAK, "SFT"),
     ):
