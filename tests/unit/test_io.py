@@ -1,11 +1,10 @@
 import os
 
 import pytest
-from pydantic import BaseModel
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import io as files
-from opct.runs.io import append_jsonl, atomic_write, read_json, read_jsonl, write_json, write_jsonl
+from opct.runs.io import append_jsonl, atomic_write, read_json, read_jsonl
 from tests.refusals import refused
 
 
@@ -51,11 +50,6 @@ def test_numbers_that_json_does_not_know_are_refused(tmp_path):
     assert names(tmp_path) == []
 
 
-class Row(BaseModel):
-    metric: str
-    value: float | None = None
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -80,17 +74,6 @@ def test_json_that_cannot_be_used_is_one_error_that_names_it(tmp_path, text):
     if text:
         with refused(RunError, "a.json:2"):
             read_jsonl(path)
-
-
-def test_files_are_checked_against_a_model(tmp_path):
-    write_json(tmp_path / "a.json", {"metric": "kl", "value": 1})
-    assert read_json(tmp_path / "a.json", Row) == Row(metric="kl", value=1.0)
-    write_json(tmp_path / "rows.json", [{"metric": "kl"}, {"value": "x"}])
-    with refused(RunError, "rows.json", "1.metric", "1.value"):
-        read_json(tmp_path / "rows.json", list[Row])
-    write_jsonl(tmp_path / "a.jsonl", [{"metric": "kl"}, {"value": 2}])
-    with refused(RunError, "a.jsonl:2"):
-        read_jsonl(tmp_path / "a.jsonl", Row)
 
 
 def test_what_is_no_file_is_not_read(tmp_path):

@@ -8,7 +8,7 @@ from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import axis_verdict, headlines, main_arm, other_arms_note, summary, verdict
+from opct.reports.verdict import axis_verdict, headlines, main_arm, summary, verdict
 from tests.unit.reports.small import run, without_families
 
 SAFETY = "safety_awareness"
@@ -42,15 +42,13 @@ def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
     assert "accuracy under pressure" in last
 
 
-def test_the_page_is_about_the_last_opct_arm_from_the_base_and_names_the_others():
+def test_the_page_is_about_the_last_opct_arm_from_the_base():
     labels = ("opct-x-0.0", "opct-x-0.5", "sft-then-opct-x-0.5", "dpo-x-0.0", "dpo-x-0.5", "act-x-0.5")
     made = [run("base")]
     for label in labels:
         method = label.removeprefix("sft-then-").split("-")[0]
         made.append(run(label, method=method, config_values={"model.adapter": "a" if "then" in label else None}))
     assert main_arm(compare(made)).label == "opct-x-0.5"
-    arms = ("base", "base"), ("sft", "sft"), ("opct-slow", "opct"), ("opct", "opct")
-    assert "opct-slow" in other_arms_note(compare([run(label, method=method) for label, method in arms]))
 
 
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):

@@ -15,20 +15,6 @@ def test_clean_runs_of_a_good_size_give_no_warning(comparison_of_three, monkeypa
     assert find_warnings(comparison_of_three) == []
 
 
-def test_settings_that_differ_are_said_once(three):
-    """Of two suites in one line; what the run's own settings say already is not said again; a judge has his own."""
-
-    def asked(own, n, judge):
-        rows = [row | {"settings": {"n_asked": n, "tokens": n, "judge": judge}} for row in own.rows]
-        return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
-
-    found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
-    said = [text for text in find_warnings(found) if "(base: 5; opct-1: 6)" in text]
-    assert len(said) == 2
-    assert "tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: 6)" in said[0]
-    assert "n_asked" in said[1]
-
-
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
