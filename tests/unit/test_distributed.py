@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from opct import distributed
 from opct.config.schema import ParallelConfig
-from opct.errors import ConfigError, TrainingError
+from opct.errors import ConfigError
 from opct.runs.console import StopRequest
 from tests.conftest import REPOSITORY
 from tests.refusals import refused
@@ -97,13 +96,3 @@ def test_an_environment_that_no_launcher_wrote_is_one_clear_error(monkeypatch, c
         pass
     if "WORLD_SIZE" in changes:
         distributed.leave(3)  # the error is what ends the command
-
-
-def test_processes_that_do_not_come_are_an_error_that_says_where(monkeypatch):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    for name, value in (TWO | {"MASTER_PORT": str(port)}).items():
-        monkeypatch.setenv(name, value)
-    with refused(TrainingError, port), distributed.session(ParallelConfig(timeout_s=1), "cpu"):
-        pass
