@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,16 @@ from opct import api
 from opct.config.schema import TrainConfig
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
 from opct.evals import target
-from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import REQUEST_TIMEOUT_S
 from opct.evals.logs import read_evaluation, read_log
-from opct.evals.run import evaluate_suites
-from opct.reports.build import report
 from tests.progress import Noted
 from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 from tests.unit.evals.judges.test_llm import GOOD, REFUSED, Script, judge_of
 
 
-def fake_policy(reply, weights: str = "00ff", **options) -> FakePolicy:
-    policy = FakePolicy(reply, **options)
+def fake_policy(reply, weights: str = "00ff") -> FakePolicy:
+    policy = FakePolicy(reply)
     policy.has_adapter, policy.weights_hash = False, lambda: weights
     return policy
 
@@ -72,10 +68,8 @@ def nothing_loads(monkeypatch) -> None:
     [
         ({"families": "mojority"}, EvaluationError, "mojority"),
         ({"suites": ["nope"]}, EvaluationError, "nope"),
-        ({"split": "nope"}, ConfigError, "nope"),
         ({"questions": "none.csv"}, DataError, "none.csv"),
         ({"kl_sample": 3}, ConfigError, "kl_samples?"),
-        ({"n_questions": 0}, ConfigError, "n_questions"),
         ({"tasks": ["pkg/a"], "families": "all"}, EvaluationError, "families"),
     ],
 )
@@ -111,7 +105,6 @@ def test_a_folder_that_cannot_be_written_to_is_said_before_a_model_is_loaded(
 
 
 def test_settings_may_be_a_dict(monkeypatch, tmp_path: Path):
-    """Nested or by dotted name, with a path as it is; a fault is named as in a file."""
     seen = []
     monkeypatch.setattr("opct.training.trainer.train", lambda config, **_: seen.append(config))
     api.train({"output_dir": tmp_path, "optim.learning_rate": 0.5, "model": {"device": "cpu"}})
@@ -172,9 +165,7 @@ def test_results_on_other_questions_are_replaced_only_on_demand(monkeypatch, tmp
         (
             ({"questions": "b.csv"}, ["questions", "a.csv:test", "b.csv:test"]),
             ({"questions": "edited/a.csv"}, ["questions"]),
-            ({"n_questions": 1}, ["n_questions"]),
             ({"greedy": False, "questions": "copy/a.csv"}, ["greedy"]),
-            ({"resume": True, "questions": "b.csv"}, ["questions"]),
         )
     ):
         with refused(EvaluationError, "sycophancy_short", *named, "--out", "--overwrite"):
@@ -182,7 +173,6 @@ def test_results_on_other_questions_are_replaced_only_on_demand(monkeypatch, tmp
         assert read_evaluation(tmp_path / f"refused {i}").rows == before["rows"]
     assert evaluate("refused 0", questions="b.csv", overwrite=True) > before["created"]
     assert evaluate("same", questions="copy/a.csv") > before["created"]
-    assert evaluate("another suite", suites=["benign"], n_benign=1, questions=None) > before["created"]
 
 
 def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch, tmp_path: Path):
@@ -199,8 +189,3 @@ def test_a_model_of_inspect_is_an_arm_whose_likelihoods_are_unscored(monkeypatch
     assert (asked["value"], asked["n"], asked["n_unscored"]) == (0.0, 6, 0)
     for suite, metric in (("sycophancy_short", "kl_to_base"), ("sycophancy_choice", "accuracy_clean")):
         assert rows[suite, metric, "clean"]["unscored_reasons"] == {"no_likelihoods": 3}
-    policy = FakePolicy(lambda prompt, seed: "Canberra", option_scores=lambda prompt, options: range(len(options)))
-    evaluate_suites(policy, EvalConfig(**settings), out_dir=tmp_path / "base")
-    page = report([tmp_path / "base", found.out], tmp_path / "report.html")
-    warnings = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["warnings"]
-    assert any("mockllm/model" in text for text in warnings)

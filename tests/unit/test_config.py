@@ -1,6 +1,4 @@
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +7,7 @@ from opct.config.loader import MAX_BYTES, dump_config, load_config, load_run_con
 from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig, flat_settings
 from opct.errors import ConfigError
-from opct.evals.attackers.config import AttackConfig, Refine
-from opct.evals.config import EvalConfig
+from opct.evals.attackers.config import AttackConfig
 from opct.experiments.config import ExperimentConfig
 from tests.conftest import REPOSITORY
 from tests.refusals import refused
@@ -72,10 +69,9 @@ def test_layers_default_preset_file_override(write):
     assert load_config(path, preset="paper_sycophancy_code").optim.prompts_per_step == 64  # argument over file
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
-def test_an_empty_file_is_the_defaults_and_says_so(write, text: str, caplog):
+def test_an_empty_file_is_the_defaults_and_says_so(write, caplog):
     caplog.set_level("INFO")
-    assert load_config(write(text)) == load_config() == TrainConfig()
+    assert load_config(write("# nothing\n")) == load_config() == TrainConfig()
     assert "run.yaml" in caplog.text
 
 
@@ -121,13 +117,10 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
 
 def test_one_bad_override():
     for override, named in (
-        *((f"optim.learning_rate={value}", "") for value in ("true", ".inf", ".nan")),
-        *((f"max_steps={value}", "") for value in ("1.5", "true")),
-        *((f"{name}=3", "") for name in ("output_dir", "model.chat_template_kwargs", "lora.target_modules", "")),
-        *(("data.pairs=[]", ""), ("data.pairs=[1]", "data.pairs.0"), ("model.trust_remote_code=1", "")),
-        *(("seed=", "null"), ("seed=[1", "YAML"), ("lora=none", "null"), ("lora.dropout=1.0", "")),
-        *(("output_dir=!!int abc", "'abc'"), ("output_dir=!!python/name:os.system x", "!!python/name:")),
-        *(("loss.thinking_tags=['', x]", ""), ("preset=paper", "paper_released"), ("zzzzz=1", "output_dir")),
+        *(("optim.learning_rate=true", ""), ("optim.learning_rate=.inf", ""), ("max_steps=1.5", "")),
+        *(("output_dir=3", ""), ("lora.target_modules=3", ""), ("=3", ""), ("data.pairs=[1]", "data.pairs.0")),
+        *(("seed=", "null"), ("seed=[1", "YAML"), ("lora=none", "null"), ("model.trust_remote_code=1", "")),
+        *(("output_dir=!!python/name:os.system x", "!!python/name:"), ("preset=paper", "paper_released")),
     ):
         with refused(ConfigError, "1 fault", f"override {override}", named):
             load_config(overrides=[override])
@@ -137,28 +130,16 @@ def test_one_bad_override():
     ("override", "meant"),
     [
         ("model.dtype=bf16", "bfloat16"),
-        ("load_in_4bit=true", "model.quantization"),
         ("loss.estimater=1", "loss.estimator"),
-        ("temperature=1", "rollout.temperature"),
         ("optim.num_generations=1", "rollout.num_generations"),
-        ("rollout.topk=1", "rollout.top_k"),
         ("los.top_k=1", "loss.top_k"),
         ("lora.rank=1", "lora.r"),
-        ("max_step=1", "max_steps"),
         ("lr=1", "optim.learning_rate"),
-        ("dataset=1", "data.pairs"),
-        ("rollout.max_new_tokens=1", "rollout.max_completion_tokens"),
     ],
 )
 def test_the_nearest_name_is_named(override, meant):
     with refused(ConfigError, "1 fault", override, f" {meant}?"):
         load_config(overrides=[override])
-
-
-def test_a_key_given_twice_is_refused(write):
-    path = write("seed: 1\nlora:\n  r: 1\n  r: 2\nseed: 2\n")
-    with refused(ConfigError, f"{path}:4: lora.r: ", f"{path}:3", f"{path}:5: seed: ", f"{path}:1"):
-        load_config(path)
 
 
 LEVELS = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10))
@@ -171,6 +152,7 @@ LEVELS = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in ran
         (f"l0: &l0 x\n{LEVELS}\n", "100,000"),  # nine levels of nine aliases are 500 bytes, and 9^9 values
         ("data: " + "[" * 400, "YAML"),
         ("optim.learning_rate: 3\n", "learning_rate:"),  # how to write it in a file
+        ("seed: 1\nseed: 2\n", ":2: seed: "),
         ("lora:\n  [a]: 1\n", ":2"),
         ("seed: [1\nx: 2\n", ":2:2: "),
         ("- a\n", ":1: "),
@@ -189,21 +171,16 @@ def test_files_that_are_no_config(write, text, named):
     [
         (TrainConfig, "seed: 1\narms: {a: {}}", "opct experiment"),
         (ExperimentConfig, "optim: {}", "opct train"),
-        (EvalConfig, "attacker: grpo", "opct attack"),
         (TrainConfig, "max_steps: 3\nsuites: [benign]", ":2: suites: "),
     ],
 )
 def test_a_file_of_another_command(write, model_class, text, named):
-    """A setting of another command in the right file is a fault like others."""
     with refused(ConfigError, named):
         load_settings(model_class, write(text))
 
 
-@pytest.mark.parametrize(
-    "overrides", [[], ["lora=null", "output_dir='1e5'", "model.revision='0123'", "optim.learning_rate=5e-6"]]
-)
-def test_dump_and_load_give_the_same(write, overrides):
-    config = load_config(overrides=overrides)
+def test_dump_and_load_give_the_same(write):
+    config = load_config(overrides=["lora=null", "output_dir='1e5'", "optim.learning_rate=5e-6"])
     assert load_config(write(dump_config(config))) == config
 
 
@@ -234,31 +211,17 @@ def test_every_shipped_config_loads_and_begins_with_its_command():
         assert f"configs/{path.relative_to(CONFIGS).as_posix()}" in command[2:]
 
 
-def test_any_model_is_loaded_from_a_base_a_file_and_overrides(write):
-    path = write("attacker: {name: refine, pool: a.jsonl}\n")
-    base = {"n_behaviors": 7, "attacker.pool": "b.jsonl", "seed": 3}
-    expected = AttackConfig(n_behaviors=8, attacker=Refine(pool="a.jsonl"), seed=3)
-    assert load_settings(AttackConfig, path, ["n_behaviors=8"], base=base) == expected
-    assert load_settings(AttackConfig, overrides=["attacker.sigma=1", "attacker.name=best_of_n"]).attacker.sigma == 1
-
-
 @pytest.mark.parametrize(
-    ("overrides", "text", "named"),
+    ("overrides", "named"),
     [
-        (["attacker.name=refin"], "", ["refine?"]),
-        (["attacker.name=refine", "attacker.shot=1"], "", ["attacker.shots?"]),
-        (["attacker.name=refine", "attacker.shots=-1"], "", ["attacker.shots: -1"]),
-        (
-            [],
-            "seed: 1\nattacker:\n  name: transfer\n  families: all\n  prompts: a\n",
-            ["run.yaml:", "attacker.prompts"],
-        ),
-        (["attacker.name=refine", "attacker.shots=x", "stop=3"], "", ["attacker.shots=x", "stop=3"]),
+        (["attacker.name=refin"], ["refine?"]),
+        (["attacker.name=refine", "attacker.shot=1"], ["attacker.shots?"]),
+        (["attacker.name=refine", "attacker.shots=x", "stop=3"], ["attacker.shots=x", "stop=3"]),
     ],
 )
-def test_faults_in_any_model(write, overrides, text, named):
+def test_faults_in_any_model(overrides, named):
     with refused(ConfigError, *named):
-        load_settings(AttackConfig, write(text), overrides)
+        load_settings(AttackConfig, overrides=overrides)
 
 
 def test_settings_made_in_python_have_the_same_messages():
@@ -284,9 +247,3 @@ def test_settings_made_in_python_have_the_same_messages():
 def test_settings_that_contradict_each_other_are_refused(write, text: str, named: list[str]):
     with refused(ConfigError, *named):
         load_config(write(text))
-
-
-def test_a_faulty_setting_in_python_is_an_error_of_this_package_whatever_was_imported():
-    code = "from opct.evals.config import EvalConfig; EvalConfig(n_questions=-1)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert "opct.errors.ConfigError: " in done.stderr

@@ -1,32 +1,11 @@
 import io
 import os
 import signal
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from opct.runs import console
-from opct.runs.console import PlainProgress, RichProgress, StopRequest, echo, make_table, visible
-
-
-def test_plain_lines_at_most_every_five_seconds(monkeypatch):
-    """Ten steps of 2 s: said at 6 s, 12 s and 18 s, then once at the end. At 6 s: 3 done, 7 left, 14 s."""
-    now, out = [0.0], io.StringIO()
-    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    bar = PlainProgress(Console(file=out, width=40))
-    bar.stage("train", total=10)
-    for step in range(10):
-        now[0] += 2
-        bar.advance(1, kl=0.123456, step=step + 1)
-    bar.done()
-    assert out.getvalue().splitlines() == [
-        "train: 0/10",
-        "train: 3/10  elapsed 6s  left 14s  kl=0.1235 step=3",
-        "train: 6/10  elapsed 12s  left 8s  kl=0.1235 step=6",
-        "train: 9/10  elapsed 18s  left 2s  kl=0.1235 step=9",
-        "train: 10/10  took 20s  kl=0.1235 step=10",
-    ]
+from opct.runs.console import RichProgress, StopRequest, echo, make_table, visible
 
 
 def terminate() -> None:

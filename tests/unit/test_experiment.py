@@ -86,11 +86,9 @@ def test_what_cannot_be_measured_is_refused_before_training(path: Path, tmp_path
     files = f"jailbreak: {json.dumps(str(behaviors))}, safety_awareness: {json.dumps(str(facts))}"
     suites = f"suites: [benign, jailbreak, safety_awareness], n_benign: 1, data: {{{files}}}"
     monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    for name, more in (("no-such-folder", ""), ("strongreject", ""), ("fact_warning", ", model: mockllm/model")):
-        judge = f"{{name: {name}{more}}}"
-        path.write_text(f"{text}evaluation: {{suites: [jailbreak], judge: {judge}}}\n")
-        with refused(EvaluationError, name):
-            module.run_experiment(path)
+    path.write_text(f"{text}evaluation: {{suites: [jailbreak], judge: {{name: no-such-folder}}}}\n")
+    with refused(EvaluationError, "no-such-folder"):
+        module.run_experiment(path)
     path.write_text(f"{text}evaluation: {{{suites}}}\n")
     with refused(DataError, behaviors, facts) as caught:
         module.run_experiment(path)
@@ -278,14 +276,6 @@ def test_other_settings_weights_and_bases_are_measured_again(measure, tmp_path: 
     others = ({}, {"model": {"name_or_path": "a/b"}}, {"loss": {"thinking_tags": ("[T]", "[/T]")}})
     for n, other in enumerate(others, 6):
         assert [measure("base", TrainConfig(**other)) for _ in range(2)] == [n, n]
-
-
-def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):
-    """Those that were graded again, or judged, are the same evaluation."""
-    measure()
-    for created, n in (("time 1", 1), ("another time", 2)):
-        write_json(tmp_path / "run" / "results.json", {"rows": [], "created": created, "regraded": {}})
-        assert measure() == n
 
 
 def test_the_base_is_measured_with_the_thinking_tags_and_template_arguments_of_the_runs(

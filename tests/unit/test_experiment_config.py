@@ -8,7 +8,6 @@ import pytest
 
 from opct.errors import ConfigError
 from opct.experiments.config import load_experiment
-from opct.methods.registry import METHODS
 from tests.conftest import REPOSITORY
 from tests.refusals import refused
 
@@ -71,36 +70,22 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
     ("text", "named"),
     [
         (PLAIN + "sedes: [1]\n", "seeds"),
-        (PLAIN + "evaluation: {suite: [benign]}\n", "evaluation.suites"),
-        (PLAIN + "evaluation: {n_questions: 0}\n", "n_questions: 0"),
-        (PLAIN.replace("train: shared.yaml\n", ""), "train"),
         (PLAIN.replace("seeds: [0, 3]", "seeds: [1, 1]"), "seeds: 1"),
         (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x"),
         (PLAIN.replace("  sft:", "  base:"), "base"),
         (PLAIN + "  both: {after: stf}\n", "stf"),
         (PLAIN + "  both: {after: [sft]}\n", "['sft']"),
         (PLAIN + "matrix: {seed: [1, 2]}\n", "seed"),
-        (PLAIN + "matrix: {data.anchor_fraction: []}\n", "matrix.data.anchor_fraction"),
         (PLAIN + "  x: {after: sft, model.adapter: mine}\n", "arms.x.model.adapter"),
         (PLAIN + "  a: {after: b}\n  b: {after: a}\n", "(a, b)"),
-        (PLAIN.replace("shared.yaml", "none.yaml"), "none.yaml"),
-        (
-            PLAIN + "  x: {optim.learning_rate: 1.0}\nmatrix: {optim.learning_rate: [2.0, 3.0]}\n",
-            "arms.x.optim.learning_rate",
-        ),
         (PLAIN + "  x: {optim: {learning_rate: 1.0}}\nmatrix: {optim.learning_rate: [2.0]}\n", "arms.x.optim"),
         (PLAIN + "matrix: {model.name_or_path: [a/b, a-b]}\n", '"model.name_or_path": "a-b"'),
-        (PLAIN + "matrix: {optim.learning_rate: [-1, 1]}\n", "opct-learning_rate-1"),
         (PLAIN + "compare: [[opct, sfd]]\n", "sfd"),
         (PLAIN + "compare: [[opct, sft], [opct, base]]\n", "compare.1"),
-        (PLAIN + "compare: [[opct]]\n", 'compare.0: ["opct"]'),
-        (PLAIN + "compare: [opct, sft]\n", 'compare.0: "opct"'),
         (PLAIN + "attacks: {attackers: [refin]}\n", "refin"),
         (PLAIN + "attacks: {attackers: [transfer, transfer]}\n", "attackers"),
         (PLAIN + "attacks: {attackers: [refine], settings: {target: {label: x}}}\n", "attacks.settings.target.label"),
-        (PLAIN + "attacks: {attackers: [refine], settings: {rouns: 2}}\n", "rounds"),
         (PLAIN + "attacks: {attackers: [refine, grpo], settings: {episodes: 1}}\n", "episodes"),
-        (PLAIN + "attacks: {attacker: [refine]}\n", "attacks.attackers"),
     ],
 )
 def test_faults_are_named(write, text: str, named: str):
@@ -118,7 +103,6 @@ def test_an_override_wins_over_an_arms_own_value(write):
     ("text", "override", "named"),
     [
         (PLAIN, "seed=4", "seed=4"),
-        (PLAIN, " output_dir = x", "output_dir"),
         (
             PLAIN + "matrix: {data.anchor_fraction: [0.0, 0.25]}\n",
             "data={anchor_fraction: 0.5}",
@@ -144,19 +128,14 @@ HALVES = (
     ("arms", "named"),
     [
         ("  x: {data.pairs: [a.jsonl]}\n", 'x: ["a.jsonl"]'),
-        ("  x: {data.anchor_fraction: 0.5}\n", "data.anchor_fraction: sft: 0.25, opct: 0.25, x: 0.5"),
-        ("  x: {lora.r: 2}\n", 'x: {"r": 2, "alpha": 32'),
         ("  x: {lora: null}\n", "x: null"),
-        ("  x: {max_steps: null}\n", "max_steps: sft: 4, opct: 4, x: null"),
         ("  both: {method: opct, after: sft, max_steps: 8}\n", "max_steps: sft: 4, opct: 4, both: 8"),
-        # 5 in all; parts of nothing that has 4; a number that is not known yet
+        # 5 in all; a number that is not known yet
         (HALVES.replace("max_steps: 2", "max_steps: 3"), "max_steps: sft: 4, opct: 4, half: 1, more: 1, both: 3"),
-        (HALVES[: HALVES.index("  both")], "max_steps: sft: 4, opct: 4, half: 1, more: 1"),
         (HALVES.replace("max_steps: 2", "max_steps: null"), "half: 1, more: 1, both: null"),
     ],
 )
 def test_arms_that_differ_in_budget_are_refused_unless_that_is_said(write, arms: str, named: str):
-    """Adapter, pairs and identity pairs are a budget as well as steps are; each is named, and so is the way out."""
     with refused(ConfigError, named, "same_budget: false"):
         load_experiment(write(PLAIN + arms))
     assert load_experiment(write(PLAIN + arms + "same_budget: false\n"))
@@ -174,51 +153,25 @@ def test_an_arm_may_share_the_steps_of_the_others_with_those_it_continues(write)
     [
         (PLAIN + "  x: {model.name_or_path: a/b}\n", "x: a/b"),
         (PLAIN + "  x: {model.revision: old}\n", "revision old"),
-        (PLAIN + "matrix: {model.name_or_path: [a/b, c/d]}\n", "sft-name_or_path-c-d: c/d"),
     ],
 )
 def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: str, named: str):
-    """All arms are compared with the one base."""
     for more in ("", "same_budget: false\n"):
         with refused(ConfigError, named):
             load_experiment(write(text + more))
 
 
-@pytest.mark.parametrize(
-    "matrix",
-    [
-        "data.pairs: [['builtin:sycophancy'], ['builtin:sycophancy', 'builtin:jailbreak']]",
-        "max_steps: [3, 6]",
-        "lora.r: [4, 8]",
-    ],
-)
-def test_combinations_of_the_matrix_may_differ_in_budget_and_arms_of_one_may_not(write, matrix: str):
-    text = PLAIN + f"matrix: {{{matrix}}}\n"
+def test_combinations_of_the_matrix_may_differ_in_budget_and_arms_of_one_may_not(write):
+    text = PLAIN + "matrix: {max_steps: [3, 6]}\n"
     assert len(load_experiment(write(text)).arms) == 4
     with refused(ConfigError, "rollout.num_generations"):
         load_experiment(write(text.replace("matrix:", "  x: {rollout.num_generations: 3}\nmatrix:")))
 
 
-def methods_of(name: str) -> dict[str, tuple[str, str | None]]:
-    """Of each arm of an experiment that comes with the project its method, and which arm it continues."""
-    experiment = load_experiment(REPOSITORY / "configs" / name)
-    return {arm.name: (experiment.configs[arm.name, 0].method, arm.after) for arm in experiment.arms}
-
-
-def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_say():
-    both = {"sft-then-opct": ("opct", "sft")}
-    assert methods_of("experiment.yaml") == {name: (name, None) for name in ("sft", "offpolicy", "opct")} | both
-    everything = {name: (name, None) for name in set(METHODS) - {"grpo"}}
-    assert methods_of("experiment_all_axes.yaml") == everything | both
-
-
-def test_each_attacker_has_its_section_and_the_shared_settings(write):
-    section = "attacks: {attackers: [{name: best_of_n, sigma: 0.1}, refine], settings: {rounds: 2}}\n"
-    experiment = load_experiment(write(PLAIN + section))
-    assert experiment.config.attacks.by_name == {
-        "best_of_n": {"rounds": 2, "attacker": {"name": "best_of_n", "sigma": 0.1}},
-        "refine": {"rounds": 2, "attacker": {"name": "refine"}},
-    }
+@pytest.mark.parametrize("name", ["experiment.yaml", "experiment_all_axes.yaml"])
+def test_an_experiment_that_comes_with_the_project_loads(name: str):
+    arms = {arm.name: arm.after for arm in load_experiment(REPOSITORY / "configs" / name).arms}
+    assert (arms["opct"], arms["sft-then-opct"]) == (None, "sft")
 
 
 def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_method_and_combination(write):

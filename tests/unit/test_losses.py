@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import jaxtyping
 import pytest
 import torch
 from scipy.special import rel_entr
 
 from opct import losses
-from tests import oracles
 
 LN2, LN3 = math.log(2), math.log(3)
 
@@ -49,14 +47,6 @@ def test_jensen_shannon_of_disjoint_distributions_is_the_entropy_of_the_weights(
     torch.testing.assert_close(
         losses.jensen_shannon(far, -far, 0.25), torch.tensor([2 * LN2 - 0.75 * LN3], dtype=torch.float64)
     )
-
-
-@pytest.mark.parametrize("function", [losses.reverse_kl, losses.forward_kl])
-def test_divergences_do_not_depend_on_a_shift_of_the_logits_and_are_zero_only_for_equals(function):
-    p, q = random_logits(4, 6), random_logits(4, 6, seed=1)
-    torch.testing.assert_close(function(p + 3, q - 5), function(p, q))
-    assert (function(p, q) > 0).all()
-    assert (function(p, p) == 0).all()
 
 
 @pytest.mark.parametrize("k", [None, 3])
@@ -114,13 +104,6 @@ def test_topk_rises_to_the_exact_kl_with_k():
     torch.testing.assert_close(values[11], losses.reverse_kl(p, q))
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9, 1.0])
-def test_discounted_sum_is_the_double_loop(gamma: float):
-    values = random_logits(2, 6)
-    expected = torch.tensor([oracles.discounted(row.tolist(), gamma) for row in values], dtype=torch.float64)
-    torch.testing.assert_close(losses.discounted_sum(values, gamma), expected)
-
-
 def test_future_term_by_hand():
     """D = (1, 2, 4), gamma = 1/2, rho = 1: after the first token come 2/2 + 4/4 = 2, after the second 4/2 = 2, then 0.
 
@@ -169,9 +152,3 @@ def test_token_weights_by_hand():
     torch.testing.assert_close(losses.token_weights(mask, "sum"), mask.float())
     for reduction in ("token_mean", "sequence_mean", "sum"):  # of a step without a masked token
         assert (losses.token_weights(torch.zeros(2, 3, dtype=torch.bool), reduction) == 0).all()
-
-
-def test_shapes_are_checked_at_every_call_of_the_tests():
-    """The import hook of tests/conftest.py is on: logits of two vocabularies are refused before any arithmetic."""
-    with pytest.raises(jaxtyping.TypeCheckError):
-        losses.reverse_kl(torch.zeros(2, 5), torch.zeros(2, 4))

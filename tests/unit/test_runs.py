@@ -2,7 +2,6 @@ import contextlib
 import json
 import os
 import platform
-import subprocess
 
 import pytest
 
@@ -57,23 +56,6 @@ def test_a_folder_that_is_no_run_is_never_touched(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-def test_what_cannot_be_a_run_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    for name in ("file", "file/inner", "a\0b", "a" * 300):
-        with pytest.raises(RunError):
-            RunDir.create(tmp_path / name)
-    for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(RunError):
-            RunDir.open(path)
-
-
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user whom file rights stop")
-def test_a_folder_without_the_right_to_write(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(RunError):
-        RunDir.create(tmp_path / "run")
-
-
 def test_truncate_after_drops_what_is_newer_than_the_checkpoint(tmp_path):
     run = started(tmp_path / "run")
     write_jsonl(run.metrics_path, [{"step": step} for step in range(5)])
@@ -122,18 +104,6 @@ def test_the_manifest(tmp_path, monkeypatch):
 )
 def test_secrets_are_not_kept(text, shown):
     assert manifest.without_secrets(text) == shown
-
-
-def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "environment.py"))
-    (tmp_path / "environment.py").write_text("")
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):
-        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, timeout=30)
-    commit = manifest.git_commit()
-    assert len(commit) == 40
-    (tmp_path / "environment.py").write_text("changed")
-    assert manifest.git_commit() == f"{commit}-dirty"
 
 
 def test_a_lock_is_free_after_any_end_and_says_who_holds_it(tmp_path):

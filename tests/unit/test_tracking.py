@@ -18,17 +18,6 @@ def run(tmp_path):
         yield run
 
 
-def test_metrics_are_written_without_any_tracker(run):
-    with closing(Tracker(run, load_config())) as tracker:
-        tracker.log(0, {"validation/kl": 0.5})
-        tracker.log(1, {"train/kl": 0.25, "train/completion_tokens": 7})
-    assert read_jsonl(run.metrics_path) == [
-        {"step": 0, "validation/kl": 0.5},
-        {"step": 1, "train/kl": 0.25, "train/completion_tokens": 7},
-    ]
-    assert not run.trackers_dir.exists()
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_gets_the_same_numbers(run):
     """Three steps written through accelerate, read back from the event files with tensorboard's own reader."""

@@ -44,9 +44,7 @@ def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values():
     """What on-policy sampling buys: of no other method, nor of an arm that went on from another adapter."""
     for methods, expected in (
         ({"opct": "opct", "offpolicy": "offpolicy", "sft": "sft", "dpo": "dpo"}, {"opct": "offpolicy"}),
-        ({"mine": "offpolicy", "new": "opct"}, {"new": "mine"}),
         (BY_VALUE, {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"}),
-        ({"off-x-0.0": "offpolicy", "opct-x-0.5": "opct"}, {}),
     ):
         assert against("offpolicy", methods) == expected
     methods = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
@@ -83,10 +81,3 @@ def test_what_is_requested_is_compared_besides_base_and_references():
     runs = [run(label, [sample("q", "clean", correct=x)]) for label, x in (("base", 0.0), ("low", 0.0), ("high", 1.0))]
     found = compare(runs, {}, [("high", "low")])
     assert found.difference(found.row("accuracy_clean"), "high", "low").value == 1.0
-
-
-def test_base_comes_first_and_the_runs_of_a_label_are_one_arm():
-    made = [run(label, seed=seed) for label, seed in (("opct", 1), ("mine", 0), ("base", 0), ("opct", 2), ("sft", 0))]
-    arms = make_arms(made)
-    assert [(arm.label, len(arm.runs)) for arm in arms] == [("base", 1), ("opct", 2), ("mine", 1), ("sft", 1)]
-    assert [(p.of, p.against) for p in make_pairs(arms) if p.against != "base"] == [("opct", "sft"), ("mine", "sft")]

@@ -3,13 +3,6 @@ from xml.etree import ElementTree
 from opct.reports import charts
 
 
-def test_ticks_of_counts_are_whole_numbers():
-    """Not at 0.5 and 1.5; a range whose steps are whole anyway is as without."""
-    assert charts.ticks(0.0, 2.0) == [0.0, 0.5, 1.0, 1.5, 2.0]
-    assert charts.ticks(0.0, 2.0, whole=True) == [0.0, 1.0, 2.0]
-    assert charts.ticks(0.0, 40.0, whole=True) == charts.ticks(0.0, 40.0) == [0.0, 10.0, 20.0, 30.0, 40.0]
-
-
 def test_every_chart_is_well_formed_and_named_and_its_text_is_escaped():
     axes = {"x_title": "x", "y_title": "y", "label": 'say "<hi>"'}
     bars = charts.BarGroup('<script>"x"</script>', (charts.Bar("a<b", 0, 0.5, 0.4, 0.6, "50% & more"),))
@@ -23,10 +16,3 @@ def test_every_chart_is_well_formed_and_named_and_its_text_is_escaped():
         assert "<script>" not in str(drawing)
         root = ElementTree.fromstring(str(drawing))
         assert (root.attrib["role"], root.attrib["aria-label"]) == ("img", 'say "<hi>"')
-
-
-def test_styles_differ_in_shape_not_only_in_colour():
-    shapes = [str(charts.marker(style, 0, 0)) for style in range(charts.STYLES)]
-    assert len(set(shapes)) == charts.STYLES
-    assert len(set(charts.DASHES)) == charts.SHAPES == charts.STYLES / 2
-    assert ["hollow" in shape for shape in shapes] == [style >= charts.SHAPES for style in range(charts.STYLES)]

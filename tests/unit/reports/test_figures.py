@@ -1,6 +1,5 @@
-"""The figures: what is drawn of each axis, what stands for capability, and the same numbers as a table."""
+"""The figures: what is drawn of each axis, and the same numbers as a table."""
 
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -9,7 +8,7 @@ from opct.evals.metrics import GRID
 from opct.evals.samples import ATTACK
 from opct.reports.axes import MEAN, SAFETY_AXES
 from opct.reports.compare import compare
-from opct.reports.figures import axis_figures, capability_row, frontier_figure, safety_curve_figure
+from opct.reports.figures import frontier_figure, safety_curve_figure
 from opct.reports.load import of_suites
 from tests.unit.evals.fakes import curve
 
@@ -32,19 +31,6 @@ def test_a_point_an_arm_with_both_intervals_and_a_dot_a_seed(comparison, axis):
     good, bad = comparison.row(MEAN).estimates[3], comparison.deciding_row(axis).estimates[3]
     numbers = (figure.rows[3][i] for i in (1, 2, 5, 6))
     assert tuple(numbers) == (good.text, good.interval_text, bad.text, bad.interval_text)
-
-
-def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_requests(comparison):
-    def without(rest, unwanted):
-        return replace(rest, rows=tuple(row for row in rest.rows if unwanted not in (row.axis, row.metric.name)))
-
-    plain = without(comparison, "capability")
-    assert capability_row(plain).metric.name == "accuracy_clean"
-    benign = without(plain, "accuracy_clean")
-    assert capability_row(benign).metric.name == "accuracy_identity"
-    nothing = without(benign, "accuracy_identity")
-    assert capability_row(nothing) is None
-    assert len(axis_figures(nothing, "jailbreak")) == 3
 
 
 def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):

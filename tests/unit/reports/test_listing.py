@@ -2,27 +2,24 @@
 
 import json
 import os
-import re
-import shutil
+import platform
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from inspect_ai.log import read_eval_log, write_eval_log
+from inspect_ai.log import write_eval_log
 
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.data.questions import Question
 from opct.errors import EvaluationError
-from opct.evals.config import EvalConfig
-from opct.evals.run import evaluate_suites, make_tasks
+from opct.evals.logs import OPCT
 from opct.reports.listing import list_runs, results
 from opct.runs.io import append_jsonl, atomic_write, write_json
 from opct.runs.run_dir import RunDir
+from tests.logs import as_log
 from tests.refusals import refused
 from tests.unit.cli.running import run as opct
-from tests.unit.evals.fakes import FakePolicy
+from tests.unit.reports.synthetic import make_records
 
 ROW = {"axis": "sycophancy", "suite": "sycophancy_short", "metric": "sycophancy_rate", "n_unscored": 0, "n": 60}
 
@@ -95,44 +92,30 @@ def test_a_run_is_running_while_a_process_works_in_it_and_damage_is_named(tmp_pa
         list_runs(tmp_path / "nowhere")
 
 
-def test_an_evaluation_that_was_interrupted_is_listed_until_it_is_resumed(tmp_path: Path):
-    """By itself or of a run. The policy is interrupted at its fourth reply; each batch is of one."""
-    folder, trained = tmp_path / "evaluation", tmp_path / "run"
-    questions = [Question(f"q/{i}", f"What is {i}?", f"right{i}", (), (f"wrong{i}",), "t") for i in range(4)]
-    config = EvalConfig(suites=["sycophancy_short"], batch_size=1, kl_samples=0, browser_questions=0)
-    asked = []
+def test_an_evaluation_that_was_interrupted_is_listed_with_what_is_done(tmp_path: Path):
+    """By itself, while it runs and after it was stopped on another machine, and of a run."""
 
-    def reply(prompt, seed):
-        asked.append(prompt)
-        if len(asked) == 4:
-            time.sleep(1)  # the log is written meanwhile
-            raise KeyboardInterrupt
-        return "Yes."
-
-    def evaluated():
-        tasks = make_tasks(config, questions)
-        evaluate_suites(FakePolicy(reply), config, out_dir=folder, tasks=tasks, resume=True)
+    def write(folder: Path, host: str) -> None:
+        about = {OPCT: {"process": {"pid": os.getpid(), "host": host}}}
+        log = as_log("sycophancy_short", make_records("base", questions=2)[:4], about, "tiny", {})
+        log.status, log.eval.dataset.samples = "cancelled", 16
+        path = folder / "evals" / "unfinished" / "a.eval"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_eval_log(log, str(path))
 
     def states() -> dict[str, tuple]:
         entries = list_runs(tmp_path)
         return {entry.path.name: (entry.kind, entry.state, bool(entry.resume)) for entry in entries}
 
-    with pytest.raises(KeyboardInterrupt):
-        evaluated()
-    assert states() == {"evaluation": ("eval", "running", False)}  # the process of this test
-    log = next((folder / "evals" / "unfinished").glob("*.eval"))
-    content = read_eval_log(str(log))
-    content.eval.metadata["opct"]["process"]["host"] = "elsewhere"
-    write_eval_log(content, str(log))
-    make_run(trained, steps=2).release()
-    shutil.copytree(folder / "evals", trained / "evals")
+    write(tmp_path / "evaluation", platform.node())
+    assert states() == {"evaluation": ("eval", "running", False)}
+    make_run(tmp_path / "run", steps=2).release()
+    for name in ("evaluation", "run"):
+        write(tmp_path / name, "elsewhere")
     assert states() == {"evaluation": ("eval", "stopped", True), "run": ("train", "finished", True)}
     for entry in list_runs(tmp_path):
-        assert re.search(r"sycophancy_short, \d of 16", entry.evaluation)
+        assert "sycophancy_short, 4 of 16" in entry.evaluation
         assert "--resume" in entry.resume
-    shutil.rmtree(trained)
-    evaluated()
-    assert states() == {"evaluation": ("eval", "finished", False)}
 
 
 def test_results_are_a_table_of_every_row_of_every_run(folder: Path, monkeypatch):

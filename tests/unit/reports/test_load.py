@@ -17,17 +17,6 @@ def folder(tmp_path):
     return write_run(tmp_path, "opct", 1, questions=2)
 
 
-def test_a_run_is_read_with_everything_it_has_and_a_base_needs_less(folder, tmp_path):
-    run = load_run(folder)
-    assert (run.label, run.seed, run.method, run.name) == ("opct", 1, "opct", "opct-1")
-    assert len(run.samples) == 2 * 6 + 1
-    assert run.metrics[0]["step"] == 0
-    assert run.manifest["versions"]["python"] == "3.11.7"
-    assert run.config_values["method"] == "opct"
-    base = load_run(write_run(tmp_path, "base", questions=2))
-    assert (base.metrics, base.manifest, base.config, base.config_values) == ((), {}, "", {})
-
-
 def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_path):
     """With blanks quoted."""
     run = tmp_path / "my runs"

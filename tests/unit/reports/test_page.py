@@ -169,16 +169,10 @@ def test_what_the_teachers_said_before_training_is_on_the_page(report_of, tmp_pa
     """The figure on the card of each run; a warning once for the runs it holds for, with the span of its figures."""
     plain = {"axis": "jailbreak", "bad": 0.1, "ci_low": 0.0, "ci_high": 0.25, "n": 20, "n_asked": 20}
     plain |= {"unscored_reasons": {}, "n_truncated": 0, "temperature": 0.0, "warning": None}
-    answering = plain | {"bad": 0.9, "ci_low": 0.75, "ci_high": 1.0, "unscored_reasons": {"empty": 2}}
-    ungraded = plain | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
-    ungraded |= {"n_truncated": 3, "warning": "None of the teacher's 20 answers could be graded."}
-    warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviors."} for n in (90, 95)]
-    checks = [{"jailbreak": row} for row in (plain, *warned, ungraded)]
-    checks[0]["safety_awareness"] = plain | {"axis": "safety_awareness", "bad": 0.5, "ci_low": 0.25, "ci_high": 0.75}
+    warned = [plain | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviors."} for n in (90, 95)]
+    checks = [{"jailbreak": row} for row in (plain, *warned)]
     runs = [run("opct", [sample("q")], i, manifest={"teacher_check": check}) for i, check in enumerate(checks)]
     out = report_of([run("base", [sample("q")]), *runs], tmp_path / "report.html")
-    for part in ("10% (0 to 25)", "50% (25 to 75)", "90% (75 to 100)", "2 empty; 0 answers", "20 empty; 3 answers"):
-        assert part in text_of(out)
-    of_teachers = [text for text in json_of(out)["warnings"] if "teacher" in text.lower()]
-    assert len(of_teachers) == 2
-    assert "90 to 95%" in of_teachers[0]
+    assert "10% (0 to 25)" in text_of(out)
+    [warning] = [text for text in json_of(out)["warnings"] if "teacher" in text.lower()]
+    assert "90 to 95%" in warning

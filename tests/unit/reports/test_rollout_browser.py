@@ -1,4 +1,4 @@
-"""The rollout browser: which samples are embedded, in what order, and what is never shown."""
+"""The rollout browser: which samples are embedded, and what is never shown."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ from opct.reports import rollout_browser
 from opct.reports.arms import make_arms
 from opct.reports.rollout_browser import UNPUBLISHED, build_browser
 from tests.unit.reports.small import problem, sample
-from tests.unit.reports.synthetic import HOSTILE, make_records, run_of
+from tests.unit.reports.synthetic import make_records, run_of
 
 
 @pytest.fixture(scope="module")
@@ -39,27 +39,6 @@ def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch
     samples = base.runs[0].samples
     found = build_browser([with_samples(base, *samples[:-3]), other])
     assert (found.shown, found.paired, found.unpaired) == (7, len(samples) - 3, 3)
-
-
-def test_families_take_turns_and_real_changes_come_first(arms, monkeypatch):
-    monkeypatch.setattr(rollout_browser, "MAX_ITEMS", 7)
-    items = build_browser(arms).data["items"]
-    assert items == build_browser(arms).data["items"]
-    assert len({item["family"] for item in items}) == 7
-    assert [item["split"] for item in items[:3]] == ["sycophancy_short:held_out"] * 3
-    assert [reply["verdict"] for reply in items[0]["replies"]] == ["suggested", "correct"]
-
-
-def test_an_item_holds_both_prompts_and_tokens_only_where_kl_matches(arms):
-    items = build_browser(arms).data["items"]
-    painted = [reply for item in items for reply in item["replies"] if "tokens" in reply]
-    assert painted
-    assert all(len(reply["tokens"]) == len(reply["kl"]) for reply in painted)
-    biased = next(item for item in items if item["family"] == "are_you_sure")
-    assert [role for role, _ in biased["prompt"]] == ["user", "assistant", "user"]
-    assert [role for role, _ in biased["teacher"]] == ["user"]
-    assert next(item for item in items if item["split"] == "sycophancy_short:clean")["teacher"] is None
-    assert HOSTILE in {reply["text"] for item in items for reply in item["replies"]}
 
 
 def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):

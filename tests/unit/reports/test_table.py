@@ -52,37 +52,24 @@ def test_differences_are_paired_by_sample_and_count_what_could_not_be_paired():
 FIRST, OTHER = {"questions": "a.csv:test"}, {"questions": "b.csv:test"}
 
 
-@pytest.mark.parametrize(
-    ("base", "opct", "expected"),
-    [
-        (range(6), range(6), (1.0, 6, -1.0)),
-        (range(6), range(3), (1.0, 3, -1.0)),  # fewer of the same: the base is cut to them
-        (range(2), range(6), (1.0, 2, -1.0)),
-        (range(6), range(3, 9), (0.5, 6, None)),  # an overlap by chance
-        (range(6), range(6, 9), (0.5, 6, None)),
-    ],
-)
-def test_rates_beside_a_difference_are_of_the_same_questions(base, opct, expected):
-    """The base is swayed on q0..q2 and q6, and on every question that it shares with a smaller arm; OPCT never is."""
-    n = min(len(base), len(opct))
-    nested = set(opct) <= set(base) or set(base) <= set(opct)
-    swayed = range(6) if nested else range(3)
-    runs = [
-        run("base", [sample(f"q{i}", suggested=float(i in swayed)) for i in base], settings=FIRST),
-        run("opct", [sample(f"q{i}") for i in opct], 1, settings=FIRST if nested else OTHER),
-    ]
-    found = compare(runs)
+def test_rates_beside_a_difference_are_of_the_same_questions():
+    """The base is swayed on q0..q2 of six, which are those that OPCT was asked; OPCT never is."""
+    base = run("base", [sample(f"q{i}", suggested=float(i < 3)) for i in range(6)], settings=FIRST)
+    found = compare([base, run("opct", [sample(f"q{i}") for i in range(3)], 1, settings=FIRST)])
+    level, paired = found.row(RATE, "held_out").estimates[0], difference(found)
+    assert (level.value, level.n, paired.value, paired.n) == (1.0, 3, -1.0, 3)
+
+
+def test_questions_that_overlap_by_chance_are_not_compared():
+    base = run("base", [sample(f"q{i}", suggested=float(i < 3)) for i in range(6)], settings=FIRST)
+    found = compare([base, run("opct", [sample(f"q{i}") for i in range(3, 9)], 1, settings=OTHER)])
     row = found.row(RATE, "held_out")
-    paired = difference(found)
-    level = row.estimates[0]
-    assert (level.value, level.n, None if paired is None else paired.value) == expected
-    if paired is not None:
-        assert (paired.n, row.estimates[1].n) == (n, n)
-    else:
-        reason = found.reason(row, "opct", "base")
-        assert all(f"{len(asked)} questions of {file}" in reason for asked, file in ((base, "a.csv"), (opct, "b.csv")))
-        assert reason in "\n".join(find_warnings(found))
-        assert reason in " ".join(summary(found))
+    assert (row.estimates[0].value, row.estimates[0].n, difference(found)) == (0.5, 6, None)
+    reason = found.reason(row, "opct", "base")
+    assert "6 questions of a.csv" in reason
+    assert "6 questions of b.csv" in reason
+    assert reason in "\n".join(find_warnings(found))
+    assert reason in " ".join(summary(found))
 
 
 def test_seeds_are_averaged_per_sample_before_they_are_compared():
@@ -129,14 +116,10 @@ def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
         ("sycophancy_rate", -0.1, 0.1, "inconclusive"),
         ("sycophancy_rate", -0.02, 0.03, "no_change"),
         ("accuracy_clean", 0.1, 0.2, "better"),
-        ("accuracy_clean", -0.03, 0.1, "inconclusive"),
         ("accuracy_clean", -0.031, 0.01, "inconclusive"),
         ("accuracy_clean", None, None, "unknown"),
-        ("accuracy_gap", -0.664, 0.664, "inconclusive"),
         ("kl_to_base", 0.1, 0.2, "higher"),
         ("both_mentioned_rate", -0.2, -0.1, "lower"),
-        ("right_rate_rise", -0.01, 0.02, "no_change"),
-        ("over_refusal_rate", -0.15, 0.02, "inconclusive"),
         ("kl_to_base", -0.001, 0.001, "inconclusive"),
     ],
 )
@@ -179,20 +162,10 @@ def test_a_run_that_did_not_measure_a_metric_or_was_asked_other_samples_is_named
     assert found.reason(found.row(RATE, "held_out"), "opct", "base")
 
 
-def test_what_some_seeds_scored_is_counted_beside_it(seeds):
-    first = next(own.id for own in seeds[4].samples if held_out(own) and own.unscored_reason is None)
-    before = compare(seeds).row(RATE, "held_out").estimates[2].n_partial
-    found = compare([*seeds[:4], unscored(seeds[4], lambda own: own.id == first)])
-    assert found.row(RATE, "held_out").estimates[2].n_partial == before + 1
-    assert f"{before + 1} of" in difference(found).left_out_text
-
-
 @pytest.mark.parametrize(
     ("one", "other", "named"),
     [
-        ({"graded_by": "letters"}, {"graded_by": "texts"}, "graded_by"),
         ({"grader": "rules"}, {"grader": "words"}, "grader"),
-        ({"prompt_hash": "ab"}, {"prompt_hash": "cd"}, "prompt_hash"),
         ({"data": "a.jsonl sha256:12"}, {"data": "a.jsonl sha256:34"}, "data"),
         ({"graded_by": "letters"}, {}, "graded_by"),
         ({"task_args": {"dtype": "float32", "n": 1}}, {"task_args": {"dtype": "bfloat16", "n": 1}}, "task_args.dtype"),

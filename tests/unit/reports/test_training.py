@@ -1,4 +1,4 @@
-"""Training in the report: cost, families that are new to an arm, and different budgets."""
+"""Training in the report: families that are new to an arm, and different budgets."""
 
 import re
 import shutil
@@ -8,13 +8,11 @@ import pytest
 
 from opct.data.perturb.jailbreak import FAMILIES
 from opct.errors import EvaluationError
-from opct.reports.arms import make_arms
-from opct.reports.build import report, report_json
+from opct.reports.build import report
 from opct.reports.compare import compare
-from opct.reports.training import arm_cost, cost_rows, families_note
+from opct.reports.training import families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.io import write_jsonl
-from opct.runs.usage import NOT_KNOWN, Usage
 from tests.refusals import refused
 from tests.unit.reports.small import run, sample
 from tests.unit.reports.synthetic import write_run
@@ -25,49 +23,8 @@ EPOCHS = {**SHARED, "max_steps": None, "num_train_epochs": 1.0}
 EARLIER = {"earlier": {"steps": 20, "seconds": 9.0}}
 
 
-def step(number, **more):
-    return {"step": number, "time/step_s": 1.5, "train/completion_tokens": 1000, "train/tokens_in_loss": 800} | more
-
-
 def trained(label, *metrics, seed=0, manifest=(), **more):
     return run(label, [sample("q")], seed, metrics=metrics, manifest={"offline": False} | dict(manifest), **more)
-
-
-def test_the_cost_of_an_arm_is_that_of_its_runs():
-    """Two runs of two steps; step 0 is the validation before training. Of a run without a step nothing is known."""
-    rows = ({"step": 0, "validation/kl": 0.5}, step(1), step(2))
-    [arm] = make_arms([trained("opct", *rows), trained("opct", *rows, seed=1)])
-    assert arm_cost(arm) == Usage(6.0, 4, 4000, 3200, 0, 0.0, 4, 6.0)
-    [arm] = make_arms([trained("opct", step(1)), trained("opct", {"step": 0}, seed=1)])
-    assert arm_cost(arm) == NOT_KNOWN
-    base, lost = make_arms([run("base"), run("opct")])
-    assert arm_cost(base) is None
-    assert cost_rows([base, lost])[0][1] == ("1", *["not logged"] * 9)
-
-
-def test_offline_samples_and_earlier_runs_are_in_the_totals():
-    """SFT: 20 s and 500 tokens of offline answers before a step of 1.5 s. `both` continues from it. What `lost`
-    continues from was not written down."""
-    sampled = {"step": 0, "time/offline_s": 20.0, "rollout/offline_tokens": 500}
-    both = trained(
-        "both", step(1), method="opct", config_values=ADAPTER, manifest={"earlier": {"steps": 1, "seconds": 21.5}}
-    )
-    lost = trained("lost", step(1), method="opct", config_values=ADAPTER)
-    arms = make_arms([trained("sft", sampled, step(1), method="sft"), both, lost])
-    assert {arm.label: texts[-2:] for arm, texts in cost_rows(arms)} == {
-        "sft": ("1", "22"),
-        "both": ("2", "23"),
-        "lost": ("not logged", "not logged"),
-    }
-    assert cost_rows(arms)[0][1][6:8] == ("500", "20")
-
-
-def test_the_json_has_null_for_what_is_not_known():
-    """The base was not trained; OPCT logged neither time nor tokens."""
-    found = compare([run("base", [sample("q")]), trained("opct", {"step": 1}, {"step": 2}, seed=1)])
-    costs = report_json(found, [], {"created": "", "version": ""})["costs"]
-    assert costs["base"] is None
-    assert (costs["opct"]["steps"], costs["opct"]["seconds"], costs["opct"]["offline_tokens"]) == (2, None, 0)
 
 
 JAILBREAK = [name for name, family in FAMILIES.items() if family.split == "train"]
@@ -82,7 +39,6 @@ def test_arms_that_the_training_families_are_new_to_are_named(runs):
     for sft, opct, named in (
         (JAILBREAK, [*JAILBREAK, "majority"], ""),
         (JAILBREAK, ["majority"], "OPCT"),
-        (["majority"], [], "SFT and OPCT"),
         (JAILBREAK, sorted(set(JAILBREAK) - {"role_play", "base64"}), "base64 and role play"),
         (None, JAILBREAK, "SFT"),
     ):
@@ -97,9 +53,7 @@ def test_arms_that_the_training_families_are_new_to_are_named(runs):
     ("sft", "opct", "manifests", "expected"),
     [
         (SHARED, SHARED | {"method": "opct", "optim.learning_rate": 1}, {}, None),
-        (SHARED, SHARED | {"lora.r": 4}, {}, 'lora (SFT: null; OPCT: {"alpha": 32, '),
         (SHARED, SHARED | {"data.anchors": ["c"]}, {}, 'data.anchors (SFT: ["b.jsonl"]; OPCT: ["c"])'),
-        (SHARED, SHARED | {"rollout.num_generations": 2}, {}, "rollout.num_generations (SFT: null; OPCT: 2)"),
         # one epoch came out as 20 steps, which another arm asked for by number
         (SHARED, EPOCHS, {"sft": {"total_steps": 20}, "opct": {"total_steps": 20}}, None),
         (EPOCHS, EPOCHS, {"sft": {"total_steps": 1020}, "opct": {"total_steps": 30}}, "(SFT: 1,020; OPCT: 30)"),

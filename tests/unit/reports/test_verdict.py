@@ -8,7 +8,7 @@ from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import axis_verdict, headlines, main_arm, other_arms_note, subtitle, summary, verdict
+from opct.reports.verdict import axis_verdict, headlines, main_arm, summary, verdict
 from tests.unit.reports.small import run, without_families
 
 SAFETY = "safety_awareness"
@@ -29,14 +29,6 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
             assert part in first
 
 
-def test_a_model_is_not_told_from_its_copy(three):
-    copy = replace(three[0], label="opct", name="copy")
-    found = compare([three[0], copy])
-    difference = found.difference(found.deciding_row("sycophancy"), "opct", "base")
-    assert (difference.value, difference.reading) == (0, "inconclusive")
-    assert all(len(own.levels) == 1 and own.difference is None for own in headlines(compare(three[:1])))
-
-
 def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
     def read(row):
         worse = (row.metric.name, row.group) == ("accuracy_biased", "held_out")
@@ -50,27 +42,19 @@ def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
     assert "accuracy under pressure" in last
 
 
-def test_the_page_is_about_the_last_opct_arm_from_the_base_and_names_the_others():
+def test_the_page_is_about_the_last_opct_arm_from_the_base():
     labels = ("opct-x-0.0", "opct-x-0.5", "sft-then-opct-x-0.5", "dpo-x-0.0", "dpo-x-0.5", "act-x-0.5")
     made = [run("base")]
     for label in labels:
         method = label.removeprefix("sft-then-").split("-")[0]
         made.append(run(label, method=method, config_values={"model.adapter": "a" if "then" in label else None}))
     assert main_arm(compare(made)).label == "opct-x-0.5"
-    arms = ("base", "base"), ("sft", "sft"), ("opct-slow", "opct"), ("opct", "opct")
-    assert "opct-slow" in other_arms_note(compare([run(label, method=method) for label, method in arms]))
 
 
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
-    """Without held-out families, over-refusal is that of the twins in wrappers, not of ordinary requests."""
     rows = [comparison.deciding_row(axis) for axis in ("sycophancy", "jailbreak", SAFETY)]
     assert [own.levels[-1][1] for own in headlines(comparison)[:3]] == [row.estimates[-1] for row in rows]
     assert len(headlines(comparison)) == 4
-    own = [row for row in comparison.rows if row.axis == "jailbreak" and not row.group.endswith("held_out")]
-    [twins] = [row for row in own if (row.metric.name, row.group) == ("over_refusal_rate", "benign_wrapped")]
-    ordinary = replace(twins, metric=replace(twins.metric, axis="benign"), suite="benign", group="benign")
-    for rows in (own, [ordinary, *own]):
-        assert headlines(replace(comparison, rows=tuple(rows)))[1].levels[-1][1] is twins.estimates[-1]
 
 
 @pytest.fixture(scope="module")
@@ -87,48 +71,37 @@ def judged(own, calibration=WEAK):
     return replace(own, rows=(*own.rows, *rows), samples=(*own.samples, *samples))
 
 
-def silent(own, kept=0):
-    """The run whose rules have a verdict on its first replies alone."""
-    lost = {s.id for s in [s for s in own.samples if s.task == SAFETY][kept:]}
-    samples = tuple(replace(s, values=dict.fromkeys(s.values)) if s.id in lost else s for s in own.samples)
+def silent(own):
+    """The run whose rules have a verdict on no reply."""
+    samples = tuple(replace(s, values=dict.fromkeys(s.values)) if s.task == SAFETY else s for s in own.samples)
 
     def unscored(row):
-        n = row["n"] + row["n_unscored"]
-        number = {} if kept else {"value": None, "ci_low": None, "ci_high": None}
-        return row | number | {"n": min(kept, n), "n_unscored": n - min(kept, n)}
+        n_unscored = row["n"] + row["n_unscored"]
+        return row | {"value": None, "ci_low": None, "ci_high": None, "n": 0, "n_unscored": n_unscored}
 
     rows = tuple(unscored(row) if row["suite"] == SAFETY else row for row in own.rows)
     return replace(own, rows=rows, samples=samples)
 
 
-def test_rules_that_have_a_verdict_decide(safety):
-    found = compare([judged(own) for own in safety])
-    assert found.deciding_suite(SAFETY) == SAFETY
-    assert subtitle(found) == subtitle(compare(safety))  # a reply that is graded twice is one reply
-
-
 def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies_of_most_arms(safety):
-    """Of none, of few, or of the base alone; without a judge the rules must do."""
+    """Of none, or of the base alone; without a judge the rules must do."""
     base, opct = (judged(own) for own in safety)
-    for runs in ([silent(base), silent(opct)], [silent(base, 10), silent(opct, 10)], [base, silent(opct)]):
+    for runs in ([silent(base), silent(opct)], [base, silent(opct)]):
         assert compare(runs).deciding_suite(SAFETY) == JUDGED
     alone = compare([safety[0], silent(safety[1])])
     assert alone.difference(alone.deciding_row(SAFETY), "opct", "base") is None
-    rows = tuple(row for row in opct.rows if row["suite"] != SAFETY)
-    alone = replace(opct, rows=rows, samples=tuple(s for s in opct.samples if s.task != SAFETY))
-    assert compare([base, alone]).deciding_suite(SAFETY) == JUDGED
 
 
-@pytest.mark.parametrize(("unscored", "suite"), [(30, SAFETY), (60, SAFETY), (61, JUDGED)])
-def test_an_arms_replies_are_those_of_all_its_runs(safety, unscored, suite):
-    """Three runs of 60 scored replies each, with 30, 60 or 61 without a verdict in each."""
+def test_an_arms_replies_are_those_of_all_its_runs(safety):
+    """Three runs of 60 scored replies each, with 60 or 61 without a verdict in each."""
     found = compare([judged(own) for own in safety])
     row = found.deciding_row(SAFETY, SAFETY)
-    own = replace(row.estimates[1], n=60, n_unscored=unscored)
-    pooled = replace(own, n_unscored=3 * unscored, n_runs=3)
-    changed = replace(row, estimates=(row.estimates[0], pooled), run_estimates=(row.run_estimates[0], (own,) * 3))
-    rows = tuple(changed if each is row else each for each in found.rows)
-    assert replace(found, rows=rows).deciding_suite(SAFETY) == suite
+    for unscored, suite in ((60, SAFETY), (61, JUDGED)):
+        own = replace(row.estimates[1], n=60, n_unscored=unscored)
+        pooled = replace(own, n_unscored=3 * unscored, n_runs=3)
+        changed = replace(row, estimates=(row.estimates[0], pooled), run_estimates=(row.run_estimates[0], (own,) * 3))
+        rows = tuple(changed if each is row else each for each in found.rows)
+        assert replace(found, rows=rows).deciding_suite(SAFETY) == suite
 
 
 def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):

@@ -15,25 +15,10 @@ def test_clean_runs_of_a_good_size_give_no_warning(comparison_of_three, monkeypa
     assert find_warnings(comparison_of_three) == []
 
 
-def test_settings_that_differ_are_said_once(three):
-    """Of two suites in one line; what the run's own settings say already is not said again; a judge has his own."""
-
-    def asked(own, n, judge):
-        rows = [row | {"settings": {"n_asked": n, "tokens": n, "judge": judge}} for row in own.rows]
-        return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
-
-    found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
-    said = [text for text in find_warnings(found) if "(base: 5; opct-1: 6)" in text]
-    assert len(said) == 2
-    assert "tasks.a.template (base: 5; opct-1: 6), tokens (base: 5; opct-1: 6)" in said[0]
-    assert "n_asked" in said[1]
-
-
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
         ([["3 of 110 cut", "slow"], ["1,012 of 110 cut"]], ["base, opct: 3 to 1,012 of 110 cut", "base: slow"]),
-        ([["gsm8k: 7 left", "gsm8k: 9 left"], ["gsm8k: 1 left"]], ["base, opct: gsm8k: 1 to 9 left"]),
         ([["ids q01, facts/02"], ["ids q07, facts/09"]], ["base: ids q01, facts/02", "opct: ids q07, facts/09"]),
         ([["a # of 3", "a 4 of 3"], ["id 12-a"]], ["base: a # of 3", "base: a 4 of 3", "opct: id 12-a"]),
     ],
