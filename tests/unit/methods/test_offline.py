@@ -62,9 +62,6 @@ def test_the_base_answers_the_clean_prompts(setting):
         for r in answers.of(rendered):
             [[expected]] = policy.sample([r.teacher_ids], [[r.completion.seed]], sampling(config, policy))
             assert (r.completion.token_ids, r.completion.text) == (expected.token_ids, expected.text)
-    assert [r.pair.id for r in answers.of(rendered[::-1])] == ["sum/2", "sum/2", "sum/1", "sum/1", "sum/0", "sum/0"]
-    rows = read_jsonl(run.offline_path)
-    assert [(row["pair_id"], row["sample"]) for row in rows] == [(f"sum/{i}", j) for i in range(3) for j in range(2)]
 
 
 def test_what_the_answers_took_is_kept_with_them(setting):
@@ -115,18 +112,15 @@ def test_a_kill_loses_one_part_and_what_lacks_is_given_as_at_the_start(setting, 
     assert parts == [["sum/0"], ["sum/1"], ["sum/2"], ["sum/2"]]
     assert run.offline_path.read_bytes().startswith(before)
     assert without_logprobs(read_jsonl(run.offline_path)) == without_logprobs(read_jsonl(whole.offline_path))
-    some = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
-    assert (len(some.of(rendered[:2])), some.of(rendered[2:])) == (4, [])
 
 
-@pytest.mark.parametrize("kind", ["live", "ema"])
-def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path: Path, kind: str):
+def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path: Path):
     """It may answer at the start, and a resumed run reads these answers; answers to more pairs would be another's."""
-    config, run = make_config(method="sft", teacher={"kind": kind}), RunDir(tmp_path / "run")
+    config, run = make_config(method="sft", teacher={"kind": "ema"}), RunDir(tmp_path / "run")
     policy, teacher, rendered = tiny_setting(config, tiny_pairs(3))
     first = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
     before = run.offline_path.read_bytes()
-    with refused(RunError, kind, "1 pair"):
+    with refused(RunError, "ema", "1 pair"):
         offline_answers(SFT, policy, teacher, rendered, config, run)
     assert run.offline_path.read_bytes() == before
     assert offline_answers(SFT, policy, teacher, rendered[:2], config, run).of(rendered[:2]) == first.of(rendered[:2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.errors import DataError
-from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, rollout_row, sampled_rollout, sampling
+from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, sampled_rollout, sampling
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
 from tests.refusals import refused
@@ -120,18 +119,6 @@ def test_what_is_cut_or_thinking_is_in_the_loss_unless_left_out(tiny_policy, ren
     for masked in (False, True):
         rollouts = policy_rollouts(tiny_policy, pairs, make_config(loss={"mask_thinking": masked}), "step 1")
         assert all(r.mask == (not masked,) * len(r.ids) for r in rollouts)
-
-
-def test_a_row_on_disk_has_what_the_report_reads(tiny_policy, rendered, config):
-    [r, *_] = policy_rollouts(tiny_policy, rendered(tiny_pairs(1)), config, "step 3")
-    kl = [0.123456789] * len(r.ids)
-    row = json.loads(json.dumps(rollout_row(r, tiny_policy, 3, kl)))
-    assert (row["step"], row["pair_id"], row["family"], row["sample"]) == (3, "sum/0", "suggested", 0)
-    assert (row["prompt"], row["teacher_prompt"]) == (list(r.pair.prompt), list(r.pair.teacher_prompt))
-    assert (row["token_ids"], row["seed"], row["stop_reason"]) == (r.ids, r.completion.seed, r.completion.stop_reason)
-    assert "".join(row["tokens"]) == tiny_policy.tokenizer.decode(r.ids)
-    assert len(row["tokens"]) == len(row["in_loss"]) == len(r.ids)
-    assert row["kl"] == [0.12346] * len(r.ids)
 
 
 def test_kl_is_logged_by_axis_if_there_are_several():

@@ -67,8 +67,6 @@ def test_nothing_is_measured_on_offline_answers_or_where_nothing_is_in_the_loss_
     ("found", "settings", "stops"),
     [
         (0.11, {}, True),
-        (0.1, {}, False),
-        (-3.0, {}, False),
         (0.11, {"rollout": {"max_mismatch_kl": 0.2}}, False),
         (60.0, {"rollout": {"max_mismatch_kl": None}}, False),
         (60.0, {"rollout": {"temperature": 0.7}, "loss": {"estimator": "sampled"}}, False),
