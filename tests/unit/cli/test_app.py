@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -81,8 +80,3 @@ def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys,
 def test_an_argument_of_bytes_is_refused(capsys):
     assert run("report", "a\udcff") == 1
     assert r"a\udcff" in capsys.readouterr().err
-
-
-def test_config_schema_is_json(capsys):
-    assert run("config", "schema") == 0
-    assert "optim" in json.loads(capsys.readouterr().out)["properties"]

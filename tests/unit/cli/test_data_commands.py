@@ -94,20 +94,6 @@ def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_fol
     assert "[/red]\\x1b]0;owned\\x07" in shown.replace("\n", "")
 
 
-def test_columns_are_named_by_role(tmp_path, capsys):
-    """A file whose columns have names of another language: refused with the remedy, and read once they are named."""
-    table, out = tmp_path / "fragen.csv", tmp_path / "out" / "pairs.jsonl"
-    table.write_text("frage,antwort,falsch\nWhat is 2+2?,4,5\nWho wrote Faust?,Goethe,Schiller\n")
-    build = ("data", "build", "sycophancy", "--from", str(table), "--out", str(out), "--split", "all")
-    build += ("--families", "majority,suggested_answer")
-    assert run(*build) == 1
-    assert "--column question=COLUMN" in capsys.readouterr().err
-    named = ["question=frage", "answer=antwort", "wrong=falsch"]
-    assert run(*build, *(part for name in named for part in ("--column", name))) == 0
-    assert [(pair.meta["suggested"]) for pair in read_pairs(out)] == ["5", "Schiller"]
-    assert {pair.family for pair in read_pairs(out)} == {"majority", "suggested_answer"}
-
-
 BUILD = ("data", "build", "jailbreak")
 
 

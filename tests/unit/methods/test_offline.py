@@ -14,7 +14,6 @@ from opct.errors import RunError
 from opct.methods import offline
 from opct.methods.offline import answers_to, offline_answers, offline_cost
 from opct.methods.registry import METHODS
-from opct.methods.rollouts import sampling
 from opct.methods.sft import SFT
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -52,16 +51,6 @@ def test_every_baseline_gives_its_answers_once_and_reads_them_again(make_config,
         rows[method] = read_jsonl(run.offline_path)
     assert all(row.pop("rejected")["logprobs"] for row in rows["dpo"])
     assert rows["dpo"] == rows["sft"] == rows["offpolicy"]
-
-
-def test_the_base_answers_the_clean_prompts(setting):
-    """Adapter off, under `teacher_prompt`, with the seed that is written down; in the order of the pairs."""
-    policy, teacher, rendered, config, run = setting
-    answers = offline_answers(SFT, policy, teacher, rendered, config, run)
-    with policy.adapter_off():
-        for r in answers.of(rendered):
-            [[expected]] = policy.sample([r.teacher_ids], [[r.completion.seed]], sampling(config, policy))
-            assert (r.completion.token_ids, r.completion.text) == (expected.token_ids, expected.text)
 
 
 def test_what_the_answers_took_is_kept_with_them(setting):

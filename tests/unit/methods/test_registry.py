@@ -108,14 +108,6 @@ def test_a_setting_of_another_method_is_an_unknown_name(write, method: str, sett
         TrainConfig(method=method, loss={name: yaml.safe_load(value)})
 
 
-def test_each_method_has_its_own_settings():
-    config = load_config(overrides=["method=dpo", "loss.dpo_beta=0.2", "loss.mask_truncated=true"])
-    assert (config.loss.dpo_beta, config.loss.mask_truncated, config.loss.reduction) == (0.2, True, "sequence_mean")
-    for overrides in (["method=act", "teacher.kind=live"], ["rollout.temperature=0.7", "loss.estimator=sampled"]):
-        load_config(overrides=overrides)
-    assert list(LOSSES) == list(METHODS)
-
-
 def test_a_preset_with_another_method_leaves_out_what_that_does_not_have(write):
     for config in (
         load_config(overrides=["method=sft"], preset="paper_released"),

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from opct.config.loader import dump_config, load_config
+from opct.config.loader import load_config
 from opct.errors import CheckpointError, RunError
-from opct.runs.io import file_sha256, read_jsonl, write_json, write_jsonl
+from opct.runs.io import file_sha256, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
 from opct.training.trainer import train
@@ -68,19 +68,6 @@ def test_without_max_steps_the_pairs_say_how_long_it_is(make_config):
     assert is_finished(run, config)
     run.checkpoint_path(total).rename(run.path / "moved")
     assert not is_finished(run, config)
-
-
-def test_a_number_of_steps_that_other_settings_gave_is_not_believed(make_config):
-    """It wrote down 4 steps and has them; three epochs are asked of it now. Had it three, it is finished."""
-    run = RunDir(make_config().output_dir)
-    run.path.mkdir()
-    write_json(run.manifest_path, {"opct_run": 1, "total_steps": 4})
-    run.save_checkpoint(4, lambda folder: None)
-    now = make_config(max_steps=None, num_train_epochs=3)
-    run.config_path.write_text(dump_config(make_config(max_steps=None, num_train_epochs=1)))
-    assert not is_finished(run, now)
-    run.config_path.write_text(dump_config(now))
-    assert is_finished(run, now)
 
 
 def test_other_data_and_another_base_model_are_another_run(make_config, tmp_path: Path):

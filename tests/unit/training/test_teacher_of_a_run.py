@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from opct import api, distributed
-from opct.config.schema import ParallelConfig
+from opct import api
 from opct.data.behaviors import Behavior
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.pairs import write_pairs
@@ -16,7 +14,6 @@ from opct.evals import teacher_check
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.teacher_check import teacher_sanity_check
 from opct.runs.run_dir import RunDir
-from tests.processes import end_ranks, start_ranks
 from tests.progress import Noted
 from tests.unit.training.conftest import untimed, weights
 
@@ -88,22 +85,3 @@ def test_a_resumed_run_is_not_measured_again(config_of, tmp_path: Path, monkeypa
     assert found(config) == found(whole) == before
     assert weights(config) == weights(whole)
     assert untimed(config) == untimed(whole)
-
-
-def train_here(config) -> None:
-    with distributed.session(ParallelConfig(), "cpu"):
-        api.train(config)
-    distributed.leave(0)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
-def test_two_processes_find_what_one_does(config_of, tmp_path: Path):
-    """Each asks a part."""
-    together, alone = (
-        config_of(output_dir=str(tmp_path / name), optim={"learning_rate": 1e-4}) for name in ("two", "one")
-    )
-    log = tmp_path / "log.txt"
-    assert end_ranks(start_ranks(2, log, train_here, together)) == [0, 0], log.read_text()
-    api.train(alone)
-    assert found(together) == found(alone)
-    assert found(together)["jailbreak"]["n_asked"] == 4

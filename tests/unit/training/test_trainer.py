@@ -57,15 +57,6 @@ def test_another_seed_makes_another_run(make_config, trained, tmp_path: Path):
     assert weights(other) != weights(trained(max_steps=1))
 
 
-def test_epochs_give_the_number_of_steps(make_config):
-    """Trained pairs / 3 a step (a quarter of 4 are identity pairs), rounded up, times 1.5 epochs."""
-    data = load_data(make_config(max_steps=None, num_train_epochs=1.5))
-    assert data.total_steps == round(math.ceil(len(data.pairs) / 3) * 1.5)
-    visited = [r.pair.id for r in data.visited()]
-    assert len(visited) == len(set(visited))
-    assert set(visited) >= {r.pair.id for r in data.pairs}
-
-
 def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_config, trained, tmp_path: Path):
     """Neither without its data nor without its model, with `overwrite` or without."""
     (tmp_path / "bad.jsonl").write_text("{}\n")
