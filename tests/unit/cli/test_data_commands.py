@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from opct.data.behaviors import builtin_behaviors
-from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from tests.unit.cli.running import run
 
@@ -138,15 +137,6 @@ def test_a_build_replaces_its_source_never_and_another_file_on_demand_alone(tmp_
         assert out.read_text() == "mine"
     assert run(*BUILD, "--out", out, "--overwrite") == 0
     assert len(read_pairs(out)) == 120
-
-
-def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
-    """Not where the training split alone is built."""
-    build = ("data", "build", "safety-awareness", "--out", tmp_path / "pairs.jsonl", "--overwrite")
-    assert run(*build, "--split", "all") == 0
-    assert f"({len(builtin_facts('test'))}): " in capsys.readouterr().out
-    assert run(*build) == 0
-    assert "warning" not in capsys.readouterr().out
 
 
 def test_sage_eval_needs_the_flag(tmp_path, capsys):

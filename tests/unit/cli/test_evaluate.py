@@ -62,14 +62,3 @@ def test_a_result_as_tables():
     assert "sycophancy_rate" in first
     assert "consistency" not in first
     assert "--resume --all" in first
-
-
-def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path):
-    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path))
-    calibration = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9}
-    for own, words in ((calibration, "0.41 (0.30 to 0.50, 9 labels)"), (None, "not calibrated")):
-        found = results()
-        settings = {"judge": {"name": "j", "model": "m", "hash": "0"}, "judge_calibration": own}
-        found["rows"].append(ROW | COUNTS | {"suite": "s_judged", "group": "held_out", "settings": settings})
-        assert words in " ".join(shown(EvalResult(Path("runs/x"), found), everything=True).split())
-    assert "judge" not in shown(EvalResult(Path("runs/x"), results()))

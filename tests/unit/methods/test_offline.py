@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from opct import distributed
 from opct.data.pairs import ContrastivePair
 from opct.errors import RunError
 from opct.methods import offline
@@ -113,15 +112,3 @@ def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path
         offline_answers(SFT, policy, teacher, rendered, config, run)
     assert run.offline_path.read_bytes() == before
     assert offline_answers(SFT, policy, teacher, rendered[:2], config, run).of(rendered[:2]) == first.of(rendered[:2])
-
-
-def test_what_the_main_process_finds_counts_for_all(setting, monkeypatch: pytest.MonkeyPatch):
-    """The second of two processes does not see the file: sampling by itself, it would wait for the first for ever."""
-    policy, teacher, rendered, config, run = setting
-    every = offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered)
-    rows = read_jsonl(run.offline_path)
-    run.offline_path.unlink()
-    monkeypatch.setattr(distributed, "is_main", lambda: False)
-    monkeypatch.setattr(distributed, "broadcast_object", lambda own: rows)
-    monkeypatch.setattr(distributed, "map_across_ranks", lambda *_: pytest.fail("sampled by itself"))
-    assert offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered) == every

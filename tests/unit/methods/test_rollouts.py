@@ -9,11 +9,9 @@ import torch
 
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
-from opct.errors import DataError
-from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, sampled_rollout, sampling
+from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, sampling
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
 
 
@@ -51,18 +49,6 @@ def test_every_pair_is_answered_with_seeds_of_its_own(tiny_policy, rendered, con
     assert [(r.ids, r.completion.seed) for r in alone] == [(r.ids, r.completion.seed) for r in rollouts[2:4]]
     other_step = policy_rollouts(tiny_policy, pairs, config, "step 5")
     assert [r.ids for r in other_step] != [r.ids for r in rollouts]
-
-
-def test_a_rollout_outside_a_run_answers_open_turns_first(make_config, tiny_policy):
-    turn = user("a")
-    pair = ContrastivePair("a", "x", "y", (turn, OPEN, turn, OPEN, turn), (turn,))
-    config = make_config(rollout={"max_completion_tokens": 4})
-    rollout = sampled_rollout(tiny_policy, pair, config)
-    assert all(message["content"] is not None for message in rollout.pair.prompt)
-    assert rollout.mask == (True,) * len(rollout.ids)
-    assert rollout == sampled_rollout(tiny_policy, pair, config)
-    with refused(DataError):
-        sampled_rollout(tiny_policy, pair, make_config(rollout={"max_completion_tokens": tiny_policy.context_length}))
 
 
 def test_sampling_follows_the_config_and_the_generation_config_where_it_says_so(make_config, tiny_policy):

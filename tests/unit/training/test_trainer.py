@@ -67,17 +67,8 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_conf
     assert not Path(faulty.output_dir).exists()
     run = Path(trained(max_steps=1).output_dir)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "lock" not in path.name}
-    too_long = make_config(rollout={"max_completion_tokens": 2048})
     no_tracker = make_config(report_to=["nope"])
-    no_device = make_config(model=model | {"device": "cuda:99"}, data={"pairs": [str(tmp_path / "bad.jsonl")]})
-    faults = (
-        (no_device, ModelError),  # before data are read
-        (faulty, DataError),
-        (make_config(model=model), ModelError),
-        (too_long, DataError),
-        (no_tracker, ConfigError),
-    )
-    for config, error in faults:
+    for config, error in ((faulty, DataError), (make_config(model=model), ModelError), (no_tracker, ConfigError)):
         with pytest.raises(error):
             train(config, overwrite=True)
     assert all(path.read_bytes() == content for path, content in before.items())
