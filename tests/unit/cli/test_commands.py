@@ -17,26 +17,20 @@ from tests.unit.reports.synthetic import write_run
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Replace a function of a module of the package by a mock."""
 
-    def fake(module: str, name: str, result=None) -> Mock:
-        mock = Mock(return_value=result or SimpleNamespace(render=lambda **_: "rendered", status="finished"))
+    def fake(module: str, name: str, result) -> Mock:
+        mock = Mock(return_value=result)
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: mock}))
         return mock
 
     return fake
 
 
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "a.yaml"
-    path.write_text("seed: 1\n")
-    return str(path)
-
-
-def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
-    make_plan, train = fake("opct.training.dry_run", "make_plan"), fake("opct.training.trainer", "train")
-    assert run("train", config, "--dry-run", "max_steps=3") == 0
+def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, tmp_path: Path, capsys):
+    (tmp_path / "a.yaml").write_text("seed: 1\n")
+    make_plan = fake("opct.training.dry_run", "make_plan", SimpleNamespace(render=lambda: "rendered"))
+    train = fake("opct.training.trainer", "train", None)
+    assert run("train", tmp_path / "a.yaml", "--dry-run", "max_steps=3") == 0
     assert make_plan.call_args.args[0].max_steps == 3
     train.assert_not_called()
     assert capsys.readouterr().out == "rendered\n"

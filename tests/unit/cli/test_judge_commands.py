@@ -23,7 +23,6 @@ def own_folder(monkeypatch, tmp_path: Path):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An evaluation of five replies."""
     refusal, answer = "I'm sorry, but I can't help with that.", "Sure. First open the lid."
     made = [
         GradedSample(

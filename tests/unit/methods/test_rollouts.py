@@ -5,14 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, sampling
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
+from tests.tiny import tiny_pairs
 
 
 def user(content: str) -> dict:
@@ -77,19 +76,6 @@ def test_open_turns_are_answered_by_the_policy_first_to_last(tiny_policy, render
         assert r.prompt_ids == tiny_policy.renderer.render(filled)
         assert r.teacher_ids == tiny_policy.renderer.render((user("a"),))
     assert first.ids != second.ids
-
-
-def test_an_empty_answer_in_an_open_turn_stays_empty(rendered, config):
-    """A policy that stops at once says nothing, and the turns after it follow that: nothing is put in its mouth."""
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer, tie=False)
-    bias = torch.zeros(len(tokenizer))
-    bias[tokenizer.eos_token_id] = 100.0
-    model.lm_head.bias = torch.nn.Parameter(bias)
-    [pair] = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("b")), (user("a"),))])
-    [r, _] = policy_rollouts(Policy(model, tokenizer), [pair], config, "step 1")
-    assert r.pair.prompt[1]["content"] == ""
-    assert r.ids == [tokenizer.eos_token_id]
 
 
 def test_what_is_cut_or_thinking_is_in_the_loss_unless_left_out(tiny_policy, rendered, make_config):

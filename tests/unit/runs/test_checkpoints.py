@@ -60,16 +60,6 @@ def test_a_corrupt_one_is_named_with_the_good_one_before_it(run, damage, part):
         run.latest_checkpoint()
 
 
-def test_pruning_keeps_those_of_the_largest_steps_and_the_best(run):
-    for step in (1, 2, 9, 10, 1_000_000):
-        run.save_checkpoint(step, write)
-    assert [step for step, _ in run.checkpoints()] == [1, 2, 9, 10, 1_000_000]
-    assert run.latest_checkpoint() == run.checkpoint_path(1_000_000)
-    assert run.prune(2, best_step=1) == [run.checkpoint_path(2), run.checkpoint_path(9)]
-    assert names(run) == ["step-000001", "step-000010", "step-1000000"]
-    assert run.prune(2, best_step=1) == []
-
-
 def test_what_a_kill_leaves_is_cleared_and_a_half_replaced_one_comes_back(run):
     run.save_checkpoint(1, write)
     run.save_checkpoint(2, write)

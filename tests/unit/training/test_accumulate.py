@@ -17,7 +17,6 @@ from tests import oracles
 
 
 def test_what_prompts_begin_with_is_computed_once(make_config, monkeypatch):
-    """Loss, KL and gradient are those of whole prompts, and fewer tokens are computed."""
     config = make_config()
     setup = build_setup(config)
     method = OPCT(setup.policy, setup.teacher, config)

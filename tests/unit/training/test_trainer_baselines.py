@@ -128,12 +128,11 @@ def test_what_a_baseline_samples_before_training_is_logged_once(make_config, tra
     assert sum(row["rollout/offline_tokens"] for row in rows) == tokens
 
 
-@pytest.mark.parametrize(("method", "metric"), [("opct", "kl"), ("dpo", "loss")])
-def test_training_on_several_axes_says_what_each_did(make_config, own_pairs, method: str, metric: str):
+def test_training_on_several_axes_says_what_each_did(make_config, own_pairs):
     data = PART | {"pairs": own_pairs, "validation_fraction": 0.5, "balance_axes": True}
-    config = make_config(method=method, max_steps=1, data=data)
+    config = make_config(method="dpo", max_steps=1, data=data)
     train(config)
     row = metrics(config)[-1]
     assert {name for name in row if name.endswith(("_jailbreak", "_safety_awareness"))} == {
-        f"{of}_{axis}" for of in (f"train/{metric}", "validation/kl") for axis in ("jailbreak", "safety_awareness")
+        f"{of}_{axis}" for of in ("train/loss", "validation/kl") for axis in ("jailbreak", "safety_awareness")
     }
