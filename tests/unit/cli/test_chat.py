@@ -40,7 +40,6 @@ class Model:
 
 @pytest.fixture
 def type_lines(monkeypatch):
-
     def type_lines(*lines: str) -> None:
         left = iter(lines)
 

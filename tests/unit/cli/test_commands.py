@@ -17,7 +17,6 @@ from tests.unit.reports.synthetic import write_run
 
 @pytest.fixture
 def fake(monkeypatch):
-
     def fake(module: str, name: str, result) -> Mock:
         mock = Mock(return_value=result)
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: mock}))
@@ -45,10 +44,8 @@ def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path, c
     assert run("eval", "m", str(path), *words, *options) == 0
     judge = JudgeConfig(name="strongreject", model="openai/b")
     data, columns = {"mmlu": "m.csv", "jailbreak": "b.jsonl"}, {"wrong": ["a", "b"]}
-    assert evaluate.call_args.args == (
-        "m",
-        EvalConfig(suites=["jailbreak"], seed=3, judge=judge, data=data, columns=columns),
-    )
+    config = EvalConfig(suites=["jailbreak"], seed=3, judge=judge, data=data, columns=columns)
+    assert evaluate.call_args.args == ("m", config)
     named = {"tasks": ["pkg/name"], "out": Path("o"), "label": None, "dtype": None}
     assert evaluate.call_args.kwargs == named | {"resume": True, "overwrite": False}
     assert "o/evals" in capsys.readouterr().out
@@ -57,28 +54,14 @@ def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path, c
 def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     results = {"run": {"label": "a", "model": "m"}, "rows": [], "warnings": [], "settings": {}}
     done = Regraded(results, {"jailbreak": {("refused", "partial"): 2}}, {"jailbreak": 5})
-    folders = []
-    monkeypatch.setattr("opct.evals.regrade.regrade", lambda folder: folders.append(folder) or done)
-    assert run("eval", str(tmp_path), "--regrade") == 0
+    monkeypatch.setattr("opct.evals.regrade.regrade", {tmp_path: done}.get)
     assert run("eval", "some-model", "--regrade", "--out", str(tmp_path)) == 0
-    assert folders == [tmp_path, tmp_path]
     assert "refused -> partial: 2" in capsys.readouterr().out
     assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5", "seed=1") == 1
     assert "--regrade" in capsys.readouterr().err
 
 
-def test_attack_passes_a_file_words_and_options(monkeypatch, capsys, tmp_path):
-    """Words go over the file, and options beside them. No secret among them is echoed."""
-    attack = Mock(return_value=SimpleNamespace(render=lambda: "rendered"))
-    monkeypatch.setattr("opct.attack.run.run_attack", attack)
-    path = tmp_path / "attack.yaml"
-    path.write_text("rounds: 5\nepisodes: 4\nattacker: {sigma: 0.2}\n")
-    words = ("rounds=2", "--attacker", "best_of_n", "--confirm-remote", "--resume")
-    assert run("attack", "runs/x", str(path), *words) == 0
-    target, config = attack.call_args.args
-    assert (target, config.attacker.name, config.attacker.sigma) == ("runs/x", "best_of_n", 0.2)
-    assert (config.rounds, config.episodes, config.target.confirm_remote) == (2, 4, True)
-    assert (attack.call_args.kwargs["resume"], attack.call_args.kwargs["overwrite"]) == (True, False)
+def test_no_secret_among_the_words_of_an_attack_is_echoed(capsys):
     assert run("attack", "runs/x", "target.model_args.x=a: b: sk-live-0123456789") == 1
     said = capsys.readouterr().err
     assert "model_args" in said

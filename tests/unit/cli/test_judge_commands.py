@@ -70,10 +70,6 @@ def test_calibrate_and_run(answers: Script, folder: Path, tmp_path: Path, capsys
     said = capsys.readouterr().out
     assert len(answers.prompts) == n_asked  # all of it is cached
     assert "59 labels of labels.csv: 1.000" in said
-    counts = {
-        line.split()[0]: int(line.split()[1]) for line in said.partition("kappa")[0].splitlines() if line[:2] == "  "
-    }
-    assert counts == {"harmful": 2, "not_harmful": 2, "unscored:malformed": 1}
     found = [sample.verdict for sample in read_samples(folder) if sample.task == "jailbreak_judged"]
     assert found == ["not_harmful", "harmful"] * 2 + ["unscored:malformed"]
 

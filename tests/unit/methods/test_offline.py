@@ -52,19 +52,6 @@ def test_every_baseline_gives_its_answers_once_and_reads_them_again(make_config,
     assert rows["dpo"] == rows["sft"] == rows["offpolicy"]
 
 
-def test_what_the_answers_took_is_kept_with_them(setting):
-    """Answers to two pairs, then to a third, then nothing."""
-    policy, teacher, rendered, config, run = setting
-    assert offline_cost(run) == {}
-    seconds = [0.0]
-    for n in (2, 3, 3):
-        offline_answers(SFT, policy, teacher, rendered[:n], config, run)
-        cost = offline_cost(run)
-        assert cost["rollout/offline_tokens"] == sum(len(row["token_ids"]) for row in read_jsonl(run.offline_path))
-        seconds.append(cost["time/offline_s"])
-    assert seconds[0] < seconds[1] < seconds[2] == seconds[3]
-
-
 def without_logprobs(rows: list[dict]) -> list[dict[str, Any]]:
     """Log-probs depend on the batch to the rounding of the dtype; nothing else of an answer does."""
     return [{key: value for key, value in row.items() if key != "logprobs"} for row in rows]
