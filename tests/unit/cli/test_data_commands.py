@@ -126,11 +126,8 @@ def test_faults_of_a_build_write_nothing(tmp_path, monkeypatch, capsys):
         assert not Path("pairs.jsonl").exists()
 
 
-def test_a_build_replaces_its_source_never_and_another_file_on_demand_alone(tmp_path):
-    source, out = jsonl(tmp_path / "b.jsonl", [{"goal": "Ring a bell"}]), tmp_path / "pairs.jsonl"
-    before = source.read_text()
-    assert run(*BUILD, "--from", source, "--out", source, "--column", "behavior=goal", "--overwrite") == 1
-    assert source.read_text() == before
+def test_a_build_replaces_a_file_on_demand_alone(tmp_path):
+    out = tmp_path / "pairs.jsonl"
     out.write_text("mine")
     for build in (BUILD, ("data", "build", "sycophancy")):
         assert run(*build, "--out", out) == 1
