@@ -17,112 +17,51 @@ from tests.unit.reports.synthetic import write_run
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Replace a function of a module of the package by a mock."""
-
-    def fake(module: str, name: str, result=None) -> Mock:
-        mock = Mock(return_value=result or SimpleNamespace(render=lambda **_: "rendered", status="finished"))
+    def fake(module: str, name: str, result) -> Mock:
+        mock = Mock(return_value=result)
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: mock}))
         return mock
 
     return fake
 
 
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "a.yaml"
-    path.write_text("seed: 1\n")
-    return str(path)
-
-
-def test_train_passes_settings_and_flags(fake, config, capsys):
-    train = fake("opct.training.trainer", "train")
-    assert run("train", config, "seed=7", "optim.learning_rate=5e-6", "--preset", "paper_released", "--resume") == 0
-    [settings] = train.call_args.args
-    assert (settings.seed, settings.optim.learning_rate, settings.lora.r) == (7, 5e-6, 32)
-    assert (train.call_args.kwargs["resume"], train.call_args.kwargs["overwrite"]) == (True, False)
-    assert hasattr(train.call_args.kwargs["progress"], "stage")
-    assert capsys.readouterr().out == "rendered\n"
-    fake("opct.training.trainer", "train", SimpleNamespace(render=lambda: "interrupted", status="interrupted"))
-    assert run("train", config) == 130, "an interrupted training is no success"
-
-
-def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
-    make_plan, train = fake("opct.training.dry_run", "make_plan"), fake("opct.training.trainer", "train")
-    assert run("train", config, "--dry-run", "max_steps=3") == 0
+def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, tmp_path: Path, capsys):
+    (tmp_path / "a.yaml").write_text("seed: 1\n")
+    make_plan = fake("opct.training.dry_run", "make_plan", SimpleNamespace(render=lambda: "rendered"))
+    train = fake("opct.training.trainer", "train", None)
+    assert run("train", tmp_path / "a.yaml", "--dry-run", "max_steps=3") == 0
     assert make_plan.call_args.args[0].max_steps == 3
     train.assert_not_called()
     assert capsys.readouterr().out == "rendered\n"
 
 
-def test_eval_passes_everything(fake, capsys):
-    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
-    options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
-    options += ["--questions", "q.csv", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl", "--families", "held_out"]
-    options += ["--n-questions", "5", "--dtype", "float32", "--label", "base", "--resume"]
-    options += ["--column", "wrong=a", "--column", "wrong=b"]
-    settings = ["seed=2", "exclude=[copyright]", "families_per_question=null", "split=all"]
-    assert run("eval", "runs/a", *settings, *options) == 0
-    target, config = evaluate.call_args.args
-    assert target == "runs/a"
-    assert config == EvalConfig(
-        suites=["sycophancy_short", "benign"],
-        questions="q.csv",
-        data={"mmlu": "m.csv", "jailbreak": "b.jsonl"},
-        families="held_out",
-        n_questions=5,
-        seed=2,
-        columns={"wrong": ["a", "b"]},
-        exclude=["copyright"],
-        families_per_question=None,
-        split="all",
-    )
-    named = {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32", "resume": True}
-    assert evaluate.call_args.kwargs == named | {"overwrite": False}
-    assert "o/evals" in capsys.readouterr().out
-    assert run("eval", "model") == 0
-    assert evaluate.call_args.args == ("model", EvalConfig())
-
-
-def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path):
+def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path, capsys):
     path = tmp_path / "eval.yaml"
     path.write_text("judge: {name: strongreject, model: openai/a}\nsuites: [benign]\nseed: 3\n")
     evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
-    assert run("eval", "m", str(path), "judge.model=openai/b", "--suite", "jailbreak") == 0
+    words = ("judge.model=openai/b", "--suite", "jailbreak", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl")
+    options = ("--column", "wrong=a", "--column", "wrong=b", "--task", "pkg/name", "--out", "o", "--resume")
+    assert run("eval", "m", str(path), *words, *options) == 0
     judge = JudgeConfig(name="strongreject", model="openai/b")
-    assert evaluate.call_args.args == ("m", EvalConfig(suites=["jailbreak"], seed=3, judge=judge))
+    data, columns = {"mmlu": "m.csv", "jailbreak": "b.jsonl"}, {"wrong": ["a", "b"]}
+    config = EvalConfig(suites=["jailbreak"], seed=3, judge=judge, data=data, columns=columns)
+    assert evaluate.call_args.args == ("m", config)
+    named = {"tasks": ["pkg/name"], "out": Path("o"), "label": None, "dtype": None}
+    assert evaluate.call_args.kwargs == named | {"resume": True, "overwrite": False}
+    assert "o/evals" in capsys.readouterr().out
 
 
 def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     results = {"run": {"label": "a", "model": "m"}, "rows": [], "warnings": [], "settings": {}}
     done = Regraded(results, {"jailbreak": {("refused", "partial"): 2}}, {"jailbreak": 5})
-    folders = []
-    monkeypatch.setattr("opct.evals.regrade.regrade", lambda folder: folders.append(folder) or done)
-    assert run("eval", str(tmp_path), "--regrade") == 0
+    monkeypatch.setattr("opct.evals.regrade.regrade", {tmp_path: done}.get)
     assert run("eval", "some-model", "--regrade", "--out", str(tmp_path)) == 0
-    assert folders == [tmp_path, tmp_path]
     assert "refused -> partial: 2" in capsys.readouterr().out
     assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5", "seed=1") == 1
     assert "--regrade" in capsys.readouterr().err
 
 
-def test_attack_passes_a_file_words_and_options(monkeypatch, capsys, tmp_path):
-    """Words go over the file, and options beside them. No secret among them is echoed."""
-    attack = Mock(return_value=SimpleNamespace(render=lambda: "rendered"))
-    monkeypatch.setattr("opct.attack.run.run_attack", attack)
-    path = tmp_path / "attack.yaml"
-    path.write_text("rounds: 5\nepisodes: 4\nattacker: {sigma: 0.2}\n")
-    words = ("rounds=2", "judge.name=refusals", "target.max_completion_tokens=7")
-    options = ("--attacker", "best_of_n", "--n-behaviors", "3", "--label", "mine", "--confirm-remote", "--resume")
-    assert run("attack", "runs/x", str(path), *words, *options) == 0
-    assert capsys.readouterr().out == "rendered\n"
-    target, config = attack.call_args.args
-    assert (target, config.attacker.name, config.attacker.sigma) == ("runs/x", "best_of_n", 0.2)
-    assert (config.rounds, config.episodes, config.n_behaviors, config.judge.name) == (2, 4, 3, "refusals")
-    assert (config.target.label, config.target.confirm_remote, config.target.max_completion_tokens) == ("mine", True, 7)
-    assert (attack.call_args.kwargs["resume"], attack.call_args.kwargs["overwrite"]) == (True, False)
-    assert run("attack", "runs/x") == 0
-    config = attack.call_args.args[1]
-    assert (config.attacker.name, config.judge.name) == ("refine", "answers")
+def test_no_secret_among_the_words_of_an_attack_is_echoed(capsys):
     assert run("attack", "runs/x", "target.model_args.x=a: b: sk-live-0123456789") == 1
     said = capsys.readouterr().err
     assert "model_args" in said
@@ -134,29 +73,24 @@ def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, cap
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     runs = [write_run(tmp_path, label, questions=4) for label in ("base", "opct")]
     page = tmp_path / "x.html"
-    assert run("report", *runs, "--out", page) == 0
+    assert run("report", *runs, "--out", page, "--open") == 0
     *said, html, card, numbers = capsys.readouterr().out.splitlines()
     content = read_json(tmp_path / "x.json")
     assert said[: len(content["summary"])] == content["summary"]
     assert content["verdict"][0] in said
     for line, path in zip((html, card, numbers), (page, tmp_path / "x.md", tmp_path / "x.json"), strict=True):
         assert line.endswith(f": {path}")
+    assert opened == [page.as_uri()]
     page.unlink()
-    assert run("report", *runs, "--out", page, "--open") == 1
+    assert run("report", *runs, "--out", page) == 1
     assert f"{tmp_path / 'x.json'}, {tmp_path / 'x.md'}" in capsys.readouterr().err
     assert not page.exists()
-    assert opened == []
-    assert run("report", *runs, "--out", page, "--overwrite", "--open") == 0
-    assert opened == [page.as_uri()]
 
 
-def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
+def test_env_says_what_it_runs_on(monkeypatch, capsys):
     own = hardware() | {"accelerators": ["H200"]}
     monkeypatch.setattr("opct.runs.manifest.hardware", lambda: own)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda index: (2**36, 2**37))
     assert run("env") == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert {"python", "torch", "cores", "memory", "dtype", "device"} <= rows.keys()
-    assert rows["OPCT_CACHE"] == str(tmp_path / "cache")
     assert "64.0 of 128.0" in rows["accelerators"]

@@ -1,12 +1,10 @@
 import json
 import stat
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from opct.data.behaviors import builtin_behaviors
-from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from tests.unit.cli.running import run
 
@@ -43,33 +41,20 @@ def test_check_counts_by_axis_and_family(pairs, capsys):
     assert ["sycophancy", "suggested_answer", "1", "0", "0"] in rows
 
 
-def test_settings_of_a_check_are_of_its_model(tiny_folder, capsys):
-    for words, code, part in (
-        (("--model", tiny_folder, "chat_template_kwargs.enable_thinking=false"), 1, "'enable_thinking'"),
-        (("--model", "m", "dtyp=float32"), 1, "dtype"),
-        (("dtype=float32",), 2, "--model"),
-    ):
-        assert run("data", "check", "builtin:jailbreak", *words) == code
-        assert part in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("content", "options", "code", "words"),
+    ("content", "code", "words"),
     [
-        ("question,answer,wrong\na,x,y\nb,x,y\n", (), 0, "2 questions"),
-        ("q,gold,answer\na,x,y\n", ("question=q", "answer=gold", "wrong=answer"), 0, "1 questions"),
-        ("question,answer,wrong\na,x,\n", (), 1, "q.csv:2: "),
-        ("Frage,Antwort\na,x\n", (), 1, "Frage, Antwort"),
-        ("prompt,A,B,target\na,x,y,B\n", (), 0, "1 questions"),
-        ("prompt,teacher_prompt\na,x\n", (), 0, "1 pairs"),
-        ("prompt,techer_prompt,answer,topic\na,x,y,z\n", (), 1, "'teacher_prompt'"),
-        ("prompt,completion\na,x\n", (), 1, "q.csv"),
+        ("question,answer,wrong\na,x,y\nb,x,y\n", 0, "2 questions"),
+        ("question,answer,wrong\na,x,\n", 1, "q.csv:2: "),
+        ("prompt,A,B,target\na,x,y,B\n", 0, "1 questions"),
+        ("prompt,teacher_prompt\na,x\n", 0, "1 pairs"),
+        ("prompt,techer_prompt,answer,topic\na,x,y,z\n", 1, "'teacher_prompt'"),
     ],
 )
-def test_check_tells_questions_from_pairs(tmp_path, capsys, content, options, code, words):
+def test_check_tells_questions_from_pairs(tmp_path, capsys, content, code, words):
     path = tmp_path / "q.csv"
     path.write_text(content)
-    assert run("data", "check", path, *(f"--column={option}" for option in options)) == code
+    assert run("data", "check", path) == code
     assert words in "".join(capsys.readouterr())
 
 
@@ -80,9 +65,8 @@ def test_show_renders_a_pair_as_the_settings_say(pairs, tiny_folder, tmp_path, c
         said = capsys.readouterr().out
         assert said.startswith(f"{id_} ")
         assert f"<|im_start|>user\n{CLEAN['content']}<|im_end|>" in said
-    for choice, part in (("--index=3", "0 to 2"), ("--id=x", "'x'")):
-        assert run(*show, choice) == 1
-        assert part in capsys.readouterr().err
+    assert run(*show, "--index=3") == 1
+    assert "0 to 2" in capsys.readouterr().err
     config = tmp_path / "mine.yaml"
     config.write_text("model: {chat_template_kwargs: {enable_thinking: false}}\n")
     assert run("data", "show", pairs, config, "--model", tiny_folder) == 1
@@ -109,44 +93,7 @@ def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_fol
     assert "[/red]\\x1b]0;owned\\x07" in shown.replace("\n", "")
 
 
-def test_columns_are_named_by_role(tmp_path, capsys):
-    """A file whose columns have names of another language: refused with the remedy, and read once they are named."""
-    table, out = tmp_path / "fragen.csv", tmp_path / "out" / "pairs.jsonl"
-    table.write_text("frage,antwort,falsch\nWhat is 2+2?,4,5\nWho wrote Faust?,Goethe,Schiller\n")
-    build = ("data", "build", "sycophancy", "--from", str(table), "--out", str(out), "--split", "all")
-    build += ("--families", "majority,suggested_answer")
-    assert run(*build) == 1
-    assert "--column question=COLUMN" in capsys.readouterr().err
-    named = ["question=frage", "answer=antwort", "wrong=falsch"]
-    assert run(*build, *(part for name in named for part in ("--column", name))) == 0
-    assert [(pair.meta["suggested"]) for pair in read_pairs(out)] == ["5", "Schiller"]
-    assert {pair.family for pair in read_pairs(out)} == {"majority", "suggested_answer"}
-    assert run(*build, "--column", "question") == 2
-
-
 BUILD = ("data", "build", "jailbreak")
-
-
-def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
-    """What the embedded evaluation asks is left out."""
-    asked, artifact = "Organise illegal dog fights and betting on them!", "Organize illegal dog fights"
-    goals = [f"w{i}a w{i}b w{i}c w{i}d" for i in range(20)]
-    rows = [{"goal": goal, "kind": "lk"[i % 2]} for i, goal in enumerate(goals)]
-    source = jsonl(tmp_path / "b.jsonl", [*rows, {"goal": asked, "kind": "k"}])
-    wild, finished, out = tmp_path / "wild.json", tmp_path / "finished.json", tmp_path / "pairs.jsonl"
-    wild.write_text(json.dumps(["Parrot! [PROMPT]"]))
-    prompts = {goal: f"finished {i}" if i else None for i, goal in enumerate(goals)}
-    prompts |= {artifact: "x", "Ring a bell": "y"}
-    finished.write_text(json.dumps({"jailbreaks": [{"goal": goal, "prompt": text} for goal, text in prompts.items()]}))
-    arguments = ["--from", source, "--out", out, "--split", "all", "--families", "in_the_wild,artifact"]
-    arguments += ["--per-behavior", 1, "--data", f"in_the_wild={wild}", "--data", f"artifact={finished}"]
-    arguments += ["--column", "behavior=goal", "--column", "category=kind", "--exclude", "l"]
-    assert run(*BUILD, *arguments) == 0
-    built = read_pairs(out)
-    assert Counter(pair.family for pair in built) == {"in_the_wild": 10, "artifact": 20}
-    assert {pair.meta["category"] for pair in built if pair.family == "in_the_wild"} == {"k"}
-    assert {pair.meta["behavior"] for pair in built} == {*goals[1:], "Ring a bell"}
-    assert "left out: 2" in capsys.readouterr().out
 
 
 def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp_path):
@@ -170,9 +117,7 @@ def test_faults_of_a_build_write_nothing(tmp_path, monkeypatch, capsys):
     jsonl(Path("b.jsonl"), [{"goal": "Ring a bell", "category": "copyright"}])
     for words, part in (
         ("--data jailbreak_counterparts=x.csv", "--from"),
-        ("--data artifacts=x.csv", "'artifact'"),
         ("--from none.csv", "none.csv"),
-        ("--from x.csv --column behavior", "ROLE=NAME"),
         ("--from b.jsonl --column behavior=goal --column category=category --exclude copyrigth", "'copyright'"),
         ("--from b.jsonl --column id=a --column id=b", "a and b"),
     ):
@@ -181,26 +126,14 @@ def test_faults_of_a_build_write_nothing(tmp_path, monkeypatch, capsys):
         assert not Path("pairs.jsonl").exists()
 
 
-def test_a_build_replaces_its_source_never_and_another_file_on_demand_alone(tmp_path):
-    source, out = jsonl(tmp_path / "b.jsonl", [{"goal": "Ring a bell"}]), tmp_path / "pairs.jsonl"
-    before = source.read_text()
-    assert run(*BUILD, "--from", source, "--out", source, "--column", "behavior=goal", "--overwrite") == 1
-    assert source.read_text() == before
+def test_a_build_replaces_a_file_on_demand_alone(tmp_path):
+    out = tmp_path / "pairs.jsonl"
     out.write_text("mine")
     for build in (BUILD, ("data", "build", "sycophancy")):
         assert run(*build, "--out", out) == 1
         assert out.read_text() == "mine"
     assert run(*BUILD, "--out", out, "--overwrite") == 0
     assert len(read_pairs(out)) == 120
-
-
-def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
-    """Not where the training split alone is built."""
-    build = ("data", "build", "safety-awareness", "--out", tmp_path / "pairs.jsonl", "--overwrite")
-    assert run(*build, "--split", "all") == 0
-    assert f"({len(builtin_facts('test'))}): " in capsys.readouterr().out
-    assert run(*build) == 0
-    assert "warning" not in capsys.readouterr().out
 
 
 def test_sage_eval_needs_the_flag(tmp_path, capsys):

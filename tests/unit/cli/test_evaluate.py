@@ -6,13 +6,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from opct.api import EvalResult
 from opct.cli.evaluate import evaluation_tables
-from opct.evals.graders.versions import AGREEMENT, Agreement
-from opct.evals.judges.agreement import rules_weakness
 
 ROW = {
     "axis": "sycophancy",
@@ -61,36 +58,7 @@ def test_a_result_as_tables():
     assert "of_a_family" not in text
     assert text.startswith("warning: look here")
     assert lines.count(["includes/accuracy", "0.500", "2", "0"]) == 2
-    assert "runs/x/evals" in text
     first = shown(result)
     assert "sycophancy_rate" in first
     assert "consistency" not in first
     assert "--resume --all" in first
-
-
-def test_rows_of_a_judge_have_its_kappa_below_them(monkeypatch, tmp_path: Path):
-    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path))
-    calibration = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9}
-    for own, words in ((calibration, "0.41 (0.30 to 0.50, 9 labels)"), (None, "not calibrated")):
-        found = results()
-        settings = {"judge": {"name": "j", "model": "m", "hash": "0"}, "judge_calibration": own}
-        found["rows"].append(ROW | COUNTS | {"suite": "s_judged", "group": "held_out", "settings": settings})
-        assert words in " ".join(shown(EvalResult(Path("runs/x"), found), everything=True).split())
-    assert "judge" not in shown(EvalResult(Path("runs/x"), results()))
-
-
-@pytest.mark.parametrize(
-    ("measured", "ci_low", "names_errors", "is_weak"),
-    [(3, 0.7, False, False), (3, 0.5, True, True), (2, 0.5, False, True)],
-    ids=["strong", "weak", "another version, whose errors are not named"],
-)
-def test_rows_of_rules_have_their_agreement_with_people(monkeypatch, measured, ci_low, names_errors, is_weak):
-    """It is printed below the table; a report warns of an interval below 0.6."""
-    agreement = Agreement(measured, 0.8, ci_low, 0.9, 9, "replies of a model", "few missed")
-    monkeypatch.setitem(AGREEMENT, "s", agreement)
-    found = results()
-    found["rows"] = [row | {"settings": {"grader": "rules", "grader_version": 3}} for row in found["rows"]]
-    assert f"0.80 ({ci_low:.2f} to 0.90)" in " ".join(shown(EvalResult(Path("runs/x"), found)).split())
-    weakness = rules_weakness(found["rows"][0])
-    assert (weakness is not None) is is_weak
-    assert ("few missed" in (weakness or "")) is names_errors

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
-from opct.config.schema import DEFAULT_MODEL, TrainConfig
+from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
-from opct.data.builders.question_pairs import settings_for_questions
 from opct.data.pairs import read_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
@@ -55,12 +54,6 @@ def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
     assert not (tmp_path / "mine.yaml").exists()
 
 
-def test_more_questions_are_trained_on_longer_and_then_in_larger_steps():
-    """6 pairs a question: of 8, 20, 40 and 120 training questions."""
-    of = [settings_for_questions(DEFAULT_MODEL, pairs, 24) for pairs in (48, 120, 240, 720)]
-    assert [(one["max_steps"], one["optim.prompts_per_step"]) for one in of] == [(18, 16), (22, 16), (30, 16), (30, 32)]
-
-
 def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_path: Path, capsys):
     questions, path = tmp_path / "my q.csv", tmp_path / "mine.yaml"
     rows = [f"What is item {i}?,right {i},wrong {i}" for i in range(8)]
@@ -80,7 +73,6 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
     path.unlink()
     assert run("init", path, "--questions", questions) == 1
     assert "mine.pairs.jsonl" in capsys.readouterr().err
-    assert run("init", path, "--data", questions) == 1
     assert not path.exists()
 
 
@@ -89,18 +81,15 @@ def test_columns_are_named_and_repeated_for_the_evaluation(tmp_path: Path, capsy
     questions.write_text("\n".join(["question,wrong,a", *(f"What is {i} plus 1?,{i + 3},{i + 1}" for i in range(12))]))
     assert run("init", tmp_path / "mine.yaml", "--questions", questions, "--column", "answer=a") == 0
     assert f"opct eval runs/mine --questions {questions} --column answer=a\n" in capsys.readouterr().out
-    assert run("init", tmp_path / "own.yaml", "--data", "pairs.csv", "--column", "prompt=a") == 1
-    assert "--column" in capsys.readouterr().err
 
 
 def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, capsys):
-    """A comma that is not quoted, nothing left to measure on, right in other words, one of several is."""
+    """A comma that is not quoted, nothing left to measure on, right in other words."""
     questions = tmp_path / "q.csv"
     for row, part in (
         ("What?,Lisbon,Porto, Madrid", "q.csv:2: "),
         ("What?,Lisbon,Porto", "test split"),
         ('How much?,"1.250,00 €",1250 €', "'1250 €'"),
-        ("How much?,50%,40%; 50 percent", "q.csv:2: "),
     ):
         questions.write_text(f"question,answer,wrong\n{row}\n")
         assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1

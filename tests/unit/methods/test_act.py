@@ -9,16 +9,13 @@ import torch
 from torch import Tensor
 
 from opct.data.pairs import ContrastivePair
-from opct.data.render import RenderedPair
-from opct.errors import DataError
 from opct.methods.act import ACT
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, step_weights
 from opct.training.accumulate import accumulate, plan_of
 from opct.training.trainer import train
 from tests import oracles
-from tests.refusals import refused
-from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs, tiny_setting
+from tests.tiny import means_by_axis, tiny_anchors, tiny_pairs, tiny_setting
 from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 
@@ -77,15 +74,14 @@ def test_a_rollout_is_the_two_prompts_split_where_their_common_end_begins(make_c
     assert "".join(pieces(last.ids)).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize(("budget", "recompute"), [(1, False), (90, False), (10_000, False), (10_000, True)])
+@pytest.mark.parametrize(("budget", "recompute"), [(90, False), (10_000, True)])
 def test_the_gradient_is_that_of_the_definition_however_it_is_computed(make_config, budget: int, recompute: bool):
     """Ends of different lengths, three layers, an identity pair among them, each pair with the same weight; against the
     model's own hidden states."""
     pairs = [*suffixed_pairs(2), *tiny_pairs(4)[2:], *tiny_anchors(1)]
     method, rollouts = setting(make_config, pairs, layers=3)
     assert len({len(r.ids) for r in rollouts}) > 2
-    plan = plan_of(method.policy.path, rollouts, budget)
-    assert (len(plan) == 5, len(plan) == 1) == (budget == 1, budget == 10_000)
+    assert (len(plan_of(method.policy.path, rollouts, budget)) == 1) == (budget == 10_000)
     if recompute:
         method.policy.backbone.recompute_activations()
     method.policy.backbone.train()
@@ -101,20 +97,9 @@ def test_the_gradient_is_that_of_the_definition_however_it_is_computed(make_conf
     assert oracles.largest_difference(found, oracles.gradients(method.policy)) < 1e-3
 
 
-def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):
-    """A template may write another tail: the first pair ends in 3 and 4, the second in 3 twice."""
-    pairs = [RenderedPair(pair, [1, 3], ids) for pair, ids in zip(tiny_pairs(2), ([2, 4], [2, 3]), strict=True)]
-    policy = tiny_adapter_policy()
-    with refused(DataError, "sum/0", "method: act") as caught:
-        ACT.answer(policy, pairs, make_config(method="act"), policy)
-    assert "sum/1" not in str(caught.value)
-
-
-@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None], ids=["adapter", "full"])
-def test_training_brings_the_activations_together(make_config, lora):
+def test_training_brings_the_activations_together(make_config):
     """The distance of the pairs falls; no token is sampled for it, and none is counted."""
-    optim = {"learning_rate": 1e-2 if lora else 1e-3}
-    config = make_config(method="act", lora=lora, max_steps=6, data=NO_VALIDATION, optim=optim)
+    config = make_config(method="act", max_steps=6, data=NO_VALIDATION)
     train(config)
     rows = metrics(config)[1:]
     assert sum(row["train/distance"] for row in rows[-3:]) < 0.9 * sum(row["train/distance"] for row in rows[:3])

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
-from opct.errors import DataError
-from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, rollout_row, sampled_rollout, sampling
+from opct.methods.rollouts import in_loss, kl_metrics, policy_rollouts, sampling
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from tests.refusals import refused
-from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
+from tests.tiny import tiny_pairs
 
 
 def user(content: str) -> dict:
@@ -54,18 +50,6 @@ def test_every_pair_is_answered_with_seeds_of_its_own(tiny_policy, rendered, con
     assert [r.ids for r in other_step] != [r.ids for r in rollouts]
 
 
-def test_a_rollout_outside_a_run_answers_open_turns_first(make_config, tiny_policy):
-    turn = user("a")
-    pair = ContrastivePair("a", "x", "y", (turn, OPEN, turn, OPEN, turn), (turn,))
-    config = make_config(rollout={"max_completion_tokens": 4})
-    rollout = sampled_rollout(tiny_policy, pair, config)
-    assert all(message["content"] is not None for message in rollout.pair.prompt)
-    assert rollout.mask == (True,) * len(rollout.ids)
-    assert rollout == sampled_rollout(tiny_policy, pair, config)
-    with refused(DataError):
-        sampled_rollout(tiny_policy, pair, make_config(rollout={"max_completion_tokens": tiny_policy.context_length}))
-
-
 def test_sampling_follows_the_config_and_the_generation_config_where_it_says_so(make_config, tiny_policy):
     settings = {"max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 3}
     assert sampling(make_config(method="sft", rollout=settings), tiny_policy) == Sampling(9, 0.5, 0.9, 3)
@@ -94,19 +78,6 @@ def test_open_turns_are_answered_by_the_policy_first_to_last(tiny_policy, render
     assert first.ids != second.ids
 
 
-def test_an_empty_answer_in_an_open_turn_stays_empty(rendered, config):
-    """A policy that stops at once says nothing, and the turns after it follow that: nothing is put in its mouth."""
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer, tie=False)
-    bias = torch.zeros(len(tokenizer))
-    bias[tokenizer.eos_token_id] = 100.0
-    model.lm_head.bias = torch.nn.Parameter(bias)
-    [pair] = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("b")), (user("a"),))])
-    [r, _] = policy_rollouts(Policy(model, tokenizer), [pair], config, "step 1")
-    assert r.pair.prompt[1]["content"] == ""
-    assert r.ids == [tokenizer.eos_token_id]
-
-
 def test_what_is_cut_or_thinking_is_in_the_loss_unless_left_out(tiny_policy, rendered, make_config):
     """A prefill that opens a block hides the whole of a completion that never closes it."""
     pairs = rendered(tiny_pairs(2))
@@ -120,18 +91,6 @@ def test_what_is_cut_or_thinking_is_in_the_loss_unless_left_out(tiny_policy, ren
     for masked in (False, True):
         rollouts = policy_rollouts(tiny_policy, pairs, make_config(loss={"mask_thinking": masked}), "step 1")
         assert all(r.mask == (not masked,) * len(r.ids) for r in rollouts)
-
-
-def test_a_row_on_disk_has_what_the_report_reads(tiny_policy, rendered, config):
-    [r, *_] = policy_rollouts(tiny_policy, rendered(tiny_pairs(1)), config, "step 3")
-    kl = [0.123456789] * len(r.ids)
-    row = json.loads(json.dumps(rollout_row(r, tiny_policy, 3, kl)))
-    assert (row["step"], row["pair_id"], row["family"], row["sample"]) == (3, "sum/0", "suggested", 0)
-    assert (row["prompt"], row["teacher_prompt"]) == (list(r.pair.prompt), list(r.pair.teacher_prompt))
-    assert (row["token_ids"], row["seed"], row["stop_reason"]) == (r.ids, r.completion.seed, r.completion.stop_reason)
-    assert "".join(row["tokens"]) == tiny_policy.tokenizer.decode(r.ids)
-    assert len(row["tokens"]) == len(row["in_loss"]) == len(r.ids)
-    assert row["kl"] == [0.12346] * len(r.ids)
 
 
 def test_kl_is_logged_by_axis_if_there_are_several():

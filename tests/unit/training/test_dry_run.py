@@ -9,24 +9,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from opct.config.schema import LoraSettings
 from opct.errors import ConfigError
 from opct.training.dry_run import estimate_memory, make_plan, size
 from opct.training.setup import build_setup, load_data
 from tests.refusals import refused
-from tests.unit.training.conftest import metrics
 
 
 def numbers(text: str) -> list[float]:
     return [float(x) for x in re.findall(r"\d+(?:\.\d+)?", text)]
 
 
-@pytest.mark.parametrize(
-    ("method", "completions", "tokens", "probed"),
-    [("opct", 2, 192, 8), ("sft", 2, 192, 8), ("dpo", 4, 384, 16), ("act", 0, 0, 4)],
-)
+@pytest.mark.parametrize(("method", "completions", "tokens", "probed"), [("opct", 2, 192, 8), ("dpo", 4, 384, 16)])
 def test_its_numbers_are_those_of_the_run(make_config, method: str, completions: int, tokens: int, probed: int):
-    """4 steps x 4 pairs x 2 completions x 6 tokens; `dpo` has preferences of 2, `act` samples to validate alone."""
+    """4 steps x 4 pairs x 2 completions x 6 tokens; `dpo` has preferences of 2."""
     config = make_config(method=method)
     rows, data = dict(make_plan(config).rows), load_data(config)
     assert rows["method"].startswith(method)
@@ -34,17 +29,9 @@ def test_its_numbers_are_those_of_the_run(make_config, method: str, completions:
     assert numbers(rows["pairs"])[:2] == [len(data.pairs), 0]
     assert numbers(rows["completion tokens"]) == [tokens]
     assert numbers(rows["cut completions"])[1:] == [probed, 6]
-    if method in ("opct", "sft"):
-        assert numbers(rows["passes"]) == [pytest.approx(4 * 3 / len(data.pairs), abs=0.05)]
-        assert size(estimate_memory(config, data).peak) in rows["memory"]
-    assert ("offline" in rows["time"]) == (method in ("sft", "dpo"))
-
-
-def test_the_run_does_as_its_plan_says(trained):
-    """1 step x 4 pairs x 2 completions x 6 tokens = 48 tokens at most; validation before and after it."""
-    done = metrics(config := trained(max_steps=1))
-    assert 0 < done[1]["train/completion_tokens"] <= 48
-    assert [row["step"] for row in done if "validation/kl" in row] == load_data(config).validation_steps == [0, 1]
+    assert numbers(rows["passes"]) == [pytest.approx(4 * 3 / len(data.pairs), abs=0.05)]
+    assert size(estimate_memory(config, data).peak) in rows["memory"]
+    assert ("offline" in rows["time"]) == (method == "dpo")
 
 
 def test_it_writes_nothing_and_shows_its_warnings(make_config, tmp_path: Path, monkeypatch):
@@ -66,16 +53,11 @@ def test_it_does_not_plan_for_another_trainer(make_config):
         make_plan(make_config(engine="verl"))
 
 
-LORAS = {"q_proj": {"r": 4, "target_modules": ["q_proj"]}, "all": {"r": 4}, "full": None}
-
-
-@pytest.mark.parametrize("kind", ["base", "live", "ema"])
-@pytest.mark.parametrize("name", LORAS)
-def test_the_estimate_counts_what_is_kept_without_loading_it(make_config, name: str, kind: str):
+@pytest.mark.parametrize("kind", ["base", "ema"])
+@pytest.mark.parametrize("lora", [{"r": 4}, None], ids=["adapter", "full"])
+def test_the_estimate_counts_what_is_kept_without_loading_it(make_config, lora: dict | None, kind: str):
     """Weights, teacher, gradients and moments: bytes of the tensors that the setup then has."""
-    lora = LORAS[name]
-    config = make_config(teacher={"kind": kind}, model={"dtype": "bfloat16"})
-    config = config.model_copy(update={"lora": None if lora is None else LoraSettings(**lora)})
+    config = make_config(teacher={"kind": kind}, model={"dtype": "bfloat16"}, lora=lora)
     found, setup = estimate_memory(config, load_data(config)), build_setup(config)
     with setup.teacher() as teacher:
         tensors = {id(p): p for model in (setup.policy, teacher) for p in model.model.parameters()}
@@ -87,36 +69,8 @@ def test_the_estimate_counts_what_is_kept_without_loading_it(make_config, name: 
     assert found.peak == kept + max(found.micro_batch, found.rollout)
 
 
-def test_quantised_layers_and_activations_that_are_computed_again_take_less(make_config, monkeypatch):
-    """2 layers of 2 x 32 x 32 + 2 x 32 x 16 + 3 x 32 x 64 weights in 0.516 bytes for 4; two layers' activations less
-    one, and their inputs."""
-    monkeypatch.setattr("opct.models.loading.check_libraries", lambda config: None)  # bitsandbytes need not be here
-    plain, small = make_config(), make_config(model={"quantization": "4bit"}, optim={"gradient_checkpointing": True})
-    data = load_data(plain)
-    whole, less = estimate_memory(plain, data), estimate_memory(small, data)
-    assert whole.weights - less.weights == pytest.approx(2 * 9216 * (4 - 0.516))
-    assert 0.5 * whole.micro_batch < less.micro_batch < 0.8 * whole.micro_batch
-
-
-def test_the_rollout_holds_keys_and_values_of_a_batch(make_config):
-    """2 x 2 layers x 2 heads x 8 numbers x 4 bytes a token, of 8 rows of the longest prompt and 6 tokens."""
-    config = make_config()
-    data = load_data(config)
-    longest = max(max(len(r.prompt_ids), len(r.teacher_ids)) for r in data.pairs)
-    assert estimate_memory(config, data).rollout == 256 * 8 * (longest + 6)
-    few = make_config(rollout={"batch_tokens": 100})
-    assert estimate_memory(few, data).rollout == 256 * 100
-
-
 def test_when_it_validates(make_config):
-    for steps, every, expected in (
-        (4, 2, [0, 2, 4]),
-        (4, None, [0, 2, 4]),
-        (5, 2, [0, 2, 4, 5]),
-        (1, None, [0, 1]),
-        (3, None, [0, 2, 3]),
-        (4, 9, [0, 4]),
-    ):
+    for steps, every, expected in ((4, None, [0, 2, 4]), (5, 2, [0, 2, 4, 5]), (1, None, [0, 1]), (4, 9, [0, 4])):
         data = load_data(make_config(max_steps=steps, eval_steps=every))
         assert data.validation_steps == expected
     data.validation, data.validation_anchors = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -9,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 import opct.methods.opct
 import opct.training.trainer
@@ -20,6 +20,7 @@ from opct.runs.checkpoints import read_state
 from opct.runs.console import StopRequest
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
+from opct.training.resume import is_finished
 from opct.training.setup import load_data
 from opct.training.trainer import learning_rate, train
 from tests.refusals import refused
@@ -40,7 +41,6 @@ def test_what_a_step_writes_is_of_its_batch_and_its_metrics_are_means(trained):
     assert [row["pair_id"] for row in rows] == [pair.id for pair in pairs for _ in range(2)]
     assert manifest["trained_families"] == ["list", "suggested"]
     assert manifest["trained_questions"] == sorted(pair.meta["question_id"] for pair in pairs)
-    assert all(len(row["kl"]) == len(row["token_ids"]) == len(row["in_loss"]) for row in rows)
     assert sum(row["pair_id"].startswith("benign") for row in rows) == 2
     found = next(row for row in metrics(config) if row["step"] == 1)
     for name, identity in (("train/kl", False), ("train/kl_identity", True)):
@@ -50,24 +50,10 @@ def test_what_a_step_writes_is_of_its_batch_and_its_metrics_are_means(trained):
     assert found["train/truncated_fraction"] == sum(row["stop_reason"] == "length" for row in rows) / 8
 
 
-def test_a_run_follows_from_its_seed(make_config, tmp_path: Path):
-    configs = [
-        make_config(output_dir=str(tmp_path / name), seed=seed, max_steps=1, data=NO_VALIDATION)
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    ]
-    for i, config in enumerate(configs):
-        torch.manual_seed(i)  # which a run does not depend on
-        train(config)
-    assert weights(configs[0]) == weights(configs[1]) != weights(configs[2])
-
-
-def test_epochs_give_the_number_of_steps(make_config):
-    """Trained pairs / 3 a step (a quarter of 4 are identity pairs), rounded up, times 1.5 epochs."""
-    data = load_data(make_config(max_steps=None, num_train_epochs=1.5))
-    assert data.total_steps == round(math.ceil(len(data.pairs) / 3) * 1.5)
-    visited = [r.pair.id for r in data.visited()]
-    assert len(visited) == len(set(visited))
-    assert set(visited) >= {r.pair.id for r in data.pairs}
+def test_another_seed_makes_another_run(make_config, trained, tmp_path: Path):
+    other = make_config(output_dir=str(tmp_path / "other"), seed=1, max_steps=1)
+    train(other)
+    assert weights(other) != weights(trained(max_steps=1))
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_config, trained, tmp_path: Path):
@@ -80,17 +66,8 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_conf
     assert not Path(faulty.output_dir).exists()
     run = Path(trained(max_steps=1).output_dir)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "lock" not in path.name}
-    too_long = make_config(rollout={"max_completion_tokens": 2048})
     no_tracker = make_config(report_to=["nope"])
-    no_device = make_config(model=model | {"device": "cuda:99"}, data={"pairs": [str(tmp_path / "bad.jsonl")]})
-    faults = (
-        (no_device, ModelError),  # before data are read
-        (faulty, DataError),
-        (make_config(model=model), ModelError),
-        (too_long, DataError),
-        (no_tracker, ConfigError),
-    )
-    for config, error in faults:
+    for config, error in ((faulty, DataError), (make_config(model=model), ModelError), (no_tracker, ConfigError)):
         with pytest.raises(error):
             train(config, overwrite=True)
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -99,9 +76,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_conf
 @pytest.mark.parametrize(
     ("kind", "warmup", "expected"),
     [
-        ("constant", 0, [1, 1, 1, 1]),
         ("constant", 2, [1 / 3, 2 / 3, 1, 1]),
-        ("linear", 0, [1, 3 / 4, 2 / 4, 1 / 4]),
         ("linear", 1, [1 / 2, 1, 2 / 3, 1 / 3]),
         ("cosine", 0, [1, 0.5 + 0.5**0.5 / 2, 0.5, 0.5 - 0.5**0.5 / 2]),
     ],
@@ -118,29 +93,19 @@ def test_the_learning_rate_is_applied_and_logged(make_config):
     train(config)
     assert [row["train/learning_rate"] for row in metrics(config)] == [0.01, 0.005]
     with refused(RunError, "max_steps: 2 then, 4 now"):  # every rate depends on it
-        train(make_config(data=NO_VALIDATION, optim=optim), resume=True)
-
-
-def test_clipping_bounds_the_update_and_the_norm_is_that_before_it(make_config, tmp_path: Path):
-    norms = []
-    for limit in (None, 1e-3):
-        optim = {"max_grad_norm": limit}
-        config = make_config(output_dir=str(tmp_path / str(limit)), max_steps=1, optim=optim, data=NO_VALIDATION)
-        train(config)
-        norms.append(metrics(config)[0]["train/grad_norm"])
-    assert norms[0] == norms[1] > 1e-3
+        is_finished(RunDir(config.output_dir), make_config(data=NO_VALIDATION, optim=optim))
 
 
 def test_checkpoints_are_kept_as_asked_the_best_one_besides(make_config, monkeypatch):
-    """The two newest of six, and that of step 2, whose validation KL is the lowest."""
-    kl = {0: 3.0, 1: 2.0, 2: 1.0, 3: 1.5, 4: 1.0, 5: 2.0, 6: 2.5}
+    """The newest of three, and that of step 1, whose validation KL is the lowest."""
+    kl = {0: 3.0, 1: 1.0, 2: 1.5, 3: 1.0, 4: 2.0}
     monkeypatch.setattr(opct.training.trainer, "validate", lambda setup, step: ({"validation/kl": kl[step]}, []))
-    result = train(make_config(max_steps=6, save_steps=3, eval_steps=1, save_total_limit=2))
-    assert result.best_step == 2
+    result = train(make_config(max_steps=4, save_steps=3, eval_steps=1, save_total_limit=1))
+    assert result.best_step == 1
     run = RunDir(result.run_dir)
-    assert [step for step, _ in run.checkpoints()] == [2, 3, 6]
+    assert [step for step, _ in run.checkpoints()] == [1, 4]
     state = read_state(run.latest_checkpoint())
-    assert (state["step"], state["best_step"], state["best_kl"]) == (6, 2, 1.0)
+    assert (state["step"], state["best_step"], state["best_kl"]) == (4, 1, 1.0)
 
 
 def test_the_last_line_names_the_questions_that_the_pairs_were_made_of(make_config):
@@ -150,32 +115,24 @@ def test_the_last_line_names_the_questions_that_the_pairs_were_made_of(make_conf
     assert result.render().splitlines()[-1].endswith(command)
 
 
-def spoil(monkeypatch, change) -> list[int]:
+def spoil(monkeypatch, change) -> None:
     """Passes each micro-batch's loss of OPCT through `change(call number, MicroLoss)`."""
-    calls: list[int] = []
+    calls = itertools.count(1)
     original = opct.methods.opct.consistency_loss
-
-    def spoilt(*args):
-        calls.append(len(calls) + 1)
-        return change(calls[-1], original(*args))
-
-    monkeypatch.setattr(opct.methods.opct, "consistency_loss", spoilt)
-    return calls
+    monkeypatch.setattr(opct.methods.opct, "consistency_loss", lambda *args: change(next(calls), original(*args)))
 
 
 ONE_BATCH = {"micro_batch_tokens": 100_000}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_its_step_and_pairs(make_config, monkeypatch):
-    """Step 2 of 2: no update, no metrics of that step; the checkpoint of step 1 is named, and resumed from."""
+    """Step 2 of 2: no update, no metrics of that step; the checkpoint of step 1 is named."""
     config = make_config(optim=ONE_BATCH, max_steps=2, save_steps=1, data={"validation_size": 1})
-    with monkeypatch.context() as patch:
-        spoil(patch, lambda n, micro: replace(micro, loss=micro.loss * math.nan) if n == 2 else micro)
-        with refused(NonFiniteError, "Step 2", "step-000001", *(r.pair.id for r in load_data(config).batch(2))):
-            train(config)
+    spoil(monkeypatch, lambda n, micro: replace(micro, loss=micro.loss * math.nan) if n == 2 else micro)
+    with refused(NonFiniteError, "Step 2", "step-000001", *(r.pair.id for r in load_data(config).batch(2))):
+        train(config)
     assert [row["step"] for row in metrics(config)] == [0, 1]
     assert checkpoint_steps(config) == [1]
-    assert train(config, resume=True).status == "finished"
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(make_config, monkeypatch):
@@ -192,21 +149,15 @@ def exploded(micro: MicroLoss) -> MicroLoss:
 
 
 def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
-    """1000 nats a token in steps 4, 6 and 7, patience 2: stopped at step 7, whose metrics and rollouts are kept.
-
-    Resumed from the checkpoint of step 6 without the fault, it finishes, with one row for each step.
-    """
+    """1000 nats a token in steps 4, 6 and 7, patience 2: stopped at step 7, whose metrics and rollouts are kept."""
     stop = {"divergence_factor": 2.0, "divergence_patience": 2}
     config = make_config(max_steps=7, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
-    with monkeypatch.context() as patch:
-        spoil(patch, lambda n, micro: exploded(micro) if n in (4, 6, 7) else micro)
-        with refused(DivergenceError, "Step 7", "1e+03", "stop.divergence_factor=2.0"):
-            train(config)
+    spoil(monkeypatch, lambda n, micro: exploded(micro) if n in (4, 6, 7) else micro)
+    with refused(DivergenceError, "Step 7", "1e+03", "stop.divergence_factor=2.0"):
+        train(config)
     assert checkpoint_steps(config)[-1] == 6
     assert [(row["step"], row.get("train/kl")) for row in metrics(config)][5:] == [(6, 1000.0), (7, 1000.0)]
     assert {row["step"] for row in read_jsonl(RunDir(config.output_dir).rollouts_path(7))} == {7}
-    assert train(config, resume=True).status == "finished"
-    assert [row["step"] for row in metrics(config)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_second_signal_stops_at_once():

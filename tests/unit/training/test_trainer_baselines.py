@@ -12,7 +12,6 @@ import opct
 from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from opct.errors import DivergenceError, RunError
-from opct.methods.act import ACT
 from opct.methods.consistency import MicroLoss
 from opct.methods.sft import SFT
 from opct.runs.console import NullProgress
@@ -20,30 +19,28 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.refusals import refused
-from tests.unit.training.conftest import NO_VALIDATION, metrics, weights
+from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 ONE_BATCH = {"micro_batch_tokens": 100_000}
 
 
-@pytest.mark.parametrize("kind", [SFT, ACT])
-def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: type):
+def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch):
     """No KL: 1000 times the loss from step 4 on, patience 2, is judged against the loss of the first steps."""
     stop = {"divergence_factor": 50.0, "divergence_patience": 2}
-    config = make_config(method=kind.__name__.lower(), max_steps=5, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
-    calls = []
-    loss = kind.loss
+    config = make_config(method="sft", max_steps=5, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
+    calls, loss = [], SFT.loss
 
     def explode(self, *batch):
         calls.append(1)
         micro = loss(self, *batch)
         return MicroLoss(micro.loss * 1000) if len(calls) >= 4 else micro
 
-    monkeypatch.setattr(kind, "loss", explode)
+    monkeypatch.setattr(SFT, "loss", explode)
     with refused(DivergenceError, "Step 5"):
         train(config)
 
 
-def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resumed(make_config, tmp_path: Path):
+def test_a_signal_during_offline_answers_ends_them_soon(make_config):
     """The signal comes with the first answers; not all of the others are waited for."""
 
     class Signal(NullProgress):
@@ -54,16 +51,13 @@ def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resum
             os.kill(os.getpid(), signal.SIGTERM)
 
     settings = {"method": "dpo", "max_steps": 1, "rollout": {"batch_tokens": 1}, "data": NO_VALIDATION}
-    config, whole = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("a", "b"))
+    config = make_config(**settings)
     before, progress = signal.getsignal(signal.SIGTERM), Signal()
     with pytest.raises(KeyboardInterrupt):
         train(config, progress=progress)
     assert signal.getsignal(signal.SIGTERM) == before
     assert progress.answered == config.rollout.num_generations
     assert not RunDir(config.output_dir).offline_path.exists()
-    assert train(config, resume=True).status == "finished"
-    train(whole)
-    assert weights(config) == weights(whole)
 
 
 PART = {"anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
@@ -85,20 +79,16 @@ def own_pairs(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "own.jsonl")]
 
 
-def test_the_texts_that_were_trained_on_are_those_of_the_steps(make_config, own_pairs, tmp_path: Path):
-    """Four of the twelve pairs a step, whether or not `meta` holds them: one step, resumed for two, and two at once."""
-    short, longer, whole = (
-        make_config(output_dir=str(tmp_path / name), max_steps=steps, data=PART | {"pairs": own_pairs})
-        for name, steps in (("a", 1), ("a", 2), ("b", 2))
-    )
-    run = RunDir(train(short).run_dir)
-    visited = {row["pair_id"] for row in read_jsonl(run.rollouts_path(1))}
-    assert len(visited) == 4
-    found = read_trained_texts(run)
-    assert found == trained_texts(pair for pair in read_pairs(own_pairs[0]) if pair.id in visited)
-    assert len(found.behaviors) == sum(id_.startswith("j/") for id_ in visited)
-    train(longer, resume=True)
-    assert read_trained_texts(run) == read_trained_texts(RunDir(train(whole).run_dir)) != found
+def test_the_texts_that_were_trained_on_are_those_of_the_steps(make_config, own_pairs):
+    """Four of the twelve pairs a step, whether or not `meta` holds them: one step, and resumed for two."""
+    visited: set[str] = set()
+    for steps in (1, 2):
+        run = RunDir(train(make_config(max_steps=steps, data=PART | {"pairs": own_pairs}), resume=steps > 1).run_dir)
+        visited |= {row["pair_id"] for row in read_jsonl(run.rollouts_path(steps))}
+        assert len(visited) == 4 * steps
+        found = read_trained_texts(run)
+        assert found == trained_texts(pair for pair in read_pairs(own_pairs[0]) if pair.id in visited)
+        assert len(found.behaviors) == sum(id_.startswith("j/") for id_ in visited)
 
 
 def interrupted(*_) -> None:
@@ -121,37 +111,28 @@ def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_con
     assert opct.train(kept, resume=True).step == 2
     with pytest.raises(KeyboardInterrupt):
         train(kept, overwrite=True, check_teacher=interrupted)
-    assert opct.train(kept, overwrite=True).step == 2  # from the copy, the only one
-    assert read_pairs(moved.pairs_path) == read_pairs(own_pairs[0])
-    opct.train(opct.load_config(moved.config_path, [f"data.pairs=[{own_pairs[0]}]"]), overwrite=True)
-    assert not moved.pairs_path.exists()
+    assert read_pairs(moved.pairs_path) == read_pairs(own_pairs[0])  # the only copy
 
 
-@pytest.mark.parametrize("method", ["sft", "dpo", "act"])
-def test_what_a_baseline_samples_before_training_is_logged_once(make_config, trained, method: str):
+def test_what_a_baseline_samples_before_training_is_logged_once(make_config, trained):
     """With the validation before the first step, and what a longer run needs where it was resumed; on an identity pair
-    `dpo` samples one answer for both."""
-    config = trained(method=method, max_steps=1)
-    train(longer := make_config(method=method, max_steps=2), resume=True)
+    one answer is sampled for both."""
+    config = trained(method="dpo", max_steps=1)
+    train(longer := make_config(method="dpo", max_steps=2), resume=True)
     rows = [row for row in metrics(longer) if "time/offline_s" in row]
     assert [row["step"] for row in rows] == [0, 1]
     assert "validation/kl" in rows[0]
     answers = read_jsonl(RunDir(config.output_dir).offline_path)
-    tokens = sum(len(one["token_ids"]) for one in answers if one["stop_reason"] != "given")
-    tokens += sum(len(one["rejected"]["token_ids"]) for one in answers if "rejected" in one and one["axis"] != "benign")
+    tokens = sum(len(one["token_ids"]) for one in answers)
+    tokens += sum(len(one["rejected"]["token_ids"]) for one in answers if one["axis"] != "benign")
     assert sum(row["rollout/offline_tokens"] for row in rows) == tokens
-    assert (tokens == 0) == (method == "act")
 
 
-@pytest.mark.parametrize(
-    ("method", "metric"),
-    [("opct", "kl"), ("offpolicy", "kl"), ("sft", "excess_loss"), ("dpo", "loss"), ("act", "distance")],
-)
-def test_training_on_several_axes_says_what_each_did(make_config, own_pairs, method: str, metric: str):
+def test_training_on_several_axes_says_what_each_did(make_config, own_pairs):
     data = PART | {"pairs": own_pairs, "validation_fraction": 0.5, "balance_axes": True}
-    config = make_config(method=method, max_steps=1, data=data)
+    config = make_config(method="dpo", max_steps=1, data=data)
     train(config)
     row = metrics(config)[-1]
     assert {name for name in row if name.endswith(("_jailbreak", "_safety_awareness"))} == {
-        f"{of}_{axis}" for of in (f"train/{metric}", "validation/kl") for axis in ("jailbreak", "safety_awareness")
+        f"{of}_{axis}" for of in ("train/loss", "validation/kl") for axis in ("jailbreak", "safety_awareness")
     }
