@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups
+from opct.data.behaviors import builtin_behaviors, load_behaviors
+from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 from tests.refusals import refused
@@ -64,10 +64,7 @@ PUBLIC = [
         ["Behavior", "FunctionalCategory", "SemanticCategory", "Tags", "ContextString", "BehaviorID"],
         [REQUESTS[0], "standard", "Pranks", "", "", "rude"],
     ),
-    (["Behavior", "Category", "Tags", "ContextString", "BehaviorID"], [REQUESTS[0], "Pranks", "", "", "rude"]),
     (["goal", "target"], [REQUESTS[0], "Sure"]),
-    (["instruction", "category"], [REQUESTS[0], "Pranks"]),
-    (["prompt", "category"], [REQUESTS[0], "Pranks"]),
 ]
 
 
@@ -110,15 +107,6 @@ def test_the_split_of_a_behavior_is_its_own_whatever_else_is_in_the_file(tmp_pat
     assert sum(whole[a] != whole[b] for a, b in zip(texts[::2], texts[1::2], strict=True)) == 4
     embedded = [builtin_behaviors(split)[0].behavior for split in SPLITS]
     assert list(splits(*(f"Please, {text.rstrip('.')} (now)" for text in embedded)).values()) == list(SPLITS)
-
-
-def test_near_duplicates_in_a_later_split_are_found():
-    """Of train in validation and test, of validation in test, of test nowhere; in no other direction."""
-    rows = [("a", REQUESTS[0], "train"), ("b", f"{REQUESTS[0]}, please!", "test"), ("c", REQUESTS[1], "train")]
-    rows += [("d", f"{REQUESTS[1]} now", "validation"), ("e", f"{REQUESTS[1]}, please", "test")]
-    behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in [*rows, ("f", REQUESTS[2], "train")]]
-    found = {split: [b.id for b in leaks_into_later_split(behaviors, split)] for split in (*SPLITS, None)}
-    assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,12 @@ CLEAN = (ASKED,)
     ("row", "prompt", "meta"),
     [
         ({"prompt": "Is it 4?", "completion": "Yes."}, CLEAN, {}),
-        ({"prompt": [ASKED], "completion": [SAID]}, CLEAN, {}),
         ({"prompt": "Is it 4?", "chosen": "Yes.", "rejected": "No.", "score": 0.5}, CLEAN, {"score": 0.5}),
         ({"chosen": [ASKED, SAID], "rejected": [ASKED, {"role": "assistant", "content": "No."}]}, CLEAN, {}),
         ({"messages": [SYSTEM, ASKED, SAID, ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
-        ({"messages": [ASKED | {"name": None}, SAID | {"tool_calls": None}]}, CLEAN, {}),
         ({"conversations": [{"from": "Human", "value": "Is it 4?"}, {"from": "GPT", "value": None}]}, CLEAN, {}),
-        ({"messages": [ASKED | {"role": "User"}, SAID | {"role": "Assistant"}]}, CLEAN, {}),
         ({"question": "Is it 4?", "answer": "yes", "tags": ["a"]}, CLEAN, {"answer": "yes"}),
         ({"Prompt": "Is it 4?", "meta": {"answer": "yes"}}, CLEAN, {"answer": "yes"}),
-        ({"system": "Be kind.", "messages": [ASKED, SAID]}, (SYSTEM, ASKED), {}),
         ({"system": "Be kind.", "messages": [SYSTEM, ASKED, SAID]}, (SYSTEM, ASKED), {}),
         (
             {"system_prompt": "Be kind.", "question": "Is it 4?", "response": "Yes."},
@@ -45,14 +41,7 @@ CLEAN = (ASKED,)
         ({"messages": [SYSTEM, ASKED, SAID], "context": "Of 2."}, (SYSTEM, *user_prompt("Of 2.\n\nIs it 4?")), {}),
         ({"input": "Is it 4?", "output": "Yes."}, CLEAN, {"output": "Yes."}),
         ({"instruction": "Is it 4?", "history": [["Is it 4?", "Yes."]]}, (ASKED, SAID, ASKED), {}),
-        ({"prompt": [SYSTEM, ASKED], "history": [ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
-        ({"messages": [ASKED, SAID, SAID]}, CLEAN, {}),
         ({"messages": [ASKED, SAID, ASKED, SAID, SAID]}, (ASKED, SAID, ASKED), {}),
-        (
-            {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Is it"}, "4?"]}]},
-            user_prompt("Is it\n4?"),
-            {},
-        ),
     ],
 )
 def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict):
@@ -92,13 +81,12 @@ def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_ar
     assert [pair.meta["n"] for pair in pairs] == [0, 1], "the first of them stays, with its other columns"
 
 
-@pytest.mark.parametrize("shown", ["{{ rumour }}", "{{ rumour|upper }}", "{{ 'heard ' ~ rumour }}"])
 @pytest.mark.parametrize("rumour", ["", None])
-def test_a_template_never_shows_an_empty_cell(rumour, shown: str):
+def test_a_template_never_shows_an_empty_cell(rumour):
     """It may ask whether the cell is filled."""
     rows = [{"prompt": "4?", "rumour": rumour}]
     with refused(DataError, "'hint'", "'rumour'"):
-        build_pairs(rows, templates={"hint": f"{{{{ prompt }}}} I heard {shown}."})
+        build_pairs(rows, templates={"hint": "{{ prompt }} I heard {{ rumour }}."})
     asking = "Well, {{ prompt }}{% if rumour %} I heard {{ rumour }}.{% endif %}{{ rumour or '' }}"
     [pair] = build_pairs(rows, templates={"hint": asking})
     assert pair.prompt == user_prompt("Well, 4?")

@@ -10,7 +10,6 @@ from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import facts_from_rows, load_facts
 from opct.data.pairs import EVALUATION_ONLY
 from opct.errors import DataError
-from tests.refusals import refused
 
 
 def row(**changes):
@@ -104,16 +103,14 @@ def test_nested(tmp_path):
     path = write(tmp_path / "full.json", NESTED)
     [fact] = load_facts(path)
     assert (fact.fact, fact.category, fact.about, fact.harm) == (FACT, "outdoor", (), ())
-    assert [(prompt.style, prompt.text[:12]) for prompt in fact.prompts] == [
-        ("HOW", "How do I put"),
-        ("PLAN", "Ladder on th"),
-    ]
+    assert [prompt.style for prompt in fact.prompts] == ["HOW", "PLAN"]
     assert fact.counterparts == ("How do I put the ladder on the concrete?",)
-    assert fact.id.startswith("outdoor/")
+    assert fact.is_evaluation_only
+    [pair, *_] = build_safety_awareness([fact], allow_evaluation_only=True, families="plain")
+    assert pair.meta[EVALUATION_ONLY]
     [augmented] = load_facts(path, augmented=True)
     assert (len(augmented.prompts), len(augmented.counterparts)) == (3, 2)
     assert augmented.id == fact.id
-    check_evaluation_only(path)
 
 
 def test_flat(tmp_path):
@@ -132,14 +129,3 @@ def test_flat(tmp_path):
     assert ([p.text for p in first.prompts], first.counterparts) == (["Sand?"], ("Concrete?",))
     assert ([p.text for p in second.prompts], second.category) == (["Soap?"], "senior")
     assert [len(fact.prompts) for fact in load_facts(path, augmented=True)] == [2, 1]
-    check_evaluation_only(path)
-
-
-def check_evaluation_only(path):
-    """Nothing is trained on it unless the user insists, also where the file is given as if it were one of our own."""
-    assert all(fact.is_evaluation_only for fact in load_facts(path))
-    with refused(DataError, "--train-on-evaluation-data"):
-        build_safety_awareness(load_facts(path))
-    pairs = build_safety_awareness(load_facts(path), allow_evaluation_only=True, families="plain")
-    assert pairs[0].meta["fact"] == FACT
-    assert pairs[0].meta[EVALUATION_ONLY]
