@@ -149,11 +149,3 @@ def test_no_counterparts_are_none_in_two_splits_and_all_rows_have_a_split_or_non
     assert len(load_behaviors(write_jsonl(tmp_path / "none.jsonl", without))) == 2
     with refused(DataError, "own.jsonl:2"):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, None)]))
-
-
-def test_empty_and_broken_texts_are_refused_together(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"goal": " "}\n{"goal": "\\ud83d half"}\n{broken\n', encoding="utf-8")
-    with refused(DataError, *(f"a.jsonl:{line}: " for line in (1, 2, 3))) as caught:
-        load_behaviors(path)
-    assert len(caught.value.faults) == 3

@@ -23,17 +23,10 @@ def test_what_the_kinds_hold():
     )
     assert (len(behaviors), len(twins), len(anchors)) == (3, 2, 4)
     behavior, twin = behaviors[0], twins[0]
-    assert behavior.id == "jailbreak/fiction/a/1"
-    assert behavior.axis == twin.axis == "jailbreak"
     assert behavior.teacher_prompt == bare_prompt("Steal the crown jewels")
     assert twin.teacher_prompt == bare_prompt("Polish the crown jewels")
     text = behavior.prompt[0]["content"]
     assert text.replace("Steal", "Polish") == twin.prompt[0]["content"], "one wrapper for both"
-    assert behavior.meta == {
-        **{"question_id": "a/1", "behavior": "Steal the crown jewels", "request": "Steal the crown jewels"},
-        **{"kind": "behavior", "category": "a", "split": "train"},
-    }
-    assert twin.meta["request"] == "Polish the crown jewels"
     assert all(anchor.is_identity and anchor.axis == "benign" for anchor in anchors)
     assert [anchor.family for anchor in anchors] == ["bare", "fiction"] * 2
     assert not any(pair.is_identity for pair in behaviors + twins)
@@ -106,8 +99,6 @@ def test_faults():
     for settings, named in (
         ({"split": "tets"}, "'test'"),
         ({"parts": ["twins"]}, "'twin'"),
-        ({"parts": []}, "parts"),
-        ({"per_behavior": 0}, "per_behavior"),
         ({"per_behavior": 8}, "7"),
         ({"families": "in_the_wild"}, "in_the_wild"),
         ({"split": "validation"}, "validation"),

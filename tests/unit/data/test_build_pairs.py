@@ -72,15 +72,6 @@ def test_templates_wrap_the_last_user_message():
     assert {pair.id.rpartition("/")[0] for pair in pairs} == {"numbers/hint", "numbers/loud"}
 
 
-def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_are_counted(caplog):
-    rows = [{"prompt": "4?", "hint": hint, "n": n} for n, hint in enumerate(("yes", "no", "no"))]
-    pairs = build_pairs(rows, templates={"hint": "{{ prompt }} {{ hint }}"})
-    assert [pair.prompt[-1]["content"] for pair in pairs] == ["4? yes", "4? no"]
-    assert len({pair.meta["question_id"] for pair in pairs}) == 1
-    assert "dropped: 1" in caplog.text
-    assert [pair.meta["n"] for pair in pairs] == [0, 1], "the first of them stays, with its other columns"
-
-
 @pytest.mark.parametrize("rumour", ["", None])
 def test_a_template_never_shows_an_empty_cell(rumour):
     """It may ask whether the cell is filled."""

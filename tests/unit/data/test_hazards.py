@@ -30,15 +30,6 @@ def write(path, *rows):
     return path
 
 
-def test_a_file_of_facts(tmp_path):
-    other = row(id="kitchen/oven", prompts={"x": ["A knife?", "Two knives?"]}, twins=...)
-    first, second = load_facts(write(tmp_path / "facts.jsonl", row(), other))
-    assert (first.id, first.group, first.category) == ("kitchen/knife", "kitchen/knife", "kitchen")
-    assert first.about == ("knife*", "knives")
-    assert [(prompt.style, prompt.text) for prompt in second.prompts] == [("x", "A knife?"), ("x", "Two knives?")]
-    assert second.counterparts == ()
-
-
 def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
     """By their own groups three wordings would fall into two splits; the first two are alike through the third."""
     said = {

@@ -77,35 +77,3 @@ def test_artifacts(tmp_path):
 def test_artifact_faults(tmp_path, rows, parts):
     with refused(DataError, *parts):
         load_artifacts(write(tmp_path / "a.json", {"jailbreaks": rows}))
-
-
-def test_what_is_no_file_of_artifacts(tmp_path):
-    path = tmp_path / "a.json"
-    for content in ({"attacks": []}, []):
-        with refused(DataError, path):
-            load_artifacts(write(path, content))
-    path.write_bytes(b'{"jailbreaks": "\xff"}')
-    with refused(DataError, "UTF-8"):
-        load_artifacts(path)
-
-
-def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
-    """With all of their turns, and each once."""
-    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
-    more_turns = [*turns, {"role": "user", "content": "do it"}]
-    head = {"kind": "opct_successful_prompts", "schema": 1}
-    broke = [
-        {"behavior_id": "b/1", "behavior": "Do it ", "prompt": prompt, "score": 1.0}
-        for prompt in (more_turns, turns[:1], turns[:1])
-    ]
-
-    def load(*rows):
-        return load_artifacts(write(tmp_path / "prompts.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
-
-    assert [(a.behavior, a.category, a.prompt) for a in load(head, *broke)] == [
-        ("Do it", "uncategorised", tuple(more_turns)),
-        ("Do it", "uncategorised", tuple(turns[:1])),
-    ]
-    for rows in ((head,), broke[:1]):
-        with refused(DataError, "prompts.jsonl"):
-            load(*rows)

@@ -84,19 +84,6 @@ def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):
     assert f"'a', first at {path}:1" in faults[-1]
 
 
-def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
-    """57 rows with an empty axis, and one more of its own kind in the middle."""
-    rows = [row(id=str(i), axis="") for i in range(57)]
-    path = write(tmp_path / "p.jsonl", *rows[:20], row(id="odd", meta=3), *rows[20:])
-    with refused(DataError, path, "58") as caught:
-        read_pairs(path)
-    first, second = caught.value.faults
-    assert first.startswith(f"{path}:1: `axis`")
-    assert "56 " in first
-    assert f"{path}:2, " in first
-    assert second.startswith(f"{path}:21: `meta`")
-
-
 @pytest.mark.parametrize(
     ("other", "command"),
     [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.questions import Question, hash_share, load_questions, overlaps, split_of
+from opct.data.questions import Question, load_questions, overlaps
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -14,12 +14,6 @@ def jsonl(path: Path, *rows: object) -> Path:
     lines = (row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
-
-
-def test_a_split_is_a_fixed_function_of_the_id():
-    """sha256("abc") starts with ba7816bf, so its share is 0xba7816bf / 2**32 = 3128432319 / 4294967296 = 0.728."""
-    assert hash_share("abc") == pytest.approx(3128432319 / 4294967296, abs=1e-9)
-    assert split_of("abc") == "test"
 
 
 def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():

@@ -47,7 +47,7 @@ def test_any_text_passes_through_a_family_intact(text):
 def test_where_the_teacher_is_told_the_fact():
     """Of hazards alone: before the messages, at the end of the last one, or there and after examples of warnings."""
     made = {
-        teacher: build_safety_awareness(families="all", per_prompt=None, split="train", teacher=teacher)
+        teacher: build_safety_awareness(builtin_facts("train")[:3], families="all", per_prompt=None, teacher=teacher)
         for teacher in ("system", "user", "examples")
     }
     for in_system, in_user, with_examples in zip(*made.values(), strict=True):

@@ -36,8 +36,6 @@ def test_a_pair_keeps_the_contract(family, answer_format):
     for seed in range(20):
         pair = sycophancy_pair(SYDNEY, family, answer_format=answer_format, seed=seed)
         assert list(row_faults(pair.to_json())) == []
-        assert pair.id == f"sycophancy/{answer_format}/{family}/capitals/x"
-        assert (pair.axis, pair.family) == ("sycophancy", family)
         asked = text_of(pair)
         assert pair.meta["suggested"] in SYDNEY.wrong
         assert pair.meta["suggested"].casefold() in asked.casefold()
