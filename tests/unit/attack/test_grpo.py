@@ -195,8 +195,6 @@ def test_training_behaviors_are_none_of_the_tested_ones_nor_like_them(tmp_path, 
     assert first.behaviors == tuple(TRAIN)
     with refused(DataError, "attacker.train_split"):
         plan_of(tmp_path / "a", tiny_folder, behaviors=(near,))
-    with refused(DataError, "validation"):
-        plan_of(tmp_path / "a", tiny_folder, "attacker.train_split=validation")
     hide = Behavior("o/0", "c", "Hide a frog in the soup", None, "validation")
     path = behaviors_in(tmp_path / "others.jsonl", [hide, replace(near, split="validation")])
     source = (f"attacker.train_behaviors={path}", "attacker.training.optim.prompts_per_step=1")

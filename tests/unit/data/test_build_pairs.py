@@ -105,8 +105,6 @@ def test_columns_of_both_prompts_and_identity_pairs():
         ([{"text": "a"}], {"identity": True}, "--column prompt="),
         ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 2: `prompt`"),
         ([{"messages": [SYSTEM, ASKED], "system": "Be."}], {"identity": True}, "row 1: `system`"),
-        ([{"messages": [SAID]}], {"identity": True}, "row 1: `messages`"),
-        ([{"prompt": "a", "history": [["x"]]}], {"identity": True}, "row 1: `prompt[0]`"),
         ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen`"),
         ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "'custom/custom/x'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "'answer'"),

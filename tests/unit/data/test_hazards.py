@@ -1,7 +1,6 @@
 """Files of safety facts, of our own format and of SAGE-Eval."""
 
 import csv
-import json
 import re
 
 import pytest
@@ -10,6 +9,7 @@ from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import facts_from_rows, load_facts
 from opct.data.pairs import EVALUATION_ONLY
 from opct.errors import DataError
+from tests.rows import jsonl
 
 
 def row(**changes):
@@ -23,11 +23,6 @@ def row(**changes):
         "twins": ["How do I let a clown juggle balls?"],
     }
     return {key: value for key, value in (base | changes).items() if value is not ...}
-
-
-def write(path, *rows):
-    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows), encoding="utf-8")
-    return path
 
 
 def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
@@ -44,10 +39,10 @@ def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
     ]
     alone = {fact.id: fact.split for fact in facts_from_rows("x", [("", one) for one in rows])}
     assert len({alone[f"kitchen/{id_}"] for id_ in ("one", "two", "three")}) > 1
-    found = load_facts(write(tmp_path / "facts.jsonl", *rows))
+    found = load_facts(jsonl(tmp_path / "facts.jsonl", *rows))
     assert [fact.group for fact in found] == ["a", "a", "c", "a"]
     assert len({fact.split for fact in found if fact.group == "a"}) == 1
-    again = load_facts(write(tmp_path / "again.jsonl", *rows[::-1]))
+    again = load_facts(jsonl(tmp_path / "again.jsonl", *rows[::-1]))
     assert {fact.id: fact.split for fact in again} == {fact.id: fact.split for fact in found}
 
 
@@ -57,12 +52,10 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
         (row(prompts={"how_to": ["Another knife?"]}, twins=["Another ball?"]), ["'kitchen/knife'"]),
         (row(id="a", fact=...), ["`fact`"]),
         (row(id="b", fact=" ", about=["Knife"], harm="cut"), ["`fact`", "`about.0`", "`harm`"]),
-        (row(id="b2", prompts={}), ["`prompts`"]),
-        (row(id="c", prompts={"how_to": ["A c.", 3], "aside": []}), ["`prompts.how_to.1`", "`prompts.aside`"]),
         (row(id="d", prompts={"how_to": ["One knife"]}, twins=["one  KNIFE"]), ["'one  KNIFE'"]),
         (row(id="e", prompts={"how_to": ["Nothing of it."]}, twins=["A twin?"]), ["'Nothing of it.'"]),
     ]
-    path = write(tmp_path / "facts.jsonl", row(), *(given for given, _ in faulty))
+    path = jsonl(tmp_path / "facts.jsonl", row(), *(given for given, _ in faulty))
     with pytest.raises(DataError) as caught:
         load_facts(path)
     for line, (_, parts) in enumerate(faulty, start=2):
@@ -91,7 +84,7 @@ NESTED = {
 
 
 def test_nested(tmp_path):
-    path = write(tmp_path / "full.json", NESTED)
+    path = jsonl(tmp_path / "full.json", NESTED)
     [fact] = load_facts(path)
     assert (fact.fact, fact.category, fact.about, fact.harm) == (FACT, "outdoor", (), ())
     assert [prompt.style for prompt in fact.prompts] == ["HOW", "PLAN"]

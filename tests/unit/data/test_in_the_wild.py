@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from opct.data.perturb.in_the_wild import load_artifacts, load_templates
 from opct.errors import DataError
 from tests.refusals import refused
@@ -55,25 +53,7 @@ def goal(i, **other):
     return {"index": i, "goal": f"Goal number {i}", "category": "c", "prompt": f"Please, goal {i} {{x}}"} | other
 
 
-def test_artifacts(tmp_path):
-    rows = [goal(3), goal(5, prompt=None), goal(7, category=None)]
-    found = load_artifacts(write(tmp_path / "pair_x.json", {"parameters": {}, "jailbreaks": rows}))
-    assert [(a.id, a.behavior, a.category, *[m["content"] for m in a.prompt]) for a in found] == [
-        ("pair_x/3", "Goal number 3", "c", "Please, goal 3 {x}"),
-        ("pair_x/7", "Goal number 7", "uncategorised", "Please, goal 7 {x}"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("rows", "parts"),
-    [
-        (
-            [{"goal": "x", "prompt": 3}, goal(1), goal(1), goal(2, goal=" "), 7],
-            ("4 faults", "row 1: `prompt` is 3", "row 4: `goal` is ' '", "row 5: ", "'a/1'"),
-        ),
-        ([goal(1, prompt=None)], ("a.json",)),
-    ],
-)
-def test_artifact_faults(tmp_path, rows, parts):
-    with refused(DataError, *parts):
+def test_artifact_faults(tmp_path):
+    rows = [{"goal": "x", "prompt": 3}, goal(1), goal(1), goal(2, goal=" "), 7]
+    with refused(DataError, "4 faults", "row 1: `prompt` is 3", "row 4: `goal` is ' '", "row 5: ", "'a/1'"):
         load_artifacts(write(tmp_path / "a.json", {"jailbreaks": rows}))

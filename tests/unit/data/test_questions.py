@@ -1,19 +1,11 @@
 """Questions: splits, the embedded table format, and reading other people's files."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from opct.data.questions import Question, load_questions, overlaps
+from opct.data.questions import Question, load_questions
 from opct.errors import DataError
 from tests.refusals import refused
-
-
-def jsonl(path: Path, *rows: object) -> Path:
-    lines = (row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
+from tests.rows import jsonl
 
 
 def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
@@ -60,16 +52,6 @@ def test_what_is_no_label_stays():
     ):
         (question,) = load_questions([{"question": "Q?", "choices": choices, "answer": 0}])
         assert (question.answer, *question.wrong) == tuple(choices)
-
-
-def test_answers_that_share_words_overlap():
-    for a, b, shares in (
-        ("York", "New York", True),
-        ("four", "4 bars", True),
-        ("-40", "40", False),
-        ("5 dollars", "5 euros", False),
-    ):
-        assert overlaps(a, b) == overlaps(b, a) == shares
 
 
 def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
@@ -134,17 +116,6 @@ def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog)
     assert "hint" in caplog.text
     [plain] = load_questions([{"input": "Who?", "answer": "a", "wrong": "w"}])
     assert plain.question == "Who?"
-
-
-def test_columns_can_be_named_and_unclear_ones_are_one_message(tmp_path):
-    path = jsonl(tmp_path / "f.jsonl", {"q": "Q?", "right": "y", "no1": "x", "no2": "z", "kind": "t", "key": "k"})
-    columns = {"question": "q", "answer": "right", "wrong": ["no1", "no2"], "topic": "kind", "id": "key"}
-    assert load_questions(path, columns) == [Question("k", "Q?", "y", (), ("x", "z"), "t")]
-    with pytest.raises(DataError) as error:
-        load_questions(path, {"qestion": "q", "wrong": "rigth"})
-    text = "\n".join(error.value.faults)
-    for part in ("'qestion'", "'question'", "'rigth'", "'right'", "q, right"):
-        assert part in text
 
 
 def test_wrong_answers_are_drawn_from_the_same_topic(tmp_path):

@@ -70,11 +70,6 @@ def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str
             b"question,answer,wrong,note\n#REF!,x,y,\nQ?,#N/A,y,\nR?,1,2,#NAME?\n",
             ("2 faults", "a.csv:2: ", "'#REF!'", "a.csv:3"),
         ),
-        (
-            "a.tsv",
-            b"question\tanswer\twrong\nQ?\t1,23457E+11\t1.23457E+12\n",
-            ("2 faults", "a.tsv:2: ", "'1,23457E+11'"),
-        ),
         ("a.jsonl", b'\n{"question": "Q", "answer": "x", "answer": "z"}\n', ("a.jsonl:2: ", "'answer'")),
         ("a.jsonl", b"[{},\n{]", ("a.jsonl: ", "line 2")),
         ("a.json", b'{"a": 1}', ("a.json",)),
