@@ -5,7 +5,7 @@ import pytest
 from opct.data.behaviors import Behavior, splits_by_text
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt
+from opct.data.perturb.jailbreak import bare_prompt
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -82,17 +82,6 @@ def test_files_of_held_out_families_are_not_left_aside_in_silence():
             assert family in {pair.family for pair in pairs}
     with pytest.raises(DataError):
         build_jailbreak(BEHAVIORS, families="all", parts=["twin"], **artifacts)
-
-
-def test_the_teacher_of_behaviors_alone_sees_turns_and_the_system_prompt_before_them():
-    teacher = {"teacher_system": "Be kind.", "teacher_turns": REFUSED_TURNS}
-    lion, parts = BEHAVIORS[1], ("behavior", "bare", "twin")
-    wrapped, bare, twin = build_jailbreak([lion], families=["fiction"], parts=parts, per_behavior=1, **teacher)
-    shown = ({"role": "system", "content": "Be kind."}, *REFUSED_TURNS, *bare_prompt(lion.behavior))
-    assert wrapped.teacher_prompt == shown
-    assert (bare.prompt, bare.teacher_prompt) == (bare_prompt(lion.behavior), shown)
-    assert (bare.family, bare.meta["kind"], bare.id) == ("bare", "behavior", f"jailbreak/bare/{lion.id}")
-    assert twin.teacher_prompt == bare_prompt(lion.benign)
 
 
 def test_faults():

@@ -131,15 +131,6 @@ def test_what_cannot_be_trained_on_is_refused(load, tmp_path: Path):
         load(pairs=pairs, balance_axes=True, anchor_fraction=0.25)
 
 
-def test_the_embedded_pairs_keep_their_own_splits():
-    data = load_training_pairs(TrainConfig())
-    assert {p.meta["split"] for p in data.pairs} == {"train"}
-    assert {p.meta["split"] for p in data.validation} == {"validation"}
-    assert {p.meta["split"] for p in data.anchors} == {"train"}
-    assert {p.meta["split"] for p in data.validation_anchors} == {"validation"}
-    assert len(data.validation) == 48
-
-
 def test_steps_per_epoch_by_hand():
     """Anchors are a share of the step, never the whole of it: 16 a step with a quarter anchors leaves 12 pairs a step.
     24 pairs are 2 steps, 25 are 3; of two axes 6 each."""

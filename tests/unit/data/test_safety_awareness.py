@@ -71,20 +71,3 @@ def test_where_the_teacher_is_told_the_fact():
         builtin_pairs("builtin:safety_awareness:usr")
     with refused(DataError, "usr", "user"):
         build_safety_awareness(teacher="usr")
-
-
-def test_twins():
-    """Identity by default; with the same privileged fact; or left out."""
-    facts = builtin_facts("train")[:3]
-    by_kind = {
-        kind: build_safety_awareness(facts, families=["plain"], counterparts=kind)
-        for kind in ("identity", "privileged", "none")
-    }
-    assert [len(pairs) for pairs in by_kind.values()] == [18, 18, 12]
-    for pair in by_kind["identity"]:
-        assert pair.is_identity == (pair.meta["kind"] == SAFE_TWIN)
-    for pair in by_kind["privileged"]:
-        assert pair.teacher_prompt[1:] == pair.prompt
-    assert {pair.meta["kind"] for pair in by_kind["none"]} == {HAZARD}
-    with refused(DataError, "identical", "identity"):
-        build_safety_awareness(facts, families=["plain"], counterparts="identical")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from opct.data.behaviors import load_behaviors
-from opct.data.builders.pairs import build_pairs
 from opct.data.pairs import read_pairs
 from opct.data.questions import load_questions
 from opct.data.tables import read_rows
@@ -122,10 +121,6 @@ def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):
         {"question": "Q?", "answer": {"value": "x"}, "wrong": ["y"]},
     ]
     assert load_questions(datasets.Dataset.from_list(questions)) == load_questions(questions)
-    chats = [{"messages": user, "system": "S", "input": "1"}, {"messages": user}]
-    given = build_pairs(datasets.Dataset.from_list(chats), identity=True)
-    assert given == build_pairs(chats, identity=True)
-    assert [message["content"] for message in given[0].prompt] == ["S", "Q?\n\n1"]
 
 
 def test_repeated_rows_are_counted(tmp_path: Path, caplog):
