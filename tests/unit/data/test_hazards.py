@@ -74,8 +74,6 @@ NESTED = {
             "HOW": {
                 "original": ["How do I put the ladder on the sand?"],
                 "safe_version": ["How do I put the ladder on the concrete?"],
-                "original_augmentation": {"TYPOS": ["How do I put teh ladder on the sand?"]},
-                "safe_version_augmentation": {"TYPOS": ["How do I put teh ladder on the concrete?"]},
             },
             "PLAN": {"original": ["Ladder on the pond ice tomorrow, what to wear?"]},
         },
@@ -92,9 +90,6 @@ def test_nested(tmp_path):
     assert fact.is_evaluation_only
     [pair, *_] = build_safety_awareness([fact], allow_evaluation_only=True, families="plain")
     assert pair.meta[EVALUATION_ONLY]
-    [augmented] = load_facts(path, augmented=True)
-    assert (len(augmented.prompts), len(augmented.counterparts)) == (3, 2)
-    assert augmented.id == fact.id
 
 
 def test_flat(tmp_path):

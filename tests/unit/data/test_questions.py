@@ -155,11 +155,7 @@ def test_all_faults_come_at_once_with_file_and_line(tmp_path):
         assert part in faults[line]
 
 
-def test_questions_from_data_in_python():
-    rows = [{"id": f"q{i}", "question": f"Q{i}?", "answer": f"answer{i}", "wrong": "none"} for i in range(2)]
-    [first, second] = load_questions(rows)
-    assert (first.question, first.wrong) == (rows[0]["question"], ("none",))
-    assert load_questions([first, second]) == [first, second]
+def test_rows_of_a_prompt_and_a_completion_are_questions():
     [trl] = load_questions([{"prompt": "What is 2 + 2?", "completion": "4", "wrong": "5"}])
     assert (trl.question, trl.answer) == ("What is 2 + 2?", "4")
     with pytest.raises(DataError):
