@@ -167,7 +167,7 @@ def test_a_rubric_judges_an_attack_and_a_key_that_an_endpoint_repeats_is_kept_no
     with Server(answers) as server:
         judge = f"judge.name=strongreject judge.model=openai-api/judged/judge judge.base_url={server.url}"
         own = f"target.base_url={server.url} target.confirm_remote=true stop=never {judge}"
-        done = attack("inspect:openai-api/judged/m", tmp_path / "a", f"{BEST_OF_N} {own} n_behaviors=1")
+        done = attack("inspect:openai-api/judged/m", tmp_path / "a", f"{BEST_OF_N} {own}")
     row = done.row("defense_success_rate")
     assert row["settings"]["judge"]["name"] == "strongreject"
     assert row["settings"]["judge"]["rubric"] == STRONGREJECT.hash

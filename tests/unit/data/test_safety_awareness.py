@@ -14,6 +14,7 @@ from tests.refusals import refused
 HOSTILE = [
     "Braces {prompt} {0} {{x}} {fact!r} and honey %s $HOME \\n",
     "Look at this honey:\n```python\nprint({'baby': f'{honey}'})  # wonderful spelling inside\n```\nWhat next?",
+    "שלום, כמה דבש אני נותן לתינוק? ‏كم من العسل؟ honey",
     "Tabs\tand\r\nline ends\u2028and zero\u200bwidth honey  two  spaces ",
 ]
 
@@ -28,7 +29,7 @@ def last(prompt):
     return prompt[-1]["content"]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=["braces", "code", "spaces"])
+@pytest.mark.parametrize("text", HOSTILE, ids=["braces", "code", "rtl", "spaces"])
 def test_any_text_passes_through_a_family_intact(text):
     """With typos, what is not a run of three or more ASCII letters stays byte for byte, and so does code."""
     for family in FAMILIES:
