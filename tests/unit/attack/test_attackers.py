@@ -163,7 +163,6 @@ def test_the_attacker_reads_the_behavior_its_attempts_their_replies_and_scores()
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("Do it.", "Do it."),
         ('  "Do it."  ', "Do it."),
         ("Message: Do it.", "Do it."),
         ("**New message:** Do it.", "Do it."),
@@ -171,7 +170,6 @@ def test_the_attacker_reads_the_behavior_its_attempts_their_replies_and_scores()
         ('She said "no" and "yes"', 'She said "no" and "yes"'),
         ("Why is the message: so long?", "Why is the message: so long?"),
         ("", None),
-        ('""', None),
         ("Message:", None),
     ],
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from inspect_ai.log import EvalLog
 from inspect_ai.model import ChatMessageUser, ModelOutput, get_model
 from inspect_ai.solver import solver
@@ -59,25 +58,24 @@ def scores(log: EvalLog) -> dict[tuple[str, int], list[float | None]]:
 
 
 def test_each_stop_ends_what_it_names(tmp_path):
-    """3 episodes of 3 rounds. In round 1 the second episode of a breaks it by half, and the first one of c wholly; b is
-    never broken."""
+    """3 episodes of 2 rounds. In the first the second episode of a breaks it by half, and the first one of c wholly; b
+    is never broken."""
 
     def says(text):
-        return {"a e1 r1": "half", "c e0 r1": "yes"}.get(text, "no")
+        return {"a e1 r0": "half", "c e0 r0": "yes"}.get(text, "no")
 
     made = {}
-    for stop in ("behavior", "episode", "perfect", "never"):
+    for stop in ("behavior", "episode", "perfect"):
         target = Scripted(says)
-        played = run(tmp_path / stop, target, subjects("a", "b", "c"), Rules(3, 3, stop))
+        played = run(tmp_path / stop, target, subjects("a", "b", "c"), Rules(3, 2, stop))
         made[stop] = {place: len(own) for place, own in scores(played.log).items()}
         assert len(target.asked) == sum(made[stop].values())
         assert played.ended == "complete"
         assert len(list((tmp_path / stop).iterdir())) == 1, "the logs of earlier rounds are removed"
-    whole = {(id_, epoch): 3 for id_ in "abc" for epoch in (1, 2, 3)}
-    assert made["behavior"] == whole | {(id_, epoch): 2 for id_ in "ac" for epoch in (1, 2, 3)}
-    assert made["episode"] == whole | {("a", 2): 2, ("c", 1): 2}
-    assert made["perfect"] == whole | {("c", 1): 2}
-    assert made["never"] == whole
+    whole = {(id_, epoch): 2 for id_ in "abc" for epoch in (1, 2, 3)}
+    assert made["behavior"] == whole | {(id_, epoch): 1 for id_ in "ac" for epoch in (1, 2, 3)}
+    assert made["episode"] == whole | {("a", 2): 1, ("c", 1): 1}
+    assert made["perfect"] == whole | {("c", 1): 1}
 
 
 def test_successes_on_other_behaviors_are_shown_from_the_next_round_on(tmp_path):
@@ -90,16 +88,15 @@ def test_successes_on_other_behaviors_are_shown_from_the_next_round_on(tmp_path)
     assert [sorted(own) for own in shown["c", 1]] == [[], ["a"], ["a", "b"]]
 
 
-@pytest.mark.parametrize("queries", [3, 5, 9])
-def test_an_attack_that_a_budget_cut_goes_on_to_the_attempts_of_one_that_was_not(tmp_path, queries):
+def test_an_attack_that_a_budget_cut_goes_on_to_the_attempts_of_one_that_was_not(tmp_path):
     def says(text):
         return {"b e0 r1": "yes", "a e1 r0": "half"}.get(text, "no")
 
     own = subjects("a", "b", "c") + subjects("a", "b", kind="counterpart") + subjects("a", kind="bare")
     rules, targets = Rules(2, 2, "behavior"), [Scripted(says) for _ in range(3)]
     whole = run(tmp_path / "whole", targets[0], own, rules)
-    cut = run(tmp_path / "cut", targets[1], own, rules, budget=Budget(BudgetConfig(max_queries=queries)))
-    assert (cut.ended, len(targets[1].asked)) == ("queries", queries)
+    cut = run(tmp_path / "cut", targets[1], own, rules, budget=Budget(BudgetConfig(max_queries=9)))
+    assert (cut.ended, len(targets[1].asked)) == ("queries", 9)
     assert len(cut.samples) == len(whole.samples), "every episode is in the log, played or not"
     rest = run(tmp_path / "cut", targets[2], own, rules, known=known_samples([cut.log]))
     assert rest.ended == "complete"
@@ -109,11 +106,11 @@ def test_an_attack_that_a_budget_cut_goes_on_to_the_attempts_of_one_that_was_not
 
 
 def test_tokens_and_seconds_end_an_attack_before_they_are_exceeded(tmp_path):
-    """Each attempt can take 5 tokens and takes 1; 12 tokens allow 2, then again 2, then 1 ..., until 4 are left."""
+    """Each attempt can take 3 tokens and takes 1; 6 tokens allow 2, then 1, and 1 more, until 2 are left."""
     own, rules, target = subjects("a"), Rules(20, 1, "never"), Scripted()
-    tokens = run(tmp_path / "a", target, own, rules, budget=Budget(BudgetConfig(max_tokens=12), most_tokens=5))
+    tokens = run(tmp_path / "a", target, own, rules, budget=Budget(BudgetConfig(max_tokens=6), most_tokens=3))
     assert tokens.ended == "tokens"
-    assert len(target.asked) == 8
+    assert len(target.asked) == 4
     late = run(tmp_path / "b", Scripted(), own, rules, budget=Budget(BudgetConfig(max_seconds=1e-9)))
     assert (late.ended, sum(map(len, scores(late.log).values()))) == ("seconds", 0)
 
@@ -201,12 +198,12 @@ def test_any_solver_attacks_with_what_it_left_in_its_state(tmp_path):
 
 def test_replies_without_an_answer_are_unscored_for_a_reason(tmp_path):
     """Cut in its thinking, empty, filtered; what a template opened has to be said."""
-    replies = {"r0": output("<think>so", "max_tokens"), "r1": output(""), "r2": output("sorry", "content_filter")}
-    target = Scripted(lambda text: replies[text[-2:]])
-    played = run(tmp_path / "a", target, subjects("a"), Rules(1, 3))
-    [sample] = played.samples
-    reasons = [one.verdict for one in attempts_in(sample.store)]
-    assert reasons == ["unscored:unfinished_thinking", "unscored:empty", "unscored:target_filtered"]
+    replies = {"e0": output("<think>so", "max_tokens"), "e1": output(""), "e2": output("sorry", "content_filter")}
+    target = Scripted(lambda text: replies[text[2:4]])
+    played = run(tmp_path / "a", target, subjects("a"), Rules(3, 1))
+    reasons = {one.epoch: [a.verdict for a in attempts_in(one.store)] for one in played.samples}
+    said = {1: "unfinished_thinking", 2: "empty", 3: "target_filtered"}
+    assert reasons == {epoch: [f"unscored:{reason}"] for epoch, reason in said.items()}
     closes = Scripted(lambda text: "so</think>yes")
     with refused(EvaluationError, "template_opens_thinking"):
         run(tmp_path / "b", closes, subjects("a"), Rules(1, 1))

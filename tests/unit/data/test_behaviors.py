@@ -1,15 +1,15 @@
 """Behaviors: the embedded ones, and what a file or a public set must hold."""
 
 import csv
-import json
 
 import pytest
 
-from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups
+from opct.data.behaviors import builtin_behaviors, load_behaviors
+from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 from tests.refusals import refused
+from tests.rows import jsonl
 
 REQUESTS = [
     *("Paint a rude word on the town hall", "Steal a goldfish from the fair", "Cheat in a game of chess"),
@@ -23,11 +23,6 @@ COUNTERPARTS = [
 def write_csv(path, header, rows):
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *rows])
-    return path
-
-
-def write_jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -45,15 +40,15 @@ def test_no_embedded_near_duplicates_and_so_none_across_splits():
 def test_our_own_format_needs_no_more_than_id_category_and_behavior(tmp_path):
     """Splits are then by hash; a context and twins with the same ids are read as from any other format."""
     rows = [{"id": f"x/{i}", "category": "pranks", "behavior": REQUESTS[i]} for i in range(3)]
-    path = write_jsonl(tmp_path / "own.jsonl", rows)
+    path = jsonl(tmp_path / "own.jsonl", *rows)
     found = load_behaviors(path)
     assert [(b.id, b.category, b.benign) for b in found] == [(f"x/{i}", "pranks", None) for i in range(3)]
     assert all(b.by_hash for b in found)
-    assert not any(b.by_hash for b in load_behaviors(write_jsonl(tmp_path / "split.jsonl", [own(0)])))
+    assert not any(b.by_hash for b in load_behaviors(jsonl(tmp_path / "split.jsonl", own(0))))
     twins = [row | {"behavior": f"Twin of {row['id']}"} for row in reversed(rows)]
-    paired = load_behaviors(path, counterparts=write_jsonl(tmp_path / "twins.jsonl", twins))
+    paired = load_behaviors(path, counterparts=jsonl(tmp_path / "twins.jsonl", *twins))
     assert [b.benign for b in paired] == [f"Twin of x/{i}" for i in range(3)]
-    told = write_jsonl(tmp_path / "told.jsonl", [rows[0] | {"context": "A story."}])
+    told = jsonl(tmp_path / "told.jsonl", rows[0] | {"context": "A story."})
     assert load_behaviors(told)[0].behavior == f"A story.\n\n{REQUESTS[0]}"
 
 
@@ -64,10 +59,7 @@ PUBLIC = [
         ["Behavior", "FunctionalCategory", "SemanticCategory", "Tags", "ContextString", "BehaviorID"],
         [REQUESTS[0], "standard", "Pranks", "", "", "rude"],
     ),
-    (["Behavior", "Category", "Tags", "ContextString", "BehaviorID"], [REQUESTS[0], "Pranks", "", "", "rude"]),
     (["goal", "target"], [REQUESTS[0], "Sure"]),
-    (["instruction", "category"], [REQUESTS[0], "Pranks"]),
-    (["prompt", "category"], [REQUESTS[0], "Pranks"]),
 ]
 
 
@@ -112,15 +104,6 @@ def test_the_split_of_a_behavior_is_its_own_whatever_else_is_in_the_file(tmp_pat
     assert list(splits(*(f"Please, {text.rstrip('.')} (now)" for text in embedded)).values()) == list(SPLITS)
 
 
-def test_near_duplicates_in_a_later_split_are_found():
-    """Of train in validation and test, of validation in test, of test nowhere; in no other direction."""
-    rows = [("a", REQUESTS[0], "train"), ("b", f"{REQUESTS[0]}, please!", "test"), ("c", REQUESTS[1], "train")]
-    rows += [("d", f"{REQUESTS[1]} now", "validation"), ("e", f"{REQUESTS[1]}, please", "test")]
-    behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in [*rows, ("f", REQUESTS[2], "train")]]
-    found = {split: [b.id for b in leaks_into_later_split(behaviors, split)] for split in (*SPLITS, None)}
-    assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
-
-
 @pytest.mark.parametrize(
     ("rows", "faults"),
     [
@@ -149,7 +132,7 @@ def test_near_duplicates_in_a_later_split_are_found():
 )
 def test_what_is_in_two_splits_is_refused_with_every_fault(tmp_path, rows, faults):
     with pytest.raises(DataError) as caught:
-        load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
+        load_behaviors(jsonl(tmp_path / "own.jsonl", *rows))
     said = sorted(caught.value.faults, key=lambda fault: int(fault.split(": ")[0].rpartition(":")[2]))
     for fault, (line, *parts) in zip(said, faults, strict=True):
         assert f"own.jsonl:{line}: " in fault
@@ -158,14 +141,6 @@ def test_what_is_in_two_splits_is_refused_with_every_fault(tmp_path, rows, fault
 
 def test_no_counterparts_are_none_in_two_splits_and_all_rows_have_a_split_or_none(tmp_path):
     without = [own(0, benign=None), own(1, "test", benign=None)]
-    assert len(load_behaviors(write_jsonl(tmp_path / "none.jsonl", without))) == 2
+    assert len(load_behaviors(jsonl(tmp_path / "none.jsonl", *without))) == 2
     with refused(DataError, "own.jsonl:2"):
-        load_behaviors(write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, None)]))
-
-
-def test_empty_and_broken_texts_are_refused_together(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"goal": " "}\n{"goal": "\\ud83d half"}\n{broken\n', encoding="utf-8")
-    with refused(DataError, *(f"a.jsonl:{line}: " for line in (1, 2, 3))) as caught:
-        load_behaviors(path)
-    assert len(caught.value.faults) == 3
+        load_behaviors(jsonl(tmp_path / "own.jsonl", own(0), own(1, None)))

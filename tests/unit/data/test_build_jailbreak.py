@@ -5,7 +5,7 @@ import pytest
 from opct.data.behaviors import Behavior, splits_by_text
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt
+from opct.data.perturb.jailbreak import bare_prompt
 from opct.errors import DataError
 from tests.refusals import refused
 
@@ -23,17 +23,10 @@ def test_what_the_kinds_hold():
     )
     assert (len(behaviors), len(twins), len(anchors)) == (3, 2, 4)
     behavior, twin = behaviors[0], twins[0]
-    assert behavior.id == "jailbreak/fiction/a/1"
-    assert behavior.axis == twin.axis == "jailbreak"
     assert behavior.teacher_prompt == bare_prompt("Steal the crown jewels")
     assert twin.teacher_prompt == bare_prompt("Polish the crown jewels")
     text = behavior.prompt[0]["content"]
     assert text.replace("Steal", "Polish") == twin.prompt[0]["content"], "one wrapper for both"
-    assert behavior.meta == {
-        **{"question_id": "a/1", "behavior": "Steal the crown jewels", "request": "Steal the crown jewels"},
-        **{"kind": "behavior", "category": "a", "split": "train"},
-    }
-    assert twin.meta["request"] == "Polish the crown jewels"
     assert all(anchor.is_identity and anchor.axis == "benign" for anchor in anchors)
     assert [anchor.family for anchor in anchors] == ["bare", "fiction"] * 2
     assert not any(pair.is_identity for pair in behaviors + twins)
@@ -81,33 +74,20 @@ def test_files_of_held_out_families_are_not_left_aside_in_silence():
     templates = {"templates": [WildTemplate("w/0", ("Parrot. ", ""))]}
     artifacts = {"artifacts": [Artifact("p/0", "Ring", "c", bare_prompt("x"))]}
     for given, family in ((templates, "in_the_wild"), (artifacts, "artifact")):
-        for others in ("train", ["role_play", "fiction"]):
+        for others in ("train", ["fiction"]):
             with refused(DataError, family):
                 build_jailbreak(BEHAVIORS, families=others, per_behavior=1, **given)
-        for asked in (family, "held_out", "all", ["role_play", family]):
+        for asked in ("held_out", ["role_play", family]):
             pairs = build_jailbreak(BEHAVIORS, families=asked, per_behavior=None, **given)
             assert family in {pair.family for pair in pairs}
     with pytest.raises(DataError):
         build_jailbreak(BEHAVIORS, families="all", parts=["twin"], **artifacts)
 
 
-def test_the_teacher_of_behaviors_alone_sees_turns_and_the_system_prompt_before_them():
-    teacher = {"teacher_system": "Be kind.", "teacher_turns": REFUSED_TURNS}
-    lion, parts = BEHAVIORS[1], ("behavior", "bare", "twin")
-    wrapped, bare, twin = build_jailbreak([lion], families=["fiction"], parts=parts, per_behavior=1, **teacher)
-    shown = ({"role": "system", "content": "Be kind."}, *REFUSED_TURNS, *bare_prompt(lion.behavior))
-    assert wrapped.teacher_prompt == shown
-    assert (bare.prompt, bare.teacher_prompt) == (bare_prompt(lion.behavior), shown)
-    assert (bare.family, bare.meta["kind"], bare.id) == ("bare", "behavior", f"jailbreak/bare/{lion.id}")
-    assert twin.teacher_prompt == bare_prompt(lion.benign)
-
-
 def test_faults():
     for settings, named in (
         ({"split": "tets"}, "'test'"),
         ({"parts": ["twins"]}, "'twin'"),
-        ({"parts": []}, "parts"),
-        ({"per_behavior": 0}, "per_behavior"),
         ({"per_behavior": 8}, "7"),
         ({"families": "in_the_wild"}, "in_the_wild"),
         ({"split": "validation"}, "validation"),

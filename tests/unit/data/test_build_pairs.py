@@ -22,16 +22,12 @@ CLEAN = (ASKED,)
     ("row", "prompt", "meta"),
     [
         ({"prompt": "Is it 4?", "completion": "Yes."}, CLEAN, {}),
-        ({"prompt": [ASKED], "completion": [SAID]}, CLEAN, {}),
         ({"prompt": "Is it 4?", "chosen": "Yes.", "rejected": "No.", "score": 0.5}, CLEAN, {"score": 0.5}),
         ({"chosen": [ASKED, SAID], "rejected": [ASKED, {"role": "assistant", "content": "No."}]}, CLEAN, {}),
         ({"messages": [SYSTEM, ASKED, SAID, ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
-        ({"messages": [ASKED | {"name": None}, SAID | {"tool_calls": None}]}, CLEAN, {}),
         ({"conversations": [{"from": "Human", "value": "Is it 4?"}, {"from": "GPT", "value": None}]}, CLEAN, {}),
-        ({"messages": [ASKED | {"role": "User"}, SAID | {"role": "Assistant"}]}, CLEAN, {}),
         ({"question": "Is it 4?", "answer": "yes", "tags": ["a"]}, CLEAN, {"answer": "yes"}),
         ({"Prompt": "Is it 4?", "meta": {"answer": "yes"}}, CLEAN, {"answer": "yes"}),
-        ({"system": "Be kind.", "messages": [ASKED, SAID]}, (SYSTEM, ASKED), {}),
         ({"system": "Be kind.", "messages": [SYSTEM, ASKED, SAID]}, (SYSTEM, ASKED), {}),
         (
             {"system_prompt": "Be kind.", "question": "Is it 4?", "response": "Yes."},
@@ -45,14 +41,7 @@ CLEAN = (ASKED,)
         ({"messages": [SYSTEM, ASKED, SAID], "context": "Of 2."}, (SYSTEM, *user_prompt("Of 2.\n\nIs it 4?")), {}),
         ({"input": "Is it 4?", "output": "Yes."}, CLEAN, {"output": "Yes."}),
         ({"instruction": "Is it 4?", "history": [["Is it 4?", "Yes."]]}, (ASKED, SAID, ASKED), {}),
-        ({"prompt": [SYSTEM, ASKED], "history": [ASKED, SAID]}, (SYSTEM, ASKED, SAID, ASKED), {}),
-        ({"messages": [ASKED, SAID, SAID]}, CLEAN, {}),
         ({"messages": [ASKED, SAID, ASKED, SAID, SAID]}, (ASKED, SAID, ASKED), {}),
-        (
-            {"prompt": [{"role": "user", "content": [{"type": "text", "text": "Is it"}, "4?"]}]},
-            user_prompt("Is it\n4?"),
-            {},
-        ),
     ],
 )
 def test_the_prompt_of_a_row_in_each_format(row: dict, prompt: tuple, meta: dict):
@@ -83,22 +72,12 @@ def test_templates_wrap_the_last_user_message():
     assert {pair.id.rpartition("/")[0] for pair in pairs} == {"numbers/hint", "numbers/loud"}
 
 
-def test_rows_of_one_prompt_differ_by_what_a_template_adds_and_repeated_pairs_are_counted(caplog):
-    rows = [{"prompt": "4?", "hint": hint, "n": n} for n, hint in enumerate(("yes", "no", "no"))]
-    pairs = build_pairs(rows, templates={"hint": "{{ prompt }} {{ hint }}"})
-    assert [pair.prompt[-1]["content"] for pair in pairs] == ["4? yes", "4? no"]
-    assert len({pair.meta["question_id"] for pair in pairs}) == 1
-    assert "dropped: 1" in caplog.text
-    assert [pair.meta["n"] for pair in pairs] == [0, 1], "the first of them stays, with its other columns"
-
-
-@pytest.mark.parametrize("shown", ["{{ rumour }}", "{{ rumour|upper }}", "{{ 'heard ' ~ rumour }}"])
 @pytest.mark.parametrize("rumour", ["", None])
-def test_a_template_never_shows_an_empty_cell(rumour, shown: str):
+def test_a_template_never_shows_an_empty_cell(rumour):
     """It may ask whether the cell is filled."""
     rows = [{"prompt": "4?", "rumour": rumour}]
     with refused(DataError, "'hint'", "'rumour'"):
-        build_pairs(rows, templates={"hint": f"{{{{ prompt }}}} I heard {shown}."})
+        build_pairs(rows, templates={"hint": "{{ prompt }} I heard {{ rumour }}."})
     asking = "Well, {{ prompt }}{% if rumour %} I heard {{ rumour }}.{% endif %}{{ rumour or '' }}"
     [pair] = build_pairs(rows, templates={"hint": asking})
     assert pair.prompt == user_prompt("Well, 4?")
@@ -126,8 +105,6 @@ def test_columns_of_both_prompts_and_identity_pairs():
         ([{"text": "a"}], {"identity": True}, "--column prompt="),
         ([{"prompt": "a"}, {"prompt": " "}, {"prompt": ""}], {"identity": True}, "row 2: `prompt`"),
         ([{"messages": [SYSTEM, ASKED], "system": "Be."}], {"identity": True}, "row 1: `system`"),
-        ([{"messages": [SAID]}], {"identity": True}, "row 1: `messages`"),
-        ([{"prompt": "a", "history": [["x"]]}], {"identity": True}, "row 1: `prompt[0]`"),
         ([{"chosen": "a", "rejected": "b"}], {"identity": True}, "`chosen`"),
         ([{"prompt": "a", "id": "x"}] * 2, {"identity": True}, "'custom/custom/x'"),
         ([{"prompt": "a"}], {"templates": {"t": "{{ answer }}"}}, "'answer'"),

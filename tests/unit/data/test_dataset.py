@@ -89,7 +89,7 @@ def test_a_choice_of_balanced_axes_leaves_none_of_them_out(load):
     """36 pairs and 4 of another axis: of 6, 3 each with every seed; of 12 all 4 of the small one; of 1 none can be."""
     pairs = [replace(pair, axis="other" if i < 4 else pair.axis) for i, pair in enumerate(tiny_pairs(40))]
     chosen = {"pairs": pairs, "validation_fraction": 0, "balance_axes": True, "anchor_fraction": 0}
-    for seed in range(8):
+    for seed in range(3):
         data = load(seed, max_pairs=6, **chosen)
         assert Counter(pair.axis for pair in data.pairs) == {"other": 3, pairs[-1].axis: 3}
     more = load(max_pairs=12, **chosen)
@@ -129,17 +129,6 @@ def test_what_cannot_be_trained_on_is_refused(load, tmp_path: Path):
     pairs = [replace(pair, axis=f"axis-{i % 5}") for i, pair in enumerate(tiny_pairs(40))]
     with refused(DataError, "18", "prompts_per_step"):
         load(pairs=pairs, balance_axes=True, anchor_fraction=0.25)
-
-
-def test_the_embedded_pairs_keep_their_own_splits():
-    data = load_training_pairs(TrainConfig())
-    assert {p.meta["split"] for p in data.pairs} == {"train"}
-    assert {p.meta["split"] for p in data.validation} == {"validation"}
-    assert {p.meta["split"] for p in data.anchors} == {"train"}
-    assert {p.meta["split"] for p in data.validation_anchors} == {"validation"}
-    assert len(data.validation) == 48
-    named = TrainConfig.model_validate({"data": {"validation_pairs": TrainConfig().data.pairs}})
-    assert load_training_pairs(named).hashes == data.hashes
 
 
 def test_steps_per_epoch_by_hand():

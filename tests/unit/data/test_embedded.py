@@ -6,12 +6,10 @@ from itertools import combinations
 
 from opct.data.benign import builtin_benign
 from opct.data.builders.builtin import builtin_pairs
-from opct.data.context import CONTEXT, builtin_context
-from opct.data.hazards import builtin_facts
+from opct.data.context import CONTEXT
 from opct.data.perturb import jailbreak, safety_awareness, sycophancy
 from opct.data.questions import SPLITS, builtin_questions, overlaps, split_of
 from opct.evals.config import EvalConfig
-from opct.evals.graders.short_answer import grade_short
 from opct.evals.samples import GradedSample, add_paired_values
 from opct.evals.tasks.sycophancy import context_task
 
@@ -66,25 +64,6 @@ def test_no_identity_pair_is_in_the_wording_of_a_family():
     for name in ("benign", "forms"):
         said = set().union(*(runs(str(m["content"])) for pair in builtin_pairs(name) for m in pair.prompt))
         assert said & frames == set()
-
-
-def test_facts_of_a_group_are_in_one_split_and_train_and_test_have_every_category():
-    facts = builtin_facts()
-    assert len({(fact.group, fact.split) for fact in facts}) == len({fact.group for fact in facts})
-    for split, n in (("train", 30), ("validation", 3), ("test", 30)):
-        assert len(builtin_facts(split)) >= n
-        assert split == "validation" or {f.category for f in builtin_facts(split)} == {f.category for f in facts}
-    assert sum(len(builtin_facts(split)) for split in SPLITS) == len(facts)
-
-
-def test_a_question_with_its_fact_holds_the_answer_and_the_grader_finds_it():
-    for split in SPLITS:
-        for question in builtin_context(split):
-            assert question.answer in question.question
-            assert question.split == split
-            wrong = question.wrong[0]
-            for said, verdict in ((question.answer, "correct"), (wrong, "suggested")):
-                assert grade_short(f"It is {said}.", question.answer, (), wrong, question.wrong).verdict == verdict
 
 
 def test_the_context_suite_asks_each_question_clean_and_under_pressure():

@@ -32,16 +32,14 @@ def sum_pair(answer: object) -> ContrastivePair:
     return ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": answer})
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_rows_for_verl_load_and_hold_what_its_dataset_wants(tmp_path: Path, suffix: str):
+def test_rows_for_verl_load_and_hold_what_its_dataset_wants(tmp_path: Path):
     """What RLHFDataset calls, called here: load_dataset, chat template over `prompt`, `extra_info.index`; the reward by
     `data_source`, `reward_model.ground_truth` and `extra_info`."""
     datasets = pytest.importorskip("datasets", reason="the datasets package is not installed")
     pairs = [*tiny_pairs(3), *tiny_anchors(1), open_pair(), prefilled_pair()]
-    path = tmp_path / f"verl{suffix}"
+    path = tmp_path / "verl.parquet"
     assert export_pairs(pairs, "verl", path) == (4, ["open/0", "prefill/0"])
-    kind = {".parquet": "parquet", ".jsonl": "json"}[suffix]
-    rows = datasets.load_dataset(kind, data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
+    rows = datasets.load_dataset("parquet", data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
     assert set(rows.column_names) == {"data_source", "prompt", "ability", "reward_model", "extra_info"}
     for index, (row, pair) in enumerate(zip(rows, pairs, strict=False)):
         assert row["prompt"] == list(pair.prompt)
@@ -93,10 +91,9 @@ def test_an_export_replaces_its_source_never_and_another_file_on_demand_alone(tm
     linked.symlink_to(source)
     before = source.read_bytes()
     for out in (source, Path("pairs.jsonl"), linked):
-        for flags in ((), ("--overwrite",)):
-            assert run("data", "export", source, "--format", "prime-rl", "--out", out, *flags) == 1
-            assert str(source) in capsys.readouterr().err
-            assert source.read_bytes() == before
+        assert run("data", "export", source, "--format", "prime-rl", "--out", out, "--overwrite") == 1
+        assert str(source) in capsys.readouterr().err
+        assert source.read_bytes() == before
     export = ("data", "export", source, "--format", "verl", "--out", tmp_path / "out.jsonl")
     assert run(*export) == 0
     said = capsys.readouterr().out

@@ -1,7 +1,6 @@
 """Files of safety facts, of our own format and of SAGE-Eval."""
 
 import csv
-import json
 import re
 
 import pytest
@@ -10,7 +9,7 @@ from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import facts_from_rows, load_facts
 from opct.data.pairs import EVALUATION_ONLY
 from opct.errors import DataError
-from tests.refusals import refused
+from tests.rows import jsonl
 
 
 def row(**changes):
@@ -24,20 +23,6 @@ def row(**changes):
         "twins": ["How do I let a clown juggle balls?"],
     }
     return {key: value for key, value in (base | changes).items() if value is not ...}
-
-
-def write(path, *rows):
-    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows), encoding="utf-8")
-    return path
-
-
-def test_a_file_of_facts(tmp_path):
-    other = row(id="kitchen/oven", prompts={"x": ["A knife?", "Two knives?"]}, twins=...)
-    first, second = load_facts(write(tmp_path / "facts.jsonl", row(), other))
-    assert (first.id, first.group, first.category) == ("kitchen/knife", "kitchen/knife", "kitchen")
-    assert first.about == ("knife*", "knives")
-    assert [(prompt.style, prompt.text) for prompt in second.prompts] == [("x", "A knife?"), ("x", "Two knives?")]
-    assert second.counterparts == ()
 
 
 def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
@@ -54,10 +39,10 @@ def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
     ]
     alone = {fact.id: fact.split for fact in facts_from_rows("x", [("", one) for one in rows])}
     assert len({alone[f"kitchen/{id_}"] for id_ in ("one", "two", "three")}) > 1
-    found = load_facts(write(tmp_path / "facts.jsonl", *rows))
+    found = load_facts(jsonl(tmp_path / "facts.jsonl", *rows))
     assert [fact.group for fact in found] == ["a", "a", "c", "a"]
     assert len({fact.split for fact in found if fact.group == "a"}) == 1
-    again = load_facts(write(tmp_path / "again.jsonl", *rows[::-1]))
+    again = load_facts(jsonl(tmp_path / "again.jsonl", *rows[::-1]))
     assert {fact.id: fact.split for fact in again} == {fact.id: fact.split for fact in found}
 
 
@@ -67,12 +52,10 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
         (row(prompts={"how_to": ["Another knife?"]}, twins=["Another ball?"]), ["'kitchen/knife'"]),
         (row(id="a", fact=...), ["`fact`"]),
         (row(id="b", fact=" ", about=["Knife"], harm="cut"), ["`fact`", "`about.0`", "`harm`"]),
-        (row(id="b2", prompts={}), ["`prompts`"]),
-        (row(id="c", prompts={"how_to": ["A c.", 3], "aside": []}), ["`prompts.how_to.1`", "`prompts.aside`"]),
         (row(id="d", prompts={"how_to": ["One knife"]}, twins=["one  KNIFE"]), ["'one  KNIFE'"]),
         (row(id="e", prompts={"how_to": ["Nothing of it."]}, twins=["A twin?"]), ["'Nothing of it.'"]),
     ]
-    path = write(tmp_path / "facts.jsonl", row(), *(given for given, _ in faulty))
+    path = jsonl(tmp_path / "facts.jsonl", row(), *(given for given, _ in faulty))
     with pytest.raises(DataError) as caught:
         load_facts(path)
     for line, (_, parts) in enumerate(faulty, start=2):
@@ -91,8 +74,6 @@ NESTED = {
             "HOW": {
                 "original": ["How do I put the ladder on the sand?"],
                 "safe_version": ["How do I put the ladder on the concrete?"],
-                "original_augmentation": {"TYPOS": ["How do I put teh ladder on the sand?"]},
-                "safe_version_augmentation": {"TYPOS": ["How do I put teh ladder on the concrete?"]},
             },
             "PLAN": {"original": ["Ladder on the pond ice tomorrow, what to wear?"]},
         },
@@ -101,19 +82,14 @@ NESTED = {
 
 
 def test_nested(tmp_path):
-    path = write(tmp_path / "full.json", NESTED)
+    path = jsonl(tmp_path / "full.json", NESTED)
     [fact] = load_facts(path)
     assert (fact.fact, fact.category, fact.about, fact.harm) == (FACT, "outdoor", (), ())
-    assert [(prompt.style, prompt.text[:12]) for prompt in fact.prompts] == [
-        ("HOW", "How do I put"),
-        ("PLAN", "Ladder on th"),
-    ]
+    assert [prompt.style for prompt in fact.prompts] == ["HOW", "PLAN"]
     assert fact.counterparts == ("How do I put the ladder on the concrete?",)
-    assert fact.id.startswith("outdoor/")
-    [augmented] = load_facts(path, augmented=True)
-    assert (len(augmented.prompts), len(augmented.counterparts)) == (3, 2)
-    assert augmented.id == fact.id
-    check_evaluation_only(path)
+    assert fact.is_evaluation_only
+    [pair, *_] = build_safety_awareness([fact], allow_evaluation_only=True, families="plain")
+    assert pair.meta[EVALUATION_ONLY]
 
 
 def test_flat(tmp_path):
@@ -132,14 +108,3 @@ def test_flat(tmp_path):
     assert ([p.text for p in first.prompts], first.counterparts) == (["Sand?"], ("Concrete?",))
     assert ([p.text for p in second.prompts], second.category) == (["Soap?"], "senior")
     assert [len(fact.prompts) for fact in load_facts(path, augmented=True)] == [2, 1]
-    check_evaluation_only(path)
-
-
-def check_evaluation_only(path):
-    """Nothing is trained on it unless the user insists, also where the file is given as if it were one of our own."""
-    assert all(fact.is_evaluation_only for fact in load_facts(path))
-    with refused(DataError, "--train-on-evaluation-data"):
-        build_safety_awareness(load_facts(path))
-    pairs = build_safety_awareness(load_facts(path), allow_evaluation_only=True, families="plain")
-    assert pairs[0].meta["fact"] == FACT
-    assert pairs[0].meta[EVALUATION_ONLY]

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from opct.data.perturb.in_the_wild import load_artifacts, load_templates
 from opct.errors import DataError
 from tests.refusals import refused
@@ -29,10 +27,8 @@ def test_a_list_of_texts(tmp_path):
 
 def test_gaps(tmp_path):
     gaps = (
-        *("[INSERT PROMPT HERE]", "[INSERT PROMPT HERE\\]", "{INSERT PROMPT HERE}", "[PROMPT]", "[Your prompt here]"),
-        *("[Insert prompt]", "[INSERT ANY QUESTION HERE]", "[PUT YOUR QUESTION HERE]", "[user_prompt]", "<prompt>"),
-        *("{{prompt}}", "{{ prompt }}", "{ prompt }", "[[INSERT PROMPT HERE]]", "[ Your question here ]"),
-        "<< request >>",
+        *("[INSERT PROMPT HERE]", "[INSERT PROMPT HERE\\]", "[INSERT ANY QUESTION HERE]", "[user_prompt]", "<prompt>"),
+        *("{{ prompt }}", "{ prompt }", "[[INSERT PROMPT HERE]]", "[ Your question here ]"),
     )
     for gap in gaps:
         [found] = load_templates(write(tmp_path / "a.json", [f"Before {gap} after"]))
@@ -57,61 +53,7 @@ def goal(i, **other):
     return {"index": i, "goal": f"Goal number {i}", "category": "c", "prompt": f"Please, goal {i} {{x}}"} | other
 
 
-def test_artifacts(tmp_path):
-    rows = [goal(3), goal(5, prompt=None), goal(7, category=None)]
-    found = load_artifacts(write(tmp_path / "pair_x.json", {"parameters": {}, "jailbreaks": rows}))
-    assert [(a.id, a.behavior, a.category, *[m["content"] for m in a.prompt]) for a in found] == [
-        ("pair_x/3", "Goal number 3", "c", "Please, goal 3 {x}"),
-        ("pair_x/7", "Goal number 7", "uncategorised", "Please, goal 7 {x}"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("rows", "parts"),
-    [
-        (
-            [{"goal": "x", "prompt": 3}, goal(1), goal(1), goal(2, goal=" "), 7],
-            ("4 faults", "row 1: `prompt` is 3", "row 4: `goal` is ' '", "row 5: ", "'a/1'"),
-        ),
-        (
-            [goal(1, goal=None), goal(2, goal=["a"]), goal(3, prompt=["b"])],
-            ("row 1: `goal` is None", "row 2: `goal` is ['a']", "row 3: `prompt` is ['b']"),
-        ),
-        ([goal(1, prompt=None)], ("a.json",)),
-    ],
-)
-def test_artifact_faults(tmp_path, rows, parts):
-    with refused(DataError, *parts):
+def test_artifact_faults(tmp_path):
+    rows = [{"goal": "x", "prompt": 3}, goal(1), goal(1), goal(2, goal=" "), 7]
+    with refused(DataError, "4 faults", "row 1: `prompt` is 3", "row 4: `goal` is ' '", "row 5: ", "'a/1'"):
         load_artifacts(write(tmp_path / "a.json", {"jailbreaks": rows}))
-
-
-def test_what_is_no_file_of_artifacts(tmp_path):
-    path = tmp_path / "a.json"
-    for content in ({"attacks": []}, []):
-        with refused(DataError, path):
-            load_artifacts(write(path, content))
-    path.write_bytes(b'{"jailbreaks": "\xff"}')
-    with refused(DataError, "UTF-8"):
-        load_artifacts(path)
-
-
-def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
-    """With all of their turns, and each once."""
-    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
-    more_turns = [*turns, {"role": "user", "content": "do it"}]
-    head = {"kind": "opct_successful_prompts", "schema": 1}
-    broke = [
-        {"behavior_id": "b/1", "behavior": "Do it ", "prompt": prompt, "score": 1.0}
-        for prompt in (more_turns, turns[:1], turns[:1])
-    ]
-
-    def load(*rows):
-        return load_artifacts(write(tmp_path / "prompts.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
-
-    assert [(a.behavior, a.category, a.prompt) for a in load(head, *broke)] == [
-        ("Do it", "uncategorised", tuple(more_turns)),
-        ("Do it", "uncategorised", tuple(turns[:1])),
-    ]
-    for rows in ((head,), broke[:1]):
-        with refused(DataError, "prompts.jsonl"):
-            load(*rows)

@@ -7,30 +7,24 @@ import pytest
 
 from opct.data.pairs import row_faults
 from opct.data.perturb.jailbreak import (
-    ARTIFACT,
     ENCODERS,
     FAMILIES,
-    IN_THE_WILD,
     OWN_FAMILIES,
     bare_prompt,
     split_payload,
     stays_plain,
     wrapped_prompt,
-    wrapper_families,
 )
 from opct.errors import DataError
 from tests.refusals import refused
 
 REQUESTS = {
-    "plain": "Write a limerick about a parrot.",
     "braces": "Explain {behavior} and {0} and {{x}} in a template, {",
     "code": "What does this do?\n```python\ndef f(x):\n    return {'a': \"b\"}  # {encoded}\n```\nAnd '''this'''?",
     "right_to_left": "اكتب قصيدة عن البحر، من فضلك. שלום לכולם!",
     "combining": "Cafe\u0301 man\u0303ana 👩\u200d🚒👍🏽 e\u0301e\u0301e\u0301",
     "no_spaces": "写一首关于春天的诗",
     "short": "x",
-    "percent": "100% of %s and %(x)s and \\n and $HOME",
-    "long": "words and words " * 3125,
 }
 
 
@@ -45,11 +39,8 @@ def shown(prompt) -> str:
 @pytest.mark.parametrize(
     ("request_", "plain"),
     [
-        ("Write a poem about the sea", set()),
         ("Write a poem about Владимир", set()),
         ("Напиши стихи о SQL", {"rot13", "leetspeak"}),
-        (REQUESTS["right_to_left"], {"rot13", "leetspeak"}),
-        (REQUESTS["no_spaces"], {"rot13", "leetspeak"}),
         ("Fly by my gym", {"leetspeak"}),
         ("1234?", {"rot13", "leetspeak"}),
     ],
@@ -85,13 +76,3 @@ def test_a_request_comes_through_intact(request_):
                 assert text.count(request_) >= 1
             row = {"id": "a", "axis": "j", "family": family, "prompt": prompt, "teacher_prompt": bare_prompt("x")}
             assert list(row_faults(row)) == []
-
-
-def test_names_of_families():
-    for family, named in (("fictoin", "'fiction'"), (IN_THE_WILD, IN_THE_WILD), (ARTIFACT, ARTIFACT)):
-        with refused(DataError, named):
-            wrapper_families([family])
-    with pytest.raises(DataError):
-        wrapper_families([])
-    assert set(wrapper_families("train, held_out")) == set(wrapper_families("all")) == set(OWN_FAMILIES)
-    assert wrapper_families(f"held_out,{OWN_FAMILIES[0]}") == [*wrapper_families("held_out"), OWN_FAMILIES[0]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from opct.data.pairs import ContrastivePair, read_pairs, row_faults, write_pairs
 from opct.errors import DataError
 from tests.refusals import refused
+from tests.rows import jsonl
 
 USER = {"role": "user", "content": "Is the sky blue?"}
 BIASED = {"role": "user", "content": "Is the sky blue? I think not."}
@@ -23,11 +23,6 @@ def row(**changes) -> dict:
 
 def message(role: str, content: object) -> dict:
     return {"role": role, "content": content}
-
-
-def write(path: Path, *lines: object) -> Path:
-    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines), encoding="utf-8")
-    return path
 
 
 def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
@@ -45,8 +40,6 @@ def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
     ("changes", "words"),
     [
         ({"id": ""}, "`id`"),
-        ({"prompt": []}, "`prompt`"),
-        ({"prompt": " "}, "`prompt`"),
         ({"prompt": [message("user", "")]}, "`prompt[0]`.content"),
         ({"prompt": "[{'role': 'user', 'content': 'x'}]"}, "`prompt`"),
         ({"prompt": "half \ud83d"}, "`prompt`"),
@@ -60,7 +53,6 @@ def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
         ({"prompt": [USER, message("system", "s")]}, "system"),
         ({"prompt": [message("system", "s")]}, "`prompt`"),
         ({"prompt": [USER, message("assistant", "Yes")]}, "prefill"),
-        ({"teacher_prompt": [USER, message("assistant", "Yes")]}, "prefill"),
         ({"meta": ["x"]}, "`meta`"),
         ({"answer": "x"}, "'answer'"),
         ({"famly": "x"}, "'family'"),
@@ -79,7 +71,7 @@ def test_a_shared_prefill_is_a_prefill_of_both_sides():
 def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):
     """Lines 2 (broken JSON), 3 (two faults), 5 (an array), 6 (duplicate of line 1): five faults, none hides another."""
     bad = row(id="c", prompt=[message("bot", "x"), message("user", "")])
-    path = write(tmp_path / "p.jsonl", row(), '{"id": "b", ', bad, row(id="d"), "[1, 2]", row(id="a"))
+    path = jsonl(tmp_path / "p.jsonl", row(), '{"id": "b", ', bad, row(id="d"), "[1, 2]", row(id="a"))
     with pytest.raises(DataError) as caught:
         read_pairs(path)
     faults = caught.value.faults
@@ -87,33 +79,17 @@ def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):
     assert f"'a', first at {path}:1" in faults[-1]
 
 
-def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
-    """57 rows with an empty axis, and one more of its own kind in the middle."""
-    rows = [row(id=str(i), axis="") for i in range(57)]
-    path = write(tmp_path / "p.jsonl", *rows[:20], row(id="odd", meta=3), *rows[20:])
-    with refused(DataError, path, "58") as caught:
-        read_pairs(path)
-    first, second = caught.value.faults
-    assert first.startswith(f"{path}:1: `axis`")
-    assert "56 " in first
-    assert f"{path}:2, " in first
-    assert second.startswith(f"{path}:21: `meta`")
-
-
 @pytest.mark.parametrize(
     ("other", "command"),
     [
         ({"prompt": "q", "completion": "a"}, "pairs"),
-        ({"chosen": [USER], "rejected": [USER]}, "pairs"),
-        ({"messages": [USER, message("assistant", "Yes")]}, "pairs"),
         ({"question": "q", "answer": "a", "topic": "t"}, "sycophancy"),
-        ({"instruction": "q", "input": "i", "output": "a"}, "pairs"),
     ],
 )
 def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, command: str):
     """By the command that makes pairs of them."""
     with pytest.raises(DataError) as caught:
-        read_pairs(write(tmp_path / "p.jsonl", other, other))
+        read_pairs(jsonl(tmp_path / "p.jsonl", other, other))
     [fault] = caught.value.faults
     assert f"`opct data build {command} --from" in fault
 
@@ -124,21 +100,19 @@ def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other:
         {"prompt": [USER | {"name": None}]},
         {"prompt": [{"from": "human", "value": USER["content"]}]},
         {"prompt": [message("user", [{"type": "text", "text": USER["content"]}])]},
-        {"prompt": [message("user", [{"type": "text", "text": "Is the sky blue?", "image_url": None}])]},
         {"id": 7},
-        {"meta": None},
     ],
 )
 def test_other_ways_to_write_the_same_are_read(tmp_path: Path, same: dict):
     plain = row(prompt=[USER], id="7")
     assert read_pairs([plain | same]) == read_pairs([plain])
-    assert read_pairs(write(tmp_path / "p.jsonl", plain | same)) == read_pairs([plain])
+    assert read_pairs(jsonl(tmp_path / "p.jsonl", plain | same)) == read_pairs([plain])
 
 
 def test_pairs_from_data_in_python(tmp_path: Path):
     """Dicts, pairs, a DataFrame and a Dataset give what the same rows in a file give, and the same faults."""
     rows = [row(meta={"n": 1}), {"prompt": "Is it 4? No.", "teacher_prompt": "Is it 4?", "meta": {"n": 2}}]
-    expected = read_pairs(write(tmp_path / "p.jsonl", *rows))
+    expected = read_pairs(jsonl(tmp_path / "p.jsonl", *rows))
     assert read_pairs(rows) == read_pairs(expected) == read_pairs([expected[0], rows[1]]) == expected
     pandas = pytest.importorskip("pandas")
     assert read_pairs(pandas.DataFrame(rows)) == expected
@@ -150,9 +124,6 @@ def test_pairs_from_data_in_python(tmp_path: Path):
         read_pairs([rows[0], row(axis=""), "no row"])
     with refused(DataError, "meta", "JSON"):
         read_pairs([row(meta={"day": date(2026, 1, 1)})])
-    for wrong in (pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"]), {"train": rows}):
-        with pytest.raises(DataError):
-            read_pairs(wrong)
 
 
 def test_pairs_from_a_dataset_folder(tmp_path: Path):

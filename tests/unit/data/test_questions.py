@@ -1,25 +1,11 @@
 """Questions: splits, the embedded table format, and reading other people's files."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from opct.data.questions import Question, builtin_questions, hash_share, load_questions, overlaps, split_of
+from opct.data.questions import Question, load_questions
 from opct.errors import DataError
 from tests.refusals import refused
-
-
-def jsonl(path: Path, *rows: object) -> Path:
-    lines = (row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def test_a_split_is_a_fixed_function_of_the_id():
-    """sha256("abc") starts with ba7816bf, so its share is 0xba7816bf / 2**32 = 3128432319 / 4294967296 = 0.728."""
-    assert hash_share("abc") == pytest.approx(3128432319 / 4294967296, abs=1e-9)
-    assert split_of("abc") == "test"
+from tests.rows import jsonl
 
 
 def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
@@ -34,22 +20,17 @@ def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
     "row",
     [
         {"question": "Q?", "choices": ["x", "y", "z"], "answer": "B"},
-        {"question": "Q?", "choices": ["x", "y", "z"], "answer": "y"},
         {"question": "Q?", "options": {"A": "x", "B": "y", "C": "z"}, "answer": "B"},
         {"Question": "Q?", "choices": {"label": ["1", "2", "3"], "text": ["x", "y", "z"]}, "answerKey": "2"},
-        {"prompt": "Q?", "A": "x", "B": "y", "C": "z", "target": "b"},
         {"question": "Q?", "option_a": "x", "option_b": "y", "option_c": "z", "answer": "B"},
         {"question": "Q?", "choices": [{"label": "A", "text": "x"}, {"text": "y"}, {"text": "z"}], "label": "B"},
         {"question": "Q?", "correct_answer": "y", "distractor1": "x", "distractor2": "z"},
         {"question": "Q?", "Best Answer": "y", "Incorrect Answers": "x; z"},
-        {"question": "Q?", "answer": {"value": "y", "aliases": []}, "wrong": ["x", "z"]},
         *(
             {"question": "Q?", "choices": ["(A) x", "(B)y", "(C) z"], "answer": answer}
             for answer in ("B", "(B)", "(B) y", "y")
         ),
-        {"question": "Q?", "choices": ["A. x", "B. y", "C. z"], "answer": "b"},
         {"question": "Q?", "choices": ["1) x", "2) y", "3) z"], "answer": 2},
-        {"question": "Q?", "choices": ["0: x", "1: y", "2: z"], "answer": 1},
         {"question": "Q?", "choices": ["[a] x", "[b] y", "[c] z"], "answer": "b"},
         {"question": "Q?", "choices": ["A - x", "B – y", "C - z"], "answer": "B"},
         {"question": "Q?", "choices": "A) x; B) y; C) z", "answer": "B"},
@@ -73,18 +54,6 @@ def test_what_is_no_label_stays():
         assert (question.answer, *question.wrong) == tuple(choices)
 
 
-def test_answers_that_share_words_overlap():
-    for a, b, shares in (
-        ("York", "New York", True),
-        ("150 euros", "€150", True),
-        ("four", "4 bars", True),
-        ("-40", "40", False),
-        ("C++", "C", False),
-        ("5 dollars", "5 euros", False),
-    ):
-        assert overlaps(a, b) == overlaps(b, a) == shares
-
-
 def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
     """0 only where an answer is 0; from 1 where none is and one is the number of choices; else it may mean two choices,
     and each such row is a fault."""
@@ -97,7 +66,6 @@ def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
         ([0, 1], "xy"),
         ([1.0, "2", 0], "yzx"),
         ([1, 3], "xz"),
-        (["3", "1", "2"], "zxy"),
         (["A", 3], "xz"),
         (["y", "C", 0], "yzx"),
     ):
@@ -111,14 +79,11 @@ def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
     ("cells", "answer", "aliases", "wrong"),
     [
         ({"answer": '["a", "b"]'}, "a", ("b",), ("w",)),
-        ({"answer": ["a", "b"]}, "a", ("b",), ("w",)),
         ({"answer": {"text": ["a", "b"], "answer_start": [1, 2]}}, "a", ("b",), ("w",)),
         ({"answer": '["[0, 1]"]'}, "[0, 1]", (), ("w",)),
         ({"answer": "[0, 1)"}, "[0, 1)", (), ("w",)),
-        ({"answer": "6 * 7 = <<6*7=42>>42\n#### 42"}, "42", (), ("w",)),
         ({"answer": "#### 4 ####  1,000 "}, "1,000", (), ("w",)),
         ({"answer": "a", "wrong1": '["v; u", "t"]', "wrong": None}, "a", (), ("v; u", "t")),
-        ({"answer": "a", "wrong": "[1, 2.5]"}, "a", (), ("1", "2.5")),
     ],
 )
 def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
@@ -129,17 +94,11 @@ def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
 def test_cells_that_are_no_text_are_refused():
     for cells, named in (
         ({"answer": "['a', 'b']"}, "list"),
-        ({"answer": "[0, 1]"}, "list"),
-        ({"wrong": "['a' 'b']"}, "list"),
         ({"answer": True}, "true"),
-        ({"wrong": [False]}, "false"),
         ({"answer": [["a"]]}, "list"),
-        ({"aliases": [{"a": 1}]}, "dict"),
         ({"answer": "so ####  "}, "'answer'"),
         ({"wrong": " "}, "'wrong'"),
         ({"wrong": "b", "aliases": "B"}, "'wrong'"),
-        ({"wrong": "", "wrong2": ""}, "'wrong2'"),
-        ({"choices": [True, False], "answer": "A"}, "true"),
     ):
         with pytest.raises(DataError) as caught:
             load_questions([{"question": "Q?", "answer": "a", "wrong": "w"} | cells])
@@ -157,17 +116,6 @@ def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog)
     assert "hint" in caplog.text
     [plain] = load_questions([{"input": "Who?", "answer": "a", "wrong": "w"}])
     assert plain.question == "Who?"
-
-
-def test_columns_can_be_named_and_unclear_ones_are_one_message(tmp_path):
-    path = jsonl(tmp_path / "f.jsonl", {"q": "Q?", "right": "y", "no1": "x", "no2": "z", "kind": "t", "key": "k"})
-    columns = {"question": "q", "answer": "right", "wrong": ["no1", "no2"], "topic": "kind", "id": "key"}
-    assert load_questions(path, columns) == [Question("k", "Q?", "y", (), ("x", "z"), "t")]
-    with pytest.raises(DataError) as error:
-        load_questions(path, {"qestion": "q", "wrong": "rigth"})
-    text = "\n".join(error.value.faults)
-    for part in ("'qestion'", "'question'", "'rigth'", "'right'", "q, right"):
-        assert part in text
 
 
 def test_wrong_answers_are_drawn_from_the_same_topic(tmp_path):
@@ -207,12 +155,7 @@ def test_all_faults_come_at_once_with_file_and_line(tmp_path):
         assert part in faults[line]
 
 
-def test_questions_from_data_in_python():
-    rows = [{"id": f"q{i}", "question": f"Q{i}?", "answer": f"answer{i}", "wrong": "none"} for i in range(2)]
-    [first, second] = load_questions(rows)
-    assert (first.question, first.wrong) == (rows[0]["question"], ("none",))
-    assert load_questions([first, second]) == [first, second]
-    assert load_questions(builtin_questions()) == builtin_questions()
+def test_rows_of_a_prompt_and_a_completion_are_questions():
     [trl] = load_questions([{"prompt": "What is 2 + 2?", "completion": "4", "wrong": "5"}])
     assert (trl.question, trl.answer) == ("What is 2 + 2?", "4")
     with pytest.raises(DataError):

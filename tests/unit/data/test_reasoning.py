@@ -19,7 +19,6 @@ def split(renderer: Renderer, said: str, prompt=ASKED) -> SplitReply:
 ANALYSIS = "<|channel|>analysis<|message|>He says Uranus<|end|><|start|>assistant"
 COMMENTARY = "<|channel|>commentary<|message|>I look<|end|><|start|>assistant"
 CASES = [
-    (CHANNELS, f"{ANALYSIS}<|channel|>final<|message|>Saturn.<|return|>", ("Saturn.", "He says Uranus", False)),
     (
         CHANNELS,
         f"{ANALYSIS}{COMMENTARY}<|channel|>final<|message|>Saturn.<|return|>",
@@ -31,9 +30,7 @@ CASES = [
     (CHANNELS, "Saturn, in my analysis.<|return|>", ("Saturn, in my analysis.", "", False)),
     (NAMED_CHANNEL, "<|channel>thought\nHe says\n<channel|>Saturn.<turn|>", ("Saturn.", "He says", False)),
     (NAMED_CHANNEL, "<|channel>thought\nHe s", ("", "He s", True)),
-    (NAMED_CHANNEL, "Saturn.<turn|>", ("Saturn.", "", False)),
     (OWN_MARKS, "<|inner|>He says<|end|><|begin|>assistant<|content|>Saturn.<|end|>", ("Saturn.", "He says", False)),
-    (OWN_MARKS, "<|content|>Saturn.<|end|>", ("Saturn.", "", False)),
     (
         NESTED_MARKS,
         "He says<|close|>think<|sep|><|open|>response<|sep|>Saturn.<|close|>response<|sep|><|close|>message<|sep|>"
@@ -44,8 +41,6 @@ CASES = [
     (STEPS, "He says\n[BEGIN FINAL RESPONSE]\nSaturn.\n<|end|>", ("Saturn.", "He says", False)),
     (STEPS, "He says", ("", "He says", True)),
     (ANSWER_TAGS, "<why>\nHe says\n</why>\n<answer>\nSaturn.\n</answer><|end|>", ("Saturn.", "He says", False)),
-    (ANSWER_TAGS, "<why>He says</why>Saturn.<|end|>", ("Saturn.", "He says", False)),
-    (ANSWER_TAGS, "<answer>\nSaturn.\n</answer><|end|>", ("Saturn.", "", False)),
 ]
 
 
@@ -69,11 +64,8 @@ def test_a_reply_of_an_unknown_model():
         ("analysisThe user says Uranus; ... assistantfinalSaturn.", "Saturn."),
         ("analysisWe check.assistantcommentaryI look.assistantfinalSaturn.", "Saturn."),
         ("analysisThe user says Ura", ""),
-        ("finalSaturn.", "Saturn."),
         ("<think>a</think>Saturn.", "Saturn."),
-        ("[THINK]a[/THINK]Saturn.", "Saturn."),
         ("<|START_THINKING|>a<|END_THINKING|>Saturn.", "Saturn."),
-        ("<|begin_of_thought|>a<|end_of_thought|>Saturn.", "Saturn."),
         ("a</think>Saturn.", "Saturn."),
         ("<think>never closed", ""),
         ("<|channel>thought\na<channel|>Saturn.", "Saturn."),
@@ -88,7 +80,6 @@ def test_a_reply_of_an_unknown_model():
     ("template", "prefill", "said", "answer"),
     [
         (CHANNELS, "It is", " Saturn.<|return|>", "Saturn."),
-        (NAMED_CHANNEL, "It is", " Saturn.<turn|>", "Saturn."),
         (NAMED_CHANNEL, "<|channel>thought\nHm", "m.<channel|>Saturn.<turn|>", "Saturn."),
     ],
 )

@@ -16,7 +16,6 @@ HOSTILE = [
     "Look at this honey:\n```python\nprint({'baby': f'{honey}'})  # wonderful spelling inside\n```\nWhat next?",
     "שלום, כמה דבש אני נותן לתינוק? ‏كم من العسل؟ honey",
     "Tabs\tand\r\nline ends\u2028and zero\u200bwidth honey  two  spaces ",
-    ("The honey story goes on and on, wonderful day after wonderful day. " * 760)[:50_000],
 ]
 
 
@@ -30,7 +29,7 @@ def last(prompt):
     return prompt[-1]["content"]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=["braces", "code", "rtl", "spaces", "50000"])
+@pytest.mark.parametrize("text", HOSTILE, ids=["braces", "code", "rtl", "spaces"])
 def test_any_text_passes_through_a_family_intact(text):
     """With typos, what is not a run of three or more ASCII letters stays byte for byte, and so does code."""
     for family in FAMILIES:
@@ -49,7 +48,7 @@ def test_any_text_passes_through_a_family_intact(text):
 def test_where_the_teacher_is_told_the_fact():
     """Of hazards alone: before the messages, at the end of the last one, or there and after examples of warnings."""
     made = {
-        teacher: build_safety_awareness(families="all", per_prompt=None, split="train", teacher=teacher)
+        teacher: build_safety_awareness(builtin_facts("train")[:3], families="all", per_prompt=None, teacher=teacher)
         for teacher in ("system", "user", "examples")
     }
     for in_system, in_user, with_examples in zip(*made.values(), strict=True):
@@ -73,20 +72,3 @@ def test_where_the_teacher_is_told_the_fact():
         builtin_pairs("builtin:safety_awareness:usr")
     with refused(DataError, "usr", "user"):
         build_safety_awareness(teacher="usr")
-
-
-def test_twins():
-    """Identity by default; with the same privileged fact; or left out."""
-    facts = builtin_facts("train")[:3]
-    by_kind = {
-        kind: build_safety_awareness(facts, families=["plain"], counterparts=kind)
-        for kind in ("identity", "privileged", "none")
-    }
-    assert [len(pairs) for pairs in by_kind.values()] == [18, 18, 12]
-    for pair in by_kind["identity"]:
-        assert pair.is_identity == (pair.meta["kind"] == SAFE_TWIN)
-    for pair in by_kind["privileged"]:
-        assert pair.teacher_prompt[1:] == pair.prompt
-    assert {pair.meta["kind"] for pair in by_kind["none"]} == {HAZARD}
-    with refused(DataError, "identical", "identity"):
-        build_safety_awareness(facts, families=["plain"], counterparts="identical")

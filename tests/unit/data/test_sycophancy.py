@@ -1,8 +1,5 @@
 """Sycophancy families: what each pair promises, whatever the question holds."""
 
-import re
-from collections import Counter
-
 import pytest
 
 from opct.data.builders.sycophancy import build_sycophancy, sycophancy_pair
@@ -22,7 +19,6 @@ from tests.refusals import refused
 SYDNEY = Question(
     "capitals/x", "What is the capital of X?", "Canberra", ("canberra city",), ("Sydney", "Perth", "Hobart"), "capitals"
 )
-OPTIONS = (SYDNEY.answer, *SYDNEY.wrong)
 
 
 def text_of(pair) -> str:
@@ -36,8 +32,6 @@ def test_a_pair_keeps_the_contract(family, answer_format):
     for seed in range(20):
         pair = sycophancy_pair(SYDNEY, family, answer_format=answer_format, seed=seed)
         assert list(row_faults(pair.to_json())) == []
-        assert pair.id == f"sycophancy/{answer_format}/{family}/capitals/x"
-        assert (pair.axis, pair.family) == ("sycophancy", family)
         asked = text_of(pair)
         assert pair.meta["suggested"] in SYDNEY.wrong
         assert pair.meta["suggested"].casefold() in asked.casefold()
@@ -51,19 +45,6 @@ def test_a_pair_keeps_the_contract(family, answer_format):
         if family != "spurious_marker":
             assert answer_format == MIXED or pair.teacher_prompt == clean_prompt(SYDNEY, answer_format, seed)
             assert [line for line in clean.splitlines() if line not in asked] == []
-
-
-def test_the_marker_stands_beside_the_suggested_answer_only():
-    for seed in range(20):
-        for answer_format in FORMATS:
-            pair = sycophancy_pair(SYDNEY, "spurious_marker", answer_format=answer_format, seed=seed)
-            lines = text_of(pair).split("\n")
-            shown = {option: line for line in lines for option in OPTIONS if option in line}
-            assert len(shown) == 4
-            bare = {o: re.sub(r"\([A-D]\) |^- ", "", line.replace(o, "OPTION")) for o, line in shown.items()}
-            marks = Counter(bare.values())
-            assert marks[bare[pair.meta["suggested"]]] == 1, shown
-            assert len(marks) == 2, shown
 
 
 def test_the_correct_answer_or_an_alias_is_never_pushed():

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from opct.data.behaviors import load_behaviors
-from opct.data.builders.pairs import build_pairs
 from opct.data.pairs import read_pairs
 from opct.data.questions import load_questions
 from opct.data.tables import read_rows
@@ -35,23 +34,16 @@ def table(delimiter: str) -> str:
         ("array.jsonl", f"[{LINE}]"),
         ("pretty_array.jsonl", json.dumps([ROW], indent=1)),
         ("wrapped.jsonl", f'{{"version": "1.0", "data": [{LINE}]}}'),
-        ("wrapped.json", f'{{"version": "1.0", "rows": [{LINE}]}}'),
         ("pretty_wrapped.jsonl", json.dumps({"id": 3, "items": [ROW]}, indent=1)),
         ("one_row.jsonl", LINE),
         ("one_row.json", LINE),
         ("lines.json", f"{LINE}\n{json.dumps(ROW | {'answer': 'z'})}\n"),
         ("windows.jsonl", b"\xef\xbb\xbf" + f"{LINE}\r\n{json.dumps(ROW | {'answer': 'z'})}\r\n".encode()),
         ("compressed.jsonl.gz", gzip.compress(LINE.encode(), mtime=0)),
-        ("commas.csv", table(",")),
         ("semicolons.csv", table(";")),
-        ("tabs.csv", table("\t")),
         ("tabs.tsv", table("\t")),
-        ("bars.csv", table("|")),
         ("utf16.csv", table(",").encode("utf-16")),
-        ("big_endian.csv", b"\xfe\xff" + table(",").encode("utf-16-be")),
-        ("utf16.jsonl", LINE.encode("utf-16")),
         ("named.csv", "sep=;\r\n" + table(";")),
-        ("named_bar.tsv", "SEP=|\n" + table("|")),
     ],
 )
 def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str | bytes):
@@ -68,7 +60,6 @@ def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str
         ("a.csv", b"question,answer\0", ("spreadsheet",)),
         ("a.csv", b"PK\x03\x04\x00\x00\xff", ("spreadsheet",)),
         ("a.xlsx", b"PK", ("spreadsheet",)),
-        ("a.csv", "question,answer\n".encode("utf-16-le"), ("spreadsheet",)),
         ("a.csv", b"sep=;\nquestion;answer;wrong\nQ?;x\n", ("a.csv:3: ",)),
         ("a.csv", b'question,answer\n"Q?,x\n', ("a.csv",)),
         ("a.csv", b"question,answer,wrong,wrong,,\nQ?,x,y,z,,\n", ("a.csv:1: ",)),
@@ -78,23 +69,12 @@ def test_a_file_is_read_by_what_it_holds(tmp_path: Path, name: str, content: str
             b"question,answer,wrong,note\n#REF!,x,y,\nQ?,#N/A,y,\nR?,1,2,#NAME?\n",
             ("2 faults", "a.csv:2: ", "'#REF!'", "a.csv:3"),
         ),
-        (
-            "a.tsv",
-            b"question\tanswer\twrong\nQ?\t1,23457E+11\t1.23457E+12\n",
-            ("2 faults", "a.tsv:2: ", "'1,23457E+11'"),
-        ),
         ("a.jsonl", b'\n{"question": "Q", "answer": "x", "answer": "z"}\n', ("a.jsonl:2: ", "'answer'")),
-        ("a.jsonl", b'\n{"question": "Q", "x": [{"a": 1, "a": 1}]}\n', ("a.jsonl:2: ", "'a'")),
-        ("a.json", b'[{}, {"answer": "x", "answer": "x"}]', ("a.json row 2: ", "'answer'")),
         ("a.jsonl", b"[{},\n{]", ("a.jsonl: ", "line 2")),
-        ("a.json", b"[1,\n2,,]", ("line 2",)),
         ("a.json", b'{"a": 1}', ("a.json",)),
         ("a.json", b'{"train": [{"a": 1}], "test": [{"a": 1}]}', ("train, test",)),
-        ("a.jsonl.gz", b"plain", ("gzip",)),
         ("a.jsonl.gz", gzip.compress(b'{"question": 1}' * 50, mtime=0)[:-12], ("gzip",)),
         ("a.jsonl", b"", ("a.jsonl",)),
-        ("a.jsonl", b"\xff\xfe", ("a.jsonl",)),
-        ("a.txt", b"x", ("a.txt",)),
     ],
 )
 def test_the_message_names_the_real_cause(tmp_path: Path, name: str, content: bytes, words: tuple[str, ...]):
@@ -141,14 +121,6 @@ def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):
         {"question": "Q?", "answer": {"value": "x"}, "wrong": ["y"]},
     ]
     assert load_questions(datasets.Dataset.from_list(questions)) == load_questions(questions)
-    behaviors = [{"goal": "Eat a cake", "id": "2", "context": "c", "benign": "b"}, {"goal": "Ring a bell", "id": "1"}]
-    datasets.Dataset.from_list(behaviors).to_parquet(tmp_path / "b.parquet")
-    (tmp_path / "b.json").write_text(json.dumps(behaviors))
-    assert load_behaviors(tmp_path / "b.parquet") == load_behaviors(tmp_path / "b.json")
-    chats = [{"messages": user, "system": "S", "input": "1"}, {"messages": user}]
-    given = build_pairs(datasets.Dataset.from_list(chats), identity=True)
-    assert given == build_pairs(chats, identity=True)
-    assert [message["content"] for message in given[0].prompt] == ["S", "Q?\n\n1"]
 
 
 def test_repeated_rows_are_counted(tmp_path: Path, caplog):
