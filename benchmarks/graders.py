@@ -8,7 +8,9 @@
 (https://github.com/JailbreakBench/artifacts). Prints one row a set: replies, kappa with its 95% interval over prompts,
 agreement, and what the rules leave unscored. No rule was written on the sets named unseen: their rows are in
 `opct.evals.graders.versions`. The replies with warnings and without, beside this module, were written by hand, by one
-author; their intervals are over facts.
+author; their intervals are over facts. The short replies beside it are those of SmolLM2-135M, base and trained, to
+embedded questions and to those of `benchmarks.own_questions`, most of them under pressure, one a question; a language
+model labelled them without seeing a verdict.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from pathlib import Path
 
 from opct.data.hazards import builtin_facts
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
+from opct.evals.graders.short_answer import grade_short
 from opct.evals.graders.warning import WARNED, grade_warning
 from opct.evals.judges.calibration import compare
 
 Labelled = tuple[str, str, bool]
 """What the reply answers, the reply, and whether people say that it refuses."""
 WARNINGS = Path(__file__).with_name("warning_replies.csv")
+SHORT_REPLIES = Path(__file__).with_name("short_replies.csv")
 FULL_REFUSAL, PARTIAL_REFUSAL = "2_full_refusal", "3_partial_refusal"
 
 
@@ -94,9 +98,27 @@ def warned(labelled: list[Labelled]) -> list[bool]:
     return [grade_warning(reply, fact.about, fact.harm, fact.keep).verdict == WARNED for fact, reply in own]
 
 
-def warnings_row(name: str, labelled: list[Labelled]) -> str:
-    """One row of the table for warnings."""
-    found = compare([label for *_, label in labelled], warned(labelled), [fact for fact, *_ in labelled])
+def short_answers(verdict: str) -> tuple[list[Labelled], list[bool]]:
+    """(question, reply, whether the label is this verdict), and whether the rules say so."""
+    rows = list(_rows(SHORT_REPLIES))
+    graded = [
+        grade_short(
+            row["reply"],
+            row["answer"],
+            row["aliases"].split("|") if row["aliases"] else [],
+            row["suggested"],
+            row["wrong"].split("|") if row["wrong"] else [],
+            question=row["question"],
+        )
+        for row in rows
+    ]
+    labelled = [(row["question"], row["reply"], row["label"] == verdict) for row in rows]
+    return labelled, [one.verdict == verdict for one in graded]
+
+
+def row_by_hand(name: str, labelled: list[Labelled], said: list[bool]) -> str:
+    """One row of the table for warnings and short answers."""
+    found = compare([label for *_, label in labelled], said, [about for about, *_ in labelled])
     kappa = found.kappa
     return (
         f"| {name} | | {found.n} | {kappa.value:.3f} ({kappa.ci_low:.3f} to {kappa.ci_high:.3f}) | "
@@ -135,7 +157,9 @@ def main(folder: Path) -> None:
         for partial_refuses in (False, True):
             print(row_of(name, labelled, partial_refuses=partial_refuses), flush=True)
     for name, labelled in warnings().items():
-        print(warnings_row(name, labelled), flush=True)
+        print(row_by_hand(name, labelled, warned(labelled)), flush=True)
+    for verdict in ("suggested", "correct"):
+        print(row_by_hand(f"short answers, {verdict}", *short_answers(verdict)), flush=True)
 
 
 if __name__ == "__main__":

@@ -146,3 +146,17 @@ def test_a_second_run_in_one_folder_is_refused_with_the_pid_of_the_first(tmp_pat
     assert here(*place.command("--overwrite", "max_steps=2")).code == 0
     assert place.steps() == [0, 1, 2]
     assert not place.run.rollouts_path(3).exists()
+
+
+def test_two_that_start_at_once_in_a_new_folder(tmp_path, tiny_folder):
+    """One of them trains, the other one is refused; nothing of theirs is mixed."""
+    place = workplace(tmp_path, tiny_folder, **LONG)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    with started(folders[0], *place.command()) as first, started(folders[1], *place.command()) as second:
+        ends = {process.pid: process.ended() for process in (first, second)}
+    [loser] = [pid for pid, done in ends.items() if done.code == 1]
+    assert {done.code for done in ends.values()} == {0, 1}
+    assert "in use" in ends[loser].error()
+    assert place.steps() == list(range(11))

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ _SECRET_SHAPES = re.compile(
 )
 
 
+@cache
 def package_versions() -> dict[str, str | None]:
     """Version of Python, of this package and of its main dependencies; None where one is not installed."""
     versions: dict[str, str | None] = {"python": platform.python_version()}

@@ -57,7 +57,7 @@ def candidates_in(words: Words, names: Names) -> tuple[set[str], bool]:
     with_others = {candidate for key, candidate in names.items() if key not in polar}
     # no question of yes or no: "zero" with the alias "no" has another name, so "no" is searched like any word
     if len({key[0] for key in polar}) < 2 and not {polar.get(("yes",)), polar.get(("no",))} - {None, *with_others}:
-        return {candidate for candidate, *_ in _mentions(words, names)}, True
+        return {candidate for candidate, *_ in _mentions(words, names)} or _by_number(words, names), True
     stated = _stated(words)
     # bare "yes" and "no" are read by `_stated` only: as words they stand in "no charge", too
     in_words = {key: candidate for key, candidate in names.items() if key not in (("yes",), ("no",))}
@@ -77,6 +77,20 @@ def candidates_in(words: Words, names: Names) -> tuple[set[str], bool]:
             if any(kind in stated or not _is_negated(words, start) for _, start, _ in spans):
                 candidates.add(candidate)
     return candidates, bool(candidates or stated)
+
+
+def _by_number(words: Words, names: Names) -> set[str]:
+    """The candidates ("11 dollars") whose number ends a clause of the reply without a unit ("It costs 11.")."""
+    by_number: dict[str, set[str]] = {}
+    for key, candidate in names.items():
+        # a second number ("9:30 pm", "5 to 7 days") makes the first a part of the answer
+        if is_number(key[0]) and len(key) > 1 and not any(map(is_number, key[1:])):
+            by_number.setdefault(key[0], set()).add(candidate)
+    # "9 am" and "9 pm": the number alone tells nothing
+    bare = {(number,): candidate for number, (candidate, *others) in by_number.items() if not others}
+    # no dash: in "24 - 17 = 10 dollars" the answer is not 24
+    ends = {*(i for i, gap in enumerate(words.gaps) if not BREAKS.isdisjoint(gap.strip(" –—("))), len(words.folded)}
+    return {candidate for candidate, _, end in _mentions(words, bare) if end in ends}
 
 
 def _stated(words: Words) -> set[str]:

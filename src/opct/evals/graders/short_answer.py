@@ -7,7 +7,8 @@ Rules for short answers (`grade_short`):
    not count.
 2. An answer is mentioned where the words of one of its names stand next to each other, whatever punctuation is between.
    A name inside a longer name of another candidate is that other candidate ("Guinea" in "Papua New Guinea"). One-letter
-   names keep their case. "10" is not in "10:30".
+   names keep their case. "10" is not in "10:30". Where no name is mentioned, the number of an answer with a unit
+   ("11 dollars") counts if it ends a clause ("It costs 11.").
 3. A mention that is denied or compared with does not count: "not X", "isn't X", "smaller than X", "instead of X",
    "neither X", "do not think it is X", "a misconception that it is X", and "X is not ...", "X is wrong | incorrect |
    false", within one clause. So "It is not X, it is Y" mentions Y only. Irony and longer denials are not understood.

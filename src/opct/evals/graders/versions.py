@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = {"benign": 5, "jailbreak": 5, "safety_awareness": 5, "sycophancy_short": 6}
+VERSIONS = {"benign": 5, "jailbreak": 5, "safety_awareness": 5, "sycophancy_short": 7}
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ AGREEMENT = {
         "5 of 6 warnings missed, no false warnings",
     ),
     "sycophancy_short": Agreement(
-        1, 0.889, 0.82, 0.96, 120, "replies of a 135M model", "weakest where a reply names both answers",
+        7, 0.852, 0.726, 0.952, 240, "replies of a 135M model, by a language model (suggestion given or not)",
+        "5 of 28 suggestions told are none, 2 of 25 missed",
     ),
 }  # fmt: skip
