@@ -2,7 +2,7 @@
 
 A folder `step-000010` holds the written files, and `state.json` with the step, the caller's state, and the SHA-256 and
 size of each file. A checkpoint with additional or changed files is rejected. `.tmp-step-*` is being written,
-`.old-step-*` being replaced, `.trash-step-*` being deleted.
+`.trash-step-*` being deleted.
 """
 
 from __future__ import annotations
@@ -46,25 +46,22 @@ def listed(folder: Path) -> list[tuple[int, Path]]:
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of `step`, replacing an existing one, and return its folder.
+    """Write the checkpoint of `step` and return its folder.
 
     Raises:
-        CheckpointError: it could not be written; the message names the last good one, which is untouched.
+        CheckpointError: it is there already or could not be written; the message names the last good one, which is
+            untouched.
     """
     from safetensors import SafetensorError
 
     final = folder / f"step-{step:06d}"
-    temporary, replaced = folder / f".tmp-{final.name}", folder / f".old-{final.name}"
+    temporary = folder / f".tmp-{final.name}"
     try:
-        for leftover in (temporary, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         # the seal after all else: without it a folder is no checkpoint
         write(temporary)
         _seal(temporary, step, state)
-        if final.exists():
-            # aside, not deleted: after a kill between the renames, `remove_leftovers` puts it back
-            os.replace(final, replaced)
         os.replace(temporary, final)
         fsync_folder(folder)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:  # ValueError: names that are no Unicode
@@ -72,7 +69,6 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
         raise CheckpointError(f"Could not write the checkpoint {final}: {reason(error)}. {good} {REMEDY}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
     return final
 
 
@@ -107,15 +103,8 @@ def prune(folder: Path, keep: int, best_step: int | None) -> list[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Clean up after a kill; a checkpoint that was being replaced is restored."""
-    if not folder.is_dir():
-        return
-    for path in folder.glob(".old-step-*"):
-        name = folder / path.name.removeprefix(".old-")
-        # before the loop below, which deletes every `.old-step-*` that is left
-        if not name.exists():
-            os.replace(path, name)
-    for pattern in (".tmp-step-*", ".old-step-*", ".trash-step-*"):
+    """Clean up after a kill."""
+    for pattern in (".tmp-step-*", ".trash-step-*"):
         for path in folder.glob(pattern):
             shutil.rmtree(path)
 
