@@ -24,6 +24,7 @@ from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name
 from opct.evals.run import write_results
 from opct.evals.samples import BENIGN
 from opct.evals.tasks.benign import OVER_REFUSAL, check_scorer
+from opct.evals.tasks.common import split_output
 from opct.evals.tasks.jailbreak import JAILBREAK, refusal_scorer
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, warning_scorer
 from opct.evals.tasks.sycophancy import SHORT, short_scorer
@@ -92,6 +93,10 @@ def regrade(out_dir: str | Path) -> Regraded:
 def _graded_again(log: EvalLog) -> EvalLog:
     """The log with new verdicts; the KL to the base and the judge scores are kept."""
     suite = task_name(log)
+    settings = (log.eval.metadata or {}).get(OPCT, {}).get("settings", {})
+    if "reasoning" not in settings:  # else it was split off in the form of the model
+        for sample in log.samples or []:
+            split_output(sample.output)
     with quiet():
         new = inspect_ai.score(log, SCORERS[suite](), model="none/none", action="overwrite", display="none")
     for before, after in zip(log.samples or [], new.samples or [], strict=True):
