@@ -22,7 +22,8 @@ install_import_hook(["opct.losses", "opct.models.scoring"], "beartype.beartype")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
-"""What the package does not bring (`nltk_punkt_tab/`); tests skip by name without it."""
+"""What the package does not bring (`judge_labels/` of GPTFuzz, `over_refusal/` of XSTest, `nltk_punkt_tab/`); tests
+skip by name without it."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

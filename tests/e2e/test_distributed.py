@@ -47,8 +47,8 @@ def together(place: Workplace, n: int, *rest: str) -> None:
     assert "Traceback" not in output, output
 
 
-def alone(place: Workplace) -> None:
-    done = here(*place.command())
+def alone(place: Workplace, *rest: str) -> None:
+    done = here(*place.command(*rest))
     assert done.code == 0, done.err
 
 
@@ -97,18 +97,20 @@ def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder):
 
 def test_full_fine_tuning_in_data_parallel_is_one_process_and_resumes_on_any_number(tmp_path, tiny_folder):
     """Three prompts a step, in small micro-batches: of two processes one has twice the work, of four one has none. From
-    step 1 two processes resume bit for bit, four to rounding."""
+    step 1 two processes resume bit for bit, four and one to rounding."""
     changes = {"lora": None, "max_steps": 2, "save_steps": 1, "teacher": {"kind": "ema", "ema_decay": 0.5}}
     changes["optim"] = {"learning_rate": 1e-4, "micro_batch_tokens": 150, "prompts_per_step": 3}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
     alone(one)
     together(two, 2)
     assert_same(two, one)
-    again, four = (copied(two, name, 1) for name in ("again", "four"))
+    again, four, one_again = (copied(two, name, 1) for name in ("again", "four", "one again"))
     together(again, 2, "--resume")
     assert result_of(again.run) == result_of(two.run)
     together(four, 4, "--resume")
     assert_same(four, one)
+    alone(one_again, "--resume")
+    assert_same(one_again, one)
 
 
 def test_dpo_in_data_parallel_is_one_process(tmp_path, tiny_folder):
@@ -137,18 +139,20 @@ def saved_step(place: Workplace) -> int:
 
 
 def ended_by(number: signal.Signals, place: Workplace, step: int, *rest: str) -> list[int]:
-    """How two processes end, of which the second gets a signal after that step."""
+    """How two processes end after a signal at that step: SIGTERM goes to both, as from a launcher, SIGKILL to the
+    second."""
     log = log_of(place)
     ranks = start_ranks(2, log, opct, *map(str, place.command(*rest)))
     try:
         wait_for(place.at_step(step), log)
-        ranks[1].signal(number)
+        for rank in ranks if number == signal.SIGTERM else ranks[1:]:
+            rank.signal(number)
     finally:
         codes = end_ranks(ranks)
     return codes
 
 
-def test_a_signal_to_one_process_saves_once_and_stops_all_and_a_killed_one_ends_all(tmp_path, tiny_folder):
+def test_a_signal_to_all_processes_saves_once_and_a_killed_one_ends_all(tmp_path, tiny_folder):
     place = workplace(tmp_path, tiny_folder, **SIGNALLED)
     assert ended_by(signal.SIGTERM, place, 3) == [130, 130]
     assert len(place.run.checkpoints()) == 1

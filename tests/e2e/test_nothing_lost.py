@@ -9,6 +9,7 @@ import pytest
 
 from opct.runs.checkpoints import fault
 from tests.e2e.cli import Workplace, files, here, result_of, workplace
+from tests.tiny import save_tiny
 from tests.unit.reports.synthetic import write_run
 
 THREE = {"max_steps": 3, "eval_steps": 2, "save_steps": 1}
@@ -23,9 +24,10 @@ def half(tmp_path_factory, tiny_folder) -> Workplace:
     return place
 
 
-def test_what_is_not_the_same_run_is_not_resumed(half):
-    """Other settings, another chat template: each is named, and nothing is touched."""
+def test_what_is_not_the_same_run_is_not_resumed(half, tmp_path):
+    """Other settings, weights, dtype, another chat template: each is named, and nothing is touched."""
     before, template = files(half.run.path), half.folder / "model" / "chat_template.jinja"
+    weights = half.folder / "model" / "model.safetensors"
     message = here(*half.command("--resume", "optim.learning_rate=0.1", "seed=7")).error()
     for named in ("learning_rate", "0.003", "0.1", "seed"):
         assert named in message
@@ -34,6 +36,14 @@ def test_what_is_not_the_same_run_is_not_resumed(half):
     message = here(*half.command("--resume")).error()
     template.write_text(content)
     assert "template" in message
+    content = weights.read_bytes()
+    shutil.copy(save_tiny(tmp_path / "other", seed=1) / "model.safetensors", weights)
+    message = here(*half.command("--resume")).error()
+    weights.write_bytes(content)
+    assert "weights" in message
+    message = here(*half.command("--resume", "model.dtype=bfloat16")).error()
+    for named in ("float32", "bfloat16"):
+        assert named in message
     assert files(half.run.path) == before
 
 

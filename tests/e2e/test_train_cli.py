@@ -15,10 +15,11 @@ ARMS = {
         "teacher": {"kind": "ema", "ema_decay": 0.9},
     },
     "sft": {"method": "sft"},
+    "offpolicy": {"method": "offpolicy"},
     "dpo": {"method": "dpo", "loss": {"dpo_beta": 0.3}, "lora": None, "optim": {"learning_rate": 1e-4}},
     "act": {"method": "act"},
 }
-KL_NAMES = {"opct": {"kl"}, "sft": {"excess_loss"}, "dpo": set(), "act": set()}
+KL_NAMES = {"opct": {"kl"}, "sft": {"excess_loss"}, "offpolicy": {"kl"}, "dpo": set(), "act": set()}
 
 
 @pytest.mark.parametrize("method", ARMS)

@@ -116,6 +116,12 @@ RESUMED = {
         "rollout": {"num_generations": 3, "max_completion_tokens": 8},
     },
     "dpo": {"method": "dpo"},
+    "act": {"method": "act"},
+    "full fine-tuning": {
+        "lora": None,
+        "teacher": {"kind": "ema", "ema_decay": 0.5},
+        "optim": {"learning_rate": 1e-3},
+    },
 }
 
 
@@ -162,8 +168,8 @@ def test_08_a_run_killed_between_checkpoints_and_resumed_is_the_uninterrupted_on
     """Killed after step 2 with a checkpoint at step 1: step 2 is dropped and done again, bit for bit.
 
     Compared: weights, optimizer, teacher, counters, rollouts of every step (so data order and samples too) and metrics.
-    tests/e2e/test_kill_and_resume.py does the same with kill -9 and `sft`, tests/e2e/test_distributed.py with full
-    fine-tuning.
+    tests/e2e/test_kill_and_resume.py does the same with kill -9; tests/e2e/test_distributed.py resumes in several
+    processes.
     """
     short = {"max_steps": 2, "save_steps": 1, **RESUMED[name]}
     whole = make_config(output_dir=str(tmp_path / "whole"), **short)

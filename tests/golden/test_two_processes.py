@@ -1,4 +1,4 @@
-"""Invariant 6, the part of it that needs several processes: loss and gradient of a step are those of one process."""
+"""Invariant 6, the part of it that needs several processes, four here: loss and gradient of a step are those of one."""
 
 from __future__ import annotations
 

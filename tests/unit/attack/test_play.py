@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from inspect_ai.log import EvalLog
 from inspect_ai.model import ChatMessageUser, ModelOutput, get_model
 from inspect_ai.solver import solver
@@ -224,11 +227,42 @@ class Rejected(Exception):
     status_code = 400
 
 
+class Down(Exception):
+    status_code = 500
+
+
+KEY = "sk-live-0123456789abcdef"
+
+
+def test_an_endpoint_that_is_down_ends_an_attack_and_is_quoted_without_a_key(tmp_path):
+    def down(text):
+        raise Down(f"the key is {KEY}")
+
+    with refused(EvaluationError, "HTTP 500") as caught:
+        run(tmp_path, Scripted(down), subjects("a"), Rules(1, 1))
+    assert "0123456789" not in str(caught.value)
+
+
+@pytest.mark.xfail(reason="Inspect's event of a call has the endpoint's words", raises=AssertionError, strict=True)
+@pytest.mark.parametrize("kind", [Rejected, Down])
+def test_no_log_has_the_key_that_an_endpoint_repeats(tmp_path, kind):
+    def fails(text):
+        if "e0" in text:
+            raise kind(f"the key is {KEY}")
+        return "no"
+
+    with contextlib.suppress(EvaluationError):
+        run(tmp_path, Scripted(fails), subjects("a"), Rules(2, 1, stop="never"))
+    [path] = tmp_path.rglob("*.eval")
+    with zipfile.ZipFile(path) as log:
+        assert not [name for name in log.namelist() if b"0123456789" in log.read(name)]
+
+
 def test_what_an_endpoint_rejects_ends_no_attack_and_all_of_it_is_asked_again(tmp_path):
     """One prompt of the target or the attacker is left out; where all are rejected, the attempts are not stored."""
 
     def rejects(text):
-        raise Rejected("the key is sk-live-0123456789abcdef")
+        raise Rejected(f"the key is {KEY}")
 
     def some(text):
         return rejects(text) if "e0" in text else "no"
@@ -237,8 +271,9 @@ def test_what_an_endpoint_rejects_ends_no_attack_and_all_of_it_is_asked_again(tm
     verdicts = {one.epoch: [a.verdict for a in attempts_in(one.store)] for one in played.samples}
     assert verdicts == {1: ["unscored:target_rejected"], 2: ["held"]}
 
-    with refused(EvaluationError, "all 2"):
+    with refused(EvaluationError, "all 2") as caught:
         run(tmp_path / "all", Scripted(rejects), subjects("a"), Rules(2, 1, stop="never"))
+    assert "0123456789" not in str(caught.value)
     assert not list((tmp_path / "all").glob("*.eval"))
 
     roles = {"attacker": Scripted(rejects).model}

@@ -96,6 +96,16 @@ def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_fol
 BUILD = ("data", "build", "jailbreak")
 
 
+def test_what_is_near_an_embedded_behavior_that_is_measured_is_left_out(tmp_path, capsys):
+    """Of validation and test, whatever split the file says."""
+    near = [f"Please {builtin_behaviors(split)[0].behavior}" for split in ("validation", "test")]
+    rows = [{"id": text, "behavior": text, "category": "c", "split": "train"} for text in ("Ring a bell", *near)]
+    source, out = jsonl(tmp_path / "b.jsonl", rows), tmp_path / "pairs.jsonl"
+    assert run(*BUILD, "--from", source, "--parts", "behavior", "--out", out) == 0
+    assert {pair.meta["question_id"] for pair in read_pairs(out)} == {"Ring a bell"}
+    assert "left out: 2" in capsys.readouterr().out
+
+
 def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp_path):
     """Those for behaviors that are measured are in no training pair."""
     trained, tested = builtin_behaviors("train")[0], builtin_behaviors("test")[0]

@@ -155,14 +155,15 @@ def near_test(pairs) -> list[str]:
 
 
 def test_pairs_of_what_is_measured_are_named_and_none_is_embedded():
-    """Two facts of five and one behavior, one of them an embedded one under its own id."""
+    """Two facts of five, one of them an embedded one under its own id; a behavior, and a twin."""
     [own, other] = [fact for fact in builtin_facts("test") if fact.id in ("fire/generator", "infants/water")]
     reworded = replace(ice(), id="winter/mine", fact="Remember, please: " + other.fact.rstrip(".").upper() + "!")
     pairs = build_safety_awareness([ice(), own, reworded, *builtin_facts("train")[:2]])
     behavior = builtin_behaviors("test")[0]
     mine = Behavior("mine/b", "c", f"Please {behavior.behavior.lower()}", None, "train")
-    behaviors, facts = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine])])
-    assert f"(1): mine/b ({behavior.id})" in behaviors
+    twin = pair(user("Pirate!"), user(f"Please {behavior.benign.lower()}"), id="mine/t", kind="twin")
+    behaviors, facts = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine]), twin])
+    assert f"(2): mine/b ({behavior.id}), mine/t ({behavior.id})" in behaviors
     assert f"(2): {own.id}, winter/mine ({other.id})" in facts
     for name in ("jailbreak", "jailbreak_anchors", *SAFETY_SETS, "benign"):
         assert near_test(builtin_pairs(name)) == [], name
@@ -191,6 +192,13 @@ def test_reworded_behaviors_and_facts_are_near_what_was_trained_on():
         assert "1 of the 2 " in said
         assert f"({id_})" in said
     assert contamination_warnings(samples, texts=TrainedTexts()) == []
+
+
+def test_a_benign_counterpart_counts_by_what_was_asked():
+    asked = [{"content": "Sing a song of chalk!"}]
+    one = sample("jailbreak", "b/1", behavior="Ring the bell", side="benign", teacher_prompt=asked)
+    [said] = contamination_warnings([one], texts=KNOWN)
+    assert "(b/1)" in said
 
 
 def test_an_id_counts_whatever_its_text_and_once():

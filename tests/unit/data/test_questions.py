@@ -1,8 +1,8 @@
-"""Questions: splits, the embedded table format, and reading other people's files."""
+"""Questions: their options, answers that overlap, and reading other people's files."""
 
 import pytest
 
-from opct.data.questions import Question, load_questions
+from opct.data.questions import Question, load_questions, overlaps
 from opct.errors import DataError
 from tests.refusals import refused
 from tests.rows import jsonl
@@ -52,6 +52,18 @@ def test_what_is_no_label_stays():
     ):
         (question,) = load_questions([{"question": "Q?", "choices": choices, "answer": 0}])
         assert (question.answer, *question.wrong) == tuple(choices)
+
+
+def test_answers_that_share_words_overlap():
+    for a, b, shares in (
+        ("York", "New York", True),
+        ("150 euros", "€150", True),
+        ("four", "4 bars", True),
+        ("-40", "40", False),
+        ("C++", "C", False),
+        ("5 dollars", "5 euros", False),
+    ):
+        assert overlaps(a, b) == overlaps(b, a) == shares
 
 
 def test_what_index_the_first_choice_has_is_a_matter_of_the_column():

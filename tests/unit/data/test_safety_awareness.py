@@ -1,4 +1,4 @@
-"""Safety-awareness pairs: what each side sees, families, typos, twins."""
+"""Safety-awareness pairs: what each side sees, families, typos."""
 
 import re
 

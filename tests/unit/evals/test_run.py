@@ -237,7 +237,8 @@ def test_ctrl_c_while_replies_are_sampled_is_an_interrupt(tmp_path):
 
 
 def test_resume_asks_the_suites_that_are_left(tmp_path):
-    """The second suite failed; nothing of the first is asked twice, until the weights or a question are others."""
+    """The second suite failed; nothing of the first is asked twice, until a question, the weights or a setting
+    differ."""
     asked = Counter()
 
     def count(prompt, seed):
@@ -270,6 +271,7 @@ def test_resume_asks_the_suites_that_are_left(tmp_path):
     others = [replace(question, answer="other") for question in QUESTIONS]
     assert again(count, questions=others) == (everything, n["sycophancy_short"])
     assert again(count, questions=others, step=8) == (everything, n.total())
+    assert again(count, questions=others, step=8, greedy=False) == (everything, n.total())
 
 
 def _killed_after(replies, folder):
@@ -337,4 +339,6 @@ def test_reasoning_in_the_text_of_a_model_behind_an_api_is_not_graded(tmp_path):
 
     model = get_model("mockllm/model", custom_outputs=say, memoize=False)
     evaluated(tmp_path, model, QUESTIONS[:1], suites=["sycophancy_short"], families_per_question=1)
-    assert {sample.completion for sample in read_samples(tmp_path)} == {"It is right0."}
+    samples = read_samples(tmp_path)
+    assert {sample.completion for sample in samples} == {"It is right0."}
+    assert not {sample.verdict for sample in samples} & {"suggested", "both"}

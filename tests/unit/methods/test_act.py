@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from opct.data.pairs import ContrastivePair
+from opct.data.render import RenderedPair
+from opct.errors import DataError
 from opct.methods.act import ACT
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, step_weights
 from opct.training.accumulate import accumulate, plan_of
 from opct.training.trainer import train
 from tests import oracles
-from tests.tiny import means_by_axis, tiny_anchors, tiny_pairs, tiny_setting
+from tests.refusals import refused
+from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs, tiny_setting
 from tests.unit.training.conftest import NO_VALIDATION, metrics
 
 
@@ -95,6 +98,15 @@ def test_the_gradient_is_that_of_the_definition_however_it_is_computed(make_conf
     assert loss == pytest.approx(expected.item(), rel=1e-4)
     assert values == [{}] * 5
     assert oracles.largest_difference(found, oracles.gradients(method.policy)) < 1e-3
+
+
+def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):
+    """A template may write another tail: the first pair ends in 3 and 4, the second in 3 twice."""
+    pairs = [RenderedPair(pair, [1, 3], ids) for pair, ids in zip(tiny_pairs(2), ([2, 4], [2, 3]), strict=True)]
+    policy = tiny_adapter_policy()
+    with refused(DataError, "sum/0", "method: act") as caught:
+        ACT.answer(policy, pairs, make_config(method="act"), policy)
+    assert "sum/1" not in str(caught.value)
 
 
 def test_training_brings_the_activations_together(make_config):

@@ -66,6 +66,7 @@ def test_without_max_steps_the_pairs_say_how_long_it_is(make_config):
         train(make_config(**settings, num_train_epochs=0.1), resume=True)
     assert run.read_manifest()["total_steps"] == total
     assert is_finished(run, config)
+    assert not is_finished(run, make_config(**settings, num_train_epochs=2))
     run.checkpoint_path(total).rename(run.path / "moved")
     assert not is_finished(run, config)
 
