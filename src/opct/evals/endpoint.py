@@ -77,7 +77,7 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     try:
         with quiet():
             # not memoized: its `generate` is replaced, and a shared model would be wrapped again and again
-            return _without_key(get_model(name, base_url=base_url, memoize=False, **model_args))
+            return without_key(get_model(name, base_url=base_url, memoize=False, **model_args))
     except PrerequisiteError as error:  # its message is Rich markup
         message = Text.from_markup(str(error.message)).plain
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
@@ -88,30 +88,62 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     )
 
 
-def _without_key(model: Model) -> Model:
-    """The model, without its key in any output: a server may echo it, and outputs are stored in logs."""
-    from inspect_ai.model import ModelOutput
-
-    # as they stand in JSON, where quotes and backslashes are escaped
-    keys = [json.dumps(key)[1:-1] for key in secrets_of(model)]
+def without_key(model: Model) -> Model:
+    """The model, without its key in what its provider returns or raises: a server may echo it, and logs keep that."""
     generate = model.api.generate
 
-    def cleaned(output: Any) -> Any:
-        if not isinstance(output, ModelOutput):
-            return output
-        # in JSON, every field at once: the key may be in the text, in reasoning, or in a provider's metadata
-        text = output.model_dump_json()
-        for key in keys:
-            text = text.replace(key, "[secret]")
-        return ModelOutput.model_validate_json(text)
+    async def generate_without_key(*args: Any, **options: Any) -> Any:
+        # of outputs the model's own key alone: a reply may well hold what looks like one
+        secrets, own = known_secrets(model), secrets_of(model)
+        try:
+            answer = await generate(*args, **options)
+        except Exception as error:
+            # here, not where the error is shown: Inspect's event of the call keeps its text and traceback
+            _redact_error(error, secrets)
+            raise
+        # Inspect takes (output or error, call): the call holds what was sent and what came back
+        output, *calls = answer if isinstance(answer, tuple) else (answer,)
+        if isinstance(output, Exception):
+            _redact_error(output, secrets)
+        else:
+            output = _without(output, own)
+        for call in calls:
+            call.request, call.response = _redacted(call.request, secrets), _redacted(call.response, secrets)
+        return (output, *calls) if calls else output
 
-    async def without_key(*args: Any, **options: Any) -> Any:
-        answer = await generate(*args, **options)
-        return (cleaned(answer[0]), *answer[1:]) if isinstance(answer, tuple) else cleaned(answer)
-
-    if keys:
-        model.api.generate = without_key  # type: ignore[method-assign]
+    model.api.generate = generate_without_key  # type: ignore[method-assign]
     return model
+
+
+def _without(output: ModelOutput, secrets: Collection[str]) -> ModelOutput:
+    """Every field at once: a key may be in the text, in reasoning, or in a provider's metadata."""
+    text = output.model_dump_json() if secrets else ""
+    for secret in secrets:
+        # as it stands in JSON, where quotes and backslashes are escaped
+        text = text.replace(json.dumps(secret)[1:-1], "[secret]")
+    return type(output).model_validate_json(text) if secrets else output
+
+
+def _redact_error(error: BaseException | None, secrets: Collection[str]) -> None:
+    """Replace secrets in an error and in those it came from; its class stays, which tells Inspect what to retry."""
+    if error is None:
+        return
+    error.args = _redacted(error.args, secrets)
+    if hasattr(error, "body"):  # what the endpoint said, in the errors of providers' packages
+        error.body = _redacted(error.body, secrets)
+    if redact(str(error), secrets) != str(error):  # a class that makes its text of other things
+        raise RuntimeError(redact(str(error), secrets)) from None
+    _redact_error(error.__cause__, secrets)
+    _redact_error(error.__context__, secrets)
+
+
+def _redacted(value: Any, secrets: Collection[str]) -> Any:
+    """The same value, the secrets replaced in all its texts."""
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {key: _redacted(part, secrets) for key, part in value.items()}
+    return type(value)(_redacted(part, secrets) for part in value) if isinstance(value, list | tuple) else value
 
 
 def endpoint_address(model: str, base_url: str | None = None) -> str | None:

@@ -11,6 +11,7 @@ from inspect_ai.scorer import Score, mean, scorer
 
 from opct.data.pairs import Prompt
 from opct.evals.attackers.episode import Subject
+from opct.evals.endpoint import without_key
 from opct.runs.console import NullProgress
 
 
@@ -43,7 +44,7 @@ class Scripted:
             found = self.reply(input[-1].text)
             return found if isinstance(found, ModelOutput) else output(found)
 
-        return get_model("mockllm/model", custom_outputs=answer, memoize=False)
+        return without_key(get_model("mockllm/model", custom_outputs=answer, memoize=False))  # as models are opened
 
 
 def output(text: str, stop_reason: Any = "stop", n: int | None = None) -> ModelOutput:

@@ -1,15 +1,17 @@
-"""From settings to a judge: what makes another judge, and no key in its identity."""
+"""From settings to a judge: what makes another judge; no key in its identity, nor in what failed calls leave."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from inspect_ai.model import ModelCall, get_model
 
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
-from opct.evals.endpoint import endpoint_address, redact
+from opct.evals.endpoint import endpoint_address, redact, without_key
 from opct.evals.judges.llm import load_judge
 from tests.refusals import refused
 
@@ -102,3 +104,22 @@ def test_secrets_are_taken_out():
     text = "Bearer abc.def-123 and sk-live-abcdef and key ab***yz at http://me:pw@host/v1, password hunter2x"
     said = redact(text, {"hunter2x"})
     assert said == "Bearer *** and *** and key *** at http://***@host/v1, password [secret]"
+
+
+def test_what_a_provider_returns_of_a_failed_call_has_no_key(monkeypatch):
+    """Inspect logs the error, its body, and the call even where calls are not logged."""
+    key = 'local-key-"0123456789"'
+    monkeypatch.setenv("SOME_API_KEY", key)
+    failed = ValueError(f"wrong key {key}")
+    failed.body = {"error": [f"wrong key {key}"]}
+    call = ModelCall(request={"messages": ["hi"]}, response={"error": {"message": key}})
+
+    async def generate(*args, **options):
+        return failed, call
+
+    model = get_model("mockllm/model", memoize=False)
+    model.api.generate = generate
+    error, kept = asyncio.run(without_key(model).api.generate())
+    assert error is failed
+    assert "0123456789" not in f"{error} {error.body} {kept.request} {kept.response}"
+    assert kept.request == {"messages": ["hi"]}
