@@ -129,8 +129,8 @@ def _redact_error(error: BaseException | None, secrets: Collection[str]) -> None
     if error is None:
         return
     error.args = _redacted(error.args, secrets)
-    if hasattr(error, "body"):  # what the endpoint said, in the errors of providers' packages
-        error.body = _redacted(error.body, secrets)
+    # the errors of providers' packages repeat it: `message`, `body`, ...
+    vars(error).update(_redacted(vars(error), secrets))
     if redact(str(error), secrets) != str(error):  # a class that makes its text of other things
         raise RuntimeError(redact(str(error), secrets)) from None
     _redact_error(error.__cause__, secrets)
