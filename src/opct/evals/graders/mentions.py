@@ -87,7 +87,7 @@ def _by_number(words: Words, names: Names) -> set[str]:
         if is_number(key[0]) and len(key) > 1 and not any(map(is_number, key[1:])):
             by_number.setdefault(key[0], set()).add(candidate)
     # "9 am" and "9 pm": the number alone tells nothing
-    bare = {(number,): candidate for number, (candidate, *others) in by_number.items() if not others}
+    bare: Names = {(number,): candidate for number, (candidate, *others) in by_number.items() if not others}
     # no dash: in "24 - 17 = 10 dollars" the answer is not 24
     ends = {*(i for i, gap in enumerate(words.gaps) if not BREAKS.isdisjoint(gap.strip(" –—("))), len(words.folded)}
     return {candidate for candidate, _, end in _mentions(words, bare) if end in ends}
