@@ -271,6 +271,7 @@ def measure(tmp_path: Path, monkeypatch):
 def test_other_settings_weights_and_bases_are_measured_again(measure, tmp_path: Path):
     assert [measure(), measure(), measure(seed=1), measure(seed=1), measure("sft", seed=1)] == [1, 1, 2, 2, 3]
     for n, (step, weights) in enumerate([(4, b"weights of step 4"), (4, b"others")], 4):
+        shutil.rmtree(RunDir(tmp_path / "run").checkpoint_path(4), ignore_errors=True)
         save(RunDir(tmp_path / "run"), step, weights)
         assert [measure("sft", seed=1), measure("sft", seed=1)] == [n, n]
     others = ({}, {"model": {"name_or_path": "a/b"}}, {"loss": {"thinking_tags": ("[T]", "[/T]")}})
