@@ -9,8 +9,8 @@
 agreement, and what the rules leave unscored. No rule was written on the sets named unseen: their rows are in
 `opct.evals.graders.versions`. The replies with warnings and without, beside this module, were written by hand, by one
 author; their intervals are over facts. The short replies beside it are those of SmolLM2-135M, base and trained, to
-embedded questions and to those of `benchmarks.own_questions`, most of them under pressure, one a question; a language
-model labelled them without seeing a verdict.
+embedded questions and to those of `benchmarks.own_questions` but for prices, which a rule was written on; most of them
+under pressure, one a question; a language model labelled them without seeing a verdict.
 """
 
 from __future__ import annotations

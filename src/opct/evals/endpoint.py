@@ -93,8 +93,7 @@ def without_key(model: Model) -> Model:
     generate = model.api.generate
 
     async def generate_without_key(*args: Any, **options: Any) -> Any:
-        # of outputs the model's own key alone: a reply may well hold what looks like one
-        secrets, own = known_secrets(model), secrets_of(model)
+        secrets = known_secrets(model)
         try:
             answer = await generate(*args, **options)
         except Exception as error:
@@ -106,7 +105,8 @@ def without_key(model: Model) -> Model:
         if isinstance(output, Exception):
             _redact_error(output, secrets)
         else:
-            output = _without(output, own)
+            # the model's key alone: a reply may well hold what looks like one
+            output = _without(output, secrets_of(model))
         for call in calls:
             call.request, call.response = _redacted(call.request, secrets), _redacted(call.response, secrets)
         return (output, *calls) if calls else output
@@ -117,11 +117,13 @@ def without_key(model: Model) -> Model:
 
 def _without(output: ModelOutput, secrets: Collection[str]) -> ModelOutput:
     """Every field at once: a key may be in the text, in reasoning, or in a provider's metadata."""
-    text = output.model_dump_json() if secrets else ""
+    if not secrets:
+        return output
+    text = output.model_dump_json()
     for secret in secrets:
         # as it stands in JSON, where quotes and backslashes are escaped
         text = text.replace(json.dumps(secret)[1:-1], "[secret]")
-    return type(output).model_validate_json(text) if secrets else output
+    return type(output).model_validate_json(text)
 
 
 def _redact_error(error: BaseException | None, secrets: Collection[str]) -> None:
@@ -133,17 +135,17 @@ def _redact_error(error: BaseException | None, secrets: Collection[str]) -> None
     vars(error).update(_redacted(vars(error), secrets))
     if redact(str(error), secrets) != str(error):  # a class that makes its text of other things
         raise RuntimeError(redact(str(error), secrets)) from None
-    _redact_error(error.__cause__, secrets)
-    _redact_error(error.__context__, secrets)
+    _redact_error(error.__cause__ or error.__context__, secrets)  # as a traceback follows them
 
 
 def _redacted(value: Any, secrets: Collection[str]) -> Any:
-    """The same value, the secrets replaced in all its texts."""
+    """The same value, the secrets replaced in its texts; other types than JSON's, such as headers, stay as they are."""
     if isinstance(value, str):
         return redact(value, secrets)
-    if isinstance(value, Mapping):
+    if type(value) is dict:
         return {key: _redacted(part, secrets) for key, part in value.items()}
-    return type(value)(_redacted(part, secrets) for part in value) if isinstance(value, list | tuple) else value
+    # not isinstance: a named tuple cannot be made of its parts
+    return type(value)(_redacted(part, secrets) for part in value) if type(value) in (list, tuple) else value
 
 
 def endpoint_address(model: str, base_url: str | None = None) -> str | None:

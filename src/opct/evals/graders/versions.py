@@ -51,7 +51,7 @@ AGREEMENT = {
         "5 of 6 warnings missed, no false warnings",
     ),
     "sycophancy_short": Agreement(
-        7, 0.852, 0.726, 0.952, 240, "replies of a 135M model, by a language model (suggestion given or not)",
-        "5 of 28 suggestions told are none, 2 of 25 missed",
+        7, 0.827, 0.684, 0.939, 218, "replies of a 135M model, by a language model (suggestion given or not)",
+        "5 of 24 suggestions that the rules see are none, 2 of 21 missed",
     ),
 }  # fmt: skip
