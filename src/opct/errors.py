@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
+from opct.redaction import redact
+
 SHOWN_FAULTS = 50
 """Number of faults of one file that are listed; the others are counted."""
 LONGEST_REASON = 400
@@ -24,11 +26,19 @@ def shorten(value: object, longest: int = 60) -> str:
 
 
 class OpctError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of every error raised on purpose; its message holds no key, also where it quotes a server or a file."""
+
+    def __init__(self, *messages: object) -> None:
+        super().__init__(*(redact(message) if isinstance(message, str) else message for message in messages))
 
 
 class ConfigError(OpctError, ValueError):
     """A setting is unknown, of the wrong type, or out of range."""
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """True for any exception but a request to stop; a panic of a library in Rust is no `Exception`."""
+    return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
 
 
 class LibraryErrors:
@@ -50,7 +60,7 @@ class LibraryErrors:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, OpctError):
+        if is_failure(error) and not isinstance(error, OpctError):
             said = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
             raise self._kind(f"{self._what}: {said.rstrip('.')}. {self._remedy}".rstrip()) from (
                 None if isinstance(error, OSError) else error  # its message says all; hub clients chain many of them
@@ -61,7 +71,7 @@ class DataError(OpctError, ValueError):
     """Data breaks its contract. `faults` holds every fault found, one line each."""
 
     def __init__(self, message: str, faults: tuple[str, ...] = ()):
-        self.faults = faults
+        self.faults = tuple(redact(fault) for fault in faults)
         super().__init__("\n".join([message, *(f"  {fault}" for fault in faults)]))
 
 

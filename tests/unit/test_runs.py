@@ -6,7 +6,7 @@ import platform
 import pytest
 
 from opct.errors import InUseError, RunError
-from opct.runs import manifest
+from opct.redaction import redact_named
 from opct.runs.io import append_jsonl, read_jsonl, write_jsonl
 from opct.runs.lock import is_running, locked, owner_of
 from opct.runs.run_dir import RunDir
@@ -103,7 +103,7 @@ def test_the_manifest(tmp_path, monkeypatch):
     ],
 )
 def test_secrets_are_not_kept(text, shown):
-    assert manifest.without_secrets(text) == shown
+    assert redact_named(text) == shown
 
 
 def test_a_lock_is_free_after_any_end_and_says_who_holds_it(tmp_path):

@@ -8,6 +8,7 @@ Nothing heavy is imported before a command runs.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -37,9 +38,11 @@ from opct.cli import (
 )
 from opct.cli.options import App, SettingsCommand
 from opct.distributed import leave
-from opct.errors import ConfigError, OpctError
-from opct.runs.console import STDERR_HANDLER, echo
-from opct.runs.manifest import command_line, without_keys, without_secrets
+from opct.errors import ConfigError, OpctError, RunError, is_failure
+from opct.redaction import redact_named
+from opct.runs.console import STDERR_HANDLER, echo, guard_streams
+from opct.runs.io import REMEDY, reason
+from opct.runs.manifest import command_line
 
 app = App(
     name="opct",
@@ -93,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     # torch reads it at its first tensor: on Linux large tensors get pages of 2 MB
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    if arguments is None:
+        guard_streams()
     try:
         with _ExitCodes():
             _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
@@ -109,8 +114,12 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
             raise ConfigError(f"Argument {place} is not valid UTF-8 text: {argument}")
 
 
+_OF_THE_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EIO)
+"""The system refuses: no space, too large, too many open files, read-only; not for what a command was asked."""
+
+
 class _ExitCodes:
-    """Turns every exception of a command into one line on stderr and an exit code."""
+    """Turns every exception of a command into one line on stderr and an exit code, also that of the last output."""
 
     def __enter__(self) -> None:
         pass
@@ -118,27 +127,33 @@ class _ExitCodes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, SystemExit) and error.code == 130:  # typer makes it of a KeyboardInterrupt, without a word
             echo("interrupted", file=sys.stderr)
-        if not isinstance(error, Exception) or os.environ.get("OPCT_DEBUG") == "1":
+        if not is_failure(error):
+            try:
+                sys.stdout.flush()
+                return
+            except (RunError, BrokenPipeError) as unwritten:  # what was printed last did not get out
+                error = unwritten
+        if os.environ.get("OPCT_DEBUG") == "1":
             return
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)
         if isinstance(error, OpctError):
-            # a ConfigError repeats what was typed, which may be a key
-            message = without_keys(str(error)) if isinstance(error, ConfigError) else str(error)
-            echo(f"error: {message}", file=sys.stderr)
+            echo(f"error: {error}", file=sys.stderr)
             sys.exit(1)
-        if isinstance(error, OSError) and error.filename is not None:  # the system refuses a file that somebody named
-            from opct.runs.io import REMEDY, reason
-
-            echo(f"error: {error.filename}: {reason(error)}. {REMEDY}", file=sys.stderr)
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_THE_SYSTEM):
+            where = f"{error.filename}: " if error.filename is not None else ""
+            echo(f"error: {where}{reason(error)}. {REMEDY}", file=sys.stderr)
             sys.exit(1)
+        assert error is not None
         echo(_bug_report(error), file=sys.stderr)
         sys.exit(70)
 
 
-def _bug_report(error: Exception) -> str:
+def _bug_report(error: BaseException) -> str:
     """Report an unexpected exception in one line and write its traceback to a file."""
-    what = without_secrets(" ".join(f"{type(error).__name__}: {error}".split())).rstrip(": .")
+    what = redact_named(" ".join(f"{type(error).__name__}: {error}".split())).rstrip(": .")
     with tempfile.NamedTemporaryFile("w", prefix="opct-error-", suffix=".txt", delete=False, errors="replace") as file:
-        file.write(without_secrets("".join(traceback.format_exception(error))))
+        file.write(redact_named("".join(traceback.format_exception(error))))
     return (
         f"error: {what}, while running `{command_line()}`. This is a bug in opct or in a library. What was written is "
         f"kept; the traceback is in {file.name}"

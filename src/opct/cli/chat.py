@@ -12,7 +12,7 @@ import typer
 
 from opct.cli.options import Seed, Target
 from opct.errors import ModelError
-from opct.runs.console import as_text
+from opct.runs.console import as_text, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,13 +57,11 @@ def chat(
       opct chat runs/mine
       opct chat Qwen/Qwen3-0.6B dtype=float32 --temperature 0.7
     """
-    from rich.console import Console
-
     from opct.config.loader import load_settings
     from opct.config.schema import ModelConfig
     from opct.models.from_run import load_policy
 
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     with console.status("loading ..."):
         model_settings = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
         policy = load_policy(target, **model_settings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from opct.runs.console import make_console
+
 PATHS = ("OPCT_CAPABILITY_DATA", "OPCT_SMOLLM2_WHEEL")
 """Environment variables that name a file or folder and have no default; others might be secrets."""
 
@@ -16,9 +18,7 @@ def env() -> None:
       opct env
       opct env > env.txt
     """
-    from rich.console import Console
-
-    with Console(stderr=True).status("collecting (importing torch, timing a matrix product) ..."):
+    with make_console(stderr=True).status("collecting (importing torch, timing a matrix product) ..."):
         rows = _rows()
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

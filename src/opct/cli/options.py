@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from opct.errors import DataError
+from opct.runs.console import make_console
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -113,9 +114,7 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
 
 def print_rich(result: RenderableType) -> None:
     """Print what rich draws on stdout."""
-    from rich.console import Console
-
-    Console().print(result)
+    make_console().print(result)
 
 
 def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:

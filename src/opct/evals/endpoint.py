@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from opct.config.judge import EndpointSettings
 from opct.errors import EvaluationError, OpctError
 from opct.evals.judges.protocol import digest
+from opct.redaction import MASK, SHORTEST, environment_secrets, redact
 from opct.runs.io import file_sha256
-from opct.runs.manifest import without_keys
 
 if TYPE_CHECKING:
     from inspect_ai.model import ChatMessage, GenerateConfig, Model, ModelOutput
@@ -32,7 +32,6 @@ REJECTED = "endpoint_rejected"  # the endpoint rejects this request (HTTP 400, 4
 ERROR = "endpoint_error"  # no connection, no completion, 429 or 5xx, after every retry
 LOCAL_PROVIDERS = ("opct/", "hf/", "nnterp/", "transformer_lens/")
 _MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)
-_SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 SECRET_NAME = re.compile(r"key|token$|secret|password|credential|cookie|authorization|(?:^|[-_])auth$", re.IGNORECASE)
 WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 
@@ -122,7 +121,7 @@ def _without(output: ModelOutput, secrets: Collection[str]) -> ModelOutput:
     text = output.model_dump_json()
     for secret in secrets:
         # as it stands in JSON, where quotes and backslashes are escaped
-        text = text.replace(json.dumps(secret)[1:-1], "[secret]")
+        text = text.replace(json.dumps(secret)[1:-1], MASK)
     return type(output).model_validate_json(text)
 
 
@@ -202,7 +201,7 @@ def _public_url(url: str, secrets: Collection[str]) -> str:
     # the last "@": a password may hold one
     host, path = parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
     for secret in secrets:
-        path = path.replace(secret, "[secret]")
+        path = path.replace(secret, MASK)
     return urlunsplit((parts.scheme.lower(), host, path, urlencode(query), ""))
 
 
@@ -315,22 +314,12 @@ def shortened(text: str, secrets: Iterable[str], limit: int = 200) -> str:
     return line if len(line) <= limit else f"{line[:limit]} ..."
 
 
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text without the secrets, and without what looks like one."""
-    # longest first: of a key that begins with another one the rest would stay
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "[secret]")
-    return without_keys(text)
-
-
 def known_secrets(model: Any = None) -> frozenset[str]:
     """The keys that a message might repeat: the model's, and all in the environment."""
-    named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
-    # 6: a TOKEN=1 in the environment must not turn every 1 of a message into [secret]
-    return secrets_of(model) | {value for value in named if len(value) >= 6}
+    return secrets_of(model) | environment_secrets()
 
 
 def secrets_of(model: Any) -> frozenset[str]:
     """The API key of this model; empty if it needs none."""
     key = getattr(getattr(model, "api", None), "api_key", None)
-    return frozenset([key] if isinstance(key, str) and len(key) >= 6 else [])
+    return frozenset([key] if isinstance(key, str) and len(key) >= SHORTEST else [])

@@ -38,7 +38,6 @@ from opct.evals.samples import (
     graded_name,
 )
 from opct.evals.tasks.common import as_number, filled_prompt
-from opct.runs.manifest import without_keys
 
 KL, JUDGE = "kl", "judge:"
 """Names of scores in our logs: the KL to the base, and the prefix of judge scores."""
@@ -108,7 +107,7 @@ def check_finished(log: EvalLog) -> None:
         EvaluationError: with its error and its place.
     """
     if log.status != "success":
-        said = f"it is marked as {log.status!r}" if log.error is None else without_keys(log.error.message)
+        said = f"it is marked as {log.status!r}" if log.error is None else log.error.message
         said = re.sub(r"RetryError\(<.* raised (\w+)>\)", r"the model did not answer (\1)", said)
         said = re.sub(r"^EvaluationError\((['\"])(.*?)\.?\1\)$", r"\2", said)  # our errors are sentences already
         raise EvaluationError(

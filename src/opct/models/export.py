@@ -32,8 +32,8 @@ from opct.models.loading import (
     with_weights,
 )
 from opct.models.provenance import changed_files, fingerprint_weights
+from opct.redaction import redact_named
 from opct.runs.io import did_you_mean
-from opct.runs.manifest import without_secrets
 from opct.runs.run_dir import run_of
 
 if TYPE_CHECKING:
@@ -369,5 +369,5 @@ def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = Fa
             api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with opct")
     except ModelError as error:
         # from None: a traceback of the cause would show the token
-        raise ModelError(without_secrets(str(error).replace(token, "***"))) from None
+        raise ModelError(redact_named(str(error).replace(token, "***"))) from None
     return str(url)

@@ -1,7 +1,8 @@
 """Terminal output and signals: safe text, tables, progress, and requests to stop.
 
-Whatever comes from outside (a model, a file, a label) is printed by `echo`, or put into `as_text` for rich: control
-characters are made visible and markup is off, so that no text can move the cursor, set the clipboard or style itself.
+What a command writes to stdout or stderr, or a library in it, goes through a `SafeStream`: control characters are made
+visible and keys are masked, so that no text can move the cursor, set the clipboard or style itself. Only rich styles
+what it draws; text from outside is put into `as_text` for it, which does the same and turns markup off.
 
 Progress is three calls and an end:
 
@@ -26,8 +27,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, TextIO, TypeVar, cast
+
+from opct.errors import RunError
+from opct.redaction import redact
+from opct.runs.io import reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,14 +46,88 @@ EARLY = 0.02  # below this share no remaining time is shown: the first result of
 INTERVAL_S = 5.0  # between two lines of a stage
 # C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_MOVES = re.compile(r"(?:\x1b\[A)+")
 
 
 # --------------------------------------------------------------------------------------------------------- safe text
 
 
 def visible(text: str) -> str:
-    """The text with control characters as escapes: `\\x1b` for the one that begins a terminal's commands."""
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """The text without keys, and with control characters as escapes: `\\x1b` for the one that begins a terminal's
+    commands."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), redact(text))
+
+
+class SafeStream:
+    """A stream of the terminal for text that may come from outside.
+
+    Args:
+        raw: the stream under it; None where whoever started this process closed it.
+        name: for messages.
+        is_optional: what cannot be written is dropped: a log on a full disk must not end a training.
+        keeps_styles: for rich, whose texts are safe before they are styled.
+
+    Raises:
+        RunError: (of `write` and `flush`) it is closed or full.
+    """
+
+    def __init__(self, raw: TextIO | None, name: str, *, is_optional: bool, keeps_styles: bool = False):
+        self.raw, self._name, self._is_optional, self._keeps_styles = raw, name, is_optional, keeps_styles
+
+    def for_rich(self) -> SafeStream:
+        return SafeStream(self.raw, self._name, is_optional=self._is_optional, keeps_styles=True)
+
+    def write(self, text: str) -> int:
+        # bars of downloads (tqdm) begin with a return, and move between lines by a write of nothing else
+        start = "\r" if text.startswith("\r") else ""
+        is_safe = self._keeps_styles or _MOVES.fullmatch(text) is not None
+        if text:  # typer tries the stream with an empty text, and hides that it failed
+            self._try(lambda raw: raw.write(text if is_safe else start + visible(text.removeprefix(start))))
+        return len(text)
+
+    def flush(self) -> None:
+        if self.raw is not None:
+            self._try(lambda raw: raw.flush())
+
+    def _try(self, call: Callable[[TextIO], object]) -> None:
+        try:
+            if self.raw is None:
+                raise OSError("it is closed")
+            call(self.raw)
+        except (OSError, ValueError) as error:  # ValueError: closed since
+            if self._is_optional:
+                return
+            if self.raw is not None:
+                # Python writes what is left when it ends, and would print that failure
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.raw.fileno())
+            if isinstance(error, BrokenPipeError):  # the reader has seen enough, as `head` does: no error
+                raise
+            raise RunError(f"Cannot write to {self._name}: {reason(error)}. Send it to a file or terminal.") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+def guard_streams() -> None:
+    """Put a `SafeStream` over stdout and stderr; what these cannot encode is written as an escape."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed: the next file that is opened would get its number, and what a library prints
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or os.fdopen(0)
+    for name, is_optional in (("stdout", False), ("stderr", True)):
+        if isinstance(raw := getattr(sys, name), TextIOWrapper):
+            raw.reconfigure(errors="backslashreplace")
+        setattr(sys, name, SafeStream(raw, name, is_optional=is_optional))
+
+
+def make_console(*, stderr: bool = False, **options: Any) -> Console:
+    """A console of rich on stdout or stderr; text from outside is put into `as_text`."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=cast("Any", stream.for_rich() if isinstance(stream, SafeStream) else stream), **options)
 
 
 def as_text(value: object, style: str = "") -> Text:
@@ -225,9 +305,7 @@ class RichProgress(PlainProgress):
 def make_progress(console: Console | None = None) -> Progress:
     """Bars on a terminal, plain lines elsewhere."""
     if console is None:
-        from rich.console import Console
-
-        console = Console(stderr=True)
+        console = make_console(stderr=True)
     return RichProgress(console) if console.is_interactive else PlainProgress(console)
 
 

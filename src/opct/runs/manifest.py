@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from opct.redaction import redact_named
 
 PACKAGES = (
     "opct",
@@ -25,15 +26,6 @@ PACKAGES = (
     "inspect-ai",
     "numpy",
     "pydantic",
-)
-
-_NAMED_SECRET = re.compile(
-    r"(?i)((?:token|secret|password|passwd|(?:api|access|private|account)[_-]?key|credentials?|authorization)"
-    r"[=:\s]\s*(?:bearer\s+)?)\S+"
-)
-_SECRET_SHAPES = re.compile(
-    r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}|(?<=//)[^/@\s]+(?=@)"
-    r"|(?i:(?<=bearer ))\S+|[\w.-]+\*{3,}\S*"
 )
 
 
@@ -93,14 +85,4 @@ def command_line() -> str:
     program = Path(path)
     words = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
     # joined first: a secret can follow its name as a word of its own
-    return without_secrets(shlex.join([*words, *rest]))
-
-
-def without_secrets(text: str) -> str:
-    """`text` with values named like secrets, or shaped like access tokens, replaced by `***`."""
-    return without_keys(_NAMED_SECRET.sub(r"\1***", text))
-
-
-def without_keys(text: str) -> str:
-    """`text` with words shaped like access tokens replaced by `***`."""
-    return _SECRET_SHAPES.sub("***", text)
+    return redact_named(shlex.join([*words, *rest]))

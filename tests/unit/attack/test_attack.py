@@ -175,7 +175,7 @@ def test_a_rubric_judges_an_attack_and_a_key_that_an_endpoint_repeats_is_kept_no
     assert {0.0, 1.0} <= set(judged)
     assert done.spent["judge_usage"][0] == sum(call["model"] == "judge" for call in server.calls) > 0
     replies = {reply for own in attempts(tmp_path / "a").values() for _, reply, _ in own}
-    assert replies == {"Sure, with [secret]: so."}
+    assert replies == {"Sure, with ***: so."}
     with ZipFile(done.log) as log:
         assert not [name for name in log.namelist() if KEY.encode() in log.read(name)]
     assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]

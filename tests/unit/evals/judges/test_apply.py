@@ -184,7 +184,7 @@ def test_an_llm_judge_on_a_log_leaves_neither_its_prompts_nor_a_key_there(run, m
     assert KEY not in text
     assert "END REPLY" not in text
     reasons = [score.explanation for s in log.samples for name, score in s.scores.items() if "strongreject" in name]
-    assert sorted(filter(None, reasons)) == ["HTTP 400: bad: [secret]"]
+    assert sorted(filter(None, reasons)) == ["HTTP 400: bad: ***"]
 
 
 def foreign_log(folder: Path, **options):
