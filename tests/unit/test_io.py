@@ -84,7 +84,7 @@ def test_what_is_no_file_is_not_read(tmp_path):
 
 
 def test_only_regular_files_are_replaced(tmp_path):
-    """A device or a pipe stays what it is; a link stays, and what it names is replaced."""
+    """A device or a pipe stays what it is; a link is replaced, and what it names stays."""
     pipe, link = tmp_path / "pipe", tmp_path / "link"
     os.mkfifo(pipe)
     with pytest.raises(RunError):
@@ -93,5 +93,5 @@ def test_only_regular_files_are_replaced(tmp_path):
     atomic_write(tmp_path / "target", "old")
     link.symlink_to(tmp_path / "target")
     atomic_write(link, "new")
-    assert link.is_symlink()
-    assert (tmp_path / "target").read_text() == "new"
+    assert (link.read_text(), (tmp_path / "target").read_text()) == ("new", "old")
+    assert not link.is_symlink()

@@ -41,7 +41,7 @@ def runs(
         echo(f"{folder} holds no runs.")
     for entry in entries:
         for line in _lines(entry, folder):
-            echo(line)
+            echo(line.replace("\n", "\\n"))  # a name in a file must not begin a line of its own
 
 
 def _lines(entry: Entry, folder: Path) -> list[str]:
@@ -59,7 +59,7 @@ def _lines(entry: Entry, folder: Path) -> list[str]:
     row = entry.headline
     if row is not None and row["value"] is not None:
         unit = unit_of(row)
-        bounds = interval(row["ci_low"], row["ci_high"], unit)
+        bounds = interval(row.get("ci_low"), row.get("ci_high"), unit)
         state += f"; {row['metric']} {quantity(row['value'], unit)} ({bounds}), n={row['n']}"
     lines = [f"{head:<{WIDTH - len(age) - 2}}  {age}", f"  {state}"]
     settings = {} if row is None else row.get("settings") or {}

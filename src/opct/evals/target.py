@@ -17,7 +17,7 @@ from opct.models.from_run import adapter_base, load_policy
 from opct.models.loading import with_weights
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Progress
-from opct.runs.io import file_sha256, read_json
+from opct.runs.io import file_sha256
 from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
@@ -67,19 +67,18 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
     """The dtype of the results in a folder; None if there are none, or they are of another model, or
     the target is a run, which has its own.
     """
-    path = RunDir(out).results_path
-    if run_of(target) is not None or not path.is_file():
+    if run_of(target) is not None:
         return None
     try:
-        run = read_json(path).get("run")
-    except RunError:  # damaged: the evaluation writes it again, from the logs
+        run = RunDir(out).read_results()["run"]
+    except RunError:  # there are none, or they are damaged: the evaluation writes it again, from the logs
         return None
     folder = Path(target)
     is_adapter = (folder / "adapter_config.json").is_file()
     base = adapter_base(folder) if is_adapter else {"name_or_path": str(target)}
     model = with_weights(ModelConfig.model_validate(base)).name_or_path
     # a second timing could choose the other dtype, and the earlier logs would then be of other weights
-    return run.get("dtype") if isinstance(run, dict) and run.get("model") == model else None
+    return run.get("dtype") if run.get("model") == model else None
 
 
 def describe_target(target: Target, policy: Policy) -> About:

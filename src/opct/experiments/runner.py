@@ -324,7 +324,7 @@ def ensure_evaluated(
     """
     if is_evaluated(label, folder, config, settings):
         progress.log(f"{label}: measured already in {folder}")
-        return read_json(RunDir(folder).results_path)
+        return dict(RunDir(folder).read_results())
     if not RunDir(folder).is_run:
         progress.stage(f"load {config.model.name_or_path}")
     target = _target(folder, config, settings.chat_template_kwargs, settings.thinking_tags)
@@ -349,7 +349,7 @@ def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalCo
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     run = RunDir(folder)
     # results that were written since have another time of creation
-    created = read_json(run.results_path).get("created") if run.results_path.is_file() else None
+    created = run.read_results().get("created") if run.results_path.is_file() else None
     return _is_done(run.results_path, _marker(run, "experiment"), {**wanted, "created": created})
 
 

@@ -33,7 +33,7 @@ from opct.models.loading import (
 )
 from opct.models.provenance import changed_files, fingerprint_weights
 from opct.redaction import redact_named
-from opct.runs.io import did_you_mean
+from opct.runs.io import did_you_mean, remove
 from opct.runs.run_dir import run_of
 
 if TYPE_CHECKING:
@@ -175,15 +175,8 @@ def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Itera
         finally:
             if old.exists() and not out.exists():
                 os.replace(old, out)
-            _remove(temporary)
-            _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+            remove(temporary)
+            remove(old)
 
 
 def write_adapter(trained: Trained, folder: Path) -> None:

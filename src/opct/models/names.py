@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opct.errors import ModelError
 from opct.runs.io import did_you_mean, names_in
-from opct.runs.run_dir import RunDir
+from opct.runs.run_dir import MANIFEST
 
 
 def check_path(name: str | None) -> None:
@@ -26,9 +26,7 @@ def check_path(name: str | None) -> None:
 
 def _is_path(name: str) -> bool:
     """True for a name that cannot be a hub id (`./a`, `/a`, `a/b/c`, `a.gguf`), and for `runs/a` beside runs."""
-    return (
-        name.startswith((".", "/", "~"))
-        or name.endswith(".gguf")
-        or name.count("/") > 1
-        or ("/" in name and any(RunDir(Path(name).parent / other).is_run for other in names_in(Path(name).parent)))
-    )
+    if name.startswith((".", "/", "~")) or name.endswith(".gguf") or name.count("/") > 1:
+        return True
+    beside = Path(name).parent
+    return "/" in name and any((beside / other / MANIFEST).is_file() for other in names_in(beside))

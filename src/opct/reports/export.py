@@ -15,7 +15,7 @@ from opct.config.schema import flat_settings
 from opct.errors import ConfigError, ModelError
 from opct.models import export as weights
 from opct.runs.checkpoints import weight_hashes
-from opct.runs.io import atomic_write, read_json
+from opct.runs.io import atomic_write
 from opct.runs.manifest import package_versions
 from opct.runs.run_dir import RunDir
 
@@ -126,8 +126,8 @@ def _card(
 
     folder = RunDir(trained.folder)
     config = load_run_config(folder.config_path)
-    results = read_json(folder.results_path) if folder.results_path.is_file() else {}
-    evaluated = (results.get("run", {}).get("weights") or {}).get("sha256")
+    results = folder.read_results() if folder.results_path.is_file() else None
+    evaluated = None if results is None else (results["run"].get("weights") or {}).get("sha256")
     # by hash: a run trained further since would get the numbers of its earlier weights
     if evaluated == weight_hashes(trained.weights.parent):
         run = load_run(trained.folder)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import read_yaml
-from opct.errors import EvaluationError, OpctError
+from opct.errors import EvaluationError, OpctError, RunError
 from opct.reports.axes import SAFETY_AXES
-from opct.runs.io import read_json, read_jsonl
-from opct.runs.run_dir import RunDir
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import MANIFEST, RunDir
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -82,12 +82,12 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
         raise EvaluationError("opct.results needs pandas: pip install pandas.") from error
     rows: list[dict[str, Any]] = []
     for source in [runs] if isinstance(runs, str | Path) else runs:
-        paths = [path for folder in _folders(Path(source)) if (path := RunDir(folder).results_path).is_file()]
-        if not paths:
+        found = [run for folder in _folders(Path(source)) if (run := RunDir(folder)).results_path.is_file()]
+        if not found:
             raise EvaluationError(f"{source} holds no results.json: evaluate a run first (`opct eval RUN`).")
-        for path in paths:
-            content = read_json(path)
-            about = {"run": str(path.parent)} | {
+        for run in found:
+            content = run.read_results()
+            about = {"run": str(run.path)} | {
                 name: content["run"].get(name) for name in ("label", "model", "method", "seed")
             }
             rows += [about | row for row in content["rows"]]
@@ -96,14 +96,17 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
 
 def _folders(folder: Path) -> Iterator[Path]:
     for path, names, files in os.walk(folder):
-        skipped = INSIDE if RunDir(path).is_run or "results.json" in files else ()
+        skipped = INSIDE if not {MANIFEST, "results.json"}.isdisjoint(files) else ()
         # in place: os.walk goes into what is left in this list
         names[:] = sorted(name for name in names if name not in skipped and not name.startswith("."))
         yield Path(path)
 
 
 def _entry(path: Path) -> Entry | None:
-    run, costs, report = RunDir(path), path / "costs.json", path / "report.json"
+    try:
+        run, costs, report = RunDir(path), path / "costs.json", path / "report.json"
+    except RunError as error:
+        return Entry(path, "train", path.stat().st_mtime, state=f"unreadable: {error}")
     unfinished = list(run.unfinished_dir.glob("*.eval"))
     if run.is_run:
         kind = "train"
@@ -120,8 +123,8 @@ def _entry(path: Path) -> Entry | None:
         if kind == "train":
             entry = _training(entry, run)
         if run.results_path.is_file():
-            content = read_json(run.results_path)
-            entry = replace(entry, model=content["run"]["model"], headline=_headline(content["rows"]))
+            content = run.read_results()
+            entry = replace(entry, model=str(content["run"].get("model")), headline=_headline(content["rows"]))
         if unfinished:
             entry = _unfinished(entry, has_results=run.results_path.is_file())
     except (
@@ -146,8 +149,8 @@ def _training(entry: Entry, run: RunDir) -> Entry:
         resume += f" {shlex.quote(f'output_dir={run.path}')}"
     return replace(
         entry,
-        method=config["method"],
-        model=config["model"]["name_or_path"],
+        method=str(config["method"]),
+        model=str(config["model"]["name_or_path"]),
         state=state,
         step=step,
         total_steps=total,

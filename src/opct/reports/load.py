@@ -21,6 +21,7 @@ from opct.evals.run import known_suites, results_of, suite_of
 from opct.evals.samples import BENIGN, GradedSample
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.tasks.benign import OVER_REFUSAL
+from opct.redaction import redact
 from opct.runs.io import did_you_mean, read_json
 from opct.runs.run_dir import RunDir
 
@@ -171,7 +172,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
     config, values = "", {}
     if run_dir.config_path.is_file():
         values = flat_settings(read_yaml(run_dir.config_path))
-        config = run_dir.config_path.read_text(encoding="utf-8")
+        config = redact(run_dir.config_path.read_text(encoding="utf-8"))
     if any(run_dir.evals_dir.glob("*.eval")):
         evaluation = read_evaluation(directory)
     elif trained_only and run_dir.is_run and values:
@@ -199,7 +200,7 @@ def load_run(directory: Path, label: str | None = None, *, trained_only: bool = 
         samples=tuple(evaluation.samples),
         path=directory,
         metrics=tuple(run_dir.read_metrics()),
-        manifest=read_json(run_dir.manifest_path, error=EvaluationError) if run_dir.manifest_path.is_file() else {},
+        manifest=dict(run_dir.read_manifest()) if run_dir.manifest_path.is_file() else {},
         config=config,
         config_values=values,
     )

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, NonNegativeInt
 
 from opct.errors import CheckpointError
-from opct.runs.io import REMEDY, file_sha256, fsync_file, fsync_folder, read_json, reason, write_json
+from opct.runs.io import REMEDY, file_sha256, fsync_file, fsync_folder, read_json, reason, remove, write_json
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})")
 SEAL = "state.json"
@@ -106,7 +106,7 @@ def remove_leftovers(folder: Path) -> None:
     """Clean up after a kill."""
     for pattern in (".tmp-step-*", ".trash-step-*"):
         for path in folder.glob(pattern):
-            shutil.rmtree(path)
+            remove(path)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -26,6 +27,8 @@ REMEDY = "Check the free space and the rights of the folder, or choose another."
 """Of an error of the file system."""
 PRIVATE_MODE = 0o600
 """Mode of a file that only its owner may read."""
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+"""Flag of `os.open`: fail at a symbolic link, which might lead out of the folder (Windows has none)."""
 MAX_FILE_BYTES = 2**30
 SHOWN_FAULTS = 5
 _LARGE_EXPONENT = re.compile(rb"[eE]\+?\d{3}")
@@ -203,7 +206,7 @@ def check_writable(folder: Path, setting: str) -> None:
 def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -> None:
     """Write a file so that a reader, a crash or a full disk sees the old content or the new, never a part.
 
-    A symbolic link stays, and the file that it names is replaced.
+    A symbolic link is replaced, never the file that it names: a folder of somebody else may hold one.
 
     Args:
         mode: file mode from creation on, subject to the umask.
@@ -214,15 +217,14 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
     path = Path(path)
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
-        path = Path(os.path.realpath(path)) if path.is_symlink() else path
-        if path.exists() and not path.is_file():  # os.replace would put a file in the place of a device
+        if path.exists() and not (path.is_symlink() or path.is_file()):  # os.replace would replace a device by a file
             raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
         # in the same folder, since a rename is atomic in one file system alone; by process, so that two do not share it
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # the mode from creation on: with a chmod afterwards, others could read a secret in between
-            with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags | NO_LINK, mode)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -258,7 +260,7 @@ def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # unbuffered: one write, so that a kill can tear the last line alone
-        with open(path, "a+b", buffering=0) as file:
+        with open(path, "a+b", buffering=0, opener=lambda name, flags: os.open(name, flags | NO_LINK, 0o666)) as file:
             start = _repair_end(file)
             if file.write(lines) != len(lines):  # a full disk may take a part
                 file.truncate(start)
@@ -267,6 +269,18 @@ def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False
                 os.fsync(file.fileno())
     except OSError as error:
         raise RunError(f"Cannot write {path}: {reason(error)}. {REMEDY}") from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if there is one; of a link the link alone.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def fsync_file(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,17 @@ from opct.runs.io import REMEDY, read_json, reason, write_json
 @contextlib.contextmanager
 def locked(
     path: Path, what: str = "", remedy: str = "wait for it, or stop it.", *, wait: bool = False
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Hold a lock file, and say beside it who does. The system frees it when the process ends, however it ends.
+
+    A block that ends well although the file is gone raises: what it wrote lies in a folder that was moved or deleted.
 
     Args:
         what: what the lock is for, in the message.
         wait: until another process frees it, instead of refusing.
 
     Raises:
-        InUseError: another process holds it. RunError: it cannot be written.
+        InUseError: another process holds it. RunError: it cannot be written, or `check_in_place` fails at the end.
     """
     from filelock import FileLock, Timeout
 
@@ -41,12 +43,27 @@ def locked(
     try:
         # under the lock: written before it, a process that waits would name itself
         write_json(_owner_path(path), this_process())
-        yield
+        inode = path.stat().st_ino
+        yield lambda: check_in_place(path, inode)
+        check_in_place(path, inode)
     finally:
         # before the release: after it, the file may be that of the next holder
         with contextlib.suppress(OSError):
             _owner_path(path).unlink(missing_ok=True)
         lock.release()
+
+
+def check_in_place(path: Path, inode: int) -> None:
+    """Raise RunError if a lock file is not the one that was taken: its folder was moved or deleted meanwhile."""
+    try:
+        is_there = path.stat().st_ino == inode
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise RunError(
+            f"{path.parent} was moved or deleted while it was worked in, so what is there now is not whole. If it was "
+            "moved, move it back and use --resume."
+        )
 
 
 def this_process() -> dict[str, Any]:

@@ -21,23 +21,24 @@ checkpoints (see `opct.runs.checkpoints`).
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, TypeAdapter
+from typing_extensions import NotRequired, TypedDict
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import checkpoints
-from opct.runs.io import REMEDY, did_you_mean, read_json, read_jsonl, reason, write_json, write_jsonl
+from opct.runs.io import REMEDY, did_you_mean, read_json, read_jsonl, reason, remove, write_json, write_jsonl
 from opct.runs.lock import is_running, locked, owner_of, refuse_existing
 from opct.runs.manifest import command_line, git_commit, hardware, package_versions
 
-MANIFEST_SCHEMA = 1
+MANIFEST, MANIFEST_SCHEMA = "manifest.json", 1
 IN_USE = "two runs in one folder would mix their files. Wait for it, stop it, or choose another output_dir."
 
 
@@ -50,8 +51,61 @@ def _has_step(row: dict[str, Any]) -> dict[str, Any]:
 _METRICS = TypeAdapter(Annotated[dict[str, int | float], AfterValidator(_has_step)])
 
 
+class _Begun(TypedDict):
+    opct_run: int
+    created: str
+
+
+class Manifest(_Begun, total=False):
+    """What is read of manifest.json, and its types; there is more in it."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    command: str | None
+    started: str | None
+    resumed: list[dict[str, Any]]
+    dtype: str | None
+    data: dict[str, Any]
+    total_steps: int
+    weights: dict[str, dict[str, Any]] | None
+    earlier: dict[str, Any] | None
+    offline: bool
+    teacher_check: dict[str, dict[str, Any]] | None
+    warnings: list[str]
+    trained_families: list[str]
+    trained_questions: list[str]
+
+
+class ResultRow(TypedDict):
+    """One metric of one group in results.json."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    axis: str
+    suite: str
+    metric: str
+    group: str
+    value: float | None
+    ci_low: NotRequired[float | None]
+    ci_high: NotRequired[float | None]
+    n: int
+    settings: NotRequired[dict[str, Any] | None]
+
+
+class Results(TypedDict):
+    """What is read of results.json, and its types; there is more in it."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    run: dict[str, Any]
+    created: NotRequired[str]
+    rows: list[ResultRow]
+
+
+_MANIFEST, _RESULTS = TypeAdapter(Manifest), TypeAdapter(Results)
+
+
 class RunDir:
     """Paths of the files of one run.
+
+    Links out of the folder are refused by RunError.
 
     Reading needs no lock; `create` takes it, and the end of a `with` (or `release`) releases it. A `with` that fails
     before anything but the manifest was written removes the folder.
@@ -60,7 +114,7 @@ class RunDir:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
-        self.manifest_path = self.path / "manifest.json"
+        self.manifest_path = self.path / MANIFEST
         self.pairs_path = self.path / "pairs.jsonl"
         self.trained_on_path = self.path / "trained_on.json"
         self.metrics_path = self.path / "metrics.jsonl"
@@ -78,6 +132,9 @@ class RunDir:
         self.readme_path = self.path / "README.md"
         self._lock = contextlib.ExitStack()
         self._lock_path = self.path / ".lock"
+        self.check_in_place: Callable[[], None] = lambda: None
+        """Raises RunError if the folder was moved or deleted since the lock was taken."""
+        self._refuse_links_out()
 
     def rollouts_path(self, step: int) -> Path:
         """Rollouts of one training step."""
@@ -140,7 +197,7 @@ class RunDir:
             run.path.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
             raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {REMEDY}") from error
-        run._lock.enter_context(locked(run._lock_path, str(run.path), IN_USE))
+        run.check_in_place = run._lock.enter_context(locked(run._lock_path, str(run.path), IN_USE))
         try:
             run._refuse_if_in_the_way(resume, overwrite)  # again, under the lock
             if not (run.is_run and (resume or overwrite)):
@@ -161,13 +218,21 @@ class RunDir:
             if path.resolve() in protected:
                 continue
             try:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
+                remove(path)
             except OSError as error:
                 raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {REMEDY}") from error
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
+
+    def _refuse_links_out(self) -> None:
+        """A folder of somebody else must not make a command write to, or delete, what lies elsewhere."""
+        root = os.path.realpath(self.path)
+        for top in (*self._content, self.manifest_path):
+            for path in (top, *(top.rglob("*") if top.is_dir() else ())):
+                if path.is_symlink() and not os.path.realpath(path).startswith(f"{root}{os.sep}"):
+                    raise RunError(
+                        f"{path} is a link to {os.path.realpath(path)}, outside of the run: put what it names in its "
+                        "place, or link the whole run."
+                    )
 
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -206,7 +271,7 @@ class RunDir:
 
     # --------------------------------------------------------------------------------------------- lock
 
-    def results_lock(self) -> contextlib.AbstractContextManager[None]:
+    def results_lock(self) -> contextlib.AbstractContextManager[Any]:
         """Lock of the results, held while they are read, merged and written."""
         return locked(self.evals_dir / ".results.lock", wait=True)
 
@@ -259,13 +324,21 @@ class RunDir:
         """Replace these entries of the manifest of a run that has begun."""
         write_json(self.manifest_path, {**self.read_manifest(), **entries})
 
-    def read_manifest(self) -> dict[str, Any]:
+    def read_manifest(self) -> Manifest:
         """The manifest.
 
         Raises:
-            RunError: the folder is not a run.
+            RunError: the folder is not a run, or an entry is of another type.
         """
-        return read_json(RunDir.open(self.path).manifest_path)
+        return read_json(RunDir.open(self.path).manifest_path, _MANIFEST)
+
+    def read_results(self) -> Results:
+        """The content of results.json.
+
+        Raises:
+            RunError: there is none, or it is damaged.
+        """
+        return read_json(self.results_path, _RESULTS, hint="`opct eval RUN --regrade` writes it again from the logs.")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; none if there is no such file.

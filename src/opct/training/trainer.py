@@ -153,7 +153,8 @@ def train(
             run = stack.enter_context(RunDir.create(config.output_dir, resume=resume, overwrite=overwrite))
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
-        payload = (run.read_manifest() if resume else {}, with_weights(config.model)) if is_main else ({}, config.model)
+        manifest: dict[str, Any] = {**run.read_manifest()} if is_main and resume else {}
+        payload = (manifest, with_weights(config.model) if is_main else config.model)
         before, model = distributed.broadcast_object(payload)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
         setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
@@ -367,6 +368,7 @@ class _Loop:
             distributed.main_only(self.run.update_manifest, {WARNINGS: self.setup.warnings})
 
     def _write_rollouts(self, rollouts: list[Rollout], values: TokenValues) -> None:
+        self.run.check_in_place()  # before the write, which would make the folder again
         step = self.counters.step
         first = [next(iter(stats.values()), None) for stats in values]
         rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, first, strict=True)]
@@ -444,6 +446,7 @@ class _Loop:
 
     def _save(self) -> None:
         """A checkpoint of the current step, unless there is one; the main process writes it."""
+        self.run.check_in_place()
         if distributed.is_main() and not self.run.checkpoint_path(self.counters.step).exists():
             write_checkpoint(self.run, self.setup, self.optimizer, self.counters)
             self.run.prune(self.config.save_total_limit, self.counters.best_step)
