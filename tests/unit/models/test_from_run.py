@@ -116,7 +116,7 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path: Path):
         (tmp_path / "adapter_config.json").write_text(text)
         with refused(ModelError, tmp_path / "adapter_config.json", named):
             load_policy(str(tmp_path))
-    (tmp_path / "manifest.json").write_text(json.dumps({"opct_run": 1}), encoding="utf-8")
+    (tmp_path / "manifest.json").write_text(json.dumps({"opct_run": 1, "created": "now"}), encoding="utf-8")
     (tmp_path / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
     with refused(ModelError, tmp_path):
         load_policy(str(tmp_path))

@@ -267,7 +267,7 @@ def _written(name: str, label: str, seed: int, questions: int = 120, all_axes: b
     run = {"name": name, "label": label, "model": MODEL, "method": method, "seed": seed if method else None}
     write_evaluation(folder, samples, run=run, split="test")
     if method:
-        (folder / "manifest.json").write_text('{"opct_run": 1, "offline": false}', encoding="utf-8")
+        (folder / "manifest.json").write_text('{"opct_run": 1, "created": "now", "offline": false}', encoding="utf-8")
         (folder / "config.yaml").write_text(f"method: {label}\nseed: {seed}\nlora:\n  r: 16\n", encoding="utf-8")
         logged = "".join(json.dumps(row) + "\n" for row in make_steps(label, seed))
         (folder / "metrics.jsonl").write_text(logged, encoding="utf-8")

@@ -23,7 +23,7 @@ def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_pat
     run.mkdir()
     with refused(EvaluationError, run):
         load_run(run)
-    (run / "manifest.json").write_text('{"opct_run": 1}')
+    (run / "manifest.json").write_text('{"opct_run": 1, "created": "now"}')
     with refused(EvaluationError, f"opct eval '{run}'"):
         load_run(run)
 
@@ -43,7 +43,7 @@ def test_a_folder_of_runs_stands_for_them_in_the_order_of_their_evaluation(tmp_p
     for sources, named in (([tmp_path, tmp_path / "sft"], tmp_path / "sft"), ([f"mine={tmp_path}"], "mine")):
         with refused(EvaluationError, named):
             load_runs(sources)
-    (tmp_path / "manifest.json").write_text('{"opct_run": 1}')  # a run that was not evaluated
+    (tmp_path / "manifest.json").write_text('{"opct_run": 1, "created": "now"}')  # a run that was not evaluated
     with refused(EvaluationError, tmp_path):
         load_runs([tmp_path])
 

@@ -148,7 +148,7 @@ def test_the_card_has_front_matter_results_and_citation(page):
 def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(report_of, tmp_path):
     runs, folder = [run("base", [sample("q")]), run("opct", [sample("q")], 1)], tmp_path / "opct"
     folder.mkdir()
-    (folder / "manifest.json").write_text('{"opct_run": 1}')
+    (folder / "manifest.json").write_text('{"opct_run": 1, "created": "now"}')
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
     for place, card in ((tmp_path, "report.md"), (folder, "README.md")):
         report_of(runs, place / "report.html")
