@@ -155,12 +155,15 @@ def tiny_setting(config, pairs, **options):
     return policy, teacher, rendered
 
 
-def means_by_axis(method, rollouts, prefix: str) -> dict[str, float]:
-    """What a step of these rollouts, one in a micro-batch, logs under `prefix` of each axis."""
-    from opct.methods.rollouts import step_weights
-    from opct.methods.sampler_mismatch import StepMetrics
+def tiny_method(config, pairs, **options):
+    """(method, its rollouts of these pairs) of a run that has not begun; `options` of `tiny_adapter_policy`."""
+    from opct.methods.offline import OfflineAnswers
+    from opct.methods.registry import METHODS
 
-    meter, weights = StepMetrics(method), step_weights(rollouts, "token_mean")
-    for i in range(len(rollouts)):
-        meter.observe(rollouts[i : i + 1], method.loss(rollouts[i : i + 1], weights[i : i + 1]))
-    return {name.removeprefix(prefix): x for name, x in meter.metrics().items() if name.startswith(prefix)}
+    policy, teacher, rendered = tiny_setting(config, pairs, **options)
+    kind, answers = METHODS[config.method], None
+    if kind.offline:
+        with teacher() as model:
+            answers = OfflineAnswers(kind.answer(model, rendered, config, model))
+    method = kind(policy, teacher, config, answers)
+    return method, method.collect(rendered, 1)
