@@ -144,6 +144,20 @@ def _adapter_model(own_parts: bool, seed: int, r: int, dropout: float, random: b
     return model
 
 
+def kl_to_base(policy, **options) -> list[float]:
+    """Of one greedy answer, token by token; `options` of `token_kl`."""
+    prompts = [({"role": "user", "content": "What is 1 plus 2?"},)]
+    answers = policy.generate(prompts, seeds=[0], max_completion_tokens=6, temperature=0)
+    return policy.token_kl(prompts, prompts, answers, **options)[0]
+
+
+def move(policy, by: float = 0.1) -> None:
+    """Put the weights that are trained a little elsewhere, as steps would."""
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters().values():
+            parameter.add_(by)
+
+
 def tiny_setting(config, pairs, **options):
     """(policy, teacher, rendered pairs) of a run that has not begun; `options` of `tiny_adapter_policy`."""
     from opct.data.render import render_pairs

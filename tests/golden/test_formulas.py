@@ -17,7 +17,7 @@ from opct.methods.rollouts import Rollout, step_weights
 from opct.methods.sampler_mismatch import StepMetrics
 from opct.training.accumulate import accumulate
 from tests import oracles, tiny
-from tests.tiny import tiny_anchors, tiny_method, tiny_pairs
+from tests.tiny import move, tiny_anchors, tiny_method, tiny_pairs
 
 
 def suffixed_pairs(n: int) -> list[ContrastivePair]:
@@ -132,9 +132,7 @@ def test_loss_and_gradient_are_those_of_the_definition_however_they_are_computed
     assert len({tuple(r.ids) for r in rollouts}) > 2
     if name in ("opct", "sft", "offpolicy"):
         rollouts = some_masked(rollouts)
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.mul_(1.05)
+    move(policy, 0.01)
     if way == "recomputed":
         policy.backbone.recompute_activations()
     policy.backbone.train()

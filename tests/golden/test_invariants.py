@@ -25,7 +25,7 @@ from opct.models.scoring import Head, Scores, micro_batches
 from opct.training.accumulate import accumulate
 from opct.training.setup import build_setup
 from tests import oracles, tiny
-from tests.tiny import tiny_anchors, tiny_method, tiny_pairs
+from tests.tiny import move, tiny_anchors, tiny_method, tiny_pairs
 
 
 @pytest.fixture(params=["torch's parts", "our parts"])
@@ -308,7 +308,7 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
     method = OPCT(setup.policy, setup.teacher, config)
     rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=3)
     weights = step_weights(rollouts, "token_mean")
-    move(setup.policy)
+    move(setup.policy, 0.03)
     setup.teacher.update()
     found = []
     for off in (("shared_prompts",), ()):
@@ -324,14 +324,6 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
         assert a == pytest.approx(b, rel=1e-3, abs=1e-5)
     assert max(float(g.abs().max()) for g in plain.values()) > 0
     assert oracles.largest_difference(shared, plain) < 1e-3
-
-
-def move(policy: Policy) -> None:
-    """Put the weights a little elsewhere, as steps would."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(0.05 * torch.randn(p.shape, generator=generator))
 
 
 def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, monkeypatch):
