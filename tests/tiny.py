@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -111,6 +112,38 @@ def tiny_anchors(n: int) -> list:
         ContrastivePair(f"benign/{i}", "benign", "list", p, p, {"question_id": f"colours-{i}"})
         for i, p in enumerate(prompts)
     ]
+
+
+def tiny_settings(output_dir: Path, model: Path, pairs: Path, anchors: Path) -> dict[str, Any]:
+    """Those of a run of a few steps, float32 on the CPU."""
+    return {
+        "output_dir": str(output_dir),
+        "max_steps": 4,
+        "eval_steps": 2,
+        "save_steps": 2,
+        "model": {"name_or_path": str(model), "dtype": "float32", "device": "cpu"},
+        "lora": {"r": 4, "alpha": 8},
+        "data": {
+            "pairs": [str(pairs)],
+            "anchors": [str(anchors)],
+            "anchor_fraction": 0.25,
+            "validation_fraction": 0.3,
+            "validation_size": 4,
+        },
+        "rollout": {"num_generations": 2, "max_completion_tokens": 6},
+        "optim": {
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "prompts_per_step": 4,
+            "micro_batch_tokens": 300,
+        },
+    }
+
+
+def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings with these changed; sections are merged."""
+    sections = {key: {**(settings.get(key) or {}), **own} for key, own in changes.items() if isinstance(own, dict)}
+    return {**settings, **changes, **sections}
 
 
 OWN_PARTS = False  # whether the tiny policies compute as a loaded model does on a CPU
