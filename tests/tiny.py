@@ -18,6 +18,10 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CONTEXT = 2048
+FAMILY_SIZES = {
+    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "initializer_range": 0.3},
+}
 TINY_TRAINING = """
 max_steps: 2
 lora: {{r: 2}}
@@ -57,6 +61,17 @@ def tiny_tokenizer():
         pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE,
     )
+
+
+def tiny_family(kind: str, **settings):
+    """The configuration of a tiny model of any family, that of its text model if it takes pictures too."""
+    from transformers import AutoConfig
+
+    tokenizer = tiny_tokenizer()
+    own = FAMILY_SIZES | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    if "text_config" in settings:
+        return AutoConfig.for_model(kind, **settings | {"text_config": own | settings["text_config"]})
+    return AutoConfig.for_model(kind, **own | settings)
 
 
 def tiny_model(tokenizer=None, *, seed: int = 0, layers: int = 2, hidden: int = 32, tie: bool = True):

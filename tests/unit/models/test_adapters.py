@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from opct.config.methods import TeacherConfig
 from opct.config.schema import LoraSettings, ModelConfig
@@ -25,8 +25,8 @@ from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.refusals import refused
-from tests.tiny import move, tiny_tokenizer
-from tests.unit.models.test_architectures import SIZES, save_model
+from tests.tiny import move, tiny_family, tiny_tokenizer
+from tests.unit.models.test_architectures import save_model
 from tests.unit.training.conftest import NO_VALIDATION
 
 pytestmark = pytest.mark.filterwarnings(
@@ -44,11 +44,9 @@ def model_config(folder: Path, dtype: str = "float32") -> ModelConfig:
 
 def save_family(folder: Path, kind: str = "qwen2", **settings) -> Path:
     """A tiny random model; Qwen 2 has biases on q, k and v."""
-    tokenizer = tiny_tokenizer()
-    special = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | special | settings)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    AutoModelForCausalLM.from_config(tiny_family(kind, **settings)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
     return folder
 
 
