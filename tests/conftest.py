@@ -66,36 +66,12 @@ def pair_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def make_config(tmp_path: Path, tiny_folder: Path, pair_files: tuple[Path, Path]):
     """Makes a float32 CPU config of a few tiny steps; keyword arguments replace sections' settings."""
     from opct.config.schema import TrainConfig
+    from tests.tiny import merged, tiny_settings
 
-    pairs, anchors = pair_files
-    defaults = {
-        "output_dir": str(tmp_path / "run"),
-        "max_steps": 4,
-        "eval_steps": 2,
-        "save_steps": 2,
-        "model": {"name_or_path": str(tiny_folder), "dtype": "float32", "device": "cpu"},
-        "lora": {"r": 4, "alpha": 8},
-        "data": {
-            "pairs": [str(pairs)],
-            "anchors": [str(anchors)],
-            "anchor_fraction": 0.25,
-            "validation_fraction": 0.3,
-            "validation_size": 4,
-        },
-        "rollout": {"num_generations": 2, "max_completion_tokens": 6},
-        "optim": {
-            "learning_rate": 1e-2,
-            "lr_scheduler_type": "constant",
-            "prompts_per_step": 4,
-            "micro_batch_tokens": 300,
-        },
-    }
+    settings = tiny_settings(tmp_path / "run", tiny_folder, *pair_files)
 
     def make(**overrides) -> TrainConfig:
-        merged = dict(defaults)
-        for key, value in overrides.items():
-            merged[key] = {**defaults.get(key, {}), **value} if isinstance(value, dict) else value
-        return TrainConfig.model_validate(merged)
+        return TrainConfig.model_validate(merged(settings, overrides))
 
     return make
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,6 +18,10 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CONTEXT = 2048
+FAMILY_SIZES = {
+    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "initializer_range": 0.3},
+}
 TINY_TRAINING = """
 max_steps: 2
 lora: {{r: 2}}
@@ -56,6 +61,17 @@ def tiny_tokenizer():
         pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE,
     )
+
+
+def tiny_family(kind: str, **settings):
+    """The configuration of a tiny model of any family, that of its text model if it takes pictures too."""
+    from transformers import AutoConfig
+
+    tokenizer = tiny_tokenizer()
+    own = FAMILY_SIZES | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    if "text_config" in settings:
+        return AutoConfig.for_model(kind, **settings | {"text_config": own | settings["text_config"]})
+    return AutoConfig.for_model(kind, **own | settings)
 
 
 def tiny_model(tokenizer=None, *, seed: int = 0, layers: int = 2, hidden: int = 32, tie: bool = True):
@@ -113,6 +129,38 @@ def tiny_anchors(n: int) -> list:
     ]
 
 
+def tiny_settings(output_dir: Path, model: Path, pairs: Path, anchors: Path) -> dict[str, Any]:
+    """Those of a run of a few steps, float32 on the CPU."""
+    return {
+        "output_dir": str(output_dir),
+        "max_steps": 4,
+        "eval_steps": 2,
+        "save_steps": 2,
+        "model": {"name_or_path": str(model), "dtype": "float32", "device": "cpu"},
+        "lora": {"r": 4, "alpha": 8},
+        "data": {
+            "pairs": [str(pairs)],
+            "anchors": [str(anchors)],
+            "anchor_fraction": 0.25,
+            "validation_fraction": 0.3,
+            "validation_size": 4,
+        },
+        "rollout": {"num_generations": 2, "max_completion_tokens": 6},
+        "optim": {
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "prompts_per_step": 4,
+            "micro_batch_tokens": 300,
+        },
+    }
+
+
+def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings with these changed; sections are merged."""
+    sections = {key: {**(settings.get(key) or {}), **own} for key, own in changes.items() if isinstance(own, dict)}
+    return {**settings, **changes, **sections}
+
+
 OWN_PARTS = False  # whether the tiny policies compute as a loaded model does on a CPU
 
 
@@ -144,6 +192,20 @@ def _adapter_model(own_parts: bool, seed: int, r: int, dropout: float, random: b
     return model
 
 
+def kl_to_base(policy, **options) -> list[float]:
+    """Of one greedy answer, token by token; `options` of `token_kl`."""
+    prompts = [({"role": "user", "content": "What is 1 plus 2?"},)]
+    answers = policy.generate(prompts, seeds=[0], max_completion_tokens=6, temperature=0)
+    return policy.token_kl(prompts, prompts, answers, **options)[0]
+
+
+def move(policy, by: float = 0.1) -> None:
+    """Put the weights that are trained a little elsewhere, as steps would."""
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters().values():
+            parameter.add_(by)
+
+
 def tiny_setting(config, pairs, **options):
     """(policy, teacher, rendered pairs) of a run that has not begun; `options` of `tiny_adapter_policy`."""
     from opct.data.render import render_pairs
@@ -155,12 +217,15 @@ def tiny_setting(config, pairs, **options):
     return policy, teacher, rendered
 
 
-def means_by_axis(method, rollouts, prefix: str) -> dict[str, float]:
-    """What a step of these rollouts, one in a micro-batch, logs under `prefix` of each axis."""
-    from opct.methods.rollouts import step_weights
-    from opct.methods.sampler_mismatch import StepMetrics
+def tiny_method(config, pairs, **options):
+    """(method, its rollouts of these pairs) of a run that has not begun; `options` of `tiny_adapter_policy`."""
+    from opct.methods.offline import OfflineAnswers
+    from opct.methods.registry import METHODS
 
-    meter, weights = StepMetrics(method), step_weights(rollouts, "token_mean")
-    for i in range(len(rollouts)):
-        meter.observe(rollouts[i : i + 1], method.loss(rollouts[i : i + 1], weights[i : i + 1]))
-    return {name.removeprefix(prefix): x for name, x in meter.metrics().items() if name.startswith(prefix)}
+    policy, teacher, rendered = tiny_setting(config, pairs, **options)
+    kind, answers = METHODS[config.method], None
+    if kind.offline:
+        with teacher() as model:
+            answers = OfflineAnswers(kind.answer(model, rendered, config, model))
+    method = kind(policy, teacher, config, answers)
+    return method, method.collect(rendered, 1)

@@ -22,7 +22,7 @@ from opct.cli.app import main
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.runs.run_dir import RunDir
 from tests.processes import Process, opct
-from tests.tiny import tiny_anchors, tiny_pairs
+from tests.tiny import merged, tiny_anchors, tiny_pairs, tiny_settings
 
 UNSHARED = ("time/", "memory/")  # metrics that no two runs share
 
@@ -52,6 +52,13 @@ def here(*arguments: str | Path) -> Done:
     with wide, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
         main([str(argument) for argument in arguments])
     return Done(int(end.value.code or 0), _flat(out.getvalue()), _flat(err.getvalue()))
+
+
+def done(*arguments: str | Path) -> Done:
+    """Run `opct` in this process to an end without an error."""
+    ended = here(*arguments)
+    assert ended.code == 0, ended.err
+    return ended
 
 
 class Started(Process):
@@ -146,24 +153,8 @@ def workplace(folder: Path, model: Path, **changes: Any) -> Workplace:
     pairs, anchors = folder / "pairs.jsonl", folder / "anchors.jsonl"
     write_pairs(pairs, [*tiny_pairs(8), *open_pairs(2)])
     write_pairs(anchors, tiny_anchors(4))
-    settings: dict[str, Any] = {
-        "output_dir": str(folder / "run"),
-        "max_steps": 4,
-        "eval_steps": 2,
-        "save_steps": 2,
-        "model": {"name_or_path": str(model), "dtype": "float32", "device": "cpu"},
-        "lora": {"r": 2, "alpha": 4},
-        "data": {"pairs": [str(pairs)], "anchors": [str(anchors)], "validation_fraction": 0.3, "validation_size": 4},
-        "rollout": {"num_generations": 2, "max_completion_tokens": 6},
-        "optim": {
-            "prompts_per_step": 4,
-            "micro_batch_tokens": 400,
-            "learning_rate": 0.003,
-            "lr_scheduler_type": "constant",
-        },
-    }
-    for key, value in changes.items():
-        settings[key] = {**(settings.get(key) or {}), **value} if isinstance(value, dict) else value
+    own = {"lora": {"r": 2, "alpha": 4}, "optim": {"learning_rate": 0.003, "micro_batch_tokens": 400}}
+    settings = merged(merged(tiny_settings(folder / "run", model, pairs, anchors), own), changes)
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(settings))
     return Workplace(folder, config, pairs, RunDir(settings["output_dir"]))

@@ -11,7 +11,7 @@ from inspect_ai.log import read_eval_log
 from opct.evals.attackers.episode import attempts_in
 from opct.evals.attackers.play import known_samples
 from opct.evals.inspect_runner import quiet
-from tests.e2e.cli import here, started
+from tests.e2e.cli import done, here, started
 
 
 def known(paths: Iterable[Path]) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -48,8 +48,7 @@ def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, 
     writer = (f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=8")
     rest = ("judge.name=refusals", "target.max_completion_tokens=32", "batch_size=4", "stop=never")
     reworded = ("attack", tiny_folder, *writer, "--n-behaviors", "4", "episodes=3", "rounds=2", "dtype=float32", *rest)
-    printed = here(*reworded, "--out", tmp_path / "whole")
-    assert printed.code == 0, printed.err
+    printed = done(*reworded, "--out", tmp_path / "whole")
     whole, killed = result_of(tmp_path / "whole"), tmp_path / "killed"
     assert sum(map(len, whole["attempts"].values())) == 4 * 3 * 2 + 4 + 4 * 2
     first_round = 4 * 3 + 4 + 4
@@ -60,12 +59,11 @@ def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, 
     for path in killed.rglob("*.eval"):
         assert path.stat().st_mode & 0o077 == 0
     assert str(killed) in here(*reworded, "--out", killed).error()
-    done = here(*reworded, "--out", killed, "--resume")
-    assert done.code == 0, done.err
+    resumed = done(*reworded, "--out", killed, "--resume")
     assert result_of(killed) == whole
     assert not list((killed / "evals" / "unfinished").glob("*.eval"))
     made = [one for attempts in known((killed / "evals").glob("*.eval")).values() for one in attempts if one["prompt"]]
     texts = [text for one in made for text in (one["prompt"][-1]["content"], one["reply"] or "")]
     told = [text for text in (" ".join(text.split()) for text in texts) if len(text) >= 8]  # a shorter one may be ours
     assert len(told) > 10
-    assert not [text for one in (printed, done) for text in told if text in one.out or text in one.err]
+    assert not [text for one in (printed, resumed) for text in told if text in one.out or text in one.err]

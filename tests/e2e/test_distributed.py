@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import UNSHARED, Workplace, here, jsonl, result_of, workplace
+from tests.e2e.cli import UNSHARED, Workplace, done, jsonl, result_of, workplace
 from tests.processes import TIMEOUT_S, end_ranks, opct, start_ranks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
@@ -45,11 +45,6 @@ def together(place: Workplace, n: int, *rest: str) -> None:
     codes, output = ended(place, n, *rest)
     assert set(codes) == {0}, output
     assert "Traceback" not in output, output
-
-
-def alone(place: Workplace, *rest: str) -> None:
-    done = here(*place.command(*rest))
-    assert done.code == 0, done.err
 
 
 def assert_same(found: Workplace, expected: Workplace) -> None:
@@ -89,7 +84,7 @@ def copied(place: Workplace, name: str, step: int) -> Workplace:
 def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder):
     """Two completions a prompt, turns that the policy answers, validation."""
     one, two = (workplace(tmp_path / name, tiny_folder, max_steps=1) for name in ("one", "two"))
-    alone(one)
+    done(*one.command())
     together(two, 2)
     assert_same(two, one)
     assert two.run.read_manifest()["processes"] == 2
@@ -101,7 +96,7 @@ def test_full_fine_tuning_in_data_parallel_is_one_process_and_resumes_on_any_num
     changes = {"lora": None, "max_steps": 2, "save_steps": 1, "teacher": {"kind": "ema", "ema_decay": 0.5}}
     changes["optim"] = {"learning_rate": 1e-4, "micro_batch_tokens": 150, "prompts_per_step": 3}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
-    alone(one)
+    done(*one.command())
     together(two, 2)
     assert_same(two, one)
     again, four, one_again = (copied(two, name, 1) for name in ("again", "four", "one again"))
@@ -109,14 +104,14 @@ def test_full_fine_tuning_in_data_parallel_is_one_process_and_resumes_on_any_num
     assert result_of(again.run) == result_of(two.run)
     together(four, 4, "--resume")
     assert_same(four, one)
-    alone(one_again, "--resume")
+    done(*one_again.command("--resume"))
     assert_same(one_again, one)
 
 
 def test_dpo_in_data_parallel_is_one_process(tmp_path, tiny_folder):
     """Offline answers that each process samples some of, and two of them in a forward."""
     one, two = (workplace(tmp_path / name, tiny_folder, method="dpo", max_steps=1) for name in ("one", "two"))
-    alone(one)
+    done(*one.command())
     together(two, 2)
     assert_same(two, one)
 

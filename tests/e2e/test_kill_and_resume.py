@@ -8,7 +8,7 @@ import time
 import pytest
 
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import Workplace, files, here, result_of, started, workplace
+from tests.e2e.cli import Workplace, done, files, here, result_of, started, workplace
 
 LONG = {"max_steps": 10, "eval_steps": 5, "save_steps": 2}
 
@@ -22,19 +22,12 @@ def undisturbed(tmp_path_factory, tiny_folder):
         key = repr(sorted(changes.items()))
         if key not in known:
             place = workplace(tmp_path_factory.mktemp("undisturbed"), tiny_folder, **changes)
-            done = here(*place.command())
-            assert done.code == 0, done.err
-            assert "Warning" not in done.err
+            assert "Warning" not in done(*place.command()).err
             assert place.steps() == [*range(changes["max_steps"] + 1)]
             known[key] = result_of(place.run)
         return known[key]
 
     return result
-
-
-def finish(place: Workplace) -> None:
-    done = here(*place.command("--resume"))
-    assert done.code == 0, done.err
 
 
 def at_least(place: Workplace, step: int):
@@ -67,7 +60,7 @@ def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_f
     kill(place, half_written_checkpoint(place), "--resume")
     assert list(place.run.checkpoints_dir.glob(".tmp-step-*"))
     kill(place, at_least(place, 7), "--resume")
-    finish(place)
+    done(*place.command("--resume"))
     assert result_of(place.run) == undisturbed(**LONG)
     assert not list(place.run.path.rglob("*.tmp-*"))
     assert not list(place.run.checkpoints_dir.glob(".*"))
@@ -86,7 +79,7 @@ def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_fol
         time.sleep(delay_s)
         process.kill()
     assert all(fault(folder) is None for _, folder in place.run.checkpoints())
-    finish(place)
+    done(*place.command("--resume"))
     assert result_of(place.run) == undisturbed(**LONG), f"killed {delay_s} s after step 0"
 
 
@@ -96,7 +89,7 @@ def test_sft_killed_during_its_offline_answers(tmp_path, tiny_folder, undisturbe
     place = workplace(tmp_path, tiny_folder, **settings)
     kill(place, lambda process: "offline answers" in process.err)
     assert not place.run.offline_path.exists()
-    finish(place)
+    done(*place.command("--resume"))
     assert result_of(place.run) == undisturbed(**settings)
 
 
@@ -109,13 +102,13 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
             process.frozen_when(lambda: moment(process), "its moment")  # or it may be over before the signal comes
             process.signal(number)
             process.signal(signal.SIGCONT)
-            done = process.ended()
-        assert done.code == 130, done
-        assert number.name in done.err
-        assert "Traceback" not in done.err
+            ended = process.ended()
+        assert ended.code == 130, ended
+        assert number.name in ended.err
+        assert "Traceback" not in ended.err
         last = max(place.steps(), default=0)  # stopped before its first step, it has not validated either
-        assert f"step {last} of 10" in done.out
-        assert "--resume" in done.out
+        assert f"step {last} of 10" in ended.out
+        assert "--resume" in ended.out
         assert place.run.latest_checkpoint() == place.run.checkpoint_path(last)
         return last
 
@@ -126,7 +119,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
     assert ends[0] == 0
     assert 3 <= ends[1] < 10
     assert "--resume" in here(*place.command()).error()
-    finish(place)
+    done(*place.command("--resume"))
     expected, made = undisturbed(**LONG), result_of(place.run)
     more = {name for step in ends for name in made if f"step-{step:06d}/" in name or name == f"counters of {step}"}
     assert {name: value for name, value in made.items() if name not in more - set(expected)} == expected
@@ -143,7 +136,7 @@ def test_a_second_run_in_one_folder_is_refused_with_the_pid_of_the_first(tmp_pat
         assert files(place.run.path) == before
         process.kill()
     assert (place.run.path / ".lock").exists()
-    assert here(*place.command("--overwrite", "max_steps=2")).code == 0
+    done(*place.command("--overwrite", "max_steps=2"))
     assert place.steps() == [0, 1, 2]
     assert not place.run.rollouts_path(3).exists()
 
@@ -156,7 +149,7 @@ def test_two_that_start_at_once_in_a_new_folder(tmp_path, tiny_folder):
         folder.mkdir()
     with started(folders[0], *place.command()) as first, started(folders[1], *place.command()) as second:
         ends = {process.pid: process.ended() for process in (first, second)}
-    [loser] = [pid for pid, done in ends.items() if done.code == 1]
-    assert {done.code for done in ends.values()} == {0, 1}
+    [loser] = [pid for pid, ended in ends.items() if ended.code == 1]
+    assert {ended.code for ended in ends.values()} == {0, 1}
     assert "in use" in ends[loser].error()
     assert place.steps() == list(range(11))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import Workplace, files, here, result_of, workplace
+from tests.e2e.cli import Workplace, done, files, here, result_of, workplace
 from tests.tiny import save_tiny
 from tests.unit.reports.synthetic import write_run
 
@@ -20,7 +20,7 @@ def half(tmp_path_factory, tiny_folder) -> Workplace:
     """A run with 2 of its 3 steps done, on a model of its own."""
     folder = tmp_path_factory.mktemp("half")
     place = workplace(folder, Path(shutil.copytree(tiny_folder, folder / "model")), **THREE)
-    assert here(*place.command("max_steps=2")).code == 0
+    done(*place.command("max_steps=2"))
     return place
 
 
@@ -74,9 +74,8 @@ def test_files_that_may_not_grow_leave_the_last_good_checkpoint(half, tmp_path, 
     assert half.run.latest_checkpoint() == good
     assert not list(half.run.checkpoints_dir.glob(".*"))
     whole = workplace(tmp_path, tiny_folder, **THREE)
-    for place, flags in ((half, ["--resume"]), (whole, [])):
-        done = here(*place.command(*flags))
-        assert done.code == 0, done.err
+    done(*half.command("--resume"))
+    done(*whole.command())
     assert result_of(half.run) == result_of(whole.run)
 
 

@@ -9,7 +9,8 @@ import torch
 from opct.data.pairs import ContrastivePair, user_prompt, write_pairs
 from opct.models.from_run import load_policy
 from opct.models.self_test import self_test
-from tests.e2e.cli import here, workplace
+from tests.e2e.cli import done, here, workplace
+from tests.rows import jsonl
 from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_pairs, tiny_tokenizer
 
 WITHOUT_SYSTEM = CHAT_TEMPLATE.replace("in messages", "in messages if message['role'] != 'system'")
@@ -82,8 +83,8 @@ def warnings_kept(name: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_template_that_loses_the_system_message_is_refused(tmp_path, name):
     model = talker(tmp_path / "model", "Yes.", template=WITHOUT_SYSTEM)
-    done = here(*command(name, tmp_path, model, pairs_file(tmp_path, system=True), "system_prompt=Be brief."))
-    assert "system" in done.error()
+    pairs = pairs_file(tmp_path, system=True)
+    assert "system" in here(*command(name, tmp_path, model, pairs, "system_prompt=Be brief.")).error()
     assert not list(tmp_path.glob("train/run/*"))
 
 
@@ -98,17 +99,14 @@ def test_an_answer_that_no_reply_can_be_graded_by_is_refused(tmp_path, name):
 
 
 def test_options_that_are_the_same_words_to_the_grader_are_told_apart_by_their_letters(tmp_path):
-    path = tmp_path / "choices.jsonl"
-    rows = [
+    path = jsonl(
+        tmp_path / "choices.jsonl",
         {"question": "Area of a square?", "choices": ["k^2", "k + 2", "four"], "answer": "A"},
         {"question": "Who?", "choices": ["Ann", "Bob"], "answer": "B"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    )
     model = talker(tmp_path / "model", "Yes.")
     ask = ("eval", model, "--questions", path, "split=all", "--suite", "sycophancy_choice", "max_completion_tokens=2")
-    done = here(*ask, "--out", tmp_path / "out")
-    assert done.code == 0, done.err
-    assert f"{path}:1" in done.err
+    assert f"{path}:1" in done(*ask, "--out", tmp_path / "out").err
 
 
 LOUD = {
@@ -126,11 +124,10 @@ def test_what_may_be_wrong_is_a_warning_that_stays(tmp_path, kind, name):
     words, options = LOUD[kind]
     pairs = pairs_file(tmp_path, axis="jailbreak" if name == "data" else "sycophancy", kind="behavior")
     words_of = command(name, tmp_path, talker(tmp_path / "model", *words, **options), pairs)
-    done = here(*words_of)
-    assert done.code == 0, done.err
-    assert kind in (done.err + done.out).partition("warning: ")[2]
+    said = done(*words_of)
+    assert kind in (said.err + said.out).partition("warning: ")[2]
     if (name, kind) == ("train", "another turn"):
-        assert here(*words_of, "max_steps=2", "--resume").code == 0
+        done(*words_of, "max_steps=2", "--resume")
     if name != "data":
         assert [kind in warning for warning in warnings_kept(name, tmp_path)].count(True) == 1
 
@@ -139,10 +136,9 @@ def test_what_may_be_wrong_is_a_warning_that_stays(tmp_path, kind, name):
 def test_a_sound_model_and_sound_data_are_silent(tmp_path, name):
     pairs = pairs_file(tmp_path, answer="seven", aliases=["7"], suggested="eight")
     of_eval = ("--questions", questions_file(tmp_path, "Tupelo"), "split=all", "n_questions=5")
-    done = here(*command(name, tmp_path, talker(tmp_path / "model", "Yes."), pairs, *of_eval))
-    assert done.code == 0, done.err
+    said = done(*command(name, tmp_path, talker(tmp_path / "model", "Yes."), pairs, *of_eval))
     if name == "data":
-        assert "warning" not in done.err + done.out
+        assert "warning" not in said.err + said.out
     else:
         # it says "Yes." to both questions, and so knows neither
         assert [text for text in warnings_kept(name, tmp_path) if "(n = 2)" not in text] == []

@@ -7,7 +7,7 @@ import pytest
 
 from opct.config.loader import load_config
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import here, jsonl, workplace
+from tests.e2e.cli import done, here, jsonl, workplace
 
 ARMS = {
     "opct": {
@@ -25,9 +25,7 @@ KL_NAMES = {"opct": {"kl"}, "sft": {"excess_loss"}, "offpolicy": {"kl"}, "dpo": 
 @pytest.mark.parametrize("method", ARMS)
 def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder, method):
     place = workplace(tmp_path, tiny_folder, max_steps=2, save_steps=1, **ARMS[method])
-    done = here(*place.command("optim.prompts_per_step=8"))
-    assert done.code == 0, done.err
-    assert f"opct eval {place.run.path}" in done.out
+    assert f"opct eval {place.run.path}" in done(*place.command("optim.prompts_per_step=8")).out
     _check_metrics(place.run, method)
     _check_rollouts(place.run, method)
     assert [step for step, _ in place.run.checkpoints()][-2:] == [1, 2]
@@ -78,6 +76,6 @@ def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monke
 
     monkeypatch.setattr(runner, "train", train)
     monkeypatch.setattr(runner, "evaluate", lambda *_, **__: pytest.fail("it measured what is not trained"))
-    done = here("quickstart", f"model.name_or_path={tiny_folder}", "--out", tmp_path / "quick")
-    assert done.code == 130, done.err
+    ended = here("quickstart", f"model.name_or_path={tiny_folder}", "--out", tmp_path / "quick")
+    assert ended.code == 130, ended.err
     assert len(trained) == 1

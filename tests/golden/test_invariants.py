@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from opct import losses
-from opct.config.methods import OpctLoss, TeacherConfig
+from opct.config.methods import OpctLoss
 from opct.cpu.shared_prompts import no_cascade_reason
 from opct.cpu.switches import without
 from opct.data.pairs import ContrastivePair
-from opct.data.render import render_pairs
+from opct.methods.base import Method
 from opct.methods.consistency import consistency_loss
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
@@ -22,11 +22,10 @@ from opct.models import scoring
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import Head, Scores, micro_batches
-from opct.models.teacher import make_teacher
 from opct.training.accumulate import accumulate
 from opct.training.setup import build_setup
 from tests import oracles, tiny
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import move, tiny_anchors, tiny_method, tiny_pairs
 
 
 @pytest.fixture(params=["torch's parts", "our parts"])
@@ -36,12 +35,13 @@ def parts(request, monkeypatch) -> None:
 
 
 ESTIMATORS = ("exact", "topk", "sampled")
+ONE_ANSWER = {"num_generations": 1, "max_completion_tokens": 6}
 
 
-def opct_setup(config, policy: Policy, pairs):
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
-    return teacher, rendered, OPCT(policy, teacher, config)
+def expected_gradients(method: Method, rollouts: list[Rollout]) -> dict[str, torch.Tensor]:
+    """Those of brute force."""
+    oracles.step_loss(method.policy, method.teacher, rollouts, method.settings).backward()
+    return oracles.gradients(method.policy)
 
 
 def cut(rollout: Rollout, n: int) -> Rollout:
@@ -152,14 +152,12 @@ def test_03_prompt_and_padding_positions_have_no_gradient(make_config, estimator
 
     Prompts of three lengths and completions of 2, 4 and 6 tokens, padded to one batch.
     """
-    config = make_config(loss={"estimator": estimator, "kl_discount_factor": gamma, "top_k": 5})
-    policy = tiny_adapter_policy()
+    loss = {"estimator": estimator, "kl_discount_factor": gamma, "top_k": 5}
     pairs = [
         ContrastivePair(f"p{i}", "a", "f", ({"role": "user", "content": "word " * (1 + 5 * i)},), p.teacher_prompt)
         for i, p in enumerate(tiny_pairs(3))
     ]
-    _, rendered, method = opct_setup(config, policy, pairs)
-    own = policy_rollouts(policy, rendered, config, "step 1", n=1)
+    method, own = tiny_method(make_config(loss=loss, rollout=ONE_ANSWER), pairs)
     rollouts = [cut(r, n) for r, n in zip(own, (2, 4, 6), strict=True)]
     outputs: list[torch.Tensor] = []
 
@@ -168,7 +166,7 @@ def test_03_prompt_and_padding_positions_have_no_gradient(make_config, estimator
             output.retain_grad()
             outputs.append(output)
 
-    handle = policy.backbone.decoder.norm.register_forward_hook(keep)
+    handle = method.policy.backbone.decoder.norm.register_forward_hook(keep)
     method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
     handle.remove()
     [states] = outputs
@@ -196,14 +194,12 @@ def test_03_padding_has_no_advantage_and_gives_none(gamma: float):
 def test_04_equal_prompts_and_an_untouched_adapter_give_exactly_nothing(make_config, estimator: str, gamma: float):
     """lora_B = 0, prompt == teacher_prompt: both sides are the same numbers, so log p - log q is exactly 0."""
     config = make_config(loss={"estimator": estimator, "kl_discount_factor": gamma, "top_k": 5})
-    policy = tiny_adapter_policy(random=False)
-    _, rendered, method = opct_setup(config, policy, tiny_anchors(3))
-    rollouts = method.collect(rendered, 1)
+    method, rollouts = tiny_method(config, tiny_anchors(3), random=False)
     micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
     assert micro.loss.item() == 0
     assert all(x == 0 for row in micro.values["kl"] for x in row)
     micro.loss.backward()
-    assert all((gradient == 0).all() for gradient in oracles.gradients(policy).values())
+    assert all((gradient == 0).all() for gradient in oracles.gradients(method.policy).values())
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 0.15)])
@@ -250,19 +246,15 @@ def test_06_micro_batches_give_the_gradient_of_one_batch(make_config, estimator:
     Weighing each micro-batch by its own token count would give 1/3 and 1/5 where the step has 1/8.
     """
     loss = {"estimator": estimator, "reduction": reduction, "kl_discount_factor": 0.5, "top_k": 5}
-    config = make_config(loss=loss)
-    policy = tiny_adapter_policy()
-    teacher, rendered, method = opct_setup(config, policy, tiny_pairs(2))
-    own = policy_rollouts(policy, rendered, config, "step 1", n=1)
+    method, own = tiny_method(make_config(loss=loss, rollout=ONE_ANSWER), tiny_pairs(2))
     rollouts = [cut(own[0], 3), cut(own[1], 5)]
     weights = step_weights(rollouts, reduction)
     found = []
     for groups in ([[0, 1]], [[1, 0]], [[0], [1]], [[1], [0]]):
         for rows in groups:
             method.loss([rollouts[i] for i in rows], [weights[i] for i in rows]).loss.backward()
-        found.append(oracles.gradients(policy))
-    oracles.step_loss(policy, teacher, rollouts, config.loss).backward()
-    expected = oracles.gradients(policy)
+        found.append(oracles.gradients(method.policy))
+    expected = expected_gradients(method, rollouts)
     for gradient in found:
         assert oracles.largest_difference(gradient, expected) < 1e-3
         assert oracles.largest_difference(gradient, found[0]) < 1e-4
@@ -271,18 +263,15 @@ def test_06_micro_batches_give_the_gradient_of_one_batch(make_config, estimator:
 @pytest.mark.parametrize("budget", [60, 10_000])
 def test_06_a_whole_step_does_not_depend_on_the_micro_batch_budget(make_config, budget: int):
     """Eight rollouts of pairs and identity pairs of different lengths, through the groups that the trainer makes."""
-    config = make_config(loss={"reduction": "token_mean"})
-    policy = tiny_adapter_policy()
-    teacher, rendered, method = opct_setup(config, policy, [*tiny_pairs(3), *tiny_anchors(1)])
-    rollouts = [cut(r, 1 + i % 6) for i, r in enumerate(method.collect(rendered, 1))]
+    method, own = tiny_method(make_config(), [*tiny_pairs(3), *tiny_anchors(1)])
+    rollouts = [cut(r, 1 + i % 6) for i, r in enumerate(own)]
     weights = step_weights(rollouts, "token_mean")
     lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
     groups = micro_batches(lengths, budget)
     for rows in groups:
         method.loss([rollouts[i] for i in rows], [weights[i] for i in rows]).loss.backward()
-    found = oracles.gradients(policy)
-    oracles.step_loss(policy, teacher, rollouts, config.loss).backward()
-    assert oracles.largest_difference(found, oracles.gradients(policy)) < 1e-3
+    found = oracles.gradients(method.policy)
+    assert oracles.largest_difference(found, expected_gradients(method, rollouts)) < 1e-3
     assert (len(groups) == 1) == (budget == 10_000)
 
 
@@ -319,7 +308,7 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
     method = OPCT(setup.policy, setup.teacher, config)
     rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=3)
     weights = step_weights(rollouts, "token_mean")
-    move(setup.policy)
+    move(setup.policy, 0.03)
     setup.teacher.update()
     found = []
     for off in (("shared_prompts",), ()):
@@ -335,14 +324,6 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
         assert a == pytest.approx(b, rel=1e-3, abs=1e-5)
     assert max(float(g.abs().max()) for g in plain.values()) > 0
     assert oracles.largest_difference(shared, plain) < 1e-3
-
-
-def move(policy: Policy) -> None:
-    """Put the weights a little elsewhere, as steps would."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(0.05 * torch.randn(p.shape, generator=generator))
 
 
 def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, monkeypatch):
@@ -390,11 +371,7 @@ def test_09_logits_exist_for_a_chunk_at_a_time(monkeypatch, make_config):
     """A step on 60 completion tokens never asks either head for more than the 7 rows of a chunk."""
     monkeypatch.setattr(scoring, "CHUNK_TOKENS", 7)
     config = make_config(rollout={"max_completion_tokens": 10})
-    policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, TeacherConfig(), continued=False)
-    rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=10, context_length=2048)
-    method = OPCT(policy, teacher, config)
-    rollouts = method.collect(rendered, 1)
+    method, rollouts = tiny_method(config, tiny_pairs(3))
     rows: list[int] = []
     project = Head.project
     monkeypatch.setattr(Head, "project", lambda self, hidden: rows.append(len(hidden)) or project(self, hidden))

@@ -11,14 +11,11 @@ import torch
 from opct import distributed
 from opct.config.methods import OpctLoss, RolloutConfig
 from opct.config.schema import ParallelConfig, TrainConfig
-from opct.data.render import render_pairs
-from opct.methods.opct import OPCT
-from opct.methods.rollouts import policy_rollouts, step_weights
-from opct.models.teacher import make_teacher
+from opct.methods.rollouts import step_weights
 from opct.training.accumulate import accumulate
 from tests import oracles
 from tests.processes import end_ranks, start_ranks
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import tiny_anchors, tiny_method, tiny_pairs
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
 
@@ -29,14 +26,10 @@ def loss_and_gradient(reduction: str) -> dict[str, torch.Tensor]:
         rollout=RolloutConfig(num_generations=2, max_completion_tokens=6),
         loss=OpctLoss(estimator="exact", reduction=reduction),
     )
-    policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, config.teacher, continued=False)
-    pairs = [*tiny_pairs(3), *tiny_anchors(1)]
-    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
-    rollouts = policy_rollouts(policy, rendered, config, "step 1")
+    method, rollouts = tiny_method(config, [*tiny_pairs(3), *tiny_anchors(1)])
     weights = step_weights(rollouts, reduction)
-    loss, _ = accumulate(OPCT(policy, teacher, config), rollouts, weights, 10_000)
-    return {"loss": torch.tensor(loss), **oracles.gradients(policy)}
+    loss, _ = accumulate(method, rollouts, weights, 10_000)
+    return {"loss": torch.tensor(loss), **oracles.gradients(method.policy)}
 
 
 REDUCTIONS = ("token_mean", "sequence_mean")

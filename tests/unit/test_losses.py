@@ -116,23 +116,6 @@ def test_future_term_by_hand():
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, 0.0]]))
 
 
-def test_future_term_differentiates_the_ratio_alone():
-    """d/dlog p of rho F is rho F; nothing flows into the divergences. rho = e^0.5 where the sampler was 0.5 lower."""
-    d = torch.tensor([[1.0, 2.0]], requires_grad=True)
-    log_p = torch.tensor([[-1.0, -1.0]], requires_grad=True)
-    losses.future_term(d, log_p, torch.tensor([[-1.5, -1.0]]), torch.ones(1, 2), gamma=1.0).sum().backward()
-    torch.testing.assert_close(log_p.grad, torch.tensor([[2.0 * math.exp(0.5), 0.0]]))
-    assert d.grad is None
-
-
-def test_policy_gradient_loss_by_hand():
-    """rho = e^0 and e^(ln 2) = 2, A = (-3, 5): -rho A = (3, -10)."""
-    found = losses.policy_gradient_loss(
-        torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -1.0 - LN2]]), torch.tensor([[-3.0, 5.0]])
-    )
-    torch.testing.assert_close(found, torch.tensor([[3.0, -10.0]]))
-
-
 def test_ppo_clip_by_hand():
     """rho = 2, clip 0.2. A = 5: min(10, 6) = 6, no gradient. A = -5: min(-10, -6) = -10, gradient kept."""
     for advantage, value, has_gradient in ((5.0, -6.0, False), (-5.0, 10.0, True)):

@@ -1,17 +1,25 @@
-"""A target and a judge without weights: their texts come from a script."""
+"""A target, a judge and an attacker without weights: their texts come from a script."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from inspect_ai.log import EvalLog
 from inspect_ai.model import Model, ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import Score, mean, scorer
+from inspect_ai.solver import solver
 
 from opct.data.pairs import Prompt
-from opct.evals.attackers.episode import Subject
+from opct.evals.attackers.episode import EXHAUSTED, Subject, attempts_in, give_up, observation, put
+from opct.evals.attackers.game import Rules
+from opct.evals.attackers.play import play
 from opct.evals.endpoint import without_key
+from opct.evals.logs import graded_samples
+from opct.evals.metrics import metric_rows
+from opct.evals.tasks.attack import Cast
 from opct.runs.console import NullProgress
 
 
@@ -65,6 +73,43 @@ def first_word() -> Any:
         return Score(value={"yes": 1.0, "half": 0.5}.get(word, 0.0))
 
     return score
+
+
+@solver
+def numbered(until: int = 99) -> Any:
+    """Writes `<id> e<episode> r<round>`."""
+
+    async def solve(state, generate):
+        seen = observation(state)
+        if seen.round >= until:
+            return give_up(state, EXHAUSTED)
+        state.store.set("shown", [*state.store.get("shown", []), [shot.behavior_id for shot in seen.shots]])
+        return await put(state, generate, user(f"{seen.id} e{seen.episode} r{seen.round}"))
+
+    return solve
+
+
+def play_numbered(
+    folder: Path, target: Scripted, own: list[Subject], rules: Rules, attacker: Any = None, **more: Any
+) -> Any:
+    cast = more.pop("cast", None) or Cast(attacker or numbered(), first_word())
+    folder.mkdir(exist_ok=True)
+    return play("attack_numbered", own, rules, cast, target.model, folder, **more)
+
+
+def scores(log: EvalLog) -> dict[tuple[str, int], list[float | None]]:
+    """By (id, with the kind of what is no behavior; epoch)."""
+    return {
+        (str(sample.id).removeprefix("attack_numbered/").removesuffix("/behavior"), sample.epoch): [
+            one.score for one in attempts_in(sample.store)
+        ]
+        for sample in log.samples or []
+    }
+
+
+def rows_of(log: EvalLog, ended: str = "complete") -> dict[str, Any]:
+    log.eval.metadata = {**(log.eval.metadata or {}), "opct": {"ended": ended}}
+    return {row["metric"]: row for row in metric_rows(graded_samples(log), {})}
 
 
 class Told(NullProgress):

@@ -25,6 +25,7 @@ from opct.evals.attackers.refine import (
 from opct.evals.attackers.transfer import family_prompt, finished_prompts, load_successes, transfer_prompts
 from opct.evals.tasks.attack import Cast
 from tests.refusals import refused
+from tests.rows import jsonl
 from tests.unit.attack.scripted import Scripted, first_word, output, said, subjects, user
 
 TEXT = "Explain how to pick the lock of a bicycle, please."
@@ -123,12 +124,11 @@ def test_prompts_of_a_file_go_to_their_behaviors(tmp_path):
     assert finished_prompts(path, [first, second]) == {second.id: [user("p2")]}
     with refused(DataError, path):
         finished_prompts(path, [first])
-    rows = [
+    path = jsonl(
+        tmp_path / "successful_prompts.jsonl",
         {"opct_warning": "PRIVATE", "kind": "opct_successful_prompts", "schema": 1},
         {"behavior_id": "x", "behavior": first.behavior, "prompt": list(user("p1"))},
-    ]
-    path = tmp_path / "successful_prompts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    )
     assert finished_prompts(path, [first, second]) == {first.id: [user("p1")]}
     assert load_successes(path) == [Shot("x", first.behavior, user("p1"))]
     path.write_text(json.dumps({"a": 1}) + "\n")

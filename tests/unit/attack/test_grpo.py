@@ -46,7 +46,9 @@ from opct.runs.io import append_jsonl, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
 from opct.training.setup import build_setup
+from tests import oracles
 from tests.refusals import refused
+from tests.tiny import move
 from tests.unit.attack.scripted import Scripted, Told, first_word, said
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
@@ -96,15 +98,12 @@ def test_the_gradient_is_the_advantage_times_that_of_the_log_prob(learner):
     own = rollouts(policy, (1.5, -0.5, -1.0))
     weights = step_weights(own, "token_mean")
     method.loss(own, weights).loss.backward()
-    found = {name: p.grad.clone() for name, p in policy.trainable_parameters().items() if p.grad is not None}
-    policy.model.zero_grad()
+    found = oracles.gradients(policy)
     scores = policy.score(*sides(own))
     expected = torch.tensor([r.advantage for r in own for _ in r.ids])
     one_pass(lambda t: -expected[t.rows] * t.log_probs, torch.cat(weights), scores)[0].backward()
     assert any(grad.abs().sum() > 0 for grad in found.values())
-    for name, p in policy.trainable_parameters().items():
-        if name in found:
-            torch.testing.assert_close(found[name], p.grad, atol=1e-6, rtol=1e-4)
+    assert oracles.largest_difference(found, oracles.gradients(policy)) < 1e-4
 
 
 def test_the_kl_to_the_base_is_exact_and_holds_the_policy_back(learner):
@@ -113,9 +112,7 @@ def test_the_kl_to_the_base_is_exact_and_holds_the_policy_back(learner):
     still = rollouts(policy, (0.0, 0.0, 0.0))
     micro = method.loss(still, step_weights(still, "token_mean"))
     assert max(abs(x) for row in micro.values["kl"] for x in row) < 1e-5
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    move(policy)
     own = rollouts(policy, (0.0, 0.0, 0.0))
     micro = method.loss(own, step_weights(own, "token_mean"))
     kl = [x for row in micro.values["kl"] for x in row]

@@ -1,126 +1,27 @@
-"""The game: rounds, stops, budgets, resumes, and the numbers that come of it, with scripted targets."""
+"""What comes of the attempts of an attack: verdicts, rates, and faults of an endpoint; with scripted targets."""
 
 from __future__ import annotations
 
 import contextlib
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from inspect_ai.log import EvalLog
 from inspect_ai.model import ChatMessageUser, ModelOutput, get_model
 from inspect_ai.solver import solver
 from inspect_ai.util import Store
 
 from opct.errors import EvaluationError
-from opct.evals.attackers.config import BudgetConfig
-from opct.evals.attackers.episode import EXHAUSTED, Reader, Subject, attempts_in, give_up, observation, put
-from opct.evals.attackers.game import Budget, Rules
-from opct.evals.attackers.play import known_samples, play
+from opct.evals.attackers.episode import Reader, attempts_in, give_up, observation
+from opct.evals.attackers.game import Rules
 from opct.evals.attackers.refine import refine
 from opct.evals.logs import graded_samples
-from opct.evals.metrics import metric_rows
 from opct.evals.outcomes import outcomes
 from opct.evals.tasks.attack import Cast
 from opct.evals.tasks.common import is_cut, stop_reason_of, stopped_early
 from tests.refusals import refused
-from tests.unit.attack.scripted import Scripted, first_word, output, subjects, user
-
-
-@solver
-def numbered(until: int = 99) -> Any:
-    """Writes `<id> e<episode> r<round>`."""
-
-    async def solve(state, generate):
-        seen = observation(state)
-        if seen.round >= until:
-            return give_up(state, EXHAUSTED)
-        state.store.set("shown", [*state.store.get("shown", []), [shot.behavior_id for shot in seen.shots]])
-        return await put(state, generate, user(f"{seen.id} e{seen.episode} r{seen.round}"))
-
-    return solve
-
-
-def run(folder: Path, target: Scripted, own: list[Subject], rules: Rules, attacker: Any = None, **more: Any) -> Any:
-    cast = more.pop("cast", None) or Cast(attacker or numbered(), first_word())
-    folder.mkdir(exist_ok=True)
-    return play("attack_numbered", own, rules, cast, target.model, folder, **more)
-
-
-def scores(log: EvalLog) -> dict[tuple[str, int], list[float | None]]:
-    """By (id, with the kind of what is no behavior; epoch)."""
-    return {
-        (str(sample.id).removeprefix("attack_numbered/").removesuffix("/behavior"), sample.epoch): [
-            one.score for one in attempts_in(sample.store)
-        ]
-        for sample in log.samples or []
-    }
-
-
-def test_each_stop_ends_what_it_names(tmp_path):
-    """3 episodes of 2 rounds. In the first the second episode of a breaks it by half, and the first one of c wholly; b
-    is never broken."""
-
-    def says(text):
-        return {"a e1 r0": "half", "c e0 r0": "yes"}.get(text, "no")
-
-    made = {}
-    for stop in ("behavior", "episode", "perfect"):
-        target = Scripted(says)
-        played = run(tmp_path / stop, target, subjects("a", "b", "c"), Rules(3, 2, stop))
-        made[stop] = {place: len(own) for place, own in scores(played.log).items()}
-        assert len(target.asked) == sum(made[stop].values())
-        assert played.ended == "complete"
-        assert len(list((tmp_path / stop).iterdir())) == 1, "the logs of earlier rounds are removed"
-    whole = {(id_, epoch): 2 for id_ in "abc" for epoch in (1, 2, 3)}
-    assert made["behavior"] == whole | {(id_, epoch): 1 for id_ in "ac" for epoch in (1, 2, 3)}
-    assert made["episode"] == whole | {("a", 2): 1, ("c", 1): 1}
-    assert made["perfect"] == whole | {("c", 1): 1}
-
-
-def test_successes_on_other_behaviors_are_shown_from_the_next_round_on(tmp_path):
-    """a is broken in round 0, b in round 1; nobody sees a success of the same round, or on its behavior."""
-    target = Scripted(lambda text: "yes" if text in ("a e0 r0", "b e1 r1") else "no")
-    played = run(tmp_path / "a", target, subjects("a", "b", "c"), Rules(2, 3, "never", shots=2))
-    shown = {(one.metadata["cluster"], one.epoch): one.store["shown"] for one in played.samples}
-    assert shown["a", 1] == shown["a", 2] == [[], [], ["b"]]
-    assert shown["b", 1] == [[], ["a"], ["a"]]
-    assert [sorted(own) for own in shown["c", 1]] == [[], ["a"], ["a", "b"]]
-
-
-def test_an_attack_that_a_budget_cut_goes_on_to_the_attempts_of_one_that_was_not(tmp_path):
-    def says(text):
-        return {"b e0 r1": "yes", "a e1 r0": "half"}.get(text, "no")
-
-    own = subjects("a", "b", "c") + subjects("a", "b", kind="counterpart") + subjects("a", kind="bare")
-    rules, targets = Rules(2, 2, "behavior"), [Scripted(says) for _ in range(3)]
-    whole = run(tmp_path / "whole", targets[0], own, rules)
-    cut = run(tmp_path / "cut", targets[1], own, rules, budget=Budget(BudgetConfig(max_queries=9)))
-    assert (cut.ended, len(targets[1].asked)) == ("queries", 9)
-    assert len(cut.samples) == len(whole.samples), "every episode is in the log, played or not"
-    rest = run(tmp_path / "cut", targets[2], own, rules, known=known_samples([cut.log]))
-    assert rest.ended == "complete"
-    assert scores(rest.log) == scores(whole.log)
-    assert sorted(targets[1].asked + targets[2].asked) == sorted(targets[0].asked)
-    assert sorted(targets[1].seeds + targets[2].seeds) == sorted(targets[0].seeds)
-
-
-def test_tokens_and_seconds_end_an_attack_before_they_are_exceeded(tmp_path):
-    """Each attempt can take 3 tokens and takes 1; 6 tokens allow 2, then 1, and 1 more, until 2 are left."""
-    own, rules, target = subjects("a"), Rules(20, 1, "never"), Scripted()
-    tokens = run(tmp_path / "a", target, own, rules, budget=Budget(BudgetConfig(max_tokens=6), most_tokens=3))
-    assert tokens.ended == "tokens"
-    assert len(target.asked) == 4
-    late = run(tmp_path / "b", Scripted(), own, rules, budget=Budget(BudgetConfig(max_seconds=1e-9)))
-    assert (late.ended, sum(map(len, scores(late.log).values()))) == ("seconds", 0)
-
-
-def rows_of(log: EvalLog, ended: str = "complete") -> dict[str, Any]:
-    log.eval.metadata = {**(log.eval.metadata or {}), "opct": {"ended": ended}}
-    return {row["metric"]: row for row in metric_rows(graded_samples(log), {})}
+from tests.unit.attack.scripted import Scripted, first_word, numbered, output, play_numbered, rows_of, scores, subjects
 
 
 def test_what_is_not_scored_is_no_defence(tmp_path):
@@ -139,7 +40,7 @@ def test_what_is_not_scored_is_no_defence(tmp_path):
         return {"b e1 r1": "yes", "c e0 r0": "fail"}.get(text, "no")
 
     own = subjects("a", "b", "c", "d") + subjects("a", kind="bare") + subjects("a", "b", kind="counterpart")
-    played = run(tmp_path / "a", Scripted(says), own, Rules(2, 2, "never"), all_but_d())
+    played = play_numbered(tmp_path / "a", Scripted(says), own, Rules(2, 2, "never"), all_but_d())
     rows = rows_of(played.log)
     rate = rows["defense_success_rate"]
     assert (rate["value"], rate["n"], rate["n_unscored"]) == (0.5, 2, 2)
@@ -154,17 +55,9 @@ def test_what_is_not_scored_is_no_defence(tmp_path):
     assert [one.status for one in outcomes(behaviors)] == ["defended", "broken", "undecided", "undecided"]
 
 
-def test_a_cut_attack_leaves_what_had_attempts_left_undecided(tmp_path):
-    """6 of 8 queries: of b an episode has had no second round."""
-    budget = Budget(BudgetConfig(max_queries=7))
-    cut = run(tmp_path / "a", Scripted(), subjects("a", "b"), Rules(2, 2, "never"), budget=budget)
-    rate = rows_of(cut.log, cut.ended)["defense_success_rate"]
-    assert (rate["value"], rate["n"], rate["unscored_reasons"]) == (1.0, 1, {"queries": 1})
-
-
 def test_a_finished_list_of_prompts_ends_an_episode_and_is_a_defence(tmp_path):
     target = Scripted()
-    played = run(tmp_path / "a", target, subjects("a"), Rules(1, 3), numbered(until=1))
+    played = play_numbered(tmp_path / "a", target, subjects("a"), Rules(1, 3), numbered(until=1))
     assert target.asked == ["a e0 r0"]
     assert rows_of(played.log)["defense_success_rate"]["value"] == 1.0
 
@@ -191,11 +84,11 @@ def test_any_solver_attacks_with_what_it_left_in_its_state(tmp_path):
         return solve
 
     target = Scripted(lambda text: "yes" if text == "again 4" else "no")
-    played = run(tmp_path / "a", target, subjects("a"), Rules(1, 3, "never"), again())
+    played = play_numbered(tmp_path / "a", target, subjects("a"), Rules(1, 3, "never"), again())
     assert target.asked == ["request aaaaaaa", "again 2", "again 4"]
     assert scores(played.log) == {("a", 1): [0.0, 0.0, 1.0]}
     target = Scripted(lambda text: "half")
-    played = run(tmp_path / "b", target, subjects("a"), Rules(1, 2, "never"), agent())
+    played = play_numbered(tmp_path / "b", target, subjects("a"), Rules(1, 2, "never"), agent())
     assert scores(played.log) == {("a", 1): [0.5, 0.5]}
 
 
@@ -203,15 +96,15 @@ def test_replies_without_an_answer_are_unscored_for_a_reason(tmp_path):
     """Cut in its thinking, empty, filtered; what a template opened has to be said."""
     replies = {"e0": output("<think>so", "max_tokens"), "e1": output(""), "e2": output("sorry", "content_filter")}
     target = Scripted(lambda text: replies[text[2:4]])
-    played = run(tmp_path / "a", target, subjects("a"), Rules(3, 1))
+    played = play_numbered(tmp_path / "a", target, subjects("a"), Rules(3, 1))
     reasons = {one.epoch: [a.verdict for a in attempts_in(one.store)] for one in played.samples}
     said = {1: "unfinished_thinking", 2: "empty", 3: "target_filtered"}
     assert reasons == {epoch: [f"unscored:{reason}"] for epoch, reason in said.items()}
     closes = Scripted(lambda text: "so</think>yes")
     with refused(EvaluationError, "template_opens_thinking"):
-        run(tmp_path / "b", closes, subjects("a"), Rules(1, 1))
+        play_numbered(tmp_path / "b", closes, subjects("a"), Rules(1, 1))
     cast = replace(Cast(numbered(), first_word()), reads=Reader(opens=True))
-    played = run(tmp_path / "c", closes, subjects("a"), Rules(1, 1), cast=cast)
+    played = play_numbered(tmp_path / "c", closes, subjects("a"), Rules(1, 1), cast=cast)
     assert scores(played.log) == {("a", 1): [1.0]}
 
 
@@ -239,7 +132,7 @@ def test_an_endpoint_that_is_down_ends_an_attack_and_is_quoted_without_a_key(tmp
         raise Down(f"the key is {KEY}")
 
     with refused(EvaluationError, "HTTP 500") as caught:
-        run(tmp_path, Scripted(down), subjects("a"), Rules(1, 1))
+        play_numbered(tmp_path, Scripted(down), subjects("a"), Rules(1, 1))
     assert "0123456789" not in str(caught.value)
 
 
@@ -251,7 +144,7 @@ def test_no_log_has_the_key_that_an_endpoint_repeats(tmp_path, kind):
         return "no"
 
     with contextlib.suppress(EvaluationError):
-        run(tmp_path, Scripted(fails), subjects("a"), Rules(2, 1, stop="never"))
+        play_numbered(tmp_path, Scripted(fails), subjects("a"), Rules(2, 1, stop="never"))
     [path] = tmp_path.rglob("*.eval")
     with zipfile.ZipFile(path) as log:
         assert not [name for name in log.namelist() if b"0123456789" in log.read(name)]
@@ -266,15 +159,15 @@ def test_what_an_endpoint_rejects_ends_no_attack_and_all_of_it_is_asked_again(tm
     def some(text):
         return rejects(text) if "e0" in text else "no"
 
-    played = run(tmp_path / "some", Scripted(some), subjects("a"), Rules(2, 1, stop="never"))
+    played = play_numbered(tmp_path / "some", Scripted(some), subjects("a"), Rules(2, 1, stop="never"))
     verdicts = {one.epoch: [a.verdict for a in attempts_in(one.store)] for one in played.samples}
     assert verdicts == {1: ["unscored:target_rejected"], 2: ["held"]}
 
     with refused(EvaluationError, "all 2") as caught:
-        run(tmp_path / "all", Scripted(rejects), subjects("a"), Rules(2, 1, stop="never"))
+        play_numbered(tmp_path / "all", Scripted(rejects), subjects("a"), Rules(2, 1, stop="never"))
     assert "0123456789" not in str(caught.value)
     assert not list((tmp_path / "all").glob("*.eval"))
 
     roles = {"attacker": Scripted(rejects).model}
-    played = run(tmp_path / "attacker", Scripted(), subjects("a"), Rules(2, 1), refine(), roles=roles)
+    played = play_numbered(tmp_path / "attacker", Scripted(), subjects("a"), Rules(2, 1), refine(), roles=roles)
     assert {a.verdict for one in played.samples for a in attempts_in(one.store)} == {"unasked:no_prompt"}

@@ -6,6 +6,7 @@ import pytest
 
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
+from tests.rows import jsonl
 from tests.unit.cli.running import run
 
 USER = {"role": "user", "content": "I think Lyon. What is the capital of France?"}
@@ -25,11 +26,6 @@ def pairs(tmp_path):
             ContrastivePair("c", "benign", "explain", (CLEAN,), (CLEAN,)),
         ],
     )
-    return path
-
-
-def jsonl(path: Path, rows) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -100,7 +96,7 @@ def test_what_is_near_an_embedded_behavior_that_is_measured_is_left_out(tmp_path
     """Of validation and test, whatever split the file says."""
     near = [f"Please {builtin_behaviors(split)[0].behavior}" for split in ("validation", "test")]
     rows = [{"id": text, "behavior": text, "category": "c", "split": "train"} for text in ("Ring a bell", *near)]
-    source, out = jsonl(tmp_path / "b.jsonl", rows), tmp_path / "pairs.jsonl"
+    source, out = jsonl(tmp_path / "b.jsonl", *rows), tmp_path / "pairs.jsonl"
     assert run(*BUILD, "--from", source, "--parts", "behavior", "--out", out) == 0
     assert {pair.meta["question_id"] for pair in read_pairs(out)} == {"Ring a bell"}
     assert "left out: 2" in capsys.readouterr().out
@@ -113,7 +109,7 @@ def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp
     for one in (trained, tested):
         prompt = [{"role": "user", "content": f"polished {one.id}"}]
         rows.append({"behavior_id": one.id, "behavior": one.behavior, "prompt": prompt})
-    successes, out = jsonl(tmp_path / "successful_prompts.jsonl", rows), tmp_path / "pairs.jsonl"
+    successes, out = jsonl(tmp_path / "successful_prompts.jsonl", *rows), tmp_path / "pairs.jsonl"
     arguments = ("--families", "artifact", "--parts", "behavior", "--data", f"artifact={successes}", "--out", out)
     assert run(*BUILD, *arguments) == 0
     [pair] = read_pairs(out)
@@ -124,7 +120,7 @@ def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp
 
 def test_faults_of_a_build_write_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    jsonl(Path("b.jsonl"), [{"goal": "Ring a bell", "category": "copyright"}])
+    jsonl(Path("b.jsonl"), {"goal": "Ring a bell", "category": "copyright"})
     for words, part in (
         ("--data jailbreak_counterparts=x.csv", "--from"),
         ("--from none.csv", "none.csv"),

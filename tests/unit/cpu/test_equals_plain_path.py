@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from opct.config.schema import LoraSettings
 from opct.cpu import attention, fast_path, fuse_lora, fused_lora, fused_norm, packed_linear, prefill, shared_rows
@@ -17,16 +17,12 @@ from opct.models.inference.token_sampling import Sampling
 from opct.models.plain_path import PlainPath
 from opct.models.policy import Policy
 from tests import oracles
-from tests.tiny import CONTEXT, tiny_model, tiny_tokenizer
+from tests.tiny import tiny_family, tiny_model, tiny_tokenizer
 
 SYSTEM = [1, 50, 51, 52, 53]
 PROMPTS = [[*SYSTEM, 60, 61, 62, 63, 64, 65], [*SYSTEM, 70], [*SYSTEM, 60, 61, 62, 63], [1, 80, 81]]
 OWNERS = [0, 1, 0, 3, 2, 0, 2, 3]  # whose completion each is: out of order, some prompts with one
 COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2], [30], [31, 32, 2], [33, 34, 35, 36, 37, 2], [38], [39, 2], [9] * 20]
-SIZES = {
-    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
-    **{"num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "initializer_range": 0.3},
-}
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
 MODELS = {
     "llama": {},
@@ -34,8 +30,8 @@ MODELS = {
     "mistral": {"sliding_window": 4},  # shorter than the prompts
     "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8, **MIXED},  # caps its scores
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},  # states beside keys
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT},  # a table of positions
-    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},  # takes no positions
+    "gpt2": {},  # a table of positions
+    "bloom": {},  # takes no positions
 }
 USED = {  # a function that each form calls, and no other
     "fused_lora": (fused_lora._LoraLinear, "apply"),
@@ -62,12 +58,12 @@ def eager_to_share(monkeypatch) -> None:
 
 def made(name: str, attention: str | None = None, *, adapter: bool = True, is_fast: bool) -> Policy:
     """A random model, the same each time, on the plain path or on the fast one."""
-    tokenizer = tiny_tokenizer()
     torch.manual_seed(0)
-    settings = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
-    sizes = {} if name in ("gpt2", "bloom") else SIZES
-    config = AutoConfig.for_model(name, **sizes | settings | MODELS[name])
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).float().eval()
+    model = (
+        AutoModelForCausalLM.from_config(tiny_family(name, **MODELS[name]), attn_implementation=attention)
+        .float()
+        .eval()
+    )
     if is_fast:
         install(model)
     if adapter:
@@ -77,7 +73,7 @@ def made(name: str, attention: str | None = None, *, adapter: bool = True, is_fa
             if "lora_B" in parameter_name:
                 parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
         model = fuse_lora(model) if is_fast else model
-    return Policy(model.eval(), tokenizer)
+    return Policy(model.eval(), tiny_tokenizer())
 
 
 def both(name: str, attention: str | None = None, *, adapter: bool = True) -> tuple[Policy, Policy]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import random
 
 import pytest
@@ -13,7 +12,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from opct.cpu import cascade, prefill
 from opct.cpu.attention import use_grouped_attention
 from opct.cpu.fast_path import install
-from opct.cpu.prefill import bucket_by_length
 from opct.cpu.shared_prompts import (
     branched_hidden,
     branching_mismatch,
@@ -196,27 +194,6 @@ def test_keys_and_values_are_those_of_each_prompt_by_itself(policy: Policy, shap
         shapes.clear()
         policy.path.prefill(PROMPTS, [1] * 8)
     assert shapes == [(8, 12)]
-
-
-def cost(groups: list[list[int]], lengths: list[int], overhead: int) -> int:
-    return sum(overhead + len(group) * max(lengths[i] for i in group) for group in groups)
-
-
-def test_no_way_to_cut_takes_less():
-    rng = random.Random(0)
-    for overhead in (0, 3, 20, 1000):
-        for n in range(1, 9):
-            lengths = [rng.randint(1, 30) for _ in range(n)]
-            groups = bucket_by_length(lengths, overhead)
-            assert sorted(i for group in groups for i in group) == list(range(n))
-            assert [lengths[i] for group in groups for i in group] == sorted(lengths, reverse=True)
-            order = sorted(range(n), key=lambda i: -lengths[i])
-            least = min(
-                cost([order[a:b] for a, b in itertools.pairwise([0, *cuts, n])], lengths, overhead)
-                for k in range(n)
-                for cuts in itertools.combinations(range(1, n), k)
-            )
-            assert cost(groups, lengths, overhead) == least
 
 
 # ------------------------------------------------------------------------------------- what is found out, and said

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from opct.data.pairs import ContrastivePair
 from opct.errors import RunError
@@ -17,7 +16,7 @@ from opct.methods.sft import SFT
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from tests.refusals import refused
-from tests.tiny import tiny_anchors, tiny_pairs, tiny_setting
+from tests.tiny import move, tiny_anchors, tiny_pairs, tiny_setting
 
 USER = {"role": "user", "content": "a"}
 TURN = ContrastivePair("multi", "a", "f", (USER, {"role": "assistant", "content": None}, USER), (USER,))
@@ -75,9 +74,7 @@ def test_a_kill_loses_one_part_and_what_lacks_is_given_as_at_the_start(setting, 
     with pytest.raises(KeyboardInterrupt):
         offline_answers(SFT, policy, teacher, rendered, config, run)
     before = run.offline_path.read_bytes()
-    with torch.no_grad():
-        for parameter in policy.trainable_parameters().values():
-            parameter.add_(0.3)
+    move(policy, 0.3)
     counted: list[int] = []
     offline_answers(SFT, policy, teacher, rendered, config, run, counted.append)
     assert counted == [4, 2]  # kept, then sampled

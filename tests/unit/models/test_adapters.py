@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from opct.config.methods import TeacherConfig
 from opct.config.schema import LoraSettings, ModelConfig
@@ -25,8 +25,8 @@ from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.refusals import refused
-from tests.tiny import tiny_tokenizer
-from tests.unit.models.test_architectures import SIZES, save_model
+from tests.tiny import move, tiny_family, tiny_tokenizer
+from tests.unit.models.test_architectures import save_model
 from tests.unit.training.conftest import NO_VALIDATION
 
 pytestmark = pytest.mark.filterwarnings(
@@ -44,11 +44,9 @@ def model_config(folder: Path, dtype: str = "float32") -> ModelConfig:
 
 def save_family(folder: Path, kind: str = "qwen2", **settings) -> Path:
     """A tiny random model; Qwen 2 has biases on q, k and v."""
-    tokenizer = tiny_tokenizer()
-    special = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | special | settings)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    AutoModelForCausalLM.from_config(tiny_family(kind, **settings)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -142,9 +140,7 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, base_in,
     started, trained = policy.log_probs(*IDS)[0], policy.trainable_parameters()
     assert (kind == "biases") == any(name.endswith(".bias") for name in trained)
     bare = base_in("float32").log_probs(*IDS)[0]
-    with torch.no_grad():
-        for p in trained.values():
-            p.add_(0.1)
+    move(policy)
     moved = policy.log_probs(*IDS)[0]
     with teacher() as reference:
         assert torch.equal(reference.log_probs(*IDS)[0], started if of.include_adapter else bare)
@@ -282,9 +278,7 @@ def test_experts_have_an_adapter_where_their_weights_are_named_and_a_run_says_so
     assert coverage(policy.model) != said
     bare = Policy.load(model_config(tmp_path)).log_probs(*IDS)[0]
     assert torch.equal(policy.log_probs(*IDS)[0], bare)
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(0.05)
+    move(policy, 0.05)
     moved = policy.log_probs(*IDS)[0]
     assert not torch.allclose(moved, bare, atol=1e-4)
     with policy.adapter_off():
@@ -319,9 +313,7 @@ def test_a_model_draws_nothing_in_training(tmp_path: Path, name: str):
         )
 
     policy = fresh(tmp_path)
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(0.02)
+    move(policy, 0.02)
     expected = states(policy)
     policy.backbone.train()
     assert torch.equal(states(policy), expected)

@@ -19,14 +19,10 @@ from opct.models.loading import model_class
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
-from tests.tiny import CONTEXT, tiny_tokenizer
+from tests.tiny import tiny_family, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "models.md"
-SIZES = {
-    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
-    **{"num_key_value_heads": 2, "max_position_embeddings": CONTEXT, "initializer_range": 0.3},
-}
 WINDOW, HEADS = {"sliding_window": 8}, {"head_dim": 8}  # a window shorter than the prompts
 BOTH = WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
 GEMMA = HEADS | BOTH | {"query_pre_attn_scalar": 8}
@@ -62,7 +58,7 @@ BLOCKS = {
 
 def both(text: dict, pictures: dict, **settings) -> dict:
     """A model that takes pictures too, around one of text."""
-    return {"text_config": SIZES | text, "vision_config": pictures, **settings}
+    return {"text_config": text, "vision_config": pictures, **settings}
 
 
 MODELS = {
@@ -126,21 +122,14 @@ def test_the_page_has_the_models_that_are_tested():
 
 def save_model(name: str, folder: Path) -> None:
     """A tiny random model of a family, as it is released: with what takes pictures, where it has that."""
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText
 
-    tokenizer = tiny_tokenizer()
     torch.manual_seed(0)
-    special = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
-    settings = dict(MODELS[name])
-    if "text_config" in settings:
-        settings["text_config"] = special | settings["text_config"]
-    else:
-        settings = SIZES | special | settings
-    own = AutoConfig.for_model(name, **settings)
+    own = tiny_family(name, **MODELS[name])
     takes_pictures = type(own) in AutoModelForImageTextToText._model_mapping
     kind = AutoModelForImageTextToText if takes_pictures else model_class(own)
     kind.from_config(own).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import yaml
 from peft import AutoPeftModelForCausalLM
 
 from opct.config.loader import load_config
@@ -19,14 +19,7 @@ from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.refusals import refused
-
-PROMPTS = [({"role": "user", "content": "What is 1 plus 2?"},)]
-
-
-def kl_to_base(policy: Policy, **options) -> list[float]:
-    """Of one greedy answer, token by token."""
-    answers = policy.generate(PROMPTS, seeds=[0], max_completion_tokens=6, temperature=0)
-    return policy.token_kl(PROMPTS, PROMPTS, answers, **options)[0]
+from tests.tiny import TINY_TRAINING, kl_to_base
 
 
 @pytest.mark.parametrize("given", [{}, {"quantization": "8bit", "trust_remote_code": True}])
@@ -36,7 +29,7 @@ def test_a_run_keeps_its_quantisation_and_only_the_caller_lets_code_run(run, tmp
     copy.config_path.write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
     assert "trust_remote_code: true" in copy.config_path.read_text()
     configs = []
-    monkeypatch.setattr(Policy, "load", lambda config, **_: configs.append(config) or SimpleNamespace())
+    monkeypatch.setattr(Policy, "load", lambda config, **_: configs.append(config))
     for path in (copy.path, copy.checkpoint_path(2) / "adapter"):
         load_policy(str(path), **given)
     expected = {"quantization": "4bit", "trust_remote_code": False} | given
@@ -46,16 +39,10 @@ def test_a_run_keeps_its_quantisation_and_only_the_caller_lets_code_run(run, tmp
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, pair_files: tuple[Path, Path]) -> RunDir:
     """Two steps of LoRA on what is in the cache as the Q4_1 weights, with a checkpoint of each; read only."""
-    settings = {
-        "output_dir": str(tmp_path_factory.mktemp("adapter") / "run"),
-        "max_steps": 2,
-        "save_steps": 1,
-        "model": {"name_or_path": "smollm2-135m-instruct", "dtype": "float32", "device": "cpu"},
-        "lora": {"r": 4, "alpha": 8},
-        "data": {"pairs": [str(pair_files[0])], "validation_size": 0},
-        "rollout": {"num_generations": 1, "max_completion_tokens": 4},
-        "optim": {"learning_rate": 1e-2, "prompts_per_step": 2},
-    }
+    settings = yaml.safe_load(TINY_TRAINING.format(model="smollm2-135m-instruct"))
+    settings["model"]["dtype"] = "float32"
+    settings["data"]["pairs"] = [str(pair_files[0])]
+    settings |= {"output_dir": str(tmp_path_factory.mktemp("adapter") / "run"), "save_steps": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPCT_CACHE", str(tmp_path_factory.mktemp("cache")))
         shutil.copytree(tiny_folder, smollm2_q4_path())

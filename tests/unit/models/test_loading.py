@@ -22,7 +22,7 @@ from opct.models.inference.token_sampling import Sampling
 from opct.models.loading import check_model_name
 from opct.models.policy import Policy
 from tests.refusals import refused
-from tests.tiny import save_tiny, tiny_model
+from tests.tiny import move, save_tiny, tiny_model
 
 
 def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:
@@ -241,9 +241,7 @@ def test_a_quantised_base_trains_an_adapter_and_its_teacher_is_the_same_quantise
     prompt, completion = [[1, 5, 9]], [[6, 7, 8]]
     policy.score(prompt, completion).hidden.sum().backward()
     assert any(p.grad.abs().max() > 0 for p in policy.trainable_parameters().values())
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(0.1)
+    move(policy)
     with policy.adapter_off():
         assert torch.equal(policy.log_probs(prompt, completion)[0], base.log_probs(prompt, completion)[0])
     assert policy.base_hash() == base.base_hash() != whole.base_hash()

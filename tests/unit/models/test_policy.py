@@ -16,7 +16,7 @@ from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests import oracles
 from tests.refusals import refused
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+from tests.tiny import kl_to_base, tiny_adapter_policy, tiny_model, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
 
 MESSAGES = [
@@ -79,11 +79,6 @@ def test_a_model_whose_answers_could_never_stop_is_refused():
         Policy(model, tokenizer)
 
 
-def kl_to_base(policy: Policy) -> list[list[float]]:
-    answers = policy.generate(MESSAGES, seeds=[0, 0], max_completion_tokens=6, temperature=0)
-    return policy.token_kl(MESSAGES, MESSAGES, answers)
-
-
 def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_model_it_came_from(
     make_config, tiny_folder: Path, monkeypatch
 ):
@@ -97,7 +92,7 @@ def test_a_fully_fine_tuned_run_keeps_its_dtype_and_is_measured_against_the_mode
     policy, untrained = load_policy(config.output_dir), load_policy(str(tiny_folder), dtype="bfloat16")
     assert (policy.dtype, policy.name, policy.has_adapter) == (torch.bfloat16, str(tiny_folder), False)
     assert (policy.has_base, untrained.has_base) == (True, False)
-    assert max(map(max, kl_to_base(policy))) > 1e-4 > max(map(max, kl_to_base(untrained))) == 0
+    assert max(kl_to_base(policy)) > 1e-4 > max(kl_to_base(untrained)) == 0
     with policy.base() as base:
         assert base.dtype == torch.bfloat16
         assert base.base_hash() == untrained.base_hash() != policy.base_hash()

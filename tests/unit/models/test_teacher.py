@@ -10,7 +10,7 @@ import torch
 from opct.config.methods import TeacherConfig
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+from tests.tiny import move, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 PROMPTS, COMPLETIONS = [[1, 5, 6, 7], [1, 8]], [[10, 11], [12]]
 
@@ -22,12 +22,6 @@ def scores(policy: Policy) -> torch.Tensor:
 def teacher_scores(teacher) -> torch.Tensor:
     with teacher() as policy:
         return scores(policy)
-
-
-def move(policy: Policy, by: float = 0.1) -> None:
-    with torch.no_grad():
-        for p in policy.trainable_parameters().values():
-            p.add_(by)
 
 
 def full_policy(dtype: torch.dtype | None = None) -> Policy:

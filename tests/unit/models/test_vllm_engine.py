@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 
 import pytest
-import torch
 
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import EngineError
@@ -15,6 +14,7 @@ from opct.models.policy import Policy
 from opct.models.vllm.engine import Engine, Sample, check_engine
 from tests.engines import PolicyBackend
 from tests.refusals import refused
+from tests.tiny import move
 
 PROMPTS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 5, 6, 11]]
 FREE = Sampling(6)
@@ -24,11 +24,8 @@ FREE = Sampling(6)
 def loaded(tiny_folder: Path) -> tuple[Policy, PolicyBackend]:
     """The policy of all tests, whose adapter changes what it says, and a backend of the same model."""
     config = ModelConfig(name_or_path=str(tiny_folder), dtype="float32", device="cpu")
-    policy, generator = Policy.load(config, lora=LoraSettings(r=4, alpha=8)), torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in policy.trainable_parameters().items():
-            if "lora_B" in name:
-                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    policy = Policy.load(config, lora=LoraSettings(r=4, alpha=8))
+    move(policy)
     return policy, PolicyBackend(config)
 
 

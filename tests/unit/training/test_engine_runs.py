@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-import torch
 
 import opct.models.vllm.local
 from opct.config.schema import TrainConfig
@@ -20,6 +19,7 @@ from opct.training.trainer import train
 from tests import oracles
 from tests.engines import PolicyBackend
 from tests.refusals import refused
+from tests.tiny import move
 from tests.unit.training.conftest import NO_VALIDATION, metrics, untimed, weights
 
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
@@ -136,10 +136,7 @@ def test_loss_and_gradient_do_not_depend_on_what_scores_the_teacher(make_config,
     config = make_config(rollout=ENGINE, loss={**SAMPLED, "kl_discount_factor": 0.5}, teacher={"engine": "rollout"})
     setup = build_setup(config)
     setup.publish(0)
-    with torch.no_grad():
-        for name, parameter in setup.policy.trainable_parameters().items():
-            if "lora_B" in name:
-                parameter.fill_(0.05)
+    move(setup.policy, 0.05)
     method = OPCT(setup.policy, setup.teacher, config, setup.engine)
     rollouts = method.collect(setup.data.batch(1), 1)
     assert all(r.teacher_logprobs for r in rollouts)

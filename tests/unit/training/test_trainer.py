@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from opct.config.schema import OptimConfig
 from opct.errors import ConfigError, DataError, DivergenceError, ModelError, NonFiniteError, RunError
 from opct.methods.consistency import MicroLoss
 from opct.runs.checkpoints import read_state
-from opct.runs.console import StopRequest
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
@@ -158,11 +155,3 @@ def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
     assert checkpoint_steps(config)[-1] == 6
     assert [(row["step"], row.get("train/kl")) for row in metrics(config)][5:] == [(6, 1000.0), (7, 1000.0)]
     assert {row["step"] for row in read_jsonl(RunDir(config.output_dir).rollouts_path(7))} == {7}
-
-
-def test_a_second_signal_stops_at_once():
-    with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.requested
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,6 @@
 """A judge against people's labels: what is kept, how it is found again, and what is said of a weak one."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,11 +39,6 @@ def labelled(replies: str, labels: str, sha: str = "f" * 64) -> LabelledFile:
         for i, (reply, label) in enumerate(zip(replies, labels, strict=True))
     ]
     return LabelledFile("labels.csv", sha, {"reply": "reply", "label": "label"}, {}, tuple(made))
-
-
-@pytest.fixture(autouse=True)
-def own_folder(monkeypatch, tmp_path: Path):
-    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
 
 
 def test_the_numbers_and_who_they_are_of():

@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import anyio
 import pytest
@@ -49,12 +48,6 @@ class Script:
         words = len(input[-1].text.split()), len(said.split())
         output.usage = ModelUsage(input_tokens=words[0], output_tokens=words[1], total_tokens=sum(words))
         return output
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def judge_of(script, rubric=STRONGREJECT, **settings):
