@@ -1,15 +1,12 @@
 """The rollout browser: which samples are embedded, and what is never shown."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports import rollout_browser
 from opct.reports.arms import make_arms
-from opct.reports.rollout_browser import UNPUBLISHED, build_browser
-from tests.unit.reports.small import problem, sample
+from opct.reports.rollout_browser import build_browser
 from tests.unit.reports.synthetic import make_records, run_of
 
 
@@ -47,22 +44,3 @@ def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
     assert "tokens" not in reply
     [reply, _] = first_item(changed(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456]))["replies"]
     assert reply["kl"] == [None, 0.1235]
-
-
-def test_what_is_not_to_be_published_is_in_no_arm_and_counted(arms):
-    """Problems of GPQA (one with one arm alone, one asked by another Inspect task), a set for evaluation only that one
-    run alone marks, and an attacker's finished prompt."""
-    gpqa = [problem("gpqa", i, 1.0) for i in range(3)]
-    other = replace(sample("x"), id="o", task="inspect_evals/gpqa_diamond", axis="inspect")
-    artifact = replace(sample("y"), id="a", axis="jailbreak", family="artifact")
-    base, opct = changed(arms)
-    before = build_browser([base, opct])
-    first, *more = opct.runs[0].samples
-    marked = replace(first, grading={"is_evaluation_only": True})
-    base = with_samples(base, *base.runs[0].samples, *gpqa, other, artifact)
-    found = build_browser([base, with_samples(opct, marked, *more, *gpqa[:2], other, artifact)])
-    assert found.withheld == 6
-    assert (found.shown, found.paired, found.unpaired) == (before.shown - 1, before.paired - 1, 0)
-    assert "gpqa" not in json.dumps(found.data)
-    assert not {marked.id, "a", "o"} & {item["id"] for item in found.data["items"]}
-    assert set(UNPUBLISHED) == {"gpqa"} < set(BENCHMARKS)
