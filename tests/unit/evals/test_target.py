@@ -1,7 +1,5 @@
 """What results say about what was measured, and where they go."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from types import SimpleNamespace
