@@ -27,6 +27,7 @@ from opct.data.duplicates import (
 )
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.pairs import ContrastivePair
+from opct.data.pairs import user_prompt as user
 from opct.data.perturb.safety_awareness import privileged_prompt
 from opct.runs.io import atomic_write
 from opct.runs.run_dir import RunDir
@@ -79,14 +80,6 @@ ICE = "Never walk on the ice of a lake that is thinner than a hand, because it b
 MODEL = ModelConfig(name_or_path="a/model")
 
 
-def user(text: str):
-    return ({"role": "user", "content": text},)
-
-
-def system(text: str):
-    return ({"role": "system", "content": text},)
-
-
 def pair(prompt, teacher_prompt, axis="jailbreak", id="mine/1", **meta) -> ContrastivePair:
     return ContrastivePair(id, axis, "mine", prompt, teacher_prompt, meta)
 
@@ -115,7 +108,7 @@ def test_a_fact_that_the_teacher_alone_is_told():
     """It is found in whatever stands around it, and another fact is not."""
     for teacher_prompt in (
         privileged_prompt(ice(), user("A picnic?"), "user"),
-        (*system(f"You are careful. {ICE} Say so where it matters."), *user("A picnic?")),
+        ({"role": "system", "content": f"You are careful. {ICE} Say so where it matters."}, *user("A picnic?")),
         user(f"A picnic?\n\n(Remember: {ICE})"),
     ):
         found = trained_texts([pair(user("A picnic?"), teacher_prompt, axis="safety_awareness")])

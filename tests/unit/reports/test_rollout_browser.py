@@ -15,19 +15,16 @@ def arms():
     return make_arms([run_of(label, 0, make_records(label, questions=30)) for label in ("base", "opct")])
 
 
-def changed(arms, **change):
-    """The first samples of both arms, the first of all changed."""
-    own = [arm.runs[0].samples for arm in arms]
-    return [with_samples(arm, replace(x[0], **change), *x[1:12]) for arm, x in zip(arms, own, strict=True)]
-
-
 def with_samples(arm, *samples):
     return replace(arm, runs=(replace(arm.runs[0], samples=samples),))
 
 
-def first_item(arms):
-    found = build_browser(arms).data["items"]
-    return next(item for item in found if item["id"] == arms[0].runs[0].samples[0].id)
+def first_reply(arms, **change):
+    """What is shown of the first sample of the first arm, changed so."""
+    [(first, *_), _] = own = [arm.runs[0].samples[:12] for arm in arms]
+    base, other = (with_samples(arm, replace(x[0], **change), *x[1:]) for arm, x in zip(arms, own, strict=True))
+    [item] = [item for item in build_browser([base, other]).data["items"] if item["id"] == first.id]
+    return item["replies"][0]
 
 
 def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch):
@@ -39,8 +36,8 @@ def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch
 
 
 def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
-    [reply, _] = first_item(changed(arms, completion="x" * 7000, tokens=["x"], kl=[0.1]))["replies"]
+    reply = first_reply(arms, completion="x" * 7000, tokens=["x"], kl=[0.1])
     assert reply["cut"] == 1000
     assert "tokens" not in reply
-    [reply, _] = first_item(changed(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456]))["replies"]
+    reply = first_reply(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456])
     assert reply["kl"] == [None, 0.1235]
