@@ -1,5 +1,3 @@
-"""Behaviors: the embedded ones, and what a file or a public set must hold."""
-
 import pytest
 
 from opct.data.behaviors import builtin_behaviors, load_behaviors

@@ -1,5 +1,3 @@
-"""Which families a setting stands for."""
-
 import pytest
 
 from opct.data.perturb import jailbreak

@@ -1,5 +1,3 @@
-"""Files of safety facts, of our own format and of SAGE-Eval."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which samples are asked, and what a scripted model gets for its replies."""
-
 from collections import Counter
 from unittest.mock import patch
 

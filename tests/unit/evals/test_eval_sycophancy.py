@@ -1,5 +1,3 @@
-"""Which samples are asked, and what a scripted model gets for its replies."""
-
 import json
 import math
 from collections import Counter
