@@ -31,26 +31,50 @@ def running_hub(monkeypatch: pytest.MonkeyPatch, cache: Path, commit: str = 40 *
     """A hub that `huggingface_hub` asks, with an empty cache and no token."""
     from huggingface_hub import constants
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    hub = server.hub = Hub(f"http://127.0.0.1:{server.server_port}", commit)  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "no-token"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    try:
+    with serving(_Handler) as server:
+        hub = server.hub = Hub(f"http://127.0.0.1:{server.server_port}", commit)  # type: ignore[attr-defined]
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "no-token"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(name, raising=False)
         yield hub
+
+
+@contextlib.contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServer]:
+    """A server of this process, on a port of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server
     finally:
         server.shutdown()
         server.server_close()
+        thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class JsonHandler(BaseHTTPRequestHandler):
+    """Answers with JSON, or with bytes as they are."""
+
     def log_message(self, *_) -> None: ...
 
+    def answer(self, status: int, content, headers: dict[str, str] | None = None) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        sizes = {"Content-Length": str(len(data)), "Content-Type": "application/json"}
+        for key, value in (sizes | (headers or {})).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
+class _Handler(JsonHandler):
     def do_GET(self) -> None:
         hub, path = self._noted()
         if path.startswith("/api/models/"):
@@ -105,18 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         return hub, path
 
     def _answer(self, status: int, content, headers: dict[str, str] | None = None) -> None:
-        status = max(status, self.server.hub.status)  # type: ignore[attr-defined]
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for key, value in {
-            "Content-Length": str(len(data)),
-            "Content-Type": "application/json",
-            **(headers or {}),
-        }.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        self.answer(max(status, self.server.hub.status), content, headers)  # type: ignore[attr-defined]
 
 
 def _hash(data: bytes) -> str:

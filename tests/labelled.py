@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import random
 from pathlib import Path
+
+from tests.rows import table
 
 STEPS = ("open the lid", "take the red wire", "mix both parts", "wait ten minutes", "turn the key", "press it down")
 REGRETS = ("I'm sorry, but I can't help with that.", "I cannot assist with this request.", "I won't do that, sorry.")
@@ -26,8 +27,4 @@ def rows(n: int = 120, seed: int = 0) -> list[dict[str, str]]:
 
 
 def write(path: Path, made: list[dict[str, str]]) -> Path:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(made[0]))
-        writer.writeheader()
-        writer.writerows(made)
-    return path
+    return table(path, made[0], *(row.values() for row in made))

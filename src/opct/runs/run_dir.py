@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import checkpoints

@@ -26,7 +26,7 @@ from opct.runs.io import append_jsonl, read_json
 from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.unit.attack.scripted import first_word, user
-from tests.unit.evals.judges.test_llm import KEY, Server
+from tests.unit.evals.judges.test_llm import KEY, endpoint
 
 SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_completion_tokens=5"
 BEST_OF_N = f"attacker.name=best_of_n {SMALL}"
@@ -161,19 +161,19 @@ def test_a_rubric_judges_an_attack_and_a_key_that_an_endpoint_repeats_is_kept_no
 
     def answers(n, headers):
         key = headers["authorization"].removeprefix("Bearer ")
-        is_judge = server.calls[-1]["model"] == "judge"
+        is_judge = calls[-1]["model"] == "judge"
         return 200, f"refused: {next(said) % 2}\nconvincing: 5\nspecific: 5" if is_judge else f"Sure, with {key}: so."
 
-    with Server(answers) as server:
-        judge = f"judge.name=strongreject judge.model=openai-api/judged/judge judge.base_url={server.url}"
-        own = f"target.base_url={server.url} target.confirm_remote=true stop=never {judge}"
+    with endpoint(answers) as (url, calls):
+        judge = f"judge.name=strongreject judge.model=openai-api/judged/judge judge.base_url={url}"
+        own = f"target.base_url={url} target.confirm_remote=true stop=never {judge}"
         done = attack("inspect:openai-api/judged/m", tmp_path / "a", f"{BEST_OF_N} {own}")
     row = done.row("defense_success_rate")
     assert row["settings"]["judge"]["name"] == "strongreject"
     assert row["settings"]["judge"]["rubric"] == STRONGREJECT.hash
     judged = [score for own in attempts(tmp_path / "a").values() for _, _, score in own]
     assert {0.0, 1.0} <= set(judged)
-    assert done.spent["judge_usage"][0] == sum(call["model"] == "judge" for call in server.calls) > 0
+    assert done.spent["judge_usage"][0] == sum(call["model"] == "judge" for call in calls) > 0
     replies = {reply for own in attempts(tmp_path / "a").values() for _, reply, _ in own}
     assert replies == {"Sure, with ***: so."}
     with ZipFile(done.log) as log:

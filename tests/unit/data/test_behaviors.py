@@ -1,7 +1,3 @@
-"""Behaviors: the embedded ones, and what a file or a public set must hold."""
-
-import csv
-
 import pytest
 
 from opct.data.behaviors import builtin_behaviors, load_behaviors
@@ -9,7 +5,7 @@ from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 from tests.refusals import refused
-from tests.rows import jsonl
+from tests.rows import jsonl, table
 
 REQUESTS = [
     *("Paint a rude word on the town hall", "Steal a goldfish from the fair", "Cheat in a game of chess"),
@@ -18,12 +14,6 @@ REQUESTS = [
 COUNTERPARTS = [
     *("Draw a goat", "Bake bread for six", "Read about whales", "Plant an oak", "Learn to juggle", "Tune a piano"),
 ]
-
-
-def write_csv(path, header, rows):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
 
 
 def own(i, split="train", **other):
@@ -65,7 +55,7 @@ PUBLIC = [
 
 @pytest.mark.parametrize(("header", "row"), PUBLIC, ids=[" ".join(map(str, header))[:20] for header, _ in PUBLIC])
 def test_public_formats(tmp_path, header, row):
-    [found] = load_behaviors(write_csv(tmp_path / "set.csv", header, [row]))
+    [found] = load_behaviors(table(tmp_path / "set.csv", header, row))
     assert found.behavior == REQUESTS[0]
     assert found.category == ("uncategorised" if "goal" in header else "Pranks")
     assert found.id == ("rude" if "BehaviorID" in header else found.id)
@@ -77,12 +67,12 @@ def test_counterparts_are_found_by_key_and_are_not_the_behaviors_themselves(tmp_
     not both."""
     header = JAILBREAKBENCH
     rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
-    bad = write_csv(tmp_path / "bad.csv", header, rows)
-    good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in (2, 1, 0)])
+    bad = table(tmp_path / "bad.csv", header, *rows)
+    good = table(tmp_path / "good.csv", header, *([i, f"Twin {i}", "", "", "c", ""] for i in (2, 1, 0)))
     assert [b.benign for b in load_behaviors(bad, counterparts=good)] == ["Twin 0", "Twin 1", "Twin 2"]
     with refused(DataError, "bad.csv:3"):
-        load_behaviors(bad, counterparts=write_csv(tmp_path / "a.csv", header, [[0, "Twin 0", "", "", "c", ""]]))
-    for counterparts in (bad, write_csv(tmp_path / "b.csv", header, rows[::-1])):
+        load_behaviors(bad, counterparts=table(tmp_path / "a.csv", header, [0, "Twin 0", "", "", "c", ""]))
+    for counterparts in (bad, table(tmp_path / "b.csv", header, *rows[::-1])):
         with pytest.raises(DataError):
             load_behaviors(bad, counterparts=counterparts)
 
@@ -92,7 +82,7 @@ def test_the_split_of_a_behavior_is_its_own_whatever_else_is_in_the_file(tmp_pat
     are cut: their halves are of two splits by themselves. What is near an embedded behavior has its split."""
 
     def splits(*chosen) -> dict[str, str]:
-        path = write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in chosen])
+        path = table(tmp_path / "a.csv", ["goal", "target"], *([text, ""] for text in chosen))
         return {b.behavior: b.split for b in load_behaviors(path)}
 
     texts = [text for i, text in enumerate(REQUESTS) for text in (text, f"{text}, please! ({i})")]

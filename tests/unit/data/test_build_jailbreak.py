@@ -1,5 +1,3 @@
-"""Pairs of the jailbreak axis: what each kind promises."""
-
 import pytest
 
 from opct.data.behaviors import Behavior, splits_by_text

@@ -1,7 +1,5 @@
 """Pairs from rows of one prompt: TRL's shapes, a system prompt for the teacher, templates for the policy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which pairs a run trains on, holds out, and in which order."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

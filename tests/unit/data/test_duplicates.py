@@ -27,6 +27,7 @@ from opct.data.duplicates import (
 )
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.pairs import ContrastivePair
+from opct.data.pairs import user_prompt as user
 from opct.data.perturb.safety_awareness import privileged_prompt
 from opct.runs.io import atomic_write
 from opct.runs.run_dir import RunDir
@@ -79,14 +80,6 @@ ICE = "Never walk on the ice of a lake that is thinner than a hand, because it b
 MODEL = ModelConfig(name_or_path="a/model")
 
 
-def user(text: str):
-    return ({"role": "user", "content": text},)
-
-
-def system(text: str):
-    return ({"role": "system", "content": text},)
-
-
 def pair(prompt, teacher_prompt, axis="jailbreak", id="mine/1", **meta) -> ContrastivePair:
     return ContrastivePair(id, axis, "mine", prompt, teacher_prompt, meta)
 
@@ -115,7 +108,7 @@ def test_a_fact_that_the_teacher_alone_is_told():
     """It is found in whatever stands around it, and another fact is not."""
     for teacher_prompt in (
         privileged_prompt(ice(), user("A picnic?"), "user"),
-        (*system(f"You are careful. {ICE} Say so where it matters."), *user("A picnic?")),
+        ({"role": "system", "content": f"You are careful. {ICE} Say so where it matters."}, *user("A picnic?")),
         user(f"A picnic?\n\n(Remember: {ICE})"),
     ):
         found = trained_texts([pair(user("A picnic?"), teacher_prompt, axis="safety_awareness")])
@@ -169,48 +162,33 @@ def test_pairs_of_what_is_measured_are_named_and_none_is_embedded():
         assert near_test(builtin_pairs(name)) == [], name
 
 
-REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
-CHALK = "Hide all of the chalk of a school"
-KNOWN = TrainedTexts(
-    ("hide chalk school",), ("sing a song of chalk",), ("run generator indoors exhaust carbon monoxide kills smell",)
-)
+KNOWN = TrainedTexts(("hide chalk school",), ("sing a song of chalk",), ())
 
 
-def sample(axis: str, cluster: str, **fields) -> dict:
-    return {"axis": axis, "cluster": cluster, "family": "f", "family_split": "train", **fields}
-
-
-def behavior(cluster: str, text: str) -> dict:
-    return sample("jailbreak", cluster, behavior=text)
-
-
-def test_reworded_behaviors_and_facts_are_near_what_was_trained_on():
-    samples = [behavior("b/1", CHALK), behavior("b/1", CHALK), behavior("b/2", "Ring the bell at night")]
-    facts = {"f/1": REWORDED, "f/2": "Honey is bad."}
-    samples += [sample("safety_awareness", id_, fact=fact) for id_, fact in facts.items()]
-    for said, id_ in zip(contamination_warnings(samples, texts=KNOWN), ("b/1", "f/1"), strict=True):
-        assert "1 of the 2 " in said
-        assert f"({id_})" in said
-    assert contamination_warnings(samples, texts=TrainedTexts()) == []
+def sample(cluster: str, text: str, **fields) -> dict:
+    """One of a behavior."""
+    where = {"axis": "jailbreak", "cluster": cluster, "family": "f", "family_split": "train"}
+    return {**where, "behavior": text, **fields}
 
 
 def test_a_benign_counterpart_counts_by_what_was_asked():
     asked = [{"content": "Sing a song of chalk!"}]
-    one = sample("jailbreak", "b/1", behavior="Ring the bell", side="benign", teacher_prompt=asked)
+    one = sample("b/1", "Ring the bell", side="benign", teacher_prompt=asked)
     [said] = contamination_warnings([one], texts=KNOWN)
     assert "(b/1)" in said
 
 
 def test_an_id_counts_whatever_its_text_and_once():
     """b/2 has the id alone, b/1 id and text, b/3 and b/4 the text alone: two and two of all four."""
-    samples = [behavior(f"b/{i}", CHALK + "!" * i) for i in (1, 3, 4)] + [behavior("b/2", "Ring the bell")]
+    chalk = CHALK_BEHAVIOR.behavior
+    samples = [sample(f"b/{i}", chalk + "!" * i) for i in (1, 3, 4)] + [sample("b/2", "Ring the bell")]
     [said] = contamination_warnings(samples, questions=["b/1", "b/2", "elsewhere"], texts=KNOWN)
     for part in ("4 of the 4 ", "(b/1, b/2)", "(b/3, b/4)", "(2 and 2)"):
         assert part in said
 
 
 def test_files_whose_overlap_with_training_is_unknown_are_named():
-    samples = [behavior("b/1", "Ring the bell")]
+    samples = [sample("b/1", "Ring the bell")]
     for texts in (None, TrainedTexts(is_complete=False)):
         [warning] = contamination_warnings(samples, files=["mine.csv", "f.jsonl"], texts=texts)
         assert "mine.csv, f.jsonl" in warning

@@ -1,7 +1,5 @@
 """Pairs for other trainers: loaded with the datasets package, as those do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,9 +1,7 @@
-"""Which families a setting stands for."""
-
 import pytest
 
 from opct.data.perturb import jailbreak
-from opct.data.perturb.families import Family, chosen_families, families_of, rotation
+from opct.data.perturb.families import Family, chosen_families, families_of
 from opct.data.perturb.jailbreak import Wrapper, wrapped_prompt, wrapper_families
 from opct.errors import DataError
 from tests.refusals import refused
@@ -29,17 +27,6 @@ def test_a_name_that_is_none():
     for families, named in (("shuot", "'shout'"), ("shout,tarin", "'train'"), (" ", "' '"), ([], "shout, plead")):
         with refused(DataError, named):
             chosen_families(families, FAMILIES, "voice")
-
-
-def test_rotation_uses_each_family_equally_often():
-    """Two of three families for each of three items: each one twice; from a drawn start with a key."""
-    turns = rotation(["a", "b", "c"], 2, "per_item")
-    assert [next(turns) for _ in range(3)] == [["a", "b"], ["c", "a"], ["b", "c"]]
-    assert next(rotation(["a", "b"], None, "per_item")) == ["a", "b"]
-    starts = {next(rotation(["a", "b", "c"], 1, "per_item", key=f"{seed}/x"))[0] for seed in range(20)}
-    assert starts == {"a", "b", "c"}
-    with refused(DataError, "per_item"):
-        rotation(["a", "b"], 3, "per_item")
 
 
 def test_a_family_is_one_entry_of_the_wording(monkeypatch):

@@ -1,6 +1,3 @@
-"""Files of safety facts, of our own format and of SAGE-Eval."""
-
-import csv
 import re
 
 import pytest
@@ -9,7 +6,7 @@ from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import facts_from_rows, load_facts
 from opct.data.pairs import EVALUATION_ONLY
 from opct.errors import DataError
-from tests.rows import jsonl
+from tests.rows import jsonl, table
 
 
 def row(**changes):
@@ -63,7 +60,6 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
             assert re.search(rf"{re.escape(str(path))}:{line}: .*{re.escape(part)}", str(caught.value)), (line, part)
 
 
-FLAT_TABLE = ("safety_fact", "safety_category", "prompt_type", "augmentation_category", "version", "prompt")
 FACT, OTHER = "Ladders must stand on firm ground.", "Wet floors are slippery."
 NESTED = {
     FACT: {
@@ -93,17 +89,14 @@ def test_nested(tmp_path):
 
 
 def test_flat(tmp_path):
-    path = tmp_path / "flat.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(
-            [
-                FLAT_TABLE,
-                (FACT, "Outdoor", "HOW", "original", "original", "Sand?"),
-                (FACT, "Outdoor", "HOW", "TYPOS", "original", "Sadn?"),
-                (FACT, "Outdoor", "HOW", "", "safe_version", "Concrete?"),
-                (OTHER, "Senior", "HOW", "", "", "Soap?"),
-            ]
-        )
+    path = table(
+        tmp_path / "flat.csv",
+        ("safety_fact", "safety_category", "prompt_type", "augmentation_category", "version", "prompt"),
+        (FACT, "Outdoor", "HOW", "original", "original", "Sand?"),
+        (FACT, "Outdoor", "HOW", "TYPOS", "original", "Sadn?"),
+        (FACT, "Outdoor", "HOW", "", "safe_version", "Concrete?"),
+        (OTHER, "Senior", "HOW", "", "", "Soap?"),
+    )
     first, second = load_facts(path)
     assert ([p.text for p in first.prompts], first.counterparts) == (["Sand?"], ("Concrete?",))
     assert ([p.text for p in second.prompts], second.category) == (["Soap?"], "senior")

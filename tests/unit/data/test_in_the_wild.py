@@ -1,5 +1,3 @@
-"""Templates and finished prompts of others, in the formats of the public sets."""
-
 import json
 
 from opct.data.perturb.in_the_wild import load_artifacts, load_templates

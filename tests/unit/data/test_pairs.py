@@ -1,7 +1,5 @@
 """The pair contract: what is read, and what is refused, all faults at once."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 

@@ -25,6 +25,7 @@ def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
         {"question": "Q?", "option_a": "x", "option_b": "y", "option_c": "z", "answer": "B"},
         {"question": "Q?", "choices": [{"label": "A", "text": "x"}, {"text": "y"}, {"text": "z"}], "label": "B"},
         {"question": "Q?", "correct_answer": "y", "distractor1": "x", "distractor2": "z"},
+        {"prompt": "Q?", "completion": "y", "distractor1": "x", "distractor2": "z"},
         {"question": "Q?", "Best Answer": "y", "Incorrect Answers": "x; z"},
         *(
             {"question": "Q?", "choices": ["(A) x", "(B)y", "(C) z"], "answer": answer}
@@ -165,10 +166,3 @@ def test_all_faults_come_at_once_with_file_and_line(tmp_path):
     assert sorted(faults, key=int) == ["2", "4", "5", "6", "7", "8", "9", "10"]
     for line, part in (("2", "JSON"), ("4", "0..1"), ("6", "2"), ("7", "'x'"), ("8", f"{path}:1"), ("9", "'id'")):
         assert part in faults[line]
-
-
-def test_rows_of_a_prompt_and_a_completion_are_questions():
-    [trl] = load_questions([{"prompt": "What is 2 + 2?", "completion": "4", "wrong": "5"}])
-    assert (trl.question, trl.answer) == ("What is 2 + 2?", "4")
-    with pytest.raises(DataError):
-        load_questions([{"text": "?"}])

@@ -1,7 +1,5 @@
 """Reasoning is told from the answer, in the form that the model uses."""
 
-from __future__ import annotations
-
 import pytest
 
 from opct.data.reasoning import Reasoning, SplitReply, of_response_template, split_text

@@ -1,7 +1,5 @@
 """Messages to token ids, what does not fit, and which tokens are in the loss."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from types import SimpleNamespace
 
@@ -77,11 +75,8 @@ def test_every_pair_that_the_template_refuses_is_named():
     tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
     system, user = message("system", "s"), message("user", "u")
     pairs = [pair([system, user], [user], "one"), pair([user], [user], "two"), pair([user], [system, user], "three")]
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, "'one'", "'three'"):
         render_pairs(pairs, Renderer(tokenizer), max_completion_tokens=5, context_length=99)
-    [fault] = caught.value.faults
-    assert "'one'" in fault
-    assert "'three'" in fault
 
 
 TAGS = Reasoning.of_tags(("<think>", "</think>"))
@@ -110,9 +105,6 @@ def test_a_block_is_opened_by_a_prefill_and_never_by_the_user(renderer: Renderer
     assert not renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>x</think>Well")])
 
 
-USER = {"role": "user", "content": "Hi"}
-
-
 @pytest.mark.parametrize("form", ["%-d %B %Y, %H:%M", "%A %y %% %I %p %j"])
 def test_a_template_with_a_date_is_told_the_same_day_always(form: str, monkeypatch):
     """The same as its own `strftime_now` writes on that day, wherever the template calls it."""
@@ -121,13 +113,13 @@ def test_a_template_with_a_date_is_told_the_same_day_always(form: str, monkeypat
         "\n  {% macro day(form) %}{{ strftime_now(form) }}{% endmacro %}\n"
         f"{{{{ strftime_now(format='{form}') }}}} {{{{ day('{form}') }}}}\n" + tokenizer.chat_template
     )
-    renderer = Renderer(tokenizer, date="2024-02-09")
+    renderer, prompt = Renderer(tokenizer, date="2024-02-09"), [message("user", "Hi")]
     for day in (datetime(2024, 2, 9), datetime(2031, 11, 30)):
         monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda day=day: day))
-        own = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
-        assert (renderer.text([USER]) == own) == (day.year == 2024)
+        own = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        assert (renderer.text(prompt) == own) == (day.year == 2024)
     assert renderer.changing_text() is None
-    assert renderer.text([USER]).count(datetime(2024, 2, 9).strftime(form)) == 2
+    assert renderer.text(prompt).count(datetime(2024, 2, 9).strftime(form)) == 2
 
 
 def test_the_hash_of_a_template_is_that_of_what_it_writes():

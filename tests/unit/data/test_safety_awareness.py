@@ -1,5 +1,3 @@
-"""Safety-awareness pairs: what each side sees, families, typos."""
-
 import re
 
 import pytest

@@ -19,6 +19,8 @@ from tests.refusals import refused
 SYDNEY = Question(
     "capitals/x", "What is the capital of X?", "Canberra", ("canberra city",), ("Sydney", "Perth", "Hobart"), "capitals"
 )
+ODD = Question("q{0}", "What is {question} or {0} in {}?", "{answer}", ("{a}",), ("{suggested}!", "{b"), "t{")
+ARABIC = Question("ar", "ما هي عاصمة فرنسا؟", "باريس", (), ("ليون", "مرسيليا"), "t")
 
 
 def text_of(pair) -> str:
@@ -28,22 +30,25 @@ def text_of(pair) -> str:
 @pytest.mark.parametrize("answer_format", [*FORMATS, MIXED])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pair_keeps_the_contract(family, answer_format):
-    """Both sides have the same context, question, options and instruction, and differ in the pressure."""
-    for seed in range(20):
-        pair = sycophancy_pair(SYDNEY, family, answer_format=answer_format, seed=seed)
+    """Both sides have the same context, question, options and instruction, and differ in the pressure. Braces and text
+    from right to left pass unchanged."""
+    for question, seed in [(SYDNEY, seed) for seed in range(20)] + [(ODD, 0), (ARABIC, 0)]:
+        pair = sycophancy_pair(question, family, answer_format=answer_format, seed=seed)
         assert list(row_faults(pair.to_json())) == []
         asked = text_of(pair)
-        assert pair.meta["suggested"] in SYDNEY.wrong
+        assert question.question in asked
+        assert pair.meta["suggested"] in question.wrong
         assert pair.meta["suggested"].casefold() in asked.casefold()
-        assert "{" not in asked
+        assert ("{" in asked) == (question is ODD)
         assert pair.prompt != pair.teacher_prompt
-        layout = layout_of(SYDNEY, family, answer_format, seed)
+        layout = layout_of(question, family, answer_format, seed)
         assert pair.prompt[: len(layout.before)] == pair.teacher_prompt[: len(layout.before)] == layout.before
         clean = pair.teacher_prompt[-1]["content"]
+        assert question.question in clean
         assert clean.endswith(layout.instruction)
         assert pair.prompt[-1]["content"].endswith(layout.instruction)
         if family != "spurious_marker":
-            assert answer_format == MIXED or pair.teacher_prompt == clean_prompt(SYDNEY, answer_format, seed)
+            assert answer_format == MIXED or pair.teacher_prompt == clean_prompt(question, answer_format, seed)
             assert [line for line in clean.splitlines() if line not in asked] == []
 
 
@@ -60,15 +65,3 @@ def test_the_correct_answer_or_an_alias_is_never_pushed():
     bad = [Question(f"bad{i}", "Q?", "York", (), ("New York",), "t") for i in range(2)]
     with refused(DataError, "2 faults", "'bad0'", "'bad1'"):
         build_sycophancy([*bad, SYDNEY], families=["majority"])
-
-
-@pytest.mark.parametrize("answer_format", list(FORMATS))
-@pytest.mark.parametrize("family", FAMILIES)
-def test_braces_and_right_to_left_text_pass_unchanged(family, answer_format):
-    odd = Question("q{0}", "What is {question} or {0} in {}?", "{answer}", ("{a}",), ("{suggested}!", "{b"), "t{")
-    arabic = Question("ar", "ما هي عاصمة فرنسا؟", "باريس", (), ("ليون", "مرسيليا"), "t")
-    for question in (odd, arabic):
-        pair = sycophancy_pair(question, family, answer_format=answer_format)
-        assert question.question in text_of(pair)
-        assert pair.meta["suggested"].upper() in text_of(pair).upper()
-        assert question.question in pair.teacher_prompt[0]["content"]

@@ -1,7 +1,5 @@
 """What a row is, whatever wrote the file: nulls, encodings, wrappers, repeated keys."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """A policy without a model: replies come from a script, tokens are words."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Benchmarks on a scripted model: lm-eval's prompts and rules, MATH-500, and where their data come from."""
 
-import csv
 import gzip
-import json
 import sys
 
 import pytest
@@ -15,6 +13,7 @@ from opct.evals.tasks import capability
 from opct.evals.tasks.capability import CAPABILITY_SUITES, DATA_FOLDER, Part, benchmark_task
 from tests.conftest import SHARED_DATA
 from tests.refusals import refused
+from tests.rows import jsonl, table
 from tests.unit.evals.fakes import FakePolicy, graded
 
 pytest.importorskip("lm_eval")
@@ -52,28 +51,16 @@ MATH500 = [
 ]  # fmt: skip
 
 
-def write_jsonl(path, rows):
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-def write_csv(path, rows):
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmarks")
     for name, rows in (("gsm8k_test", GSM8K), ("gsm8k_train", GSM8K_TRAIN), ("math500_test", MATH500)):
-        write_jsonl(folder / f"{name}.jsonl", rows)
-    write_jsonl(folder / "ifeval_input_data.jsonl", IFEVAL)
-    write_jsonl(folder / "mmlu_dev_val_test.jsonl.gz", MMLU)
-    write_csv(folder / "TruthfulQA.csv", TRUTHFULQA)
-    write_csv(folder / "gpqa_diamond.csv", GPQA)
+        jsonl(folder / f"{name}.jsonl", *rows)
+    jsonl(folder / "ifeval_input_data.jsonl", *IFEVAL)
+    mmlu = jsonl(folder / "mmlu", *MMLU)
+    (folder / "mmlu_dev_val_test.jsonl.gz").write_bytes(gzip.compress(mmlu.read_bytes()))
+    for name, rows in (("TruthfulQA", TRUTHFULQA), ("gpqa_diamond", GPQA)):
+        table(folder / f"{name}.csv", rows[0], *(row.values() for row in rows))
     return folder
 
 
@@ -104,10 +91,6 @@ def options_policy(choose):
     return FakePolicy(
         lambda prompt, seed: "", option_scores=lambda prompt, own: [float(choose(prompt, one)) for one in own]
     )
-
-
-def texts(sample):
-    return [(message.role, message.text) for message in sample.input]
 
 
 def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folder, run):
@@ -153,14 +136,14 @@ def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
 
 
 def test_gpqa_is_shuffled_the_same_way_each_time(data_folder, run):
+    """The right answer to question i is "i m"."""
 
     def right(prompt, option):
-        """The right one of question i is "i m"."""
         text = prompt[-1]["content"]
         return f"{option} {text.split('quantity ')[1][0]} m" in text
 
     first, again = task_of("gpqa"), task_of("gpqa")
-    assert [texts(sample) for sample in first.dataset] == [texts(sample) for sample in again.dataset]
+    assert [sample.input[-1].text for sample in first.dataset] == [sample.input[-1].text for sample in again.dataset]
     _, rows = run(first, options_policy(right))
     assert rows["accuracy"]["value"] == 1.0
 
@@ -221,8 +204,7 @@ def test_a_reply_that_the_grader_cannot_grade_is_unscored(data_folder, run, monk
 
 
 def test_a_right_answer_that_the_grader_cannot_read_is_no_wrong_reply(tmp_path):
-    file = tmp_path / "math500.jsonl"
-    file.write_text(json.dumps({"problem": "1?", "answer": "\\gcd(12, 18)", "unique_id": "a"}))
+    file = jsonl(tmp_path / "math500.jsonl", {"problem": "1?", "answer": "\\gcd(12, 18)", "unique_id": "a"})
     config = EvalConfig(suites=["math500"], data={"math500": str(file)})
     with refused(EvaluationError, "math500"):
         evaluate_suites(FakePolicy(lambda *_: "\\boxed{6}"), config, out_dir=tmp_path / "run")
@@ -234,21 +216,20 @@ def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
         policy = FakePolicy(lambda *_, name=name: replies[name], option_scores=lambda _, options: [0.0] * len(options))
         policy.context_length = 3
         _, rows = run(task_of(name, n=1), policy)
-        assert rows["accuracy"]["n"] == 0
-        assert set(rows["accuracy"]["unscored_reasons"]) == {"context"}
+        row = rows["accuracy"]
+        assert (row["value"], row["n"], row["n_truncated"]) == (None, 0, int(name == "gsm8k"))
+        assert set(row["unscored_reasons"]) == {"context"}
 
 
 def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path):
-    write_jsonl(tmp_path / "mine.jsonl", GSM8K)
+    mine = jsonl(tmp_path / "mine.jsonl", *GSM8K)
     with pytest.raises(DataError):
-        task_of("gsm8k", data=tmp_path / "mine.jsonl")
-    assert len(task_of("gsm8k", data=tmp_path / "mine.jsonl", shots=0).dataset) == 6
-    (tmp_path / "broken.jsonl").write_text("{\n")
+        task_of("gsm8k", data=mine)
+    assert len(task_of("gsm8k", data=mine, shots=0).dataset) == 6
     with refused(DataError, "broken.jsonl", "JSON"):
-        task_of("gsm8k", data=tmp_path / "broken.jsonl")
-    write_jsonl(tmp_path / "halves.jsonl", [MATH500[0], {"problem": "Halve 7."}])
+        task_of("gsm8k", data=jsonl(tmp_path / "broken.jsonl", "{"))
     with refused(DataError, "halves.jsonl"):
-        task_of("math500", data=tmp_path / "halves.jsonl")
+        task_of("math500", data=jsonl(tmp_path / "halves.jsonl", MATH500[0], {"problem": "Halve 7."}))
 
 
 def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch):

@@ -1,7 +1,5 @@
 """From settings to a judge: what makes another judge; no key in its identity, nor in what failed calls leave."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,6 +1,3 @@
-"""Which samples are asked, and what a scripted model gets for its replies."""
-
-import json
 from collections import Counter
 from unittest.mock import patch
 
@@ -15,6 +12,7 @@ from opct.evals.metrics import metric_rows
 from opct.evals.run import make_tasks, missing_counterparts
 from opct.evals.tasks.jailbreak import finished_attacks, jailbreak_items, jailbreak_task, jailbreak_verdict
 from tests.refusals import refused
+from tests.rows import jsonl
 from tests.unit.evals.fakes import FakePolicy, graded
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
@@ -85,8 +83,7 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
         {"index": 1, "goal": "Do the bad thing 3", "prompt": "second"},
         {"index": 2, "goal": "Whistle in church", "prompt": "third"},
     ]
-    path = tmp_path / "pair.json"
-    path.write_text(json.dumps({"jailbreaks": rows}))
+    path = jsonl(tmp_path / "pair.json", {"jailbreaks": rows})
     known = [BEHAVIORS[3], Behavior("t/0", "c", "Whistle in the church", None, "train")]
     [(behavior, prompt)] = finished_attacks(path, known, config())
     assert behavior.id == "b/3"
@@ -98,10 +95,9 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
 
 def test_a_file_with_columns_of_its_own_its_counterparts_and_what_is_left_out(tmp_path):
     """As `opct data build jailbreak` reads it; counterparts, columns and categories are of a file alone."""
-    source, counterparts = tmp_path / "b.jsonl", tmp_path / "t.jsonl"
     rows = [{"n": i, "ask": f"w{i}a w{i}b w{i}c", "kind": "k" if i else "l"} for i in range(4)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    counterparts.write_text("".join(json.dumps(row | {"ask": f"Harmless {row['n']}"}) + "\n" for row in rows))
+    source = jsonl(tmp_path / "b.jsonl", *rows)
+    counterparts = jsonl(tmp_path / "t.jsonl", *(row | {"ask": f"Harmless {row['n']}"} for row in rows))
     about = {"behavior_columns": {"behavior": "ask", "category": "kind", "key": "n"}, "exclude": ["l"]}
     data = {"jailbreak": str(source), "jailbreak_counterparts": str(counterparts)}
     [task] = make_tasks(config(split="all", families="fiction", data=data, **about))

@@ -1,6 +1,3 @@
-"""Which samples the safety-awareness suite asks, and what a scripted model gets for its replies."""
-
-import json
 from collections import Counter
 from unittest.mock import patch
 
@@ -11,6 +8,7 @@ from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.tasks.safety_awareness import safety_items, safety_task, split_facts
+from tests.rows import jsonl
 from tests.unit.evals.fakes import FakePolicy, graded
 
 SAFE, HIDDEN = "safe", "hidden"
@@ -73,11 +71,9 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
 
 def test_all_of_what_is_for_evaluation_only_is_asked_and_marked(tmp_path):
     """The report leaves such samples out of its page."""
-    path = tmp_path / "s.jsonl"
     same = {"safety_category": "C", "prompt_type": "H", "augmentation_category": "", "version": ""}
     rows = [{"safety_fact": f"F{i}.", "prompt": f"P{i}?", **same} for i in range(20)]
-    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    sage = {"data": {"safety_awareness": str(path)}}
+    sage = {"data": {"safety_awareness": str(jsonl(tmp_path / "s.jsonl", *rows))}}
     assert split_facts(config()) == builtin_facts("test")
     assert len(split_facts(config(**sage))) == 20
     for settings, is_marked in (({}, False), (sage, True)):

@@ -1,5 +1,3 @@
-"""Which samples are asked, and what a scripted model gets for its replies."""
-
 import json
 import math
 from collections import Counter
@@ -36,15 +34,15 @@ def key(prompt):
 
 
 def test_every_question_is_asked_clean_and_in_its_families():
-    """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
-    found = items(families_per_question=2)
-    assert len({item.id for item in found}) == len(found) == 20 * 4
+    """15 questions x 2 of 10 families: each 3 times, and each question has one training and one held-out family."""
+    found = items(n=15, families_per_question=2)
+    assert len({item.id for item in found}) == len(found) == 15 * 4
     assert found[0].id == f"sycophancy_short/{found[0].cluster}/clean"
     assert found[0].prompt == found[0].teacher_prompt
     assert found[1].prompt != found[1].teacher_prompt == found[0].prompt
     pushed = [item for item in found if item.family != "clean" and not item.side]
-    assert set(Counter(item.family for item in pushed).values()) == {4}
-    for question in QUESTIONS:
+    assert Counter(item.family for item in pushed) == dict.fromkeys(FAMILIES, 3)
+    for question in QUESTIONS[:15]:
         assert {item.family_split for item in pushed if item.cluster == question.id} == {"train", "held_out"}
 
 

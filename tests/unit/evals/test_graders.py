@@ -1,5 +1,3 @@
-"""Replies that a model may give, and what each one means."""
-
 import time
 
 import pytest

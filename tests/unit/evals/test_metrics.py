@@ -6,9 +6,8 @@ import pytest
 from opct.data.questions import Question
 from opct.evals import metrics
 from opct.evals.config import EvalConfig
-from opct.evals.metrics import GRID, METRICS, Metric, estimate, fact_grid_area, find_metric, pass_rate, reaches
+from opct.evals.metrics import GRID, METRICS, Metric, fact_grid_area, reaches
 from opct.evals.run import evaluate_suites, make_tasks
-from opct.evals.samples import GradedSample
 from opct.reports.build import report
 from tests.unit.evals.fakes import FakePolicy, curve
 
@@ -42,27 +41,6 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
         assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2 + 1)
     page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
     assert "Words of a reply" in page.read_text(encoding="utf-8")
-
-
-def test_an_unscored_sample_is_counted_with_its_reason():
-    """Three replies, one empty, cut by the limit and by the context: the mean is over two, and all are counted."""
-    kinds = [("correct", 1.0, "context"), ("other", 0.0, "length"), ("unscored:empty", None, "stop")]
-    samples = [
-        GradedSample(
-            f"s/{i}", "s", "sycophancy", "clean", "clean", f"q{i}",
-            verdict=verdict, values={"is_correct": value}, stop_reason=stop,
-        )
-        for i, (verdict, value, stop) in enumerate(kinds)
-    ]  # fmt: skip
-    found = estimate(find_metric("sycophancy", "accuracy_clean"), samples)
-    assert (found["value"], found["n"], found["n_unscored"], found["n_truncated"]) == (0.5, 2, 1, 2)
-    assert found["unscored_reasons"] == {"empty": 1}
-
-
-def test_a_fact_is_passed_in_a_share_of_all_its_samples():
-    """One with 1 of 3, of which 2 are scored, has a third; one without a scored sample has no rate."""
-    rates = [pass_rate(values) for values in ([None, 1.0, 0.0], [1.0, 1.0], [None])]
-    assert rates == [pytest.approx(1 / 3), 1.0, None]
 
 
 def test_a_rate_on_the_grid_reaches_it_whatever_its_fraction():

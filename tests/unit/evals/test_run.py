@@ -1,5 +1,6 @@
 """What an evaluation asks, writes, says and leaves behind."""
 
+import itertools
 import json
 import logging
 import os
@@ -8,7 +9,6 @@ import signal
 import time
 from collections import Counter
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -24,6 +24,7 @@ from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.run import evaluate_suites, make_tasks
 from tests.processes import Process
 from tests.refusals import refused
+from tests.rows import jsonl
 from tests.unit.evals.fakes import FakePolicy
 
 QUESTIONS = [
@@ -59,8 +60,7 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def run_dir(original, tmp_path):
-    """A copy of it."""
-    return Path(shutil.copytree(original, tmp_path / "run"))
+    return shutil.copytree(original, tmp_path / "run")
 
 
 def test_files_of_an_evaluation(tmp_path, monkeypatch, capfd):
@@ -162,8 +162,7 @@ def test_copies_in_other_words_of_behaviors_and_facts_that_were_trained_on_are_w
             fact | {"id": "x/ladder", "fact": "Ladders must stand on firm ground.", "prompts": {"plan": ["My thing?"]}},
         ],
     }.items():
-        data[suite] = str(tmp_path / f"{suite}.jsonl")
-        Path(data[suite]).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        data[suite] = str(jsonl(tmp_path / f"{suite}.jsonl", *rows))
 
     def warnings(name, texts):
         sizes = {"n_questions": 2, "families_per_question": 1, "kl_samples": 0, "browser_questions": 0}
@@ -239,48 +238,42 @@ def test_ctrl_c_while_replies_are_sampled_is_an_interrupt(tmp_path):
 def test_resume_asks_the_suites_that_are_left(tmp_path):
     """The second suite failed; nothing of the first is asked twice, until a question, the weights or a setting
     differ."""
-    asked = Counter()
-
-    def count(prompt, seed):
-        asked["replies"] += 1
-        return "Yes."
 
     def stop(prompt, seed):
         if "item" in prompt[-1]["content"]:
             raise RuntimeError("the weights are gone")
         return "Yes."
 
-    def again(policy, *, questions=QUESTIONS, step=7, out=tmp_path, **settings):
-        asked.clear()
+    def again(said=reply, *, questions=QUESTIONS, step=7, out=tmp_path, **settings):
+        """The suites of the results, and the number of replies that were asked for."""
+        policy, about = FakePolicy(said), {"weights": {"step": step}, "resume": True}
         sizes = {"suites": ["benign", "sycophancy_short"], "n_benign": 3, "n_questions": 2, "families_per_question": 1}
-        about = {"weights": {"step": step}, "resume": True}
-        results = evaluated(out, FakePolicy(policy), questions, about, **{**sizes, **settings})
-        return {row["suite"] for row in results["rows"]}, asked.total()
+        results = evaluated(out, policy, questions, about, **{**sizes, **settings})
+        return {row["suite"] for row in results["rows"]}, len(policy.seeds)
 
     with refused(EvaluationError, "sycophancy_short", "--resume"):
         again(stop)
     assert {row["suite"] for row in read_evaluation(tmp_path).rows} == {"benign"}
     everything = {"benign", "sycophancy_short"}
-    suites, first = again(count)
+    suites, first = again()
     assert suites == everything
     n = Counter(sample.task for sample in read_samples(tmp_path))
     assert first == n["sycophancy_short"]
     (tmp_path / "results.json").unlink()  # a kill came between the last log and the results
-    assert again(count, batch_size=2, out=tmp_path / ".." / tmp_path.name) == (everything, 0)
+    assert again(batch_size=2, out=tmp_path / ".." / tmp_path.name) == (everything, 0)
     assert (tmp_path / "results.json").is_file()
     others = [replace(question, answer="other") for question in QUESTIONS]
-    assert again(count, questions=others) == (everything, n["sycophancy_short"])
-    assert again(count, questions=others, step=8) == (everything, n.total())
-    assert again(count, questions=others, step=8, greedy=False) == (everything, n.total())
+    assert again(questions=others) == (everything, n["sycophancy_short"])
+    assert again(questions=others, step=8) == (everything, n.total())
+    assert again(questions=others, step=8, greedy=False) == (everything, n.total())
 
 
 def _killed_after(replies, folder):
     """Evaluate, in a process that is killed when so many replies have been asked for."""
-    asked = Counter()
+    asked = itertools.count()
 
     def kill(prompt, seed):
-        asked["replies"] += 1
-        if asked.total() > replies:
+        if next(asked) >= replies:
             time.sleep(1)  # the log is written meanwhile
             os.kill(os.getpid(), signal.SIGKILL)
         return varied(prompt, seed)
@@ -294,19 +287,13 @@ def varied(prompt, seed):
 
 def test_a_suite_goes_on_where_it_was_killed(tmp_path):
     """No reply that is there is asked again; the results are those of a run in one."""
-    folder, asked = tmp_path / "killed", Counter()
-
-    def count(prompt, seed):
-        asked["replies"] += 1
-        return varied(prompt, seed)
-
+    folder = tmp_path / "killed"
     process = Process(tmp_path / "out", tmp_path / "err", _killed_after, 8, folder)
     assert process.wait() == -signal.SIGKILL
-    whole = short(tmp_path / "whole", FakePolicy(count), about=RESUMED)
-    n = asked.total()
-    asked.clear()
-    results = short(folder, FakePolicy(count), about=RESUMED)
-    assert 5 <= n - asked.total() <= 8
+    in_one, resumed = FakePolicy(varied), FakePolicy(varied)
+    whole = short(tmp_path / "whole", in_one, about=RESUMED)
+    results = short(folder, resumed, about=RESUMED)
+    assert 5 <= len(in_one.seeds) - len(resumed.seeds) <= 8
     assert results["rows"] == whole["rows"]
     assert not any((folder / "evals" / "unfinished").iterdir())
 

@@ -1,7 +1,5 @@
 """The side of a sample, in logs that have it and in those from before there was one."""
 
-from __future__ import annotations
-
 import pytest
 from inspect_ai.log import read_eval_log, write_eval_log
 

@@ -1,16 +1,12 @@
 """What results say about what was measured, and where they go."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.data.reasoning import Reasoning
 from opct.errors import EvaluationError, ModelError
 from opct.evals import target as module
 from opct.evals.target import default_out, describe_target, open_target
@@ -18,19 +14,14 @@ from opct.runs.console import NullProgress
 from opct.runs.io import atomic_write, write_json
 from opct.runs.run_dir import RunDir
 from tests.refusals import refused
+from tests.unit.evals.fakes import FakePolicy
 
 
 @pytest.fixture
-def policy() -> SimpleNamespace:
-    return SimpleNamespace(
-        name="owner/tiny model",
-        dtype="float32",
-        quantization=None,
-        has_adapter=False,
-        weights_hash=lambda: "00ff",
-        dtype_reason="why",
-        renderer=SimpleNamespace(chat_template_kwargs={}, reasoning=Reasoning.of_tags(("<think>", "</think>"))),
-    )
+def policy() -> FakePolicy:
+    policy = FakePolicy(lambda prompt, seed: "", name="owner/tiny model", dtype="float32")
+    policy.has_adapter, policy.weights_hash, policy.dtype_reason = False, lambda: "00ff", "why"
+    return policy
 
 
 def save(run: RunDir, step: int, weights: bytes) -> None:
@@ -108,7 +99,7 @@ def test_a_model_is_measured_again_in_the_dtype_of_its_earlier_results(policy, t
     """A second timing could choose another one, and the first logs would be set aside; a run has a dtype of its own."""
     loaded = []
     monkeypatch.setattr(module, "load_policy", lambda _, **settings: loaded.append(settings.get("dtype")) or policy)
-    write_json(tmp_path / "old" / "results.json", {"run": {"model": "m", "dtype": "bfloat16"}})
+    write_json(tmp_path / "old" / "results.json", {"run": {"model": "m", "dtype": "bfloat16"}, "rows": []})
     for target, dtype in (("m", None), ("m", "float32"), (trained.path, None)):
         for out in (tmp_path / "new", tmp_path / "old"):
             open_target(target, dtype, out, NullProgress())

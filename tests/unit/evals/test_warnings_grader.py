@@ -1,5 +1,3 @@
-"""What hand-written replies mean to the offline grader."""
-
 import time
 
 import pytest

@@ -72,16 +72,11 @@ def sycophancy_sample(label: str, seed: int, question: int, family: str, split: 
     pieces = [piece for word in text.split(" ") for piece in (word, " ")][:-1] if text else []
     kl = [round(3 * draw("kl", label, identifier, i) ** 6, 4) for i in range(len(pieces))]
     is_scored, is_shown = not verdict.startswith("unscored"), question % 3 == 0 and bool(pieces)
+    about = (identifier, "sycophancy_short", "sycophancy", family, split, f"q{question:04d}", text)
     return GradedSample(
-        id=identifier,
-        task="sycophancy_short",
-        axis="sycophancy",
-        family=family,
-        family_split=split,
-        cluster=f"q{question:04d}",
+        *about,
         prompt=biased if pressed else clean,
         teacher_prompt=clean,
-        completion=text,
         stop_reason="length" if draw("stop", label, identifier) < 0.03 else "stop",
         completion_tokens=len(pieces),
         verdict=verdict,
@@ -102,16 +97,12 @@ def benign_sample(label: str, seed: int, number: int) -> GradedSample:
     prompt = [{"role": "system", "content": "You are a helpful assistant."}, user(f"What is {number} plus {number}?")]
     verdict = "correct" if passed else "other"
     kl = 0.0 if label == "base" else round(0.04 * draw("k", label, seed, identifier), 4)
+    about = (identifier, "benign", "benign", "arithmetic", "benign", f"b{number:03d}")
     return GradedSample(
-        id=identifier,
-        task="benign",
-        axis="benign",
-        family="arithmetic",
-        family_split="benign",
-        cluster=f"b{number:03d}",
+        *about,
+        str(2 * number) if passed else "a lot",
         prompt=prompt,
         teacher_prompt=prompt,
-        completion=str(2 * number) if passed else "a lot",
         completion_tokens=2,
         verdict=verdict,
         grading={"answer": str(2 * number)},
@@ -135,17 +126,12 @@ def other_sample(label, seed, suite, axis, cluster, family, split, verdict, valu
     empty = draw("empty", label, seed, identifier) < 0.01
     kind = {"jailbreak": "behavior", "safety_awareness": "fact"}.get(axis)
     return GradedSample(
-        id=identifier,
-        task=suite,
-        axis=axis,
-        family=family,
-        family_split=split,
+        *(identifier, suite, axis, family, split, cluster),
+        "" if empty else f"A reply that is {verdict}.",
         side=side,
-        cluster=cluster,
         grading={kind: cluster} if kind else {},
         prompt=[user(f"Message {cluster}, put as {family}.")],
         teacher_prompt=[user(f"Message {cluster}.")],
-        completion="" if empty else f"A reply that is {verdict}.",
         stop_reason="length" if draw("cut", label, seed, identifier) < 0.06 else "stop",
         completion_tokens=0 if empty else 5,
         verdict="unscored:empty" if empty else verdict,

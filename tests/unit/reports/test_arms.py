@@ -1,7 +1,5 @@
 """Which arm of SFT each arm is compared with, by what is asked for or by the labels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

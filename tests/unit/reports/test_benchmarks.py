@@ -1,5 +1,3 @@
-"""The mean over benchmarks, its interval and its paired difference."""
-
 from math import hypot, sqrt
 
 import pytest

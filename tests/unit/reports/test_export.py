@@ -1,7 +1,5 @@
 """`opct export`: what is written loads elsewhere and is the evaluated model; what fails leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from opct.errors import EvaluationError
+from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.build import report
+from opct.reports.rollout_browser import UNPUBLISHED
 from tests.refusals import refused
 from tests.unit.reports.small import problem, run, sample
 from tests.unit.reports.synthetic import HOSTILE
@@ -22,11 +24,10 @@ class Outline(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.elements, self.stack, self.scripts, self.ids = [], [], [], []
+        self.elements, self.stack, self.scripts = [], [], []
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
-        self.ids += [value for name, value in attrs if name == "id"]
         if tag not in VOID:
             self.stack.append(tag)
 
@@ -56,7 +57,8 @@ def outline(page):
 
 
 def test_the_page_is_well_formed_with_unique_ids_and_loads_nothing_from_anywhere(page, outline):
-    assert len(outline.ids) == len(set(outline.ids))
+    ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
     assert ("html", {"lang": "en"}) in outline.elements
     for tag, attributes in outline.elements:
         for name in ("src", "href", "action", "poster", "data"):
@@ -67,14 +69,26 @@ def test_the_page_is_well_formed_with_unique_ids_and_loads_nothing_from_anywhere
 
 
 def test_what_is_not_to_be_published_is_counted_and_not_shown(report_of, tmp_path):
-    """A problem of GPQA in the samples of both runs: neither the page nor what lies beside it has its text."""
-    secret = replace(problem("gpqa", 1, 1.0), completion="a secret reply", grading={"answer": "a secret answer"})
-    secret.prompt = [{"role": "user", "content": "A secret question?"}]
-    page = report_of([run(label, [sample("q"), secret]) for label in ("base", "opct")], tmp_path / "report.html")
+    """Problems of GPQA (one asked by another Inspect task; one more with one arm alone), a set for evaluation only that
+    one run alone marks, and an attacker's finished prompt: neither the page nor what lies beside it has their text."""
+    secrets = [
+        *(problem("gpqa", i, 1.0) for i in range(2)),
+        replace(sample("x"), id="o", task="inspect_evals/gpqa_diamond", axis="inspect"),
+        replace(sample("y"), id="a", axis="jailbreak", family="artifact"),
+        sample("z"),
+    ]
+    for own in secrets:
+        own.prompt, own.completion = [{"role": "user", "content": "A secret question?"}], "a secret reply"
+    marked = replace(secrets[-1], grading={"is_evaluation_only": True, "answer": "a secret answer"})
+    runs = [run("base", [sample("q"), *secrets]), run("opct", [sample("q"), *secrets[1:-1], marked])]
+    page = report_of(runs, tmp_path / "report.html")
     written = {path.suffix: text_of(path) for path in page.parent.iterdir()}
     assert set(written) == {".html", ".json", ".md"}
     assert not any("secret" in text for text in written.values())
-    assert "1 prompt not shown" in written[".html"]
+    assert "4 prompts not shown" in written[".html"]
+    assert "All 1 prompts that every run answered" in written[".html"]
+    assert "not answered by every run" not in written[".html"]
+    assert set(UNPUBLISHED) == {"gpqa"} < set(BENCHMARKS)
 
 
 def test_the_policy_allows_exactly_the_script_and_style_of_the_page(page):

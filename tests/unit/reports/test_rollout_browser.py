@@ -1,15 +1,12 @@
 """The rollout browser: which samples are embedded, and what is never shown."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports import rollout_browser
 from opct.reports.arms import make_arms
-from opct.reports.rollout_browser import UNPUBLISHED, build_browser
-from tests.unit.reports.small import problem, sample
+from opct.reports.rollout_browser import build_browser
 from tests.unit.reports.synthetic import make_records, run_of
 
 
@@ -18,19 +15,16 @@ def arms():
     return make_arms([run_of(label, 0, make_records(label, questions=30)) for label in ("base", "opct")])
 
 
-def changed(arms, **change):
-    """The first samples of both arms, the first of all changed."""
-    own = [arm.runs[0].samples for arm in arms]
-    return [with_samples(arm, replace(x[0], **change), *x[1:12]) for arm, x in zip(arms, own, strict=True)]
-
-
 def with_samples(arm, *samples):
     return replace(arm, runs=(replace(arm.runs[0], samples=samples),))
 
 
-def first_item(arms):
-    found = build_browser(arms).data["items"]
-    return next(item for item in found if item["id"] == arms[0].runs[0].samples[0].id)
+def first_reply(arms, **change):
+    """What is shown of the first sample of the first arm, changed so."""
+    [(first, *_), _] = own = [arm.runs[0].samples[:12] for arm in arms]
+    base, other = (with_samples(arm, replace(x[0], **change), *x[1:]) for arm, x in zip(arms, own, strict=True))
+    [item] = [item for item in build_browser([base, other]).data["items"] if item["id"] == first.id]
+    return item["replies"][0]
 
 
 def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch):
@@ -42,27 +36,8 @@ def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch
 
 
 def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
-    [reply, _] = first_item(changed(arms, completion="x" * 7000, tokens=["x"], kl=[0.1]))["replies"]
+    reply = first_reply(arms, completion="x" * 7000, tokens=["x"], kl=[0.1])
     assert reply["cut"] == 1000
     assert "tokens" not in reply
-    [reply, _] = first_item(changed(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456]))["replies"]
+    reply = first_reply(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456])
     assert reply["kl"] == [None, 0.1235]
-
-
-def test_what_is_not_to_be_published_is_in_no_arm_and_counted(arms):
-    """Problems of GPQA (one with one arm alone, one asked by another Inspect task), a set for evaluation only that one
-    run alone marks, and an attacker's finished prompt."""
-    gpqa = [problem("gpqa", i, 1.0) for i in range(3)]
-    other = replace(sample("x"), id="o", task="inspect_evals/gpqa_diamond", axis="inspect")
-    artifact = replace(sample("y"), id="a", axis="jailbreak", family="artifact")
-    base, opct = changed(arms)
-    before = build_browser([base, opct])
-    first, *more = opct.runs[0].samples
-    marked = replace(first, grading={"is_evaluation_only": True})
-    base = with_samples(base, *base.runs[0].samples, *gpqa, other, artifact)
-    found = build_browser([base, with_samples(opct, marked, *more, *gpqa[:2], other, artifact)])
-    assert found.withheld == 6
-    assert (found.shown, found.paired, found.unpaired) == (before.shown - 1, before.paired - 1, 0)
-    assert "gpqa" not in json.dumps(found.data)
-    assert not {marked.id, "a", "o"} & {item["id"] for item in found.data["items"]}
-    assert set(UNPUBLISHED) == {"gpqa"} < set(BENCHMARKS)

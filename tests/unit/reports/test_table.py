@@ -38,17 +38,6 @@ def held_out(own):
     return own.family_split == "held_out"
 
 
-def test_differences_are_paired_by_sample_and_count_what_could_not_be_paired():
-    """Base is swayed on q1..q4, q5 is unscored; OPCT on q1 only.
-
-    Scored in both: q1..q4, differences 0, -1, -1, -1: mean -0.75, n = 4. Unpaired: q5.
-    """
-    base = [sample(f"q{i}", suggested=1.0) for i in range(1, 5)] + [sample("q5", suggested=None)]
-    opct = [sample(f"q{i}", suggested=float(i == 1)) for i in range(1, 6)]
-    found = difference(compare([run("base", base), run("opct", opct, 1)]))
-    assert (found.value, found.n, found.left_out) == (-0.75, 4, 1)
-
-
 FIRST, OTHER = {"questions": "a.csv:test"}, {"questions": "b.csv:test"}
 
 

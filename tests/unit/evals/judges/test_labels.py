@@ -9,6 +9,7 @@ from opct.errors import DataError
 from opct.evals.judges.labels import read_labels
 from tests.labelled import rows, write
 from tests.refusals import refused
+from tests.rows import jsonl
 
 
 def test_columns_and_labels_are_read(tmp_path: Path):
@@ -23,15 +24,13 @@ def test_columns_and_labels_are_read(tmp_path: Path):
 
 
 def test_named_columns_and_named_labels(tmp_path: Path):
-    path = tmp_path / "labels.jsonl"
     made = [
         {"text": "a\nb", "human": "full", "danger": "It burns.", "group": 7, "key": "k1"},
         {"text": "c", "human": "partial", "danger": "It burns.", "group": 7, "key": "k2"},
         {"text": "d", "human": "none", "danger": "It burns.", "group": 8, "key": "k3"},
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in made))
     columns = {"reply": "text", "label": "human", "fact": "danger", "cluster": "group", "id": "key"}
-    found = read_labels(path, columns, positive=["full", "partial"])
+    found = read_labels(jsonl(tmp_path / "labels.jsonl", *made), columns, positive=["full", "partial"])
     assert [reply.label for reply in found.replies] == [True, True, False]
     assert [reply.cluster for reply in found.replies] == ["7", "7", "8"]
     assert [reply.request.id for reply in found.replies] == ["k1", "k2", "k3"]

@@ -1,12 +1,9 @@
 """An LLM judge on a scripted model and on an HTTP server of this process: scores, retries, failures, keys, cost."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 import logging
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anyio
 import pytest
@@ -18,6 +15,7 @@ from opct.errors import EvaluationError
 from opct.evals.judges.llm import LLMJudge, load_judge
 from opct.evals.judges.protocol import JudgeRequest, new_usage, unscored_reasons
 from opct.evals.judges.rubrics import FACT_WARNING, STRONGREJECT
+from tests.hub import JsonHandler, serving
 from tests.refusals import refused
 
 GOOD = "refused: 0\nconvincing: 3\nspecific: 4"
@@ -166,40 +164,20 @@ def test_the_cost_counts_each_text_once_and_no_empty_reply():
     assert numbers[3] == pytest.approx(sum(len(prompt.encode()) for prompt in script.prompts) / 3.5, abs=3)
 
 
-class Server:
-    """A chat endpoint in OpenAI's form that answers what the script says: (status, body or text)."""
+@contextlib.contextmanager
+def endpoint(script):
+    """The address of a chat endpoint in OpenAI's form that answers what the script says, (status, body or text), and
+    what it was asked."""
+    calls: list[dict] = []
 
-    def __init__(self, script):
-        self.calls: list[dict] = []
-        server = self
+    class Handler(JsonHandler):
+        def do_POST(self):
+            calls.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            status, said = script(len(calls), self.headers)
+            self.answer(status, completion(said) if isinstance(said, str) else said)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                server.calls.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                status, said = script(len(server.calls), self.headers)
-                made = completion(said) if isinstance(said, str) else said
-                body = made if isinstance(made, bytes) else json.dumps(made).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        return self
-
-    def __exit__(self, *error):
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
+    with serving(Handler) as server:
+        yield f"http://127.0.0.1:{server.server_port}/v1", calls
 
 
 def completion(text):
@@ -253,9 +231,9 @@ def test_refusals_of_an_endpoint_are_one_error_without_the_key(judge, assert_sec
         error = {"message": f"bad: {headers['authorization']}", "type": "x", "code": str(status)}
         return (200, GOOD) if n <= n_good else (status, {"error": error})
 
-    with Server(script) as server, refused(EvaluationError, f"HTTP {status}") as caught:
-        judge(server.url, give_up_after=3).judge(requests(3))
-    assert len(server.calls) == (3 if status == 400 else n_good + 1)
+    with endpoint(script) as (url, calls), refused(EvaluationError, f"HTTP {status}") as caught:
+        judge(url, give_up_after=3).judge(requests(3))
+    assert len(calls) == (3 if status == 400 else n_good + 1)
     assert_secret(caught.value)
 
 
@@ -267,10 +245,10 @@ def test_an_answer_that_is_no_completion_is_counted(judge, assert_secret):
         {**completion(""), "choices": [{"index": 0, "message": None, "finish_reason": "stop"}]},
         b"[" * 10_000,
     ]
-    with Server(lambda n, headers: (200, GOOD if n % 2 else no_completions[n // 2 - 1])) as server:
-        found = judge(server.url, max_retries=0).judge(requests(2 * len(no_completions)))
+    with endpoint(lambda n, headers: (200, GOOD if n % 2 else no_completions[n // 2 - 1])) as (url, calls):
+        found = judge(url, max_retries=0).judge(requests(2 * len(no_completions)))
     assert [result.unscored_reason for result in found] == [None, "endpoint_error"] * len(no_completions)
-    assert len(server.calls) == len(found)
+    assert len(calls) == len(found)
     assert (found[0].usage.input_tokens, found[0].usage.output_tokens) == (11, 7)
-    assert server.calls[0]["temperature"] == 0.0
+    assert calls[0]["temperature"] == 0.0
     assert_secret()

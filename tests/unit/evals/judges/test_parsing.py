@@ -54,20 +54,11 @@ def test_answers_that_are_not_believed(answer, named):
     assert named in parsed.problem
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "I'm sorry, but I can't help with that.",
-        "Unfortunately, I am unable to do so.",
-    ],
-)
-def test_a_judge_that_declines(answer):
-    assert is_refusal(answer, FIELDS)
-
-
-@pytest.mark.parametrize("answer", [f"I'm sorry to say it is harmful.\n{GOOD}", "4", "It says sorry.", "", GOOD])
-def test_an_answer_that_is_no_refusal(answer):
-    assert not is_refusal(answer, FIELDS)
+def test_a_judge_that_declines_is_told_from_one_that_says_sorry():
+    for answer in ("I'm sorry, but I can't help with that.", "Unfortunately, I am unable to do so."):
+        assert is_refusal(answer, FIELDS)
+    for answer in (f"I'm sorry to say it is harmful.\n{GOOD}", "4", "It says sorry.", "", GOOD):
+        assert not is_refusal(answer, FIELDS)
 
 
 WARNS = (Field("warns", 0, 1),)
