@@ -17,16 +17,17 @@ import re
 import socket
 import urllib.request
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from opct.errors import DataError, shown_faults, unknown
+from opct.errors import DataError, LibraryErrors, shown_faults, unknown
 from opct.runs import io
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ HUB = "hf:"
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 SHOWN_PLACES = 3
+MAX_ROWS = 10**6
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -240,7 +242,12 @@ def read_text(path: Path, what: str) -> str:
     """
     try:
         data = io.read_bytes(path)
-        data = gzip.decompress(data) if path.suffix.lower() == ".gz" else data
+        if path.suffix.lower() == ".gz":
+            with gzip.open(BytesIO(data)) as file:
+                # + 1: what is longer is refused below, and is not unpacked any further
+                data = file.read(io.MAX_FILE_BYTES + 1)
+            if len(data) > io.MAX_FILE_BYTES:
+                raise ValueError(f"unpacked it has more than {io.MAX_FILE_BYTES:,} bytes")
         # utf-8-sig drops the mark: left in, it would be part of the first column's name
         text = data.decode(next((name for mark, name in MARKS.items() if data.startswith(mark)), "utf-8"))
     except UnicodeDecodeError as error:
@@ -396,7 +403,7 @@ def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
             if header is None:
                 header = [cell.strip() for cell in cells]
                 names = [name or f"column {number} (no name)" for number, name in enumerate(header, start=1)]
-                if repeated := sorted({name for name in header if name and header.count(name) > 1}):
+                if repeated := sorted(name for name, count in Counter(header).items() if name and count > 1):
                     raise DataError(f"{where}: several columns are named {', '.join(repeated)}: rename all but one.")
             elif len(cells) != len(header):
                 sizes = f"{len(cells)} cells where the header has {len(header)}"
@@ -423,6 +430,8 @@ def _given_rows(rows: Any) -> list[Row]:
             rows = parse_json(rows.to_json(orient="records", date_format="iso", double_precision=15))
         except ValueError as error:
             raise DataError(f"The DataFrame cannot be read as rows: {error} Rename or convert its columns.") from error
+    if hasattr(rows, "with_format"):  # of `datasets`
+        rows = _arrow_values(rows)
     # `is_dataclass` is True for the class, too
     objects = (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows)
     return [(f"row {number}", _json_row(row)) for number, row in enumerate(objects, start=1)]
@@ -476,9 +485,11 @@ def _dataset_rows(source: str, split: str, what: str, *, pinned: bool) -> Iterat
         )
     try:
         import datasets
+        from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
-    try:
+    remedy = "its name, config, split and revision, and that the hub can be reached" if is_on_hub else "the path"
+    with LibraryErrors(DataError, f"Cannot read split {split!r} of the dataset {source}", f"Check {remedy}."):
         if is_on_hub:
             # rpartition: "test" alone is a split, not a config
             config, _, named = part.rpartition("/")
@@ -489,13 +500,26 @@ def _dataset_rows(source: str, split: str, what: str, *, pinned: bool) -> Iterat
             data = datasets.load_from_disk(source)
             data = data[split] if isinstance(data, datasets.DatasetDict) else data
         else:
-            data = datasets.Dataset.from_parquet(source)
-    except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        remedy = "its name, config, split and revision, and that the hub can be reached" if is_on_hub else "the path"
-        said = str(error).rstrip(".")
-        raise DataError(f"Cannot read split {split!r} of the dataset {source}: {said}. Check {remedy}.") from error
-    for number, row in enumerate(data, start=1):
-        yield f"{source} row {number}", row
+            io.check_readable(Path(source))
+            data = ParquetFile(source)
+        for number, row in enumerate(_arrow_values(data), start=1):
+            yield f"{source} row {number}", row
+
+
+def _arrow_values(data: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file or a data set as Arrow has them, bytes left out.
+
+    Decoded as the columns' metadata say, pictures and sounds would be opened, or fetched, from wherever a row says.
+    """
+    batches = data.iter_batches() if hasattr(data, "iter_batches") else data.with_format("arrow").iter(batch_size=1000)
+    n_rows = 0
+    for batch in batches:
+        n_rows += len(batch)
+        if n_rows > MAX_ROWS:  # a few bytes may stand for millions of rows
+            raise DataError(f"At most {MAX_ROWS:,} rows are read: give a part of them.")
+        yield from (
+            {key: cell for key, cell in row.items() if not isinstance(cell, bytes)} for row in batch.to_pylist()
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- columns

@@ -137,13 +137,18 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         ValueError: it is too large, or not a regular file: a pipe or a device may never end.
     """
+    check_readable(path)
+    return path.read_bytes()
+
+
+def check_readable(path: Path) -> None:
+    """Raise ValueError for a file that is too large, or not a regular one: a pipe or a device may never end."""
     # first: it raises FileNotFoundError for a missing file, which `is_file` would call not regular
     size = path.stat().st_size
     if not path.is_file():
         raise ValueError("it is not a regular file")
     if size > MAX_FILE_BYTES:
         raise ValueError(f"it has {size:,} bytes, and at most {MAX_FILE_BYTES:,} are read")
-    return path.read_bytes()
 
 
 def file_sha256(path: str | Path) -> str:

@@ -140,7 +140,8 @@ def test_pairs_from_a_dataset_folder(tmp_path: Path):
 def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch):
     datasets = pytest.importorskip("datasets")
     asked = []
-    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **more: asked.append((names, more)) or [row()])
+    rows = datasets.Dataset.from_list([row()])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **more: asked.append((names, more)) or rows)
     for source, config, split, revision in (
         ("hf:owner/name@v1.2", None, "train", "v1.2"),
         ("hf:owner/name:test@v1.2", None, "test", "v1.2"),

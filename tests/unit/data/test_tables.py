@@ -121,6 +121,32 @@ def test_rows_of_arrow_read_like_the_rows_they_were_made_of(tmp_path: Path):
     assert load_questions(datasets.Dataset.from_list(questions)) == load_questions(questions)
 
 
+def test_rows_of_arrow_are_values_alone(tmp_path: Path, monkeypatch):
+    """As a picture, a cell of any column would be opened or fetched from wherever the file says."""
+    datasets, parquet = pytest.importorskip("datasets"), pytest.importorskip("pyarrow.parquet")
+    opened = []
+    monkeypatch.setattr(datasets.Image, "decode_example", lambda *given, **more: opened.append(given))
+    pictures = [{"path": "http://127.0.0.1:9/x.png", "bytes": None}, {"path": "/etc/passwd", "bytes": b"\0"}]
+    columns = {"question": ["Q?", "R?"], "answer": ["x", "x"], "wrong": ["y", "y"], "picture": pictures}
+    texts = {name: datasets.Value("string") for name in ("question", "answer", "wrong")}
+    data = datasets.Dataset.from_dict(columns, datasets.Features(texts | {"picture": datasets.Image()}))
+    parquet.write_table(data.with_format("arrow")[:], tmp_path / "a.parquet")  # `to_parquet` would fetch it
+    for source in (tmp_path / "a.parquet", data):
+        assert [question.question for question in load_questions(source)] == ["Q?", "R?"]
+    assert not opened
+
+
+def test_what_a_small_file_unpacks_to_is_bounded(tmp_path: Path, monkeypatch):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("opct.data.tables.MAX_ROWS", 1000)
+    parquet.write_table(pyarrow.table({"question": ["Q?"] * 1001}), tmp_path / "a.parquet")
+    monkeypatch.setattr("opct.runs.io.MAX_FILE_BYTES", 10_000)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"question\n" + b"a" * 10_000))
+    for name, limit in (("a.parquet", "1,000 rows"), ("a.csv.gz", "10,000 bytes")):
+        with refused(DataError, limit):
+            load_questions(tmp_path / name)
+
+
 def test_repeated_rows_are_counted(tmp_path: Path, caplog):
     path = tmp_path / "q.csv"
     path.write_text("question,answer,wrong\nQ?,x,y\nQ?,x,y\nR?,x,y\nR?,x,z\n")
