@@ -6,6 +6,7 @@ Retries, waiting, timeouts and the number of connections are Inspect's.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -23,6 +24,8 @@ from opct.runs.io import file_sha256
 
 if TYPE_CHECKING:
     from inspect_ai.model import ChatMessage, GenerateConfig, Model, ModelOutput
+
+log = logging.getLogger(__name__)
 
 HINT = "Check its name, key, arguments and settings, then continue with --resume."
 
@@ -76,7 +79,7 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     try:
         with quiet():
             # not memoized: its `generate` is replaced, and a shared model would be wrapped again and again
-            return without_key(get_model(name, base_url=base_url, memoize=False, **model_args))
+            return guarded(get_model(name, base_url=base_url, memoize=False, **model_args))
     except PrerequisiteError as error:  # its message is Rich markup
         message = Text.from_markup(str(error.message)).plain
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
@@ -87,15 +90,33 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     )
 
 
-def without_key(model: Model) -> Model:
-    """The model, without its key in what its provider returns or raises: a server may echo it, and logs keep that."""
-    generate = model.api.generate
+def guarded(model: Model) -> Model:
+    """The model, which sends nothing to where an endpoint redirects, and without its key in what its provider returns
+    or raises: a server may echo it, and logs keep that."""
+    generate, warned = model.api.generate, list[str]()
 
-    async def generate_without_key(*args: Any, **options: Any) -> Any:
+    async def guarded_generate(*args: Any, **options: Any) -> Any:
         secrets = known_secrets(model)
+        # at each call: a provider makes a new client where one was closed
+        for client in (getattr(model.api, "http_client", None), getattr(model.api, "client", None)):
+            http: Any = getattr(client, "_client", client)  # httpx's, which openai, anthropic and groq keep so
+            if hasattr(http, "follow_redirects"):
+                http.follow_redirects = False
         try:
             answer = await generate(*args, **options)
         except Exception as error:
+            headers = getattr(getattr(error, "response", None), "headers", {})
+            if "location" in headers:
+                where = redact(str(headers["location"]), secrets)
+                raise EvaluationError(
+                    f"The endpoint of {model} redirects to {where}; nothing was sent there. If you trust it, make it "
+                    "the base_url."
+                ) from None
+            failure = failure_of(error, secrets, was_answered=True)
+            if not is_local(model) and failure.reason != REJECTED and not failure.is_fatal and not warned:
+                warned.append(str(model))  # once: Inspect asks again, for up to half an hour and without a word
+                where = endpoint_address(str(model), getattr(model.api, "base_url", None)) or "its default address"
+                log.warning("%s at %s does not answer and is asked again: %s", model, where, failure.message)
             # here, not where the error is shown: Inspect's event of the call keeps its text and traceback
             _redact_error(error, secrets)
             raise
@@ -110,7 +131,7 @@ def without_key(model: Model) -> Model:
             call.request, call.response = _redacted(call.request, secrets), _redacted(call.response, secrets)
         return (output, *calls) if calls else output
 
-    model.api.generate = generate_without_key  # type: ignore[method-assign]
+    model.api.generate = guarded_generate  # type: ignore[method-assign]
     return model
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import inspect_ai
 from inspect_ai import Task
+from inspect_ai._eval import context
 from inspect_ai._eval.loader import load_tasks
 from inspect_ai._eval.task import PreviousTask
 from inspect_ai._util.entrypoints import ensure_entry_points
@@ -311,7 +312,8 @@ _quiet_now: list[contextlib.ExitStack] = []  # one for each thread inside; the f
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Inspect's trace files out of the home folder, hide its warnings, and leave the host's logging unchanged.
+    """Keep Inspect's trace files out of the home folder, hide its warnings, and leave the host's logging and
+    environment unchanged.
 
     Several threads may be inside at once; the changes affect the whole process, and are undone when the last one
     leaves.
@@ -333,8 +335,10 @@ def _quietened() -> Iterator[None]:
     root = logging.getLogger()
     # a copy: Inspect adds its handler to this very list
     level, handlers = root.level, list(root.handlers)
-    data_home = os.environ.get("XDG_DATA_HOME")
+    data_home, init_dotenv = os.environ.get("XDG_DATA_HOME"), context.init_dotenv
     os.environ["XDG_DATA_HOME"] = _scratch()
+    # a `.env` in the working folder, which may be somebody else's, would send the next evaluation's key elsewhere
+    context.init_dotenv = lambda: None
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
@@ -343,6 +347,7 @@ def _quietened() -> Iterator[None]:
             warnings.filterwarnings("ignore", "Pydantic serializer warnings", category=UserWarning)
             yield
     finally:
+        context.init_dotenv = init_dotenv
         root.setLevel(level)
         root.handlers[:] = handlers
         if data_home is None:

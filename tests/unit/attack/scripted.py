@@ -16,7 +16,7 @@ from opct.data.pairs import Prompt
 from opct.evals.attackers.episode import EXHAUSTED, Subject, attempts_in, give_up, observation, put
 from opct.evals.attackers.game import Rules
 from opct.evals.attackers.play import play
-from opct.evals.endpoint import without_key
+from opct.evals.endpoint import guarded
 from opct.evals.logs import graded_samples
 from opct.evals.metrics import metric_rows
 from opct.evals.tasks.attack import Cast
@@ -52,7 +52,7 @@ class Scripted:
             found = self.reply(input[-1].text)
             return found if isinstance(found, ModelOutput) else output(found)
 
-        return without_key(get_model("mockllm/model", custom_outputs=answer, memoize=False))  # as models are opened
+        return guarded(get_model("mockllm/model", custom_outputs=answer, memoize=False))  # as models are opened
 
 
 def output(text: str, stop_reason: Any = "stop", n: int | None = None) -> ModelOutput:

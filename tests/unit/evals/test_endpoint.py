@@ -9,7 +9,7 @@ from inspect_ai.model import ModelCall, get_model
 
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
-from opct.evals.endpoint import endpoint_address, redact, without_key
+from opct.evals.endpoint import endpoint_address, guarded, redact
 from opct.evals.judges.llm import load_judge
 from tests.refusals import refused
 
@@ -117,7 +117,7 @@ def test_what_a_provider_returns_of_a_failed_call_has_no_key(monkeypatch):
 
     model = get_model("mockllm/model", memoize=False)
     model.api.generate = generate
-    error, kept = anyio.run(without_key(model).api.generate)  # Inspect's asyncio.run leaves its loop open
+    error, kept = anyio.run(guarded(model).api.generate)  # Inspect's asyncio.run leaves its loop open
     assert error is failed
     assert "0123456789" not in f"{error} {error.body} {kept.request} {kept.response}"
     assert kept.request == {"messages": ["hi"]}
