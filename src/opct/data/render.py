@@ -16,6 +16,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from opct.bounds import try_in_bounds
 from opct.config.schema import TEMPLATE_DATE
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.reasoning import (
@@ -30,7 +31,7 @@ from opct.data.reasoning import (
     of_response_template,
 )
 from opct.data.tables import Fault, refuse
-from opct.errors import DataError, ModelError, shorten
+from opct.errors import DataError, LibraryErrors, ModelError, shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,6 +55,7 @@ PROBES: tuple[tuple[Message, ...], ...] = (
     ({"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}),
 )
 """Conversations that identify a chat template by what it writes for them: every role, a second turn, a prefill."""
+MAX_CHARACTERS = 10**7
 RENDERINGS = 16  # of a probe, to find text that changes; a choice between two is missed once in 2^15
 
 
@@ -93,6 +95,8 @@ class Renderer:
                     "its spelling, or leave it out."
                 )
         self.tokenizer, self.chat_template_kwargs, self.date = tokenizer, dict(chat_template_kwargs), date
+        what = f"The chat template of {tokenizer.name_or_path}"
+        try_in_bounds(self._use_once, what, ModelError)
         self.reasoning = Reasoning.of_tags(thinking_tags) if thinking_tags else self._reasoning()
 
     @property
@@ -127,9 +131,24 @@ class Renderer:
         return self._written(messages, add_generation_prompt=not prefill, continue_final_message=prefill)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of the prompt, special tokens included, up to where the completion begins."""
-        # the template writes BOS itself: with add_special_tokens a prompt would begin with two
-        return list(self.tokenizer(self.text(messages), add_special_tokens=False)["input_ids"])
+        """Token ids of the prompt, special tokens included, up to where the completion begins.
+
+        Raises:
+            DataError: as `text`, or the tokenizer fails.
+        """
+        text = self.text(messages)
+        with LibraryErrors(DataError, f"The tokenizer of {self.tokenizer.name_or_path} cannot read a prompt"):
+            # the template writes BOS itself: with add_special_tokens a prompt would begin with two
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _use_once(self) -> None:
+        """Render each probe."""
+        for messages in PROBES:
+            try:
+                self.tokenizer.decode(self.render(messages))
+            except DataError as error:
+                if isinstance(error.__cause__, MemoryError):  # it is no refusal of these roles
+                    raise error.__cause__ from None
 
     def end_of_turn(self) -> list[int]:
         """The added tokens that the template writes after the last assistant message, in their order.
@@ -273,6 +292,9 @@ class Renderer:
                 f"The model's chat template refuses a prompt with the roles [{_roles(messages)}]: "
                 f"{error or type(error).__name__}"
             ) from error
+        if len(text) > MAX_CHARACTERS:
+            too_long = f"The model's chat template writes {len(text):,} characters, more than any model reads."
+            raise DataError(too_long) from MemoryError()
         if not text:
             raise DataError(f"The model's chat template writes nothing for the roles [{_roles(messages)}].")
         return cast(str, text)

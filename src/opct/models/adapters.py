@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from opct.bounds import try_in_bounds
 from opct.config.schema import LoraSettings
 from opct.errors import LibraryErrors, ModelError
 from opct.runs.io import read_json
@@ -120,6 +121,7 @@ def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> Peft
     from peft import LoraConfig, get_peft_model
 
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
+    _try_patterns(model, named_alike, "a pattern in lora")
     settings = LoraConfig(lora_alpha=lora.alpha, lora_dropout=lora.dropout, task_type="CAUSAL_LM", **named_alike)
     with quiet_peft(), LibraryErrors(ModelError, "The settings of lora do not fit this model"):
         # before the seed: it runs the model, which must not move the draws of A
@@ -293,6 +295,17 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     return read_json(folder / "adapter_config.json", hint="Fetch the adapter again.", error=ModelError)
 
 
+def _try_patterns(model: PreTrainedModel, settings: Mapping[str, Any], what: str) -> None:
+    """Raise ModelError where a regular expression of PEFT's settings does not end on the names of the modules."""
+    single = (settings.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern"))
+    keyed = (settings.get(name) for name in ("rank_pattern", "alpha_pattern"))
+    patterns = [text for text in single if isinstance(text, str) and text != ALL_LINEAR]
+    patterns += [key for pattern in keyed if isinstance(pattern, dict) for key in pattern]
+    if patterns:
+        names = [name for name, _ in model.named_modules()]
+        try_in_bounds(lambda: [re.fullmatch(text, name) for text in patterns for name in names], what, ModelError)
+
+
 def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     """The model with the adapter of a folder, to be trained; its weights are float32.
 
@@ -305,6 +318,10 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
     """
     from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
 
+    config = read_adapter_config(folder)
+    _try_patterns(model, config, f"A pattern in {folder / 'adapter_config.json'}")
+    if config.get("layer_replication"):
+        raise ModelError(f"The adapter at {folder} repeats layers (layer_replication): merge it into its base first.")
     before = {name: fingerprint(p) for name, p in split_weights(model)[0].items()}
     with _fits(model, folder):
         weights = load_peft_weights(str(folder), device="cpu")

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib.util
 import logging
+import string
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from opct.bounds import try_in_bounds
 from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfig
 from opct.cpu import fuse_lora, install
 from opct.data.render import Renderer
@@ -45,6 +47,7 @@ logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # PEFT imports it; it
 NAME = "pretrained_model_name_or_path"
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 NAME_SIMILARITY = 0.6  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
+MAX_LAYERS = 10_000
 PROBED_SIZE = 2048  # hidden size of the timed product where the model's is not known
 CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest hidden size on a CPU; when to stop repeating the product
 PROBE_ADVANTAGE = 1.2  # bfloat16 is chosen if its matrix product is at least this many times faster
@@ -253,7 +256,9 @@ def load_tokenizer(config: ModelConfig, adapter: Path | None = None) -> PreTrain
         where, source = f"the adapter {adapter}", source | {NAME: str(adapter), "revision": None}
     with cannot_load(f"the tokenizer of {where}"):
         tokenizer = AutoTokenizer.from_pretrained(**source)
-        tokenizer("a")  # some faults of its files show only in use
+        # some faults of its files show only in use
+        try_in_bounds(lambda: tokenizer(string.printable), f"The tokenizer of {where}", ModelError)
+        tokenizer("a")
         if adapter is not None and not (has_vocabulary and tokenizer.chat_template):
             template = _template_in(adapter) or (load_tokenizer(config).chat_template if has_vocabulary else None)
             tokenizer.chat_template = template or tokenizer.chat_template
@@ -291,7 +296,12 @@ def load_model_config(config: ModelConfig) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
-        return AutoConfig.from_pretrained(**_source(config))
+        model_config = AutoConfig.from_pretrained(**_source(config))
+        if (n_layers := getattr(model_config.get_text_config(), "num_hidden_layers", 0) or 0) > MAX_LAYERS:
+            raise ModelError(
+                f"{config.name_or_path!r}: it has {n_layers:,} layers, and at most {MAX_LAYERS:,} are made."
+            )
+        return model_config
 
 
 def model_class(config: PreTrainedConfig) -> Any:

@@ -1,0 +1,71 @@
+"""A bound on what a file of somebody else makes this process compute: chat templates, tokenizers, regular expressions.
+
+None of these can be stopped from inside: a template may fill the memory before a signal is seen, and a tokenizer that
+runs out of it ends the process. So they are tried in a child first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+
+from opct.errors import OpctError
+
+SECONDS, GIB = 10, 4
+PATIENCE = 6  # times SECONDS on the clock: a child of a process with threads may wait for one of them for ever
+_NO_MEMORY = 3
+
+
+def try_in_bounds(call: Callable[[], object], what: str, error: type[OpctError]) -> None:
+    """Try a call in a child process with `SECONDS` of processor time and `GIB` of memory more than this one has.
+
+    What it raises is left to the real call. Only on Linux, where a child begins as a copy of this process.
+
+    Raises:
+        OpctError: (`error`) it takes more than that.
+    """
+    if sys.platform != "linux":
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 about the threads
+        pid = os.fork()
+    if pid == 0:
+        _end_as_child(call)
+    ends = time.monotonic() + PATIENCE * SECONDS
+    pause = 0.001
+    while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > ends:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    if ended[1] != 0:
+        raise error(
+            f"{what} takes more than {SECONDS} s or {GIB} GiB for a short text: it is broken, or made to stop "
+            "programs. Use another one."
+        )
+
+
+def _end_as_child(call: Callable[[], object]) -> None:
+    import resource
+
+    code = 0
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library prints as it aborts
+        with open("/proc/self/statm", encoding="ascii") as file:
+            size = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + GIB * 2**30,) * 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        call()
+    except MemoryError:
+        code = _NO_MEMORY
+    except BaseException:  # noqa: BLE001 - the real call raises it again
+        code = 0
+    finally:
+        os._exit(code)  # nothing of the parent is flushed or closed twice
