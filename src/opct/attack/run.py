@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from inspect_ai._util.registry import is_registry_object, registry_info, registry_params
-from inspect_ai.log import EvalLog, read_eval_log
+from inspect_ai.log import EvalLog
 from inspect_ai.model import Model
 from inspect_ai.scorer import Scorer
 from inspect_ai.solver import Solver
@@ -33,7 +33,7 @@ from opct.evals.attackers.play import Played, known_samples, play
 from opct.evals.attackers.refine import ROLE
 from opct.evals.inspect_runner import keep_log
 from opct.evals.judges.protocol import digest
-from opct.evals.logs import OPCT, graded_samples, log_name
+from opct.evals.logs import OPCT, graded_samples, log_name, open_log
 from opct.evals.outcomes import COMPLETE
 from opct.evals.run import about_run, next_order, set_aside_others, unfinished_paths, write_results
 from opct.evals.target import default_out
@@ -53,6 +53,7 @@ WARNING = (
     "this file, and delete it when it is no longer needed."
 )
 
+RESTORE = "Restore it, or start over with --overwrite."
 MODELS = ("target_model", "attacker_model")
 """What the identity of an attack says of its models."""
 
@@ -212,12 +213,11 @@ def attack_created(path: Path) -> str | None:
     """When the attack of this log was stored; None if there is no log.
 
     Raises:
-        RunError: the log is damaged.
+        EvaluationError: the log is damaged.
     """
     if not path.is_file():
         return None
-    with LibraryErrors(RunError, f"{path} cannot be read", "Restore it, or start over with --overwrite."):
-        return str(_about(read_eval_log(str(path), header_only=True)).get("created"))
+    return str(_about(open_log(path, header_only=True, remedy=RESTORE)).get("created"))
 
 
 class AttackLog:
@@ -252,8 +252,8 @@ class AttackLog:
         self._continues = resume
         logs = []
         for path in paths if resume else ():
-            with LibraryErrors(RunError, f"{path} cannot be read", "Restore it, or start over with --overwrite."):
-                logs.append(read_eval_log(str(path)))
+            logs.append(open_log(path, remedy=RESTORE))
+            with LibraryErrors(RunError, f"{path} cannot be read", RESTORE):
                 known_samples(logs[-1:])  # what is stored of attempts, too
                 Identity(_about(logs[-1]).get("identity", {}))
         return logs

@@ -33,7 +33,7 @@ class RolloutConfig(Section):
     engine: Literal["in_process", "vllm"] = Field(
         "in_process", description="What samples answers: this process (`in_process`), or vLLM on this machine (`vllm`)."
     )
-    num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
+    num_generations: int = Field(1, ge=1, le=2**10, description="Completions for each prompt.")
     max_completion_tokens: int = Field(
         24, ge=1, description="Maximum length; a completion that reaches it without a stop token is truncated."
     )

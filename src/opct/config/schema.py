@@ -155,7 +155,7 @@ class OptimConfig(Section):
     gradient_checkpointing: bool = Field(
         False, description="Compute activations again in the backward pass: less memory, more time."
     )
-    prompts_per_step: int = Field(24, ge=1, le=2**20, description="Pairs in one optimizer step.")
+    prompts_per_step: int = Field(24, ge=1, le=2**16, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(
         1536,
         ge=1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,11 +39,13 @@ from opct.evals.samples import (
     graded_name,
 )
 from opct.evals.tasks.common import as_number, filled_prompt
+from opct.runs.io import check_readable
 
 KL, JUDGE = "kl", "judge:"
 """Names of scores in our logs: the KL to the base, and the prefix of judge scores."""
 OPCT = "opct"
 """Metadata key of a log for the evaluation's run, config, warnings and judges."""
+MAX_MEMBER_BYTES = 2**28  # of one file in the archive that a log is; a sample is one
 
 
 _SAMPLE = TypeAdapter(GradedSample)
@@ -65,14 +68,28 @@ def log_paths(path: str | Path) -> list[Path]:
     return paths
 
 
+def open_log(path: Path, *, header_only: bool = False, remedy: str = "Evaluate again.") -> EvalLog:
+    """An Inspect log as it is, finished or not; `remedy` is what the error proposes.
+
+    Raises:
+        EvaluationError: it is not a regular file, is no log, or a member unpacks to more than `MAX_MEMBER_BYTES`.
+    """
+    with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", remedy):
+        check_readable(path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as members:
+                if (largest := max((member.file_size for member in members.infolist()), default=0)) > MAX_MEMBER_BYTES:
+                    raise ValueError(f"a sample of it has {largest:,} bytes, and at most {MAX_MEMBER_BYTES:,} are read")
+        return read_eval_log(str(path), header_only=header_only)
+
+
 def read_log(path: str | Path) -> EvalLog:
     """A finished Inspect log with all its samples.
 
     Raises:
         EvaluationError: it cannot be read, did not finish, or lacks samples.
     """
-    with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", "Evaluate again."):
-        log = read_eval_log(str(path))
+    log = open_log(Path(path))
     # checked before samples are counted: an error message says more than a count
     check_finished(log)
     for sample in log.samples or []:

@@ -17,7 +17,7 @@ from inspect_ai.log import EvalLog
 from inspect_ai.scorer import Score, Scorer
 
 from opct.data.context import CONTEXT
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.inspect_runner import quiet, write_log
 from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name
@@ -82,12 +82,15 @@ def regrade(out_dir: str | Path) -> Regraded:
                 f"None of the suites in {run.evals_dir} is rule-graded ({', '.join(SCORERS)}): evaluate the others "
                 "again, with `opct eval`."
             )
-        graded = {task_name(log): (log, _graded_again(log)) for log in ours}
-        for _, new in graded.values():
+        graded, changes = {}, {}
+        for old in ours:
+            with LibraryErrors(EvaluationError, f"{old.location} cannot be graded again", "Evaluate again."):
+                suite, new = task_name(old), _graded_again(old)
+                graded[suite], changes[suite] = new, _changes(suite, old, new)
+        for new in graded.values():
             write_log(new, Path(new.location))
         results = write_results(run)
-    changes = {suite: _changes(suite, old, new) for suite, (old, new) in graded.items()}
-    return Regraded(results, changes, {suite: len(new.samples or []) for suite, (_, new) in graded.items()})
+    return Regraded(results, changes, {suite: len(new.samples or []) for suite, new in graded.items()})
 
 
 def _graded_again(log: EvalLog) -> EvalLog:

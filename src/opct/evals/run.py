@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from inspect_ai import Task
-from inspect_ai.log import EvalLog, read_eval_log, read_eval_log_sample_summaries
+from inspect_ai.log import EvalLog, read_eval_log_sample_summaries
 from inspect_ai.model import Model
 from inspect_ai.scorer import Score
 from pydantic_core import to_jsonable_python
@@ -28,7 +28,7 @@ from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question
-from opct.errors import DataError, EvaluationError, LibraryErrors, OpctError, unknown
+from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT
 from opct.evals.inspect_runner import keep_log, quiet, run_inspect
@@ -40,6 +40,7 @@ from opct.evals.logs import (
     graded_samples,
     log_name,
     log_order,
+    open_log,
     read_evaluation,
     read_log,
     task_name,
@@ -338,7 +339,7 @@ def _headers(folder: Path) -> dict[Path, EvalLog]:
     headers = {}
     for path in folder.glob("*.eval"):
         with contextlib.suppress(Exception):  # killed while it was written for the first time
-            headers[path] = read_eval_log(str(path), header_only=True)
+            headers[path] = open_log(path, header_only=True)
     return headers
 
 
@@ -367,8 +368,7 @@ def _unfinished_log(run: RunDir, task: Task, same: Callable[[EvalLog], bool], pr
     logs = []
     for path in unfinished_paths(run, task.name):
         try:
-            with LibraryErrors(EvaluationError, f"{path} cannot be read", "Its replies are asked for again."):
-                logs.append(read_eval_log(str(path)))
+            logs.append(open_log(path, remedy="Its replies are asked for again."))
         except EvaluationError as error:
             progress.log(str(error))
     return max((log for log in logs if _n_done(log) and same(log)), key=_n_done, default=None)
@@ -379,8 +379,12 @@ def _n_done(log: EvalLog) -> int:
 
 
 def _remove_unfinished(run: RunDir, task: Task) -> None:
-    for path in unfinished_paths(run, task.name):
-        path.unlink(missing_ok=True)
+    """Remove the logs of a task that no other process still writes."""
+    for path, log in _unfinished_logs(run).items():
+        process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
+        is_of_another = is_running(process) and process.get("pid") != os.getpid()
+        if task_name(log) == task.name and not is_of_another:
+            path.unlink(missing_ok=True)
 
 
 def _identity(measured: Mapping[str, Any], settings: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> Identity:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from pydantic import ConfigDict, TypeAdapter
+from typing_extensions import TypedDict
 
 from opct.bounds import try_in_bounds
 from opct.config.schema import LoraSettings
@@ -286,13 +288,30 @@ def _how_to_adapt(names: set[str], fused: Mapping[str, str]) -> str:
 # ------------------------------------------------------------------------------------------------- an adapter's file
 
 
+class AdapterConfig(TypedDict, total=False):
+    """What is read of PEFT's settings of an adapter, and its types; there is more in them."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    base_model_name_or_path: str | None
+    revision: str | None
+    r: int
+    target_modules: str | list[str] | None
+    rank_pattern: dict[str, int] | None
+    alpha_pattern: dict[str, float] | None
+
+
+_ADAPTER_CONFIG = TypeAdapter(AdapterConfig)
+
+
 def read_adapter_config(folder: Path) -> dict[str, Any]:
     """PEFT's settings of the adapter in a folder.
 
     Raises:
-        ModelError: it is not a JSON object.
+        ModelError: it is not a JSON object, or a setting is of another type.
     """
-    return read_json(folder / "adapter_config.json", hint="Fetch the adapter again.", error=ModelError)
+    path = folder / "adapter_config.json"
+    config: AdapterConfig = read_json(path, _ADAPTER_CONFIG, hint="Fetch the adapter again.", error=ModelError)
+    return {**config}
 
 
 def _try_patterns(model: PreTrainedModel, settings: Mapping[str, Any], what: str) -> None:

@@ -162,13 +162,8 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return torch.device("cpu") if accelerator is None else accelerator
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0].partition(". ")[0][:200].rstrip(".")
-        raise ModelError(
-            f"model.device={name!r} cannot be used here: {said}. Set model.device=auto to use an available device."
-        ) from error
+    with LibraryErrors(ModelError, f"model.device={name!r} cannot be used here", "Set model.device=auto."):
+        torch.zeros(1, device=name).item()  # a device such as meta has tensors without numbers
     return torch.device(name)
 
 

@@ -244,7 +244,10 @@
   }
 
   const cells = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")));
-  const csv = (rows) => rows.map((row) => row.map((cell) => /[",\n]/.test(cell) ? '"' + cell.replaceAll('"', '""') + '"' : cell).join(",")).join("\n") + "\n";
+  // a spreadsheet computes what begins so; our own cells are numbers, with an interval
+  const plain = (cell) => /^[=@+-]/.test(cell) && !/^[+-][\d.,]+%?( \[.*\])?$/.test(cell) ? "'" + cell : cell;
+  const quoted = (cell) => /[",\n]/.test(cell) ? '"' + cell.replaceAll('"', '""') + '"' : cell;
+  const csv = (rows) => rows.map((row) => row.map((cell) => quoted(plain(cell))).join(",")).join("\n") + "\n";
   const TEX = { "\\": "\\textbackslash{}", "\u2212": "$-$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
   const tex = (text) => text.replace(/[\\~^\u2212&%$#_{}]/g, (sign) => TEX[sign] || "\\" + sign);
   function latex(rows) {
