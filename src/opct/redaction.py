@@ -13,10 +13,10 @@ _NAMED = re.compile(
     r"(?i)((?:token|secret|password|passwd|(?:api|access|private|account)[_-]?key|credentials?|authorization)"
     r"[=:\s]\s*(?:bearer\s+)?)\S+"
 )
-# user and password of an address: up to the last "@" before the path, for a password may hold one
+# user and password of an address, up to the last "@": a password may hold one; made a path, it has one slash less
 _SHAPES = re.compile(
-    r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}|(?<=//)[^/\s\"']+(?=@)"
-    r"|(?i:(?<=bearer ))\S+|[\w.-]+\*{3,}\S*"
+    r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}"
+    r"|(?:(?<=//)|(?<=:/))[^/\s\"']+(?=@)|(?i:(?<=bearer ))\S+|[\w.-]+\*{3,}\S*"
 )
 _PARAMETERS = re.compile(r"(?i)([?&][\w.-]*(?:key|token|secret|password|signature|auth)=)[^&\s\"'#]+")
 

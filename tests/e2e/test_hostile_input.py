@@ -76,6 +76,7 @@ COMMANDS = {
     "runs": "runs .",
 }
 STEP = "run/checkpoints/step-000001"
+OUTSIDE = "../precious"  # of the folder that commands work in
 TARGETS = f"""
 config.yaml                                 dry-run resume
 pairs.jsonl                                 check overwrite
@@ -175,9 +176,13 @@ def change_bytes(path: Path, rng: random.Random) -> None:
 def change_place(path: Path, rng: random.Random) -> None:
     """Put something else where the file was."""
     path.unlink()
-    kind = rng.choice(["nothing", "folder", path.name, "/dev/null", "/dev/zero"])
+    kind = rng.choice(["nothing", "folder", "pipe", OUTSIDE, path.name, "/dev/null", "/dev/zero"])
     if kind == "folder":
         path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == OUTSIDE:
+        path.symlink_to(os.path.relpath(kind, path.parent))
     elif kind != "nothing":
         path.symlink_to(kind)
 
@@ -212,6 +217,7 @@ def check(case: str, before: dict[str, str], done: tuple[int, str, str]) -> None
     assert "PWNED" not in after, said
     changed = [name for name, own in before.items() if after.get(name) != own and not name.endswith(MAY_CHANGE)]
     lost = changed if code else [name for name in changed if name not in after]
+    assert Path(OUTSIDE).read_text() == "precious", said
     assert not lost or (code == 0 and "overwrite" in case), f"{said}\nlost: {lost}"
 
 
@@ -250,6 +256,7 @@ def fresh(base, tmp_path, monkeypatch):
 
     def make(change=None) -> dict[str, str]:
         shutil.rmtree(tmp_path / "here", ignore_errors=True)
+        (tmp_path / "here" / OUTSIDE).resolve().write_text("precious")
         monkeypatch.chdir(shutil.copytree(base, tmp_path / "here"))
         monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
         if change is not None:

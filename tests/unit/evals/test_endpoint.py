@@ -1,16 +1,19 @@
 """From settings to a judge: what makes another judge; no key in its identity, nor in what failed calls leave."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
-from inspect_ai.model import ModelCall, get_model
+from inspect_ai.model import GenerateConfig, ModelCall, get_model
 
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
 from opct.evals.endpoint import endpoint_address, guarded, redact
+from opct.evals.inspect_runner import run_all
 from opct.evals.judges.llm import load_judge
+from tests.hub import JsonHandler, serving
 from tests.refusals import refused
 
 SECRET = "sk-live-0123456789abcdef"
@@ -102,6 +105,36 @@ def test_secrets_are_taken_out():
     text = "Bearer abc.def-123 and sk-live-abcdef and key ab***yz at http://me:pw@host/v1, password hunter2x"
     said = redact(text, {"hunter2x"})
     assert said == "Bearer *** and *** and key *** at http://***@host/v1, password ***"
+
+
+def test_a_redirect_is_refused_with_its_address_and_a_dead_address_is_said(monkeypatch, caplog):
+    asked = []
+
+    class Other(JsonHandler):
+        def do_POST(self):
+            asked.append(self.path)
+            self.answer(200, {})
+
+    class Redirects(JsonHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.answer(307, {}, {"Location": f"http://127.0.0.1:{other.server_port}/v1/chat/completions"})
+
+    def generate(url):
+        model = guarded(get_model("openai-api/some/m", base_url=url, api_key=SECRET, memoize=False))
+        return run_all([partial(model.generate, "hi", config=GenerateConfig(max_retries=0))])
+
+    monkeypatch.setenv("SOME_API_KEY", SECRET)
+    with (
+        serving(Other) as other,
+        serving(Redirects) as first,
+        refused(EvaluationError, f"127.0.0.1:{other.server_port}"),
+    ):
+        generate(f"http://127.0.0.1:{first.server_port}/v1")
+    assert not asked
+    with pytest.raises(Exception, match="onnection"):
+        generate("http://127.0.0.1:9/v1")
+    assert "http://127.0.0.1:9/v1 does not answer" in caplog.text
 
 
 def test_what_a_provider_returns_of_a_failed_call_has_no_key(monkeypatch):

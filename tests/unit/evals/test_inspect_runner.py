@@ -1,5 +1,7 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
+import os
+
 import pytest
 
 from opct.errors import EvaluationError
@@ -87,3 +89,12 @@ def test_tasks_that_there_are_not_and_that_cannot_be_loaded(tmp_path, task_file)
         mine.write_text(f"from inspect_ai import Task, task\n\n\n@task\n{body}\n", encoding="utf-8")
         with refused(EvaluationError, named):
             run_task(FakePolicy(reply), f"{mine}@mine", out_dir=tmp_path)
+
+
+def test_the_env_file_of_a_working_folder_is_not_read(task_file, tmp_path, monkeypatch):
+    """With it, the second evaluation of a process would send the user's key to an address of the folder's author."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://127.0.0.1:9/v1\n")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    run_task(FakePolicy(reply), f"{task_file}@other", out_dir=tmp_path / "out")
+    assert "OPENAI_BASE_URL" not in os.environ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 import socket
@@ -93,19 +94,33 @@ def without_template(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
 
 
+def panicking_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text()) | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}
+    path.write_text(json.dumps(content))
+
+
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
         (pickled, ""),
         (smaller_vocabulary, ""),
         (without_template, "chat template"),
+        (panicking_tokenizer, "tokenizer"),
         (lambda f: change_tensors(f, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan)), ""),
         (
             lambda f: change_tensors(f, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")),
             "model.layers.1.mlp.up_proj.weight",
         ),
     ],
-    ids=["a pickle", "a smaller vocabulary", "no chat template, no weights", "not finite", "a weight is not there"],
+    ids=[
+        "a pickle",
+        "a smaller vocabulary",
+        "no chat template, no weights",
+        "a panic of Rust",
+        "not finite",
+        "a weight is not there",
+    ],
 )
 def test_a_broken_model_folder_is_refused(tiny_folder: Path, tmp_path: Path, damage, named: str):
     """Transformers would fill what is missing with random numbers; a tied output head is not missing.

@@ -2,6 +2,7 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 
 import pytest
 
@@ -123,3 +124,32 @@ def test_a_lock_is_free_after_any_end_and_says_who_holds_it(tmp_path):
         ({"pid": 1, "host": "x"}, None),
     ):
         assert is_running(process) is state
+
+
+@pytest.mark.parametrize("name", ["results.json", "rollouts", "evals/x.eval", "checkpoints/.tmp-step-000003"])
+def test_a_link_out_of_a_run_is_refused_by_all_who_open_it(tmp_path, name):
+    """A folder of somebody else may hold one: what it names would be replaced, or emptied."""
+    with RunDir.create(tmp_path / "run") as run:
+        write_jsonl(run.rollouts_path(1), [])
+    (tmp_path / "precious").mkdir()
+    link = run.path / name
+    shutil.rmtree(run.rollouts_dir)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "precious")
+    for use in (RunDir, RunDir.open, lambda path: RunDir.create(path, resume=True)):
+        with refused(RunError, str(link)):
+            use(run.path)
+    link.unlink()
+    (run.path / "inside").mkdir()
+    link.symlink_to(run.path / "inside")
+    assert RunDir.open(run.path).is_run
+
+
+@pytest.mark.parametrize("then", ["nothing", "another"])
+def test_a_folder_that_is_moved_under_a_run_ends_it(tmp_path, then):
+    with refused(RunError, "moved"), RunDir.create(tmp_path / "run") as run:
+        run.path.rename(tmp_path / "moved")
+        if then == "another":
+            RunDir.create(tmp_path / "run").release()
+        with refused(RunError, "moved"):
+            run.check_in_place()
