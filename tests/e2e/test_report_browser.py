@@ -196,6 +196,9 @@ def test_figures_and_tables_are_saved(watch, tmp_path):
     assert [row[0] for row in rows] == ["Arm", "SFT", "OPCT"]
     assert len({len(row) for row in rows}) == 1
     assert saved(table, "LaTeX").count(b"\\\\\n") == len(rows)
+    for text, kept in (("=1+1", "'=1+1"), ("+1+1majority", "'+1+1majority"), ("-2.5", "-2.5"), ("+2 [1 to 3]",) * 2):
+        page.evaluate("text => { document.querySelector('.costs td').textContent = text }", text)
+        assert kept in {cell for row in csv.reader(saved(table, "CSV").decode().splitlines()) for cell in row}
     page.evaluate("document.querySelector('.costs td').textContent = '\u22123_5%-'")
     assert rb"$-$3\_5\%-" in saved(table, "LaTeX")
 
