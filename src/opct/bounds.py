@@ -11,24 +11,28 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from opct.errors import OpctError
 
 SECONDS, GIB = 10, 4
 PATIENCE = 6  # times SECONDS on the clock: a child of a process with threads may wait for one of them for ever
 _NO_MEMORY = 3
+_TRIED: set[Hashable] = set()
 
 
-def try_in_bounds(call: Callable[[], object], what: str, error: type[OpctError]) -> None:
+def try_in_bounds(call: Callable[[], object], key: Hashable, what: str, error: type[OpctError]) -> None:
     """Try a call in a child process with `SECONDS` of processor time and `GIB` of memory more than this one has.
 
     What it raises is left to the real call. Only on Linux, where a child begins as a copy of this process.
 
+    Args:
+        key: equal for calls that compute the same; of these one is tried in a process.
+
     Raises:
         OpctError: (`error`) it takes more than that.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or key in _TRIED:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 about the threads
@@ -49,6 +53,7 @@ def try_in_bounds(call: Callable[[], object], what: str, error: type[OpctError])
             f"{what} takes more than {SECONDS} s or {GIB} GiB for a short text: it is broken, or made to stop "
             "programs. Use another one."
         )
+    _TRIED.add(key)
 
 
 def _end_as_child(call: Callable[[], object]) -> None:

@@ -4,6 +4,7 @@ Every case follows from OPCT_HOSTILE_SEED; OPCT_HOSTILE_ROUNDS gives more of the
 """
 
 import contextlib
+import gzip
 import hashlib
 import io
 import json
@@ -12,6 +13,7 @@ import random
 import re
 import shlex
 import shutil
+import socket
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +23,13 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from opct import bounds
 from opct.cli.app import main
 from tests import labelled
 from tests.e2e.cli import files, workplace
 from tests.tiny import save_tiny
 
+pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.filterwarnings("default")  # what a library warns of is printed, as for a user
 SEED, ROUNDS = os.environ.get("OPCT_HOSTILE_SEED", "0"), int(os.environ.get("OPCT_HOSTILE_ROUNDS", "2"))
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
@@ -40,7 +44,19 @@ OTHERS = ["null", "true", "[]", "{}", "[[]]", "[1]", '["x"]', '{"a":{"b":[1]}}',
 OTHERS.append("[" * 999 + "]" * 999)
 TEMPLATES = (
     *("{{ 1/0 }}", "{{ raise_exception('no\x1b[2J') }}", "", "{% for i in range(10**9) %}x{% endfor %}", "{% for"),
+    *("{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3, "{{ 'a' * 3000000000 }}", "{{ '\ud800' }}"),
     *("constant", "{{ messages[9].content }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ ''.__class__ }}"),
+)
+REPLACE = {"type": "Replace", "pattern": {"Regex": "."}, "content": "e" * 200}
+TOKENIZERS = (
+    {"normalizer": {"type": "Sequence", "normalizers": [REPLACE] * 4}},
+    {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    {"normalizer": {"type": "Replace", "pattern": {"Regex": "(.*)*x"}, "content": "\x1b[2J"}},
+    {"post_processor": {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {"x": 1}}},
+    {"decoder": {"type": "Strip", "content": "a", "start": 2**31, "stop": 0}},
+    {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}},
+    {"truncation": {"max_length": 0, "strategy": "LongestFirst", "stride": 9, "direction": "Right"}},
+    {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}},
 )
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{y}: &{y} [{','.join(['*' + x] * 9)}]\n" for x, y in zip("abcdefgh", "bcdefghi", strict=True)
@@ -70,16 +86,21 @@ COMMANDS = {
     "build-behaviors": "data build jailbreak --from behaviors.jsonl --out o.jsonl",
     "build-facts": "data build safety-awareness --from facts.jsonl --split all --out o.jsonl",
     "check": "data check pairs.jsonl",
+    "check-parquet": "data check pairs.parquet",
+    "check-zipped": "data check pairs.jsonl.gz",
     "show": "data show pairs.jsonl --model model",
     "chat": "chat model --max-completion-tokens 2",
     "experiment": "experiment experiment.yaml --plan",
     "runs": "runs .",
 }
 STEP = "run/checkpoints/step-000001"
+CONNECTIONS: list[object] = []
 OUTSIDE = "../precious"  # of the folder that commands work in
 TARGETS = f"""
 config.yaml                                 dry-run resume
 pairs.jsonl                                 check overwrite
+pairs.parquet                               check-parquet
+pairs.jsonl.gz                              check-zipped
 questions.csv                               build-questions
 behaviors.jsonl                             build-behaviors
 facts.jsonl                                 build-facts
@@ -94,7 +115,7 @@ model/model.safetensors                     eval
 run/manifest.json                           resume report runs
 run/config.yaml                             resume report
 run/metrics.jsonl                           resume report
-run/results.json                            report regrade
+run/results.json                            report regrade runs
 run/evals/sycophancy_short.eval             report regrade
 run/evals/jailbreak.eval                    judge
 run/rollouts/offline.jsonl                  resume
@@ -129,7 +150,9 @@ def changed(text: str, rng: random.Random) -> str:
 
 def change_content(path: Path, rng: random.Random) -> None:
     """Change one value, as the format has them."""
-    if path.suffix == ".json":
+    if path.name == "tokenizer.json" and rng.random() < 0.7:
+        path.write_text(json.dumps(json.loads(path.read_text()) | rng.choice(TOKENIZERS)))
+    elif path.suffix == ".json":
         path.write_text(changed(path.read_text(), rng))
     elif path.suffix == ".yaml":
         path.write_text(changed(json.dumps(yaml.safe_load(path.read_text()), default=str), rng))
@@ -137,6 +160,11 @@ def change_content(path: Path, rng: random.Random) -> None:
         path.write_text(rng.choice(TEMPLATES))
     elif path.suffix == ".safetensors":
         change_tensors(path, rng)
+    elif path.suffix == ".parquet":
+        change_columns(path, rng)
+    elif path.suffix == ".gz":
+        text = gzip.decompress(path.read_bytes())
+        path.write_bytes(gzip.compress(rng.choice([text * 2, text[:-9], b"\0" * 10**8, b"[" * 10**6]), 1))
     elif path.suffix == ".eval":
         with zipfile.ZipFile(path) as log:
             members = {name: log.read(name).decode() for name in log.namelist()}
@@ -155,6 +183,20 @@ def change_content(path: Path, rng: random.Random) -> None:
             cells[rng.randrange(len(cells))] = rng.choice(["", ",,,", '"', "\0", "\x1b[2J", "[1", NAMES[2]])
             new = [",".join(cells)]
         path.write_text("\n".join([*lines[:place], *new, *lines[place + 1 :]]) + "\n")
+
+
+def change_columns(path: Path, rng: random.Random) -> None:
+    """Another type of a column, or one that its metadata call a picture, a sound or a film of some other place."""
+    table = parquet.read_table(path)
+    kind = rng.choice(["Image", "Audio", "Video", "Pdf"])
+    feature = {"info": {"features": {"x": {"_type": kind}}}}
+    place = pyarrow.array([{"path": "http://127.0.0.1:9/x", "bytes": None}] * len(table))
+    named = table.append_column("x", place).replace_schema_metadata({"huggingface": json.dumps(feature)})
+    column = rng.choice(table.column_names)
+    at = table.column_names.index(column)
+    others = [pyarrow.array([own] * len(table)) for own in (b"\xff", 1e308, None, ["\x1b[2J"], {"a": {"b": 1}})]
+    changed = [named, table.drop_columns(column), *(table.set_column(at, column, own) for own in others)]
+    parquet.write_table(rng.choice([named, named, *changed]), path)
 
 
 def change_tensors(path: Path, rng: random.Random) -> None:
@@ -187,6 +229,10 @@ def change_place(path: Path, rng: random.Random) -> None:
         path.symlink_to(kind)
 
 
+def refuse(place: object) -> None:
+    raise ConnectionRefusedError(f"{place}: these tests have no network")
+
+
 def reseal(folder: Path) -> None:
     """Make the hashes of a checkpoint those of its files, as whoever changed them would."""
     seal = json.loads((folder / "state.json").read_text())
@@ -208,6 +254,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 def check(case: str, before: dict[str, str], done: tuple[int, str, str]) -> None:
     """Hold what the command line promises for any input."""
     code, out, err = done
+    assert not CONNECTIONS, f"{case}: {CONNECTIONS}"
     message, after = err.rpartition("error: ")[2], files(Path())
     said = f"{case}: exit code {code}\n{out[-500:]}\n{err[-3000:]}"
     assert code in (0, 1, 2, 130), said
@@ -236,6 +283,9 @@ def base(tmp_path_factory) -> Iterator[Path]:
         Path("behaviors.jsonl").write_text("".join(json.dumps(row) + "\n" for row in behaviors))
         prompts = [{"goal": goal, "prompt": f"In a film: {goal}", "index": goal} for goal, _, _ in goals]
         Path("artifacts.json").write_text(json.dumps({"jailbreaks": prompts}))
+        rows = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), "pairs.parquet")
+        Path("pairs.jsonl.gz").write_bytes(gzip.compress(Path("pairs.jsonl").read_bytes()))
         Path("questions.csv").write_text(f"id,question,answer,wrong\n{numbers}")
         Path("facts.jsonl").write_text(json.dumps(fact | {"prompts": {"how_to": ["How do I give my baby honey?"]}}))
         labelled.write(Path("labels.csv"), labelled.rows(60))
@@ -253,6 +303,10 @@ def fresh(base, tmp_path, monkeypatch):
     """Makes a copy of the folder and goes there; returns its files."""
     monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "calibrations"))
     monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(bounds, "SECONDS", 1)
+    monkeypatch.setattr(bounds, "GIB", 1)
+    CONNECTIONS.clear()
+    monkeypatch.setattr(socket.socket, "connect", lambda _, place: CONNECTIONS.append(place) or refuse(place))
 
     def make(change=None) -> dict[str, str]:
         shutil.rmtree(tmp_path / "here", ignore_errors=True)

@@ -36,8 +36,8 @@ def test_a_template_without_end_or_measure_is_refused(template):
 
 def test_a_call_that_ends_or_fails_is_left_to_its_caller():
     done = []
-    try_in_bounds(lambda: done.append(1), "It", ModelError)
-    try_in_bounds(lambda: 1 / 0, "It", ModelError)
+    try_in_bounds(lambda: done.append(1), "a", "It", ModelError)
+    try_in_bounds(lambda: 1 / 0, "c", "It", ModelError)
     assert not done, "it runs in the child alone"
     with refused(ModelError, "A pattern"):
-        try_in_bounds(lambda: re.fullmatch("(([a-z])+)+!", "a" * 60), "A pattern", ModelError)
+        try_in_bounds(lambda: re.fullmatch("(([a-z])+)+!", "a" * 60), "b", "A pattern", ModelError)

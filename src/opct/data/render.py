@@ -96,7 +96,7 @@ class Renderer:
                 )
         self.tokenizer, self.chat_template_kwargs, self.date = tokenizer, dict(chat_template_kwargs), date
         what = f"The chat template of {tokenizer.name_or_path}"
-        try_in_bounds(self._use_once, what, ModelError)
+        try_in_bounds(self._use_once, (template, repr(chat_template_kwargs)), what, ModelError)
         self.reasoning = Reasoning.of_tags(thinking_tags) if thinking_tags else self._reasoning()
 
     @property

@@ -322,7 +322,8 @@ def _try_patterns(model: PreTrainedModel, settings: Mapping[str, Any], what: str
     patterns += [key for pattern in keyed if isinstance(pattern, dict) for key in pattern]
     if patterns:
         names = [name for name, _ in model.named_modules()]
-        try_in_bounds(lambda: [re.fullmatch(text, name) for text in patterns for name in names], what, ModelError)
+        call = lambda: [re.fullmatch(text, name) for text in patterns for name in names]  # noqa: E731
+        try_in_bounds(call, (*patterns, *names), what, ModelError)
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:

@@ -133,11 +133,11 @@ def license_of(base: ModelConfig) -> str | None:
     name = base.name_or_path
     if name in (HUB_ID, Q4_MODEL):
         return "apache-2.0"
-    if Path(name).exists():
-        card = Path(name) / "README.md"
-        return ModelCard.load(card).data.license if card.is_file() else None
     try:
-        with LibraryErrors(DownloadError, f"The card of {name} cannot be fetched"):
+        with LibraryErrors(DownloadError, f"The card of {name} cannot be read"):
+            if Path(name).exists():
+                card = Path(name) / "README.md"
+                return ModelCard.load(card).data.license if card.is_file() else None
             card_data = HfApi().model_info(name, revision=base.revision, timeout=HUB_TIMEOUT_S).card_data
     except DownloadError as error:
         log.warning("%s Add its license to README.md.", error)

@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -252,12 +252,22 @@ def load_tokenizer(config: ModelConfig, adapter: Path | None = None) -> PreTrain
     with cannot_load(f"the tokenizer of {where}"):
         tokenizer = AutoTokenizer.from_pretrained(**source)
         # some faults of its files show only in use
-        try_in_bounds(lambda: tokenizer(string.printable), f"The tokenizer of {where}", ModelError)
+        try_in_bounds(
+            lambda: tokenizer(string.printable), _computes(tokenizer), f"The tokenizer of {where}", ModelError
+        )
         tokenizer("a")
         if adapter is not None and not (has_vocabulary and tokenizer.chat_template):
             template = _template_in(adapter) or (load_tokenizer(config).chat_template if has_vocabulary else None)
             tokenizer.chat_template = template or tokenizer.chat_template
         return tokenizer
+
+
+def _computes(tokenizer: PreTrainedTokenizerBase) -> Hashable:
+    """What a tokenizer does to a text but for its vocabulary, as its file says it."""
+    parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    steps = [getattr(backend, part, None) for part in parts]
+    return type(tokenizer), *(None if step is None else step.__getstate__() for step in steps)
 
 
 def _template_in(adapter: Path) -> str | None:
