@@ -71,6 +71,6 @@ def _end_as_child(call: Callable[[], object]) -> None:
     except MemoryError:
         code = _NO_MEMORY
     except BaseException:  # noqa: BLE001 - the real call raises it again
-        code = 0
+        pass
     finally:
         os._exit(code)  # nothing of the parent is flushed or closed twice

@@ -39,5 +39,6 @@ def redact_named(text: str) -> str:
 
 
 def environment_secrets() -> frozenset[str]:
-    """The values of environment variables that are named like keys."""
-    return frozenset(value for name, value in os.environ.items() if len(value) >= SHORTEST and _VARIABLE.search(name))
+    """The values of environment variables that are named like keys; not words and paths, which any message may hold."""
+    named = (value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= SHORTEST)
+    return frozenset(value for value in named if (len(value) >= 16 or re.search(r"\d", value)) and value[0] not in "/~.")

@@ -381,9 +381,8 @@ def _n_done(log: EvalLog) -> int:
 def _remove_unfinished(run: RunDir, task: Task) -> None:
     """Remove the logs of a task that no other process still writes."""
     for path, log in _unfinished_logs(run).items():
-        process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
-        is_of_another = is_running(process) and process.get("pid") != os.getpid()
-        if task_name(log) == task.name and not is_of_another:
+        process = (log.eval.metadata or {}).get(OPCT, {}).get("process")
+        if task_name(log) == task.name and (not is_running(process) or process["pid"] == os.getpid()):
             path.unlink(missing_ok=True)
 
 
