@@ -40,5 +40,5 @@ def redact_named(text: str) -> str:
 
 def environment_secrets() -> frozenset[str]:
     """The values of environment variables that are named like keys; not words and paths, which any message may hold."""
-    named = (value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= SHORTEST)
-    return frozenset(value for value in named if (len(value) >= 16 or re.search(r"\d", value)) and value[0] not in "/~.")
+    named = {value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= SHORTEST}
+    return frozenset(value for value in named if value[0] not in "/~." and re.search(r"\d|.{16}", value))
