@@ -93,6 +93,8 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
 def guarded(model: Model) -> Model:
     """The model, which sends nothing to where an endpoint redirects, and without its key in what its provider returns
     or raises: a server may echo it, and logs keep that."""
+    from inspect_ai.log._samples import _active_model_event
+
     generate, warned = model.api.generate, list[str]()
 
     async def guarded_generate(*args: Any, **options: Any) -> Any:
@@ -120,6 +122,10 @@ def guarded(model: Model) -> Model:
             # here, not where the error is shown: Inspect's event of the call keeps its text and traceback
             _redact_error(error, secrets)
             raise
+        finally:
+            # in a header of the answer, which Inspect keeps as the name of the call
+            for named in getattr(_active_model_event.get(), "request_ids", None) or ():
+                named.id = redact(named.id, secrets)
         # Inspect takes (output or error, call): the call holds what was sent and what came back
         output, *calls = answer if isinstance(answer, tuple) else (answer,)
         if isinstance(output, Exception):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import read_yaml
-from opct.errors import EvaluationError, OpctError, RunError
+from opct.errors import EvaluationError, LibraryErrors, OpctError, RunError
 from opct.reports.axes import SAFETY_AXES
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import MANIFEST, RunDir
@@ -120,20 +120,15 @@ def _entry(path: Path) -> Entry | None:
     written = [file.stat().st_mtime for file in [*files, *unfinished]]
     entry = Entry(path, kind, max(written))
     try:
-        if kind == "train":
-            entry = _training(entry, run)
-        if run.results_path.is_file():
-            content = run.read_results()
-            entry = replace(entry, model=str(content["run"].get("model")), headline=_headline(content["rows"]))
-        if unfinished:
-            entry = _unfinished(entry, has_results=run.results_path.is_file())
-    except (
-        OpctError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OSError,
-    ) as error:  # a damaged folder is listed like the others
+        with LibraryErrors(RunError, "it is damaged"):
+            if kind == "train":
+                entry = _training(entry, run)
+            if run.results_path.is_file():
+                content = run.read_results()
+                entry = replace(entry, model=str(content["run"].get("model")), headline=_headline(content["rows"]))
+            if unfinished:
+                entry = _unfinished(entry, has_results=run.results_path.is_file())
+    except OpctError as error:  # a damaged folder is listed like the others
         return replace(entry, state=f"unreadable: {error}")
     return entry
 

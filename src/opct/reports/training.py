@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
 from opct.config.schema import LENGTH, budget_of
 from opct.data.perturb.jailbreak import ARTIFACT
 from opct.reports.arms import ADAPTER, SFT, Arm, Pair
@@ -18,6 +21,18 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
 
+
+class _Rollout(TypedDict):
+    """What is read of a row of validation rollouts."""
+
+    pair_id: str
+    family: str
+    prompt: list[dict[str, str | None]]
+    tokens: list[str]
+    kl: list[float]
+
+
+_ROLLOUT = TypeAdapter(_Rollout)
 MOST_TOKENS = 1.25
 """Ratio of completion tokens between two arms above which there is a warning."""
 OF_ONE_RUN = ("seed", "output_dir")
@@ -54,13 +69,15 @@ def rollouts_over_time(arm: Arm) -> list[dict[str, Any]]:
     """
     run = arm.runs[0]
     folder = None if run.path is None else RunDir(run.path).rollouts_dir
-    files = [] if folder is None else sorted(folder.glob("validation-*.jsonl"))
+    paths = [] if folder is None else sorted(folder.glob("validation-*.jsonl"))
+    # by number: names of files sort by step up to 999,999 alone
+    files = {int(name[1]): path for path in paths if (name := re.fullmatch(r"validation-(\d+)", path.stem))}
     if len(files) < 2:
         return []
-    chosen = [files[0], *([files[len(files) // 2]] if len(files) > 2 else []), files[-1]]
-    # numbers, for min and max below: names of files sort by step up to 999,999 alone
-    at = {int(file.stem.partition("-")[2]): {row["pair_id"]: row for row in read_jsonl(file)} for file in chosen}
-    first, last = at[min(at)], at[max(at)]
+    steps = sorted(files)
+    chosen = dict.fromkeys((steps[0], steps[len(steps) // 2], steps[-1]))
+    at = {step: {row["pair_id"]: row for row in read_jsonl(files[step], _ROLLOUT)} for step in chosen}
+    first, last = at[steps[0]], at[steps[-1]]
     shared = [key for key in first if all(key in rows for rows in at.values()) and first[key]["family"] != ARTIFACT]
     shared.sort(key=lambda key: abs(_mean_kl(first[key]) - _mean_kl(last[key])), reverse=True)
     return [

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from opct.errors import CheckpointError, RunError
@@ -48,7 +48,7 @@ def _has_step(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-_METRICS = TypeAdapter(Annotated[dict[str, int | float], AfterValidator(_has_step)])
+_METRICS = TypeAdapter(Annotated[dict[str, Annotated[int, Field(lt=2**63)] | float], AfterValidator(_has_step)])
 
 
 class _Begun(TypedDict):

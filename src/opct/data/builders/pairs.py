@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from opct.bounds import try_in_bounds
 from opct.data.pairs import CUSTOM, ContrastivePair, Message, Prompt, checked_pair, messages_of, prompt_faults
 from opct.data.questions import QUESTION_COLUMNS
 from opct.data.tables import (
@@ -309,7 +310,9 @@ def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
             # without empty cells: StrictUndefined then reports them, else the template would show "None"
             cells = {name: value for name, value in row.items() if value not in ("", None)}
             # "prompt" last: a column of that name must not hide the message that is wrapped
-            content = template.render({**cells, "prompt": prompt[last]["content"]})
+            values = {**cells, "prompt": prompt[last]["content"]}
+            try_in_bounds(lambda: template.render(values), text, f"The template {name!r}", DataError)
+            content = template.render(values)
         except UndefinedError as error:
             remedy = "its cell is empty: fill it, or ask {% if COLUMN %} first"
             raise RowFault(f"the template {name!r} cannot be filled: {error}; {remedy}") from error
