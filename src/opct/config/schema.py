@@ -217,7 +217,9 @@ class TrainConfig(Section):
     seed: int = Field(
         0, ge=0, lt=2**32, description="Seed of everything random: adapter, order of pairs, samples, dropout."
     )
-    max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
+    max_steps: int | None = Field(
+        None, ge=1, le=10**7, description="Optimizer steps; null: `num_train_epochs` over the pairs."
+    )
     num_train_epochs: float = Field(1.0, gt=0, description="How often each pair is seen, if `max_steps` is null.")
     eval_steps: int | None = Field(
         None, ge=1, description="Steps between validation KLs; null: at the start, the middle and the end."

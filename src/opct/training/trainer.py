@@ -149,6 +149,8 @@ def train(
             refuse_attackers(config)
         choose_device(config.model.device)  # refused before data are read
         run = RunDir(config.output_dir)
+        if overwrite:
+            _refuse_to_replace_weights(config)
         if is_main:  # it alone locks the folder and writes to it
             run = stack.enter_context(RunDir.create(config.output_dir, resume=resume, overwrite=overwrite))
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
@@ -262,6 +264,14 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, **extra)
     atomic_write(run.config_path, dump_config(config))
     write_trained_texts(run, visited, config.model)
+
+
+def _refuse_to_replace_weights(config: TrainConfig) -> None:
+    """Raise RunError where the weights that the training begins with lie in the run that it replaces."""
+    replaced = Path(config.output_dir).resolve()
+    for name in (config.model.adapter, config.model.name_or_path):
+        if name is not None and Path(name).exists() and Path(name).resolve().is_relative_to(replaced):
+            raise RunError(f"{name} lies in {replaced}, which --overwrite replaces: choose another output_dir.")
 
 
 @dataclass

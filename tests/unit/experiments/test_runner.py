@@ -251,7 +251,7 @@ def measure(tmp_path: Path, monkeypatch):
 
     def evaluate(target, config, *, out, **settings):
         done.append(config)
-        results = {"rows": [], "created": f"time {len(done)}"}
+        results = {"run": {}, "rows": [], "created": f"time {len(done)}"}
         write_json(out / "results.json", results)
         return SimpleNamespace(results=results)
 
