@@ -288,7 +288,7 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
             f"{target} is not loaded by opct: leave dtype, quantization, trust_remote_code, thinking_tags and "
             "chat_template_kwargs out."
         )
-    model, name, address = open_model(target.removeprefix(INSPECT_MODEL), None, {}, what="The model")
+    model, name, address = open_model(target.removeprefix(INSPECT_MODEL), None, {}, what="The model", is_target=True)
     label = name.partition("@")[0].rpartition("/")[2]
     return model, {"label": label, "weights": {"model": name, **address}, "trained_texts": None}
 

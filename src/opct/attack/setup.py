@@ -204,9 +204,8 @@ def load_target(
 
 def _open_endpoint(name: str, config: Any, role: str) -> tuple[Model, dict[str, Any]]:
     """A model of Inspect with the settings of its endpoint, and what identifies it."""
-    model, described, address = open_model(
-        name.removeprefix(INSPECT_MODEL), config.base_url, config.model_args, what=f"The {role}'s model"
-    )
+    asked = name.removeprefix(INSPECT_MODEL), config.base_url, config.model_args
+    model, described, address = open_model(*asked, what=f"The {role}'s model", is_target=True)
     model.config = model.config.merge(call_config(model, config))
     return model, {"model": described, **address}
 

@@ -264,7 +264,8 @@ class Renderer:
     def _text_of(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         # clean-up would turn "it 's" into "it's": then pieces no longer join to the text
         options = {"skip_special_tokens": skip_special_tokens, "clean_up_tokenization_spaces": False}
-        return cast(str, self.tokenizer.decode(list(token_ids), **options))
+        with LibraryErrors(DataError, f"The tokenizer of {self.tokenizer.name_or_path} cannot write a reply"):
+            return cast(str, self.tokenizer.decode(list(token_ids), **options))
 
     def _written(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
         """What the template writes for the messages.

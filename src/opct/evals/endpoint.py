@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from opct.config.judge import EndpointSettings
-from opct.errors import EvaluationError, OpctError
+from opct.errors import EvaluationError, LibraryErrors, OpctError
 from opct.evals.judges.protocol import digest
 from opct.redaction import MASK, SHORTEST, environment_secrets, redact
 from opct.runs.io import file_sha256
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+USE = "Give provider/model, install its package and put its key into the environment."
 HINT = "Check its name, key, arguments and settings, then continue with --resume."
 
 # Reasons for a call without an answer; each is counted separately.
@@ -40,18 +41,27 @@ WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 
 
 def open_model(
-    name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str
+    name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str, is_target: bool = False
 ) -> tuple[Model, str, dict[str, Any]]:
     """The Inspect model, its name with a hash of local weights, and its address and arguments without secrets.
 
     Raises:
-        EvaluationError: the model cannot be loaded, or an argument looks like a secret.
+        EvaluationError: the model cannot be loaded, an argument looks like a secret, or the address or argument of what
+            is evaluated (`is_target`) holds one.
     """
     for argument in _argument_names(model_args):
         if SECRET_NAME.search(argument.rpartition(".")[2]):
             raise EvaluationError(
                 f"The model's argument {argument} looks like a secret: put it into the provider's environment variable "
                 "instead, where process lists and files do not show it."
+            )
+    # Inspect writes both into the logs of what it asks
+    given = {"address": base_url or _url_of_environment(name), "arguments": json.dumps(model_args, default=str)}
+    for part, text in given.items() if is_target else ():
+        if text is not None and redact(text) != text:
+            raise EvaluationError(
+                f"{what} {name}: its {part} would put a key or password into logs: put that into the provider's "
+                "environment variable instead."
             )
     model = load_inspect_model(name, base_url, model_args, what=what)
     # the model's own key alone: the identity must not change with other keys in the environment
@@ -77,17 +87,14 @@ def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str,
     from opct.evals.inspect_runner import quiet
 
     try:
-        with quiet():
+        with quiet(), LibraryErrors(EvaluationError, f"{what} {name} cannot be used", USE):
             # not memoized: its `generate` is replaced, and a shared model would be wrapped again and again
             return guarded(get_model(name, base_url=base_url, memoize=False, **model_args))
-    except PrerequisiteError as error:  # its message is Rich markup
-        message = Text.from_markup(str(error.message)).plain
-    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
-        message = str(error)
-    raise EvaluationError(
-        f"{what} {name} cannot be used: {shortened(message, known_secrets(), limit=400)} Give provider/model, install "
-        "its package and put its key into the environment."
-    )
+    except EvaluationError as error:
+        if isinstance(error.__cause__, PrerequisiteError):  # its message is Rich markup
+            message = shortened(Text.from_markup(str(error.__cause__.message)).plain, known_secrets(), limit=400)
+            raise EvaluationError(f"{what} {name} cannot be used: {message} {USE}") from error
+        raise
 
 
 def guarded(model: Model) -> Model:

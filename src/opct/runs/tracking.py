@@ -36,7 +36,8 @@ class Tracker:
         for tracker in self._trackers:
             tracker.store_init_configuration(tracker_settings(config))
         self._last_step_path = run.trackers_dir / "last_step"
-        self._last_step = int(self._last_step_path.read_text()) if self._last_step_path.exists() else -1
+        with LibraryErrors(RunError, f"{self._last_step_path} cannot be read", "Delete it; steps are sent again."):
+            self._last_step = int(self._last_step_path.read_text()) if self._last_step_path.exists() else -1
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step (`area/name`: number).

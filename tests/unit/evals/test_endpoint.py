@@ -10,7 +10,7 @@ from inspect_ai.model import GenerateConfig, ModelCall, get_model
 
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
-from opct.evals.endpoint import endpoint_address, guarded, redact
+from opct.evals.endpoint import endpoint_address, guarded, open_model, redact
 from opct.evals.inspect_runner import run_all
 from opct.evals.judges.llm import load_judge
 from tests.hub import JsonHandler, serving
@@ -154,3 +154,16 @@ def test_what_a_provider_returns_of_a_failed_call_has_no_key(monkeypatch):
     assert error is failed
     assert "0123456789" not in f"{error} {error.body} {kept.request} {kept.response}"
     assert kept.request == {"messages": ["hi"]}
+
+
+def test_a_target_whose_address_or_argument_holds_a_key_is_refused(monkeypatch):
+    """Inspect writes both into its logs."""
+    monkeypatch.setenv("MY_SERVER_API_KEY", SECRET)
+    for url, arguments in (
+        ("http://me:pw@host/v1", {}),
+        ("http://host/v1?api_key=abc", {}),
+        (f"http://host/{SECRET}", {}),
+        (None, {"default_headers": {"X-Custom": SECRET}}),
+    ):
+        with refused(EvaluationError, "key or password"):
+            open_model("openai-api/my-server/m", url, arguments, what="It", is_target=True)
