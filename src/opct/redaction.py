@@ -18,7 +18,7 @@ _SHAPES = re.compile(
     r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}"
     r"|(?:(?<=//)|(?<=:/))[^/\s\"']+(?=@)|(?i:(?<=bearer ))\S+|[\w.-]+\*{3,}\S*"
 )
-_PARAMETERS = re.compile(r"(?i)([?&][\w.-]*(?:key|token|secret|password|signature|auth)=)[^&\s\"'#]+")
+_PARAMETERS = re.compile(r"(?i)([?&][\w.-]*(?:key|token|secret|password|sig|signature|auth)=)[^&\s\"'#]+")
 
 
 def redact(text: str, secrets: Iterable[str] | None = None) -> str:

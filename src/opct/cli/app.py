@@ -98,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if arguments is None:
         guard_streams()
+        logging.raiseExceptions = False  # a log of a library that cannot be written would print a traceback
     try:
         with _ExitCodes():
             _refuse_bytes(sys.argv[1:] if arguments is None else arguments)

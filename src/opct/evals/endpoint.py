@@ -56,7 +56,11 @@ def open_model(
                 "instead, where process lists and files do not show it."
             )
     # Inspect writes both into the logs of what it asks
-    given = {"address": base_url or _url_of_environment(name), "arguments": json.dumps(model_args, default=str)}
+    given = {
+        "name": name,
+        "address": base_url or _url_of_environment(name),
+        "arguments": json.dumps(model_args, default=str),
+    }
     for part, text in given.items() if is_target else ():
         if text is not None and redact(text) != text:
             raise EvaluationError(

@@ -124,6 +124,8 @@ def parse_json(text: bytes | str, model: Any = dict) -> Any:
         if not isinstance(value, dict):
             raise ValueError(f"not a JSON object but {type(value).__name__}")
         return value
+    if model is Any:
+        return value
     adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
     try:
         return adapter.validate_json(text)

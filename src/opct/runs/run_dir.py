@@ -225,9 +225,10 @@ class RunDir:
 
     def _refuse_links_out(self) -> None:
         """A folder of somebody else must not make a command write to, or delete, what lies elsewhere."""
-        if "\0" in str(self.path):  # no folder has such a name; whoever makes or reads it says so
+        try:
+            root = os.path.realpath(self.path)
+        except (OSError, ValueError):  # a NUL in the name, a working folder that is gone: whoever uses it says so
             return
-        root = os.path.realpath(self.path)
         for top in (*self._content, self.manifest_path):
             for path in (top, *(top.rglob("*") if top.is_dir() else ())):
                 if path.is_symlink() and not os.path.realpath(path).startswith(f"{root}{os.sep}"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from opct.config.schema import TrainConfig, flat_settings
 from opct.errors import ConfigError, LibraryErrors, RunError, unknown
-from opct.runs.io import append_jsonl, atomic_write
+from opct.runs.io import append_jsonl, atomic_write, read_bytes
 from opct.runs.run_dir import RunDir
 
 PROJECT = "opct"
@@ -37,7 +37,7 @@ class Tracker:
             tracker.store_init_configuration(tracker_settings(config))
         self._last_step_path = run.trackers_dir / "last_step"
         with LibraryErrors(RunError, f"{self._last_step_path} cannot be read", "Delete it; steps are sent again."):
-            self._last_step = int(self._last_step_path.read_text()) if self._last_step_path.exists() else -1
+            self._last_step = int(read_bytes(self._last_step_path)) if self._last_step_path.exists() else -1
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step (`area/name`: number).
