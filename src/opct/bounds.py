@@ -36,7 +36,10 @@ def try_in_bounds(call: Callable[[], object], key: Hashable, what: str, error: t
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 about the threads
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # no more processes: better untried than not at all
+            return
     if pid == 0:
         _end_as_child(call)
     ends = time.monotonic() + PATIENCE * SECONDS
@@ -45,6 +48,7 @@ def try_in_bounds(call: Callable[[], object], key: Hashable, what: str, error: t
         if time.monotonic() > ends:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+            _TRIED.add(key)
             return
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
@@ -64,8 +68,10 @@ def _end_as_child(call: Callable[[], object]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library prints as it aborts
         with open("/proc/self/statm", encoding="ascii") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + GIB * 2**30,) * 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        for kind, most in ((resource.RLIMIT_AS, size + GIB * 2**30), (resource.RLIMIT_CPU, SECONDS)):
+            hard = resource.getrlimit(kind)[1]  # nobody may raise it
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         call()
     except MemoryError:

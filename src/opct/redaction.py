@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 MASK = "***"
 SHORTEST = 6  # a TOKEN=1 in the environment must not turn every 1 of a message into ***
-_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_?\d+)?$", re.IGNORECASE)
+_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_?\d+|_\w+)?$", re.IGNORECASE)
 _NAMED = re.compile(
     r"(?i)((?:token|secret|password|passwd|(?:api|access|private|account)[_-]?key|credentials?|authorization)"
     r"[=:\s]\s*(?:bearer\s+)?)\S+"
@@ -16,7 +16,8 @@ _NAMED = re.compile(
 # user and password of an address, up to the last "@": a password may hold one; made a path, it has one slash less
 _SHAPES = re.compile(
     r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}"
-    r"|(?:(?<=//)|(?<=:/))[^/\s\"']+(?=@)|(?i:(?<=bearer ))\S+|[\w.-]+\*{3,}\S*"
+    r"|(?<=://)[^/\s\"'?]+(?=@)|(?<=:/)[^/\s\"'?:]+:[^/\s\"'?]+(?=@)|(?i:(?<=bearer ))(?=\S*\d)\S{8,}"
+    r"|(?<![\w.-])[\w.-]{1,200}\*{3,}\S*"  # bounded: else a long word costs its length squared
 )
 _PARAMETERS = re.compile(r"(?i)([?&][\w.-]*(?:key|token|secret|password|sig|signature|auth)=)[^&\s\"'#]+")
 
@@ -41,4 +42,4 @@ def redact_named(text: str) -> str:
 def environment_secrets() -> frozenset[str]:
     """The values of environment variables that are named like keys; not words and paths, which any message may hold."""
     named = {value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= SHORTEST}
-    return frozenset(value for value in named if value[0] not in "/~." and re.search(r"\d|.{16}", value))
+    return frozenset(value for value in named if not os.path.exists(value) and re.search(r"\d|.{16}", value))

@@ -134,6 +134,8 @@ class _ExitCodes:
                 return
             except (RunError, BrokenPipeError) as unwritten:  # what was printed last did not get out
                 error = unwritten
+                if os.environ.get("OPCT_DEBUG") == "1":
+                    raise
         if os.environ.get("OPCT_DEBUG") == "1":
             return
         if isinstance(error, BrokenPipeError):

@@ -511,12 +511,14 @@ def _arrow_values(data: Any) -> Iterator[dict[str, Any]]:
 
     Decoded as the columns' metadata say, pictures and sounds would be opened, or fetched, from wherever a row says.
     """
-    batches = data.iter_batches() if hasattr(data, "iter_batches") else data.with_format("arrow").iter(batch_size=1000)
-    n_rows = 0
+    batches = (
+        data.iter_batches(1000) if hasattr(data, "iter_batches") else data.with_format("arrow").iter(batch_size=1000)
+    )
+    n_rows = n_bytes = 0
     for batch in batches:
-        n_rows += len(batch)
-        if n_rows > MAX_ROWS:  # a few bytes may stand for millions of rows
-            raise DataError(f"At most {MAX_ROWS:,} rows are read: give a part of them.")
+        n_rows, n_bytes = n_rows + len(batch), n_bytes + batch.nbytes
+        if n_rows > MAX_ROWS or n_bytes > io.MAX_FILE_BYTES:  # a few bytes may stand for millions of rows
+            raise DataError(f"At most {MAX_ROWS:,} rows and {io.MAX_FILE_BYTES:,} bytes are read: give a part of them.")
         yield from (
             {key: cell for key, cell in row.items() if not isinstance(cell, bytes)} for row in batch.to_pylist()
         )

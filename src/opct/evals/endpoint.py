@@ -64,8 +64,8 @@ def open_model(
     for part, text in given.items() if is_target else ():
         if text is not None and redact(text) != text:
             raise EvaluationError(
-                f"{what} {name}: its {part} would put a key or password into logs: put that into the provider's "
-                "environment variable instead."
+                f"{what} {name}: its {part} would put a key or password into logs: leave it out there, and "
+                "give it as the provider's key."
             )
     model = load_inspect_model(name, base_url, model_args, what=what)
     # the model's own key alone: the identity must not change with other keys in the environment
@@ -118,8 +118,9 @@ def guarded(model: Model) -> Model:
         try:
             answer = await generate(*args, **options)
         except Exception as error:
-            headers = getattr(getattr(error, "response", None), "headers", {})
-            if "location" in headers:
+            response = getattr(error, "response", None)
+            headers = getattr(response, "headers", None) or {}
+            if 300 <= (getattr(response, "status_code", None) or 0) <= 399 and "location" in headers:
                 where = redact(str(headers["location"]), secrets)
                 raise EvaluationError(
                     f"The endpoint of {model} redirects to {where}; nothing was sent there. If you trust it, make it "
@@ -129,7 +130,7 @@ def guarded(model: Model) -> Model:
             if not is_local(model) and failure.reason != REJECTED and not failure.is_fatal and not warned:
                 warned.append(str(model))  # once: Inspect asks again, for up to half an hour and without a word
                 where = endpoint_address(str(model), getattr(model.api, "base_url", None)) or "its default address"
-                log.warning("%s at %s does not answer and is asked again: %s", model, where, failure.message)
+                log.warning("%s at %s fails and is asked again: %s", model, where, failure.message)
             # here, not where the error is shown: Inspect's event of the call keeps its text and traceback
             _redact_error(error, secrets)
             raise

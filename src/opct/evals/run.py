@@ -274,6 +274,7 @@ def evaluate_suites(
     """
     config = config or EvalConfig()
     run = RunDir(out_dir)
+    run.refuse_links_out()
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
@@ -382,7 +383,7 @@ def _remove_unfinished(run: RunDir, task: Task) -> None:
     """Remove the logs of a task that no other process still writes."""
     for path, log in _unfinished_logs(run).items():
         process = (log.eval.metadata or {}).get(OPCT, {}).get("process")
-        if task_name(log) == task.name and (not is_running(process) or process["pid"] == os.getpid()):
+        if task_name(log) == task.name and (is_running(process) is False or process["pid"] == os.getpid()):
             path.unlink(missing_ok=True)
 
 

@@ -316,13 +316,15 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 
 def _try_patterns(model: PreTrainedModel, settings: Mapping[str, Any], what: str) -> None:
     """Raise ModelError where a regular expression of PEFT's settings does not end on the names of the modules."""
-    single = (settings.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern"))
+    single = [settings.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern")]
+    single += [name for key in ("modules_to_save", "layers_pattern") for name in settings.get(key) or ()]
     keyed = (settings.get(name) for name in ("rank_pattern", "alpha_pattern"))
     patterns = [text for text in single if isinstance(text, str) and text != ALL_LINEAR]
     patterns += [key for pattern in keyed if isinstance(pattern, dict) for key in pattern]
     if patterns:
         names = [name for name, _ in model.named_modules()]
-        call = lambda: [re.fullmatch(text, name) for text in patterns for name in names]  # noqa: E731
+        tried = [*patterns, *(rf"(.*\.)?({text})$" for text in patterns)]  # as PEFT takes names, and keys
+        call = lambda: [re.match(text, name) for text in tried for name in names]  # noqa: E731
         try_in_bounds(call, (*patterns, *names), what, ModelError)
 
 

@@ -103,10 +103,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _entry(path: Path) -> Entry | None:
-    try:
-        run, costs, report = RunDir(path), path / "costs.json", path / "report.json"
-    except RunError as error:
-        return Entry(path, "train", path.stat().st_mtime, state=f"unreadable: {error}")
+    run, costs, report = RunDir(path), path / "costs.json", path / "report.json"
     unfinished = list(run.unfinished_dir.glob("*.eval"))
     if run.is_run:
         kind = "train"

@@ -85,6 +85,10 @@ class SafeStream:
             self._try(lambda raw: raw.write(text if is_safe else start + visible(text.removeprefix(start))))
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
     def flush(self) -> None:
         if self.raw is not None:
             self._try(lambda raw: raw.flush())
@@ -97,9 +101,10 @@ class SafeStream:
         except (OSError, ValueError) as error:  # ValueError: closed since
             if self._is_optional:
                 return
-            if self.raw is not None:
+            # no descriptor: it is closed, or no file
+            with contextlib.suppress(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nowhere:
                 # Python writes what is left when it ends, and would print that failure
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self.raw.fileno())
+                os.dup2(nowhere.fileno(), cast("TextIO", self.raw).fileno())
             if isinstance(error, BrokenPipeError):  # the reader has seen enough, as `head` does: no error
                 raise
             raise RunError(f"Cannot write to {self._name}: {reason(error)}. Send it to a file or terminal.") from error
@@ -278,12 +283,16 @@ class RichProgress(PlainProgress):
         super().done()
 
     def _began(self) -> None:
+        from rich.file_proxy import FileProxy
         from rich.live import Live
         from rich.spinner import Spinner
 
         self._spinner = Spinner("dots")
         self._live = Live(console=self.console, get_renderable=self._shown, transient=True, refresh_per_second=8)
         self._live.start()
+        for name in ("stdout", "stderr"):  # rich put streams over ours that filter nothing; it takes them off again
+            if isinstance(getattr(sys, name), FileProxy):
+                setattr(sys, name, SafeStream(getattr(sys, name), name, is_optional=True))
 
     def _advanced(self) -> None:
         """The bar is drawn from time to time."""

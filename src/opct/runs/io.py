@@ -224,7 +224,9 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
     path = Path(path)
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
-        if path.exists() and not (path.is_symlink() or path.is_file()):  # os.replace would replace a device by a file
+        if (
+            path.exists() and not path.is_file()
+        ):  # os.replace would put a file in the place of a device, or a link to it
             raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
         # in the same folder, since a rename is atomic in one file system alone; by process, so that two do not share it
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")

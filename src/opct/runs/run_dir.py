@@ -105,8 +105,6 @@ _MANIFEST, _RESULTS = TypeAdapter(Manifest), TypeAdapter(Results)
 class RunDir:
     """Paths of the files of one run.
 
-    Links out of the folder are refused by RunError.
-
     Reading needs no lock; `create` takes it, and the end of a `with` (or `release`) releases it. A `with` that fails
     before anything but the manifest was written removes the folder.
     """
@@ -134,7 +132,6 @@ class RunDir:
         self._lock_path = self.path / ".lock"
         self.check_in_place: Callable[[], None] = lambda: None
         """Raises RunError if the folder was moved or deleted since the lock was taken."""
-        self._refuse_links_out()
 
     def rollouts_path(self, step: int) -> Path:
         """Rollouts of one training step."""
@@ -171,11 +168,15 @@ class RunDir:
             RunError: there is no run in that folder.
         """
         run = cls(path)
-        if not run.is_run:
-            what = "is not a run directory (no manifest.json of a run)" if run.path.is_dir() else "does not exist"
-            meant = did_you_mean(run.path) if not run.path.exists() else ""
-            raise RunError(f"{run.path} {what}: give the output_dir of a run made by `opct train`.{meant}")
+        run._refuse_no_run()
+        run.refuse_links_out()
         return run
+
+    def _refuse_no_run(self) -> None:
+        if not self.is_run:
+            what = "is not a run directory (no manifest.json of a run)" if self.path.is_dir() else "does not exist"
+            meant = did_you_mean(self.path) if not self.path.exists() else ""
+            raise RunError(f"{self.path} {what}: give the output_dir of a run made by `opct train`.{meant}")
 
     @classmethod
     def create(cls, path: str | Path, *, resume: bool = False, overwrite: bool = False) -> RunDir:
@@ -191,6 +192,7 @@ class RunDir:
                 another process (the message has its pid), or cannot be written to.
         """
         run = cls(path)
+        run.refuse_links_out()
         try:
             if not run.is_run:  # for a run, the lock first says whether it is in use
                 run._refuse_if_in_the_way(resume, overwrite)
@@ -223,14 +225,20 @@ class RunDir:
                 raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {REMEDY}") from error
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
 
-    def _refuse_links_out(self) -> None:
-        """A folder of somebody else must not make a command write to, or delete, what lies elsewhere."""
+    def refuse_links_out(self) -> None:
+        """A folder of somebody else must not make a command write to, or delete, what lies elsewhere.
+
+        Raises:
+            RunError: a known file or folder, or one in it, is a link that leaves the folder.
+        """
         try:
             root = os.path.realpath(self.path)
         except (OSError, ValueError):  # a NUL in the name, a working folder that is gone: whoever uses it says so
             return
         for top in (*self._content, self.manifest_path):
-            for path in (top, *(top.rglob("*") if top.is_dir() else ())):
+            # not rglob, which fails where a checkpoint is removed meanwhile
+            inside = (Path(folder, name) for folder, *names in os.walk(top) for name in (*names[0], *names[1]))
+            for path in (top, *inside):
                 if path.is_symlink() and not os.path.realpath(path).startswith(f"{root}{os.sep}"):
                     raise RunError(
                         f"{path} is a link to {os.path.realpath(path)}, outside of the run: put what it names in its "
@@ -275,7 +283,12 @@ class RunDir:
     # --------------------------------------------------------------------------------------------- lock
 
     def results_lock(self) -> contextlib.AbstractContextManager[Any]:
-        """Lock of the results, held while they are read, merged and written."""
+        """Lock of the results, held while they are read, merged and written.
+
+        Raises:
+            RunError: see `refuse_links_out`.
+        """
+        self.refuse_links_out()
         return locked(self.evals_dir / ".results.lock", wait=True)
 
     def release(self) -> None:
@@ -333,7 +346,8 @@ class RunDir:
         Raises:
             RunError: the folder is not a run, or an entry is of another type.
         """
-        return read_json(RunDir.open(self.path).manifest_path, _MANIFEST)
+        self._refuse_no_run()
+        return read_json(self.manifest_path, _MANIFEST)
 
     def read_results(self) -> Results:
         """The content of results.json.

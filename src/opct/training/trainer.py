@@ -456,7 +456,7 @@ class _Loop:
 
     def _save(self) -> None:
         """A checkpoint of the current step, unless there is one; the main process writes it."""
-        self.run.check_in_place()
+        distributed.main_only(self.run.check_in_place)
         if distributed.is_main() and not self.run.checkpoint_path(self.counters.step).exists():
             write_checkpoint(self.run, self.setup, self.optimizer, self.counters)
             self.run.prune(self.config.save_total_limit, self.counters.best_step)

@@ -134,7 +134,7 @@ def test_a_redirect_is_refused_with_its_address_and_a_dead_address_is_said(monke
     assert not asked
     with pytest.raises(Exception, match="onnection"):
         generate("http://127.0.0.1:9/v1")
-    assert "http://127.0.0.1:9/v1 does not answer" in caplog.text
+    assert "http://127.0.0.1:9/v1 fails" in caplog.text
 
 
 def test_what_a_provider_returns_of_a_failed_call_has_no_key(monkeypatch):

@@ -136,7 +136,7 @@ def test_a_link_out_of_a_run_is_refused_by_all_who_open_it(tmp_path, name):
     shutil.rmtree(run.rollouts_dir)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(tmp_path / "precious")
-    for use in (RunDir, RunDir.open, lambda path: RunDir.create(path, resume=True)):
+    for use in (RunDir.open, lambda path: RunDir.create(path, resume=True), lambda path: RunDir(path).results_lock()):
         with refused(RunError, str(link)):
             use(run.path)
     link.unlink()
