@@ -106,8 +106,7 @@ def run_attack(
     behaviors = setup.attacked_behaviors(config)
     pool = setup.load_pool(config, behaviors)
     player = setup.make_player(config, behaviors) if attacker is None else _player_of(attacker)
-    subjects, run = setup.subjects_of(config, behaviors), RunDir(out or default_out(target))
-    run.refuse_links_out()
+    subjects, run = setup.subjects_of(config, behaviors), RunDir(out or default_out(target)).refuse_links_out()
     name = PREFIX + player.name
     folder = TrainingFolder(run.attacks_dir / player.name)
     plan = None if attacker is not None else plan_training(config, behaviors, folder)

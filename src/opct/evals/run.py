@@ -273,8 +273,7 @@ def evaluate_suites(
         RunError: the results could not be written.
     """
     config = config or EvalConfig()
-    run = RunDir(out_dir)
-    run.refuse_links_out()
+    run = RunDir(out_dir).refuse_links_out()
     tasks = make_tasks(config) if tasks is None else list(tasks)
     progress = progress or NullProgress()
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)

@@ -169,8 +169,7 @@ class RunDir:
         """
         run = cls(path)
         run._refuse_no_run()
-        run.refuse_links_out()
-        return run
+        return run.refuse_links_out()
 
     def _refuse_no_run(self) -> None:
         if not self.is_run:
@@ -191,8 +190,7 @@ class RunDir:
             RunError: the folder holds a run and neither flag is given, holds something that is not a run, is used by
                 another process (the message has its pid), or cannot be written to.
         """
-        run = cls(path)
-        run.refuse_links_out()
+        run = cls(path).refuse_links_out()
         try:
             if not run.is_run:  # for a run, the lock first says whether it is in use
                 run._refuse_if_in_the_way(resume, overwrite)
@@ -225,8 +223,8 @@ class RunDir:
                 raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {REMEDY}") from error
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
 
-    def refuse_links_out(self) -> None:
-        """A folder of somebody else must not make a command write to, or delete, what lies elsewhere.
+    def refuse_links_out(self) -> RunDir:
+        """This run: a folder of somebody else must not make a command write to, or delete, what lies elsewhere.
 
         Raises:
             RunError: a known file or folder, or one in it, is a link that leaves the folder.
@@ -234,7 +232,7 @@ class RunDir:
         try:
             root = os.path.realpath(self.path)
         except (OSError, ValueError):  # a NUL in the name, a working folder that is gone: whoever uses it says so
-            return
+            return self
         for top in (*self._content, self.manifest_path):
             # not rglob, which fails where a checkpoint is removed meanwhile
             inside = (Path(folder, name) for folder, *names in os.walk(top) for name in (*names[0], *names[1]))
@@ -244,6 +242,7 @@ class RunDir:
                         f"{path} is a link to {os.path.realpath(path)}, outside of the run: put what it names in its "
                         "place, or link the whole run."
                     )
+        return self
 
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
