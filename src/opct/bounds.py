@@ -12,12 +12,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Hashable
+from typing import NoReturn
 
 from opct.errors import OpctError
 
 SECONDS, GIB = 10, 4
 PATIENCE = 6  # times SECONDS on the clock: a child of a process with threads may wait for one of them for ever
-_NO_MEMORY = 3
 _TRIED: set[Hashable] = set()
 
 
@@ -60,7 +60,7 @@ def try_in_bounds(call: Callable[[], object], key: Hashable, what: str, error: t
     _TRIED.add(key)
 
 
-def _end_as_child(call: Callable[[], object]) -> None:
+def _end_as_child(call: Callable[[], object]) -> NoReturn:
     import resource
 
     code = 0
@@ -75,7 +75,7 @@ def _end_as_child(call: Callable[[], object]) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         call()
     except MemoryError:
-        code = _NO_MEMORY
+        code = 1
     except BaseException:  # noqa: BLE001 - the real call raises it again
         pass
     finally:

@@ -13,7 +13,7 @@ _NAMED = re.compile(
     r"(?i)((?:token|secret|password|passwd|(?:api|access|private|account)[_-]?key|credentials?|authorization)"
     r"[=:\s]\s*(?:bearer\s+)?)\S+"
 )
-# user and password of an address, up to the last "@": a password may hold one; made a path, it has one slash less
+# user and password of an address, up to the last "@", since a password may hold one; `Path` makes ":/" of "://"
 _SHAPES = re.compile(
     r"\b(?:hf_(?=[A-Za-z0-9]{30})|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}"
     r"|(?<=://)[^/\s\"'?]+(?=@)|(?<=:/)[^/\s\"'?:]+:[^/\s\"'?]+(?=@)|(?i:(?<=bearer ))(?=\S*\d)\S{8,}"

@@ -132,14 +132,13 @@ class _ExitCodes:
             try:
                 sys.stdout.flush()
                 return
-            except (RunError, BrokenPipeError) as unwritten:  # what was printed last did not get out
+            except BrokenPipeError:  # the reader has seen enough, as `head` does
+                sys.exit(1)
+            except RunError as unwritten:  # what was printed last did not get out
                 error = unwritten
-                if os.environ.get("OPCT_DEBUG") == "1":
-                    raise
+        assert error is not None
         if os.environ.get("OPCT_DEBUG") == "1":
-            return
-        if isinstance(error, BrokenPipeError):
-            sys.exit(1)
+            raise error
         if isinstance(error, OpctError):
             echo(f"error: {error}", file=sys.stderr)
             sys.exit(1)
@@ -147,7 +146,6 @@ class _ExitCodes:
             where = f"{error.filename}: " if error.filename is not None else ""
             echo(f"error: {where}{reason(error)}. {REMEDY}", file=sys.stderr)
             sys.exit(1)
-        assert error is not None
         echo(_bug_report(error), file=sys.stderr)
         sys.exit(70)
 

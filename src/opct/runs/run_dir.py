@@ -281,7 +281,7 @@ class RunDir:
 
     # --------------------------------------------------------------------------------------------- lock
 
-    def results_lock(self) -> contextlib.AbstractContextManager[Any]:
+    def results_lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
         """Lock of the results, held while they are read, merged and written.
 
         Raises:
