@@ -1,4 +1,4 @@
-"""Streams that are closed, full, or not UTF-8: one line and exit code 1, or the output as escapes."""
+"""Streams that are closed, full, or not UTF-8, and odd environments: one line and exit code 1, or escapes."""
 
 import os
 import subprocess
@@ -53,3 +53,10 @@ def test_no_control_character_and_no_key_reaches_the_terminal(tmp_path):
     ended = run("data", "check", "http://me:hunter2@host/a.jsonl?api_key=abcdef")
     assert "hunter2" not in ended.stderr
     assert "abcdef" not in ended.stderr
+
+
+def test_a_library_that_cannot_be_imported_is_named_and_is_no_bug_of_ours():
+    ended = run("data", "show", "builtin:sycophancy", "--model", "smollm2-135m-instruct", HF_HUB_DOWNLOAD_TIMEOUT="x")
+    assert ended.returncode == 1
+    assert "huggingface_hub" in ended.stderr.replace("\n", "")
+    assert "environment variables" in ended.stderr

@@ -146,8 +146,20 @@ class _ExitCodes:
             where = f"{error.filename}: " if error.filename is not None else ""
             echo(f"error: {where}{reason(error)}. {REMEDY}", file=sys.stderr)
             sys.exit(1)
+        if (library := _failed_import(error)) is not None:
+            said = " ".join(str(error).split())
+            remedy = "Check its installation, and the environment variables that it reads."
+            echo(f"error: {library} cannot be imported: {said}. {remedy}", file=sys.stderr)
+            sys.exit(1)
         echo(_bug_report(error), file=sys.stderr)
         sys.exit(70)
+
+
+def _failed_import(error: BaseException) -> str | None:
+    """The file of a library that failed while it was imported: often at an environment variable of its own."""
+    own = os.path.dirname(os.path.dirname(__file__))
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
+    return next((name for name in reversed(files) if "site-packages" in name and not name.startswith(own)), None)
 
 
 def _bug_report(error: BaseException) -> str:
