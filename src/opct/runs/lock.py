@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from opct.errors import InUseError, RunError
 from opct.runs.io import REMEDY, read_json, reason, write_json
@@ -84,10 +84,9 @@ def is_running(process: object) -> bool | None:
     """Whether a process of `this_process` runs, as a file says it; None where it is on another machine."""
     import psutil
 
-    pid = process.get("pid") if isinstance(process, Mapping) else None
-    if not isinstance(pid, int) or not 0 < pid < 2**31:
+    if not isinstance(process, Mapping) or not isinstance(pid := process.get("pid"), int) or not 0 < pid < 2**31:
         return False
-    return psutil.pid_exists(pid) if cast("Any", process).get("host") == platform.node() else None
+    return psutil.pid_exists(pid) if process.get("host") == platform.node() else None
 
 
 def refuse_existing(
