@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import glob
 import hashlib
 import json
 import os
@@ -224,14 +225,14 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
     path = Path(path)
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
-        if (
-            path.exists() and not path.is_file()
-        ):  # os.replace would put a file in the place of a device, or a link to it
+        # os.replace would put a file in the place of a device, or of a link to it
+        if path.exists() and not path.is_file():
             raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
         # in the same folder, since a rename is atomic in one file system alone; by process, so that two do not share it
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(path)
             # the mode from creation on: with a chmod afterwards, others could read a secret in between
             with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags | NO_LINK, mode)) as file:
                 file.write(data)
@@ -246,6 +247,16 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
                 temporary.unlink(missing_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, or text that is not valid Unicode
         raise RunError(f"Cannot write {path}: {reason(error)}. {REMEDY}") from error
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what processes of this machine that were killed left of writing a file."""
+    import psutil
+
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+        pid = leftover.name.rpartition("-")[2]
+        if pid.isdecimal() and len(pid) < 10 and not psutil.pid_exists(int(pid)):
+            leftover.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -202,7 +202,7 @@ class RunDir:
             run._refuse_if_in_the_way(resume, overwrite)  # again, under the lock
             if not (run.is_run and (resume or overwrite)):
                 run.clear()
-            run._remove_leftovers()
+            checkpoints.remove_leftovers(run.checkpoints_dir)
         except BaseException:  # after Ctrl-C too, the lock must not be left to a process that lives on
             run.release()
             raise
@@ -272,12 +272,6 @@ class RunDir:
         """Every path that a run writes to, except manifest and lock."""
         names = [name for name in vars(self) if name.endswith(("_path", "_dir")) and not name.startswith("_")]
         return tuple(getattr(self, name) for name in names if name != "manifest_path")
-
-    def _remove_leftovers(self) -> None:
-        for folder in (self.path, self.rollouts_dir, self.evals_dir):
-            for path in folder.glob(".*.tmp-*"):
-                path.unlink(missing_ok=True)
-        checkpoints.remove_leftovers(self.checkpoints_dir)
 
     # --------------------------------------------------------------------------------------------- lock
 
