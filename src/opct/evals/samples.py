@@ -152,7 +152,7 @@ def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> l
         replies = [sample for sample in samples if sample.task == suite and sample.axis != ATTACK]
         cut = sum(sample.is_cut for sample in replies)
         if cut > 0.1 * len(replies):
-            limit = limits.get(suite, "the token limit")
+            limit = limits.get(suite.removesuffix(f"_{replies[0].graded_by}"), "the token limit")
             warnings.append(
                 f"{suite}: {cut} of {len(replies)} replies were cut at {limit} or the context: raise the limit."
             )
