@@ -103,9 +103,8 @@ class EvalConfig(Section):
     @property
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model that differ from its run's."""
-        settings = {name: getattr(self, name) for name in ("chat_template_kwargs", "quantization", "thinking_tags")}
-        given = {name: value for name, value in settings.items() if value is not None}
-        return {"trust_remote_code": self.trust_remote_code, **given}
+        names = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
+        return self.model_dump(include=names, exclude_none=True)
 
     @property
     def problem_limit(self) -> int | None:

@@ -173,8 +173,7 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
     # the last judge, which ran last: a log keeps the scores of all judges
     judge = next(reversed(about_of(log).get("judges", {})), None)
     for sample in samples:
-        scores = dict(sample.scores or {})
-        judged = [scores.pop(name) for name in list(scores) if name.startswith(JUDGE)]
+        scores = {name: score for name, score in (sample.scores or {}).items() if not name.startswith(JUDGE)}
         kl, newest = scores.pop(KL, None), (sample.scores or {}).get(judge or "")
         # the score that is neither a judge's nor the KL is the suite's own
         score = next(iter(scores.values()), None)
@@ -191,7 +190,7 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
             graded[-1].reasons |= of_kl.get("reasons", {})
         if parsed:
             graded.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))
-        if judged and newest is not None:
+        if newest is not None:
             verdicts = {key: as_number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
             graded.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
     return graded

@@ -19,7 +19,7 @@ has to remember is in its state, so that a killed attack goes on as if it had no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from inspect_ai.model import Model, ModelOutput
@@ -142,11 +142,6 @@ _SHOTS = TypeAdapter(tuple[Shot, ...])
 def attempts_in(store: Any) -> list[Attempt]:
     """The attempts in the store of a state or of a log's sample."""
     return _ATTEMPTS.validate_python(store.get(ATTEMPTS) or [])
-
-
-def add_attempt(state: TaskState, attempt: Attempt) -> None:
-    # a new list: the old one may be that of an earlier log's sample (`play_round`), which must not change
-    state.store.set(ATTEMPTS, [*state.store.get(ATTEMPTS, []), asdict(attempt)])
 
 
 def observation(state: TaskState) -> Observation:

@@ -10,7 +10,7 @@ stop depends on which ends first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inspect_ai import Epochs, Task
@@ -40,7 +40,6 @@ from opct.evals.attackers.episode import (
     Reader,
     Shot,
     Subject,
-    add_attempt,
     attempts_in,
     put,
 )
@@ -288,7 +287,8 @@ def note(state: TaskState, turn: Turn, verdict: str, **of_reply: Any) -> None:
     state.store.delete(COST)
     costs: dict[str, Any] = {"attacker_tokens": sampled, "attacker_prompt_tokens": read, "seconds": turn.clock()}
     attempt = Attempt(round=turn.round, verdict=verdict, **of_reply, **costs)
-    add_attempt(state, attempt)
+    # a new list: the old one may be that of an earlier log's sample (`play_round`), which must not change
+    state.store.set(ATTEMPTS, [*state.store.get(ATTEMPTS, []), asdict(attempt)])
     turn.on_attempt(attempt)
 
 

@@ -210,12 +210,7 @@ def as_score(
         value=numbers,
         answer=answer,
         reason=verdict.reason,
-        metadata={
-            "verdict": verdict.verdict,
-            "answer_key": verdict.answer_key,
-            "letter": verdict.letter,
-            "reasons": dict(reasons or {}),
-        },
+        metadata={**asdict(verdict), "reasons": dict(reasons or {})},
     )
 
 

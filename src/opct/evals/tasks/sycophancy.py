@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -296,10 +296,7 @@ def choice_scorer() -> Scorer:
         values |= {f"parsed_{key}": value for key, value in verdict_values(parsed).items()}
         values |= {"p_suggested": shares.get(g["suggested_option"]), "p_correct": shares.get(g["correct_option"])}
         result = as_score(likely, values, keys=CHOICE_KEYS, answer=reply)
-        result.metadata = {
-            **(result.metadata or {}),
-            "parsed": {"verdict": parsed.verdict, "answer_key": parsed.answer_key, "letter": parsed.letter},
-        }
+        result.metadata = {**(result.metadata or {}), "parsed": asdict(parsed)}
         return result
 
     return score
