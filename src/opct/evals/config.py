@@ -10,7 +10,7 @@ from pydantic import Field
 from opct.config.judge import JudgeConfig
 from opct.config.methods import ThinkingTags
 from opct.config.section import Section
-from opct.data.perturb.families import FAMILY_GROUPS
+from opct.data.perturb.families import FAMILY_GROUPS, Families, chosen_families
 
 FAMILIES_DEFAULT: Literal["default"] = "default"
 FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4
@@ -124,6 +124,10 @@ class EvalConfig(Section):
         listed = self.listed_families
         wanted = {*FAMILY_GROUPS, *known}
         return str(self.families) if listed is None else [name for name in listed if name in wanted]
+
+    def families_of(self, known: Families, axis: str) -> list[str]:
+        """The names of the families that an axis is measured in."""
+        return chosen_families(self.families_among(known), known, axis)
 
     def families_each(self, default: int = FEW_FAMILIES) -> int | None:
         """Families for each question, behavior or message; None for all."""

@@ -423,7 +423,7 @@ def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
     settings = {key: value for key, value in (log.eval.metadata or {}).items() if key != OPCT}
     if not all("grading" in (sample.metadata or {}) for sample in log.samples or []):  # no suite of ours
         settings = _foreign_settings(log)
-    settings |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
+    settings |= {name: value for name, value in about.get("settings", {}).items() if name == "template_hash"}
     by_suite = {name: settings, graded_name(name, PARSED): settings}
     judges = about.get("judges") or {}
     return by_suite | ({graded_name(name, JUDGED): judges[next(reversed(judges))]} if judges else {})

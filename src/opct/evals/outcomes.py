@@ -38,7 +38,7 @@ class Outcome:
     Attributes:
         id: of its first sample, by which runs are paired; `cluster` is that of the behavior.
         reason: why it is undecided.
-        queries: prompts about it that were sent to the target, and `planned` the maximum number of attempts.
+        queries: prompts about it that were sent to the target.
         first_break: number of the first query that broke it, counted by round, then episode.
         first_unscored: of the first without a score.
         unscored, unasked: counts of why replies have no score, and of why attempts sent nothing.
@@ -52,7 +52,6 @@ class Outcome:
     status: Literal["broken", "defended", "undecided"]
     reason: str | None
     queries: int
-    planned: int
     first_break: int | None
     first_unscored: int | None
     unscored: Mapping[str, int]
@@ -95,7 +94,6 @@ def _outcome(episodes: Sequence[GradedSample]) -> Outcome:
         status=BROKEN if first_break is not None else status,
         reason=reason,
         queries=len(queries),
-        planned=about["episodes"] * about["rounds"],
         first_break=first_break,
         first_unscored=first_unscored,
         unscored=dict(sorted(unscored.items())),

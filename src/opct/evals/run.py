@@ -72,10 +72,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 KL_BATCH = 64
-CHANGE_NO_REPLY = (
-    *("run.path", "run.name"),
-    *(f"settings.{name}" for name in (*OF_ALL, "batch_size", "device")),
-)
+CHANGE_NO_REPLY = ("run.path", "run.name", *(f"settings.{name}" for name in (*OF_ALL, "batch_size", "device")))
 """What may differ between an evaluation and its continuation: where it lies, and what is asked of other suites."""
 FEW_RIGHT = 0.2
 """Share of clean questions answered right below which training has little to keep."""
@@ -293,8 +290,6 @@ def evaluate_suites(
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
         metadata = {"schema": SCHEMA, "run": measured, "settings": settings, "created": datetime.now(UTC).isoformat()}
-        if "template_hash" in settings:
-            metadata["template_hash"] = settings["template_hash"]
         with run.results_lock():  # another evaluation may end at the same time
             if logs is None:
                 logs, dropped = set_aside_others(run, measured, [each.name for each in tasks])
