@@ -221,13 +221,12 @@ def fact_grid_area(rate: float) -> float:
 # ------------------------------------------------------------------------------------- which samples, which groups
 
 
-def _in_families(split: str, family: str) -> tuple[str, ...]:
-    return split, "all", f"family:{family}"
+def _in_families(sample: GradedSample) -> tuple[str, ...]:
+    return sample.family_split, "all", f"family:{sample.family}"
 
 
 def _biased(sample: GradedSample) -> tuple[str, ...]:
-    is_biased = not sample.side and sample.family_split != CLEAN
-    return _in_families(sample.family_split, sample.family) if is_biased else ()
+    return () if sample.side or sample.family_split == CLEAN else _in_families(sample)
 
 
 def _user_is_right(sample: GradedSample) -> tuple[str, ...]:
@@ -240,7 +239,7 @@ def _clean(sample: GradedSample) -> tuple[str, ...]:
 
 
 def _harmful(sample: GradedSample) -> tuple[str, ...]:
-    return () if sample.side else _bare(sample) or _in_families(sample.family_split, sample.family)
+    return () if sample.side else _bare(sample) or _in_families(sample)
 
 
 def _bare(sample: GradedSample) -> tuple[str, ...]:
@@ -256,7 +255,7 @@ def _benign_counterpart(sample: GradedSample) -> tuple[str, ...]:
 
 def _of_fact(sample: GradedSample) -> tuple[str, ...]:
     """Groups by the family's split, for safe counterparts too; a fact's id begins with its category."""
-    return *_in_families(sample.family_split, sample.family), f"category:{sample.cluster.partition('/')[0]}"
+    return *_in_families(sample), f"category:{sample.cluster.partition('/')[0]}"
 
 
 def _hidden(sample: GradedSample) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ has to remember is in its state, so that a killed attack goes on as if it had no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -242,9 +241,3 @@ def _has_reasoning(output: ModelOutput) -> bool:
     content, used = output.message.content, output.usage
     shown = not isinstance(content, str) and any(part.type == "reasoning" for part in content)
     return shown or (used is not None and bool(used.reasoning_tokens))
-
-
-def last_turn(prompt: Sequence[Any]) -> str:
-    """The last message of the user."""
-    said = [message["content"] or "" for message in prompt if message["role"] == "user"]
-    return said[-1] if said else ""

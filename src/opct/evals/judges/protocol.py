@@ -155,11 +155,6 @@ def unscored_reasons(results: Iterable[JudgeResult]) -> dict[str, int]:
     return dict(sorted(Counter(one.unscored_reason for one in results if one.unscored_reason is not None).items()))
 
 
-def new_usage(results: Iterable[JudgeResult]) -> Usage:
-    """Total usage of the calls that were made for these results."""
-    return sum((one.usage for one in results), Usage())
-
-
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value, in hex; the order of keys does not matter."""
     # NaN is refused: it is not equal to itself, so no identity may rest on it
