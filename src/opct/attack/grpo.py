@@ -13,7 +13,6 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +277,7 @@ def train_attacker(
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     # from disk, not from the training in memory: after a resume it is the same
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
-    shots = replay.shots(partial(written_message, policy.renderer))
+    shots = replay.shots(policy.renderer)
     shown = {
         "steps": plan.config.max_steps,
         "queries": plan.max_queries,
@@ -336,8 +335,7 @@ class RolloutCollector:
         # before the queries, and on disk: a killed step's queries are still counted in the cost
         append_jsonl(self.log, {"step": step, "started": max_attempts}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
-        shots = replay.shots(partial(written_message, self.policy.renderer))
-        episodes, written = self._play(subjects, step, shots, max_attempts)
+        episodes, written = self._play(subjects, step, replay.shots(self.policy.renderer), max_attempts)
         fresh = [
             [
                 self._rollout(one, epoch - 1, attempts, written)
@@ -347,7 +345,7 @@ class RolloutCollector:
             ]
             for one in subjects
         ]
-        groups = [_with_advantages(self._with_replay(group, replay)) for group in fresh]
+        groups = [self._trained_on(group, replay) for group in fresh]
         shown = self._shown(step, fresh, [one for attempts in episodes.values() for one in attempts])
         shown["jailbroken"] = sum(any(map(replay.is_success, group)) for group in fresh)
         shown[SIGNAL] = sum(any(r.advantage != 0.0 for r in group) for group in groups)
@@ -410,13 +408,14 @@ class RolloutCollector:
         mask = (True,) * len(completion.token_ids)
         return Rollout(pair, episode, ids, ids, completion, mask, reward=reward)
 
-    def _with_replay(self, group: list[Rollout], replay: ReplayBuffer) -> list[Rollout]:
-        """The group; if it has no success, its last episode is replaced by a success of an earlier step."""
-        if any(map(replay.is_success, group)):
-            return group
-        earlier = replay.resample(group[0].pair.id, self.policy)
-        # in place of one, not added: advantages and batches count on the number of episodes
-        return group if earlier is None else [*group[:-1], earlier]
+    def _trained_on(self, group: list[Rollout], replay: ReplayBuffer) -> list[Rollout]:
+        """The group with advantages; if it has no success, its last episode is replaced by one of an earlier step."""
+        if not any(map(replay.is_success, group)):
+            earlier = replay.resample(group[0].pair.id, self.policy)
+            # in place of one, not added: advantages and batches count on the number of episodes
+            group = group if earlier is None else [*group[:-1], earlier]
+        advantages = group_advantages([r.reward for r in group])
+        return [replace(r, advantage=advantage) for r, advantage in zip(group, advantages, strict=True)]
 
     def _shown(self, step: int, groups: Sequence[Sequence[Rollout]], attempts: Sequence[Attempt]) -> dict[str, Any]:
         scored, episodes = [r.reward for group in groups for r in group if r.reward is not None], sum(map(len, groups))
@@ -447,8 +446,7 @@ class ReplayBuffer:
         buffer = cls(environment.cast.threshold)
         for step in range(1, steps + 1):
             rows = read_jsonl(run.rollouts_path(step))
-            rollouts = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
-            buffer.add([one for one in rollouts if one is not None])
+            buffer.add([rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows])
         return buffer
 
     def is_success(self, rollout: Rollout) -> bool:
@@ -462,12 +460,13 @@ class ReplayBuffer:
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout
 
-    def shots(self, message_of: Callable[[Rollout], str | None]) -> list[Shot]:
-        """The successes as few-shot examples for other behaviors; `message_of` extracts the sent message."""
+    def shots(self, renderer: Renderer) -> list[Shot]:
+        """The successes as few-shot examples for other behaviors: the sent messages, without thinking."""
         shots = []
         # by id: the order in which successes came differs between a resumed training and one that ran through
         for id_, rollout in sorted(self._last.items()):
-            if (message := message_of(rollout)) is not None:
+            said = renderer.split(rollout.pair.prompt, rollout.completion.token_ids)
+            if not said.is_unfinished and (message := message_of(said.answer)) is not None:
                 shots.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
         return shots
 
@@ -482,23 +481,16 @@ class ReplayBuffer:
         return replace(rollout, completion=completion, is_rehearsed=True)
 
 
-def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout | None:
-    """A stored rollout without log-probs; None if it was replayed or has no reward."""
-    # a replayed success is one of an earlier step: added again it would count as fresh
-    if row.get("reward") is None or row.get("rehearsed"):
-        return None
+def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout:
+    """A stored rollout without log-probs."""
     pair = attack_pair(row["pair_id"], behavior, row["prompt"])
-    ids, tokens = render(pair.prompt), tuple(row["token_ids"])
+    ids, tokens, mask = render(pair.prompt), tuple(row["token_ids"]), (True,) * len(row["token_ids"])
     completion = Completion(
         row["completion"], tokens, row["stop_reason"], (0.0,) * len(tokens), len(ids), int(row["seed"])
     )
-    return Rollout(pair, int(row["sample"]), ids, ids, completion, (True,) * len(tokens), reward=float(row["reward"]))
-
-
-def written_message(renderer: Renderer, rollout: Rollout) -> str | None:
-    """The message sent to the target: the attacker's output without thinking."""
-    said = renderer.split(rollout.pair.prompt, rollout.completion.token_ids)
-    return None if said.is_unfinished else message_of(said.answer)
+    rollout = Rollout(pair, int(row["sample"]), ids, ids, completion, mask, reward=row.get("reward"))
+    # a replayed success is one of an earlier step: it must not count as fresh
+    return replace(rollout, is_rehearsed=bool(row.get("rehearsed")))
 
 
 class _WithinStep(NullProgress):
@@ -511,11 +503,6 @@ class _WithinStep(NullProgress):
         self.n += n
         if n:
             self.progress.advance(0, attempts=f"{self.n}/{self.max_attempts}")
-
-
-def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:
-    advantages = group_advantages([r.reward for r in group])
-    return [replace(r, advantage=advantage) for r, advantage in zip(group, advantages, strict=True)]
 
 
 # -------------------------------------------------------------------------------------------------------- the summary

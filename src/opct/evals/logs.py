@@ -104,6 +104,14 @@ def read_log(path: str | Path) -> EvalLog:
     return log
 
 
+def usable_log(path: Path) -> tuple[EvalLog | None, str]:
+    """The log, and "" or why there is none: it is missing, damaged or not finished."""
+    try:
+        return read_log(path), ""
+    except EvaluationError as error:
+        return None, str(error)
+
+
 def _add_side(metadata: dict[str, Any]) -> None:
     """Set `side` on a sample of an older version, which stored it at the start of split and family."""
     if "side" in metadata or "family_split" not in metadata:

@@ -622,10 +622,8 @@ def _found_metric(name: str, axis: str, values: Sequence[Value]) -> Metric:
 
 def find_metric(axis: str, name: str) -> Metric:
     """The row of the table, or one without a better direction for an unknown metric."""
-    for metric in METRICS:
-        if (metric.axis, metric.name) == (axis, name):
-            return metric
-    return _found_metric(name, axis, ())
+    known = (metric for metric in METRICS if (metric.axis, metric.name) == (axis, name))
+    return next(known, _found_metric(name, axis, ()))
 
 
 def unit_of(row: Mapping[str, Any]) -> Unit:

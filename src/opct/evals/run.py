@@ -43,8 +43,8 @@ from opct.evals.logs import (
     log_order,
     open_log,
     read_evaluation,
-    read_log,
     task_name,
+    usable_log,
 )
 from opct.evals.samples import BENIGN, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
@@ -268,7 +268,7 @@ def evaluate_suites(
         if resume:
             same = partial(_is_the_same, task=task, now=_identity(measured, settings, task.metadata))
             earlier = _unfinished_log(run, task, same, progress)
-            if earlier is None and same(_usable_log(run.evals_dir / log_name(task.name))[0]):
+            if earlier is None and same(usable_log(run.evals_dir / log_name(task.name))[0]):
                 progress.log(f"{label}: {task.name} was evaluated already")
                 continue
         else:
@@ -381,14 +381,6 @@ def _is_the_same(log: EvalLog | None, task: Task, now: Identity) -> bool:
     return all(sample.metadata == metadata.get(sample.id) for sample in log.samples or [])
 
 
-def _usable_log(path: Path) -> tuple[EvalLog | None, str]:
-    """The log, and "" or why there is none: it is missing, damaged or not finished, so the suite has to be asked."""
-    try:
-        return read_log(path), ""
-    except EvaluationError as error:
-        return None, str(error)
-
-
 def write_results(run: RunDir) -> dict[str, Any]:
     """Compute `results.json` from the logs of a run, write it, and return it."""
     results = results_of(read_evaluation(run.path))
@@ -460,7 +452,7 @@ def set_aside_others(
     ignore = ("name", "label", "method", "seed", "path", *(["model"] if about["weights"] else []))
     logs, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        log, why = _usable_log(path)
+        log, why = usable_log(path)
         if log is not None:
             before = about_of(log).get("run")  # None: a log of another task
             unlike = {} if before is None else Identity(before).differing(about, ignore)
