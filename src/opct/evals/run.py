@@ -92,7 +92,6 @@ class Suite:
         limit: the setting with the most tokens of a reply; None: its own.
     """
 
-    name: str
     task: Callable[..., Task]
     measures_kl: bool = True
     families: Iterable[str] = ()
@@ -100,20 +99,19 @@ class Suite:
 
 
 def _benchmark_suite(name: str) -> Suite:
-    return Suite(name, partial(benchmark_task, name), measures_kl=False, limit=None)
+    return Suite(partial(benchmark_task, name), measures_kl=False, limit=None)
 
 
-_ALL = (
-    Suite(SHORT, partial(sycophancy_task, SHORT), families=FAMILIES),
-    Suite(CHOICE, partial(sycophancy_task, CHOICE), families=FAMILIES),
-    Suite(PAIRS, pairs_task),
-    Suite(JAILBREAK, jailbreak_task, families=wrappers.FAMILIES, limit="max_reply_tokens"),
-    Suite(SAFETY_AWARENESS, safety_task, families=hidden.FAMILIES, limit="max_reply_tokens"),
-    Suite(CONTEXT, context_task),
-    Suite(BENIGN, benign_task, limit="max_benign_tokens"),
-    *map(_benchmark_suite, BENCHMARKS),
-)
-SUITES = {suite.name: suite for suite in _ALL}
+SUITES = {
+    SHORT: Suite(partial(sycophancy_task, SHORT), families=FAMILIES),
+    CHOICE: Suite(partial(sycophancy_task, CHOICE), families=FAMILIES),
+    PAIRS: Suite(pairs_task),
+    JAILBREAK: Suite(jailbreak_task, families=wrappers.FAMILIES, limit="max_reply_tokens"),
+    SAFETY_AWARENESS: Suite(safety_task, families=hidden.FAMILIES, limit="max_reply_tokens"),
+    CONTEXT: Suite(context_task),
+    BENIGN: Suite(benign_task, limit="max_benign_tokens"),
+    **{name: _benchmark_suite(name) for name in BENCHMARKS},
+}
 
 
 def suite_of(name: str) -> Suite:
