@@ -13,7 +13,6 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +76,8 @@ DEFAULTS: dict[str, Any] = {
 AXIS, FAMILY = "attack", "grpo"
 Episode = tuple[str, int]
 """(id of a behavior, epoch)."""
+Written = dict[tuple[str, int, int], tuple[Prompt, Completion]]
+"""What the attacker read and sampled for each attempt, by (id of a behavior, epoch, round)."""
 SIGNAL = "groups_with_signal"
 """Number of behaviors in a step whose episodes had different rewards, replayed successes included."""
 
@@ -94,7 +95,6 @@ class TrainingPlan:
         rules: of every step except the seed; an episode ends early only at a score of 1.
     """
 
-    model: str
     behaviors: tuple[Behavior, ...]
     tested: tuple[str, ...]
     config: TrainConfig
@@ -155,10 +155,10 @@ def plan_training(
             f"optim.prompts_per_step={planned.optim.prompts_per_step}: there are {len(behaviors)} behaviors to train "
             "the attacker on, and a step uses each once: use at most that many."
         )
-    texts = tuple(one.behavior for one in tested)
     # with the attack's rule the episodes of a behavior would end at the first break, before a better round
     rules = replace(rules_of(config), stop="perfect")
-    return TrainingPlan(attacker.model, behaviors, texts, planned, rules, attacker.max_completion_tokens)
+    texts = tuple(one.behavior for one in tested)
+    return TrainingPlan(behaviors, texts, planned, rules, attacker.max_completion_tokens)
 
 
 def _planned(
@@ -232,7 +232,7 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
     Raises:
         OpctError: as `opct.train` raises before its first step.
     """
-    progress.stage(f"check {plan.model}")
+    progress.stage(f"check {plan.config.model.name_or_path}")
     check_trackers(plan.config.report_to)
     with tempfile.TemporaryDirectory() as folder:
         pairs = Path(folder) / "pairs.jsonl"
@@ -252,11 +252,6 @@ class Environment:
     target: Policy | Model
     cast: Cast
     plan: TrainingPlan
-
-    @property
-    def threshold(self) -> float:
-        """Lowest reward of a success."""
-        return self.cast.threshold
 
 
 def train_attacker(
@@ -282,7 +277,7 @@ def train_attacker(
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     # from disk, not from the training in memory: after a resume it is the same
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
-    shots = replay.shots(partial(written_message, policy.renderer))
+    shots = replay.shots(policy.renderer)
     shown = {
         "steps": plan.config.max_steps,
         "queries": plan.max_queries,
@@ -313,14 +308,6 @@ def _run_training(environment: Environment, folder: TrainingFolder, run: RunDir,
         raise KeyboardInterrupt
 
 
-@dataclass(frozen=True)
-class Written:
-    """What the attacker read and sampled for one attempt."""
-
-    messages: Prompt
-    completion: Completion
-
-
 class RolloutCollector:
     """Collects the rollouts of a step: N episodes of K rounds against each behavior; the best round of an episode is
     its completion and its reward.
@@ -348,9 +335,7 @@ class RolloutCollector:
         # before the queries, and on disk: a killed step's queries are still counted in the cost
         append_jsonl(self.log, {"step": step, "started": max_attempts}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
-        episodes, written = self._play(
-            subjects, step, replay.shots(partial(written_message, self.policy.renderer)), max_attempts
-        )
+        episodes, written = self._play(subjects, step, replay.shots(self.policy.renderer), max_attempts)
         fresh = [
             [
                 self._rollout(one, epoch - 1, attempts, written)
@@ -360,8 +345,9 @@ class RolloutCollector:
             ]
             for one in subjects
         ]
-        groups = [_with_advantages(self._with_replay(group, replay)) for group in fresh]
+        groups = [self._trained_on(group, replay) for group in fresh]
         shown = self._shown(step, fresh, [one for attempts in episodes.values() for one in attempts])
+        shown["jailbroken"] = sum(any(map(replay.is_success, group)) for group in fresh)
         shown[SIGNAL] = sum(any(r.advantage != 0.0 for r in group) for group in groups)
         append_jsonl(self.log, shown, fsync=True)
         self.progress.advance(0, reward="none" if shown["reward"] is None else shown["reward"])
@@ -371,17 +357,16 @@ class RolloutCollector:
 
     def _play(
         self, subjects: Sequence[Subject], step: int, shots: Sequence[Shot], max_attempts: int
-    ) -> tuple[dict[Episode, list[Attempt]], dict[tuple[str, int, int], Written]]:
-        """The attempts of each episode of a step, and what the attacker wrote for them, by round."""
+    ) -> tuple[dict[Episode, list[Attempt]], Written]:
+        """The attempts of each episode of a step, and what the attacker wrote for them."""
         environment, plan = self.environment, self.environment.plan
-        written: dict[tuple[str, int, int], Written] = {}
+        written: Written = {}
 
         def keep(state: TaskState, messages: Prompt, output: ModelOutput) -> None:
             metadata = output.metadata or {}
             if "sampled" in metadata:  # not where the input leaves no room
                 completion = Completion(token_ids=tuple(metadata["token_ids"]), **metadata["sampled"])
-                place = (state.metadata["cluster"], state.epoch, state.store.get("round"))
-                written[place] = Written(messages, completion)
+                written[state.metadata["cluster"], state.epoch, state.store.get("round")] = messages, completion
 
         # the step in the seed: with one seed every step would sample the same messages
         rules = replace(plan.rules, seed=f"{plan.rules.seed}/practice/{step}")
@@ -400,9 +385,7 @@ class RolloutCollector:
             ).samples
         return {(one.metadata["cluster"], one.epoch): attempts_in(one.store) for one in samples}, written
 
-    def _rollout(
-        self, subject: Subject, episode: int, attempts: Sequence[Attempt], written: Mapping[Any, Written]
-    ) -> Rollout:
+    def _rollout(self, subject: Subject, episode: int, attempts: Sequence[Attempt], written: Written) -> Rollout:
         """The first round with the best score; without any score, the first round."""
         # A message that could not be sent to the target scores 0; if the judge failed, it has no score.
         scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}
@@ -415,37 +398,33 @@ class RolloutCollector:
             )
         # of equal scores the first round
         first_best = max(sampled, key=lambda r: (-1.0 if (score := scores[r]) is None else score, -r))
-        best = sampled[first_best]
+        messages, completion = sampled[first_best]
         reward = max((score for score in scores.values() if score is not None), default=None)
-        if None in scores.values() and (reward is None or reward < self.environment.threshold):
+        if None in scores.values() and (reward is None or reward < self.environment.cast.threshold):
             reward = None  # the round without a score may have been a success
-        pair = attack_pair(subject.id, subject.text, best.messages)
+        pair = attack_pair(subject.id, subject.text, messages)
         # rendered again: the same messages give the same ids, and the completion's ids are those that were sampled
         ids = self.policy.renderer.render(pair.prompt)
-        mask = (True,) * len(best.completion.token_ids)
-        return Rollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
+        mask = (True,) * len(completion.token_ids)
+        return Rollout(pair, episode, ids, ids, completion, mask, reward=reward)
 
-    def _with_replay(self, group: list[Rollout], replay: ReplayBuffer) -> list[Rollout]:
-        """The group; if it has no success, its last episode is replaced by a success of an earlier step."""
-        if any(r.reward is not None and r.reward >= self.environment.threshold for r in group):
-            return group
-        earlier = replay.resample(group[0].pair.id, self.policy)
-        # in place of one, not added: advantages and batches count on the number of episodes
-        return group if earlier is None else [*group[:-1], earlier]
+    def _trained_on(self, group: list[Rollout], replay: ReplayBuffer) -> list[Rollout]:
+        """The group with advantages; if it has no success, its last episode is replaced by one of an earlier step."""
+        if not any(map(replay.is_success, group)):
+            earlier = replay.resample(group[0].pair.id, self.policy)
+            # in place of one, not added: advantages and batches count on the number of episodes
+            group = group if earlier is None else [*group[:-1], earlier]
+        advantages = group_advantages([r.reward for r in group])
+        return [replace(r, advantage=advantage) for r, advantage in zip(group, advantages, strict=True)]
 
     def _shown(self, step: int, groups: Sequence[Sequence[Rollout]], attempts: Sequence[Attempt]) -> dict[str, Any]:
-        rewards = [[r.reward for r in group if r.reward is not None] for group in groups]
-        scored, episodes = [reward for group_rewards in rewards for reward in group_rewards], sum(map(len, groups))
+        scored, episodes = [r.reward for group in groups for r in group if r.reward is not None], sum(map(len, groups))
         return {
             "step": step,
             "reward": sum(scored) / len(scored) if scored else None,
             "episodes": episodes,
             "unscored_episodes": episodes - len(scored),
             "behaviors": len(groups),
-            # -1: a group without a score is not broken, even at a threshold of 0
-            "jailbroken": sum(
-                max(group_rewards, default=-1.0) >= self.environment.threshold for group_rewards in rewards
-            ),
             "unjudged": sum(one.is_unscored for one in attempts),
             **asdict(Spent.of(attempts)),
         }
@@ -464,26 +443,30 @@ class ReplayBuffer:
     def of_run(cls, run: RunDir, steps: int, environment: Environment, renderer: Renderer) -> ReplayBuffer:
         """The successes of the first `steps` steps of a run."""
         texts = {one.id: one.behavior for one in environment.plan.behaviors}
-        buffer = cls(environment.threshold)
+        buffer = cls(environment.cast.threshold)
         for step in range(1, steps + 1):
             rows = read_jsonl(run.rollouts_path(step))
-            rollouts = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
-            buffer.add([one for one in rollouts if one is not None])
+            buffer.add([rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows])
         return buffer
+
+    def is_success(self, rollout: Rollout) -> bool:
+        """Whether the reward is a success; not without one."""
+        return rollout.reward is not None and rollout.reward >= self._threshold
 
     def add(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the best success on each behavior among the fresh rollouts of a step."""
-        fresh = [r for r in rollouts if r.reward is not None and r.reward >= self._threshold and not r.is_rehearsed]
+        fresh = [r for r in rollouts if self.is_success(r) and not r.is_rehearsed]
         # ascending, the last one stays: the best; by index among equals, so that a resume finds the same
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout
 
-    def shots(self, message_of: Callable[[Rollout], str | None]) -> list[Shot]:
-        """The successes as few-shot examples for other behaviors; `message_of` extracts the sent message."""
+    def shots(self, renderer: Renderer) -> list[Shot]:
+        """The successes as few-shot examples for other behaviors: the sent messages, without thinking."""
         shots = []
         # by id: the order in which successes came differs between a resumed training and one that ran through
         for id_, rollout in sorted(self._last.items()):
-            if (message := message_of(rollout)) is not None:
+            said = renderer.split(rollout.pair.prompt, rollout.completion.token_ids)
+            if not said.is_unfinished and (message := message_of(said.answer)) is not None:
                 shots.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
         return shots
 
@@ -498,23 +481,16 @@ class ReplayBuffer:
         return replace(rollout, completion=completion, is_rehearsed=True)
 
 
-def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout | None:
-    """A stored rollout without log-probs; None if it was replayed or has no reward."""
-    # a replayed success is one of an earlier step: added again it would count as fresh
-    if row.get("reward") is None or row.get("rehearsed"):
-        return None
+def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout:
+    """A stored rollout without log-probs."""
     pair = attack_pair(row["pair_id"], behavior, row["prompt"])
-    ids, tokens = render(pair.prompt), tuple(row["token_ids"])
+    ids, tokens, mask = render(pair.prompt), tuple(row["token_ids"]), (True,) * len(row["token_ids"])
     completion = Completion(
         row["completion"], tokens, row["stop_reason"], (0.0,) * len(tokens), len(ids), int(row["seed"])
     )
-    return Rollout(pair, int(row["sample"]), ids, ids, completion, (True,) * len(tokens), reward=float(row["reward"]))
-
-
-def written_message(renderer: Renderer, rollout: Rollout) -> str | None:
-    """The message sent to the target: the attacker's output without thinking."""
-    said = renderer.split(rollout.pair.prompt, rollout.completion.token_ids)
-    return None if said.is_unfinished else message_of(said.answer)
+    rollout = Rollout(pair, int(row["sample"]), ids, ids, completion, mask, reward=row.get("reward"))
+    # a replayed success is one of an earlier step: it must not count as fresh
+    return replace(rollout, is_rehearsed=bool(row.get("rehearsed")))
 
 
 class _WithinStep(NullProgress):
@@ -527,11 +503,6 @@ class _WithinStep(NullProgress):
         self.n += n
         if n:
             self.progress.advance(0, attempts=f"{self.n}/{self.max_attempts}")
-
-
-def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:
-    advantages = group_advantages([r.reward for r in group])
-    return [replace(r, advantage=advantage) for r, advantage in zip(group, advantages, strict=True)]
 
 
 # -------------------------------------------------------------------------------------------------------- the summary

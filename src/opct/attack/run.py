@@ -6,7 +6,7 @@ The log `evals/attack_<attacker>.eval` of the folder is the store, and can be re
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from inspect_ai._util.registry import is_registry_object, registry_info, registry_params
 from inspect_ai.log import EvalLog
+from inspect_ai.log import EvalSample as LogSample
 from inspect_ai.model import Model
 from inspect_ai.scorer import Scorer
 from inspect_ai.solver import Solver
@@ -26,14 +27,14 @@ from opct.attack.training_folder import TrainingFolder
 from opct.config.loader import load_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import EvaluationError, LibraryErrors, NothingToResumeError, OtherAttackError, RunError
-from opct.evals.attackers.config import AttackConfig
+from opct.evals.attackers.config import AttackConfig, TargetConfig
 from opct.evals.attackers.episode import BEHAVIOR, Reader, attempts_in
 from opct.evals.attackers.game import Budget, Spent
 from opct.evals.attackers.play import Played, known_samples, play
 from opct.evals.attackers.refine import ROLE
 from opct.evals.inspect_runner import keep_log
 from opct.evals.judges.protocol import digest
-from opct.evals.logs import OPCT, graded_samples, log_name, open_log
+from opct.evals.logs import OPCT, about_of, graded_samples, log_name, open_log
 from opct.evals.outcomes import COMPLETE
 from opct.evals.run import about_run, next_order, set_aside_others, unfinished_paths, write_results
 from opct.evals.target import default_out
@@ -122,16 +123,16 @@ def run_attack(
     identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-    warnings = _warned(notes, progress)  # before it costs anything
+    warnings = setup.show_warnings(notes, progress)  # before it costs anything
     if plan is not None and overwrite:
         check_training(plan, progress)
-    cast, training = _cast(config, player, judged), None
+    cast, training, made = _cast(config.target, player, judged), None, known_samples(earlier)
     with store.locked(overwrite=overwrite):
         if plan is not None:
             folder.begin(identity)
             solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
             roles, pool, cast = {ROLE: model}, [*pool, *shots], replace(cast, attacker=solver)
-            warnings += _warned(no_learning_signal_warning(training), progress)
+            warnings += setup.show_warnings(no_learning_signal_warning(training), progress)
         played = play(
             name,
             subjects,
@@ -141,8 +142,8 @@ def run_attack(
             run.unfinished_dir,
             roles=roles,
             pool=pool,
-            budget=Budget(config.budget, player.max_tokens + cast.max_tokens, store.seconds(earlier)),
-            known=known_samples(earlier),
+            budget=Budget(config.budget, player.max_tokens + cast.max_tokens, _spent(made.values()).seconds),
+            known=made,
             settings=setup.row_settings(config, known, models, measured.get("dtype"), judged),
             metadata={OPCT: {"run": measured, "identity": identity, "process": this_process()}},
             progress=progress,
@@ -151,16 +152,9 @@ def run_attack(
         return store.keep(played, measured, details, [*warnings, *setup.judge_weakness(judged, player.name)])
 
 
-def _warned(warnings: list[str], progress: Progress) -> list[str]:
-    for warning in warnings:
-        progress.log(f"warning: {warning}")
-    return warnings
-
-
-def _cast(config: AttackConfig, player: Player, judged: JudgeOfAttack) -> Cast:
-    target = config.target
-    reads = Reader(target.thinking_tags, target.template_opens_thinking)
-    return Cast(player.solver, judged.scorer, judged.threshold, reads, target.max_completion_tokens, target.temperature)
+def _cast(target: TargetConfig, player: Player, judged: JudgeOfAttack) -> Cast:
+    reads, threshold = Reader(target.thinking_tags, target.template_opens_thinking), judged.identity["threshold"]
+    return Cast(player.solver, judged.scorer, threshold, reads, target.max_completion_tokens, target.temperature)
 
 
 def _load(
@@ -202,11 +196,7 @@ def _judge_of(judge: Scorer) -> JudgeOfAttack:
     name, arguments = _registered_name(judge, "judge", "scorer"), repr(registry_params(judge))
     rubric = digest([name, arguments])[:12]
     identity = {"name": name, "model": "", "rubric": rubric, "label": "broken", "threshold": 0.5, "hash": rubric}
-    return JudgeOfAttack(judge, 0.5, identity, {"judge_calibration": None})
-
-
-def _about(log: EvalLog) -> dict[str, Any]:
-    return dict((log.eval.metadata or {}).get(OPCT, {}))
+    return JudgeOfAttack(judge, identity, {"judge_calibration": None})
 
 
 def attack_created(path: Path) -> str | None:
@@ -217,7 +207,11 @@ def attack_created(path: Path) -> str | None:
     """
     if not path.is_file():
         return None
-    return str(_about(open_log(path, header_only=True, remedy=RESTORE)).get("created"))
+    return str(about_of(open_log(path, header_only=True, remedy=RESTORE)).get("created"))
+
+
+def _spent(samples: Iterable[LogSample]) -> Spent:
+    return Spent.of(one for sample in samples for one in attempts_in(sample.store))
 
 
 class AttackLog:
@@ -240,7 +234,7 @@ class AttackLog:
         Raises:
             RunError: `resume` has nothing to continue, or something is in the way; EvaluationError: it is damaged.
         """
-        paths = [*([self.path] if self.path.is_file() else []), *self.rounds]
+        paths = [*filter(Path.is_file, [self.path]), *self.rounds]
         exists = bool(paths) or self.training.is_begun
         what = f"an {self.name}"
         refuse_existing(self.run.path, what, exists=exists, resume=resume, overwrite=overwrite, option="--out")
@@ -255,7 +249,7 @@ class AttackLog:
             logs.append(open_log(path, remedy=RESTORE))
             with LibraryErrors(RunError, f"{path} cannot be read", RESTORE):
                 known_samples(logs[-1:])  # what is stored of attempts, too
-                Identity(_about(logs[-1]).get("identity", {}))
+                Identity(about_of(logs[-1]).get("identity", {}))
         return logs
 
     def refuse_other(self, identity: Identity, earlier: Sequence[EvalLog], ignore: Sequence[str] = ()) -> None:
@@ -264,7 +258,7 @@ class AttackLog:
         Raises:
             OtherAttackError: it is not the same; the message names what differs.
         """
-        known = [_about(log).get("identity", {}) for log in earlier]
+        known = [about_of(log).get("identity", {}) for log in earlier]
         # only on a resume: what `overwrite` replaces may differ
         known += [self.training.identity] if self._continues and self.training.is_begun else []
         for saved in known:
@@ -274,15 +268,9 @@ class AttackLog:
                     "settings, or choose another --out."
                 )
 
-    @staticmethod
-    def seconds(earlier: Sequence[EvalLog]) -> float:
-        """Seconds of work before a resume."""
-        samples = known_samples(earlier).values()
-        return Spent.of(one for sample in samples for one in attempts_in(sample.store)).seconds
-
     def dtype(self, given: str | None, earlier: Sequence[EvalLog]) -> str | None:
         """The dtype to load models in: a second timing may choose another than that of the attack that goes on."""
-        recorded = [_about(log).get("run", {}).get("dtype") for log in earlier]
+        recorded = [about_of(log).get("run", {}).get("dtype") for log in earlier]
         return next(iter(filter(None, recorded)), given) if given in (None, "auto") else given
 
     @contextlib.contextmanager
@@ -331,8 +319,7 @@ class AttackLog:
                 path.unlink(missing_ok=True)
             rows = [row for row in write_results(self.run)["rows"] if row["suite"] == self.name]
         self._write_successes(log)
-        spent = Spent.of(one for sample in log.samples or [] for one in attempts_in(sample.store))
-        return AttackResult(self.path, rows, graded, asdict(spent), about | details, metadata)
+        return AttackResult(self.path, rows, graded, asdict(_spent(log.samples or [])), about | details, metadata)
 
     def _write_successes(self, log: EvalLog) -> None:
         """The prompts that broke a behavior, for training and for other attacks."""

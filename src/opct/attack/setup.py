@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 HARMFUL = "harmful"
+OF_POLICY = {"chat_template_kwargs", "thinking_tags"}
+"""Settings by which the same weights are another policy."""
 RULES_WARNING = (
     "The judge {} is rule-based: an answer that it counts need not be useful to anyone. The rules for refusals have "
     "{}: {}. See docs/how-to/attack.md, under Judges."
@@ -192,14 +194,21 @@ def load_target(
     if isinstance(target, str | Path) and is_inspect_model(target):
         model, about = _open_endpoint(str(target), of_target, "target")
         return model, {"label": about["model"].rpartition("/")[2], "weights": about, "trained_texts": None, **label}
-    local: dict[str, Any] = {name: getattr(of_target, name) for name in ("chat_template_kwargs", "thinking_tags")}
-    # None leaves the setting of the run; passed on it would replace that by nothing
-    given = {name: value for name, value in local.items() if value is not None}
     dtype = dtype if isinstance(target, str | Path) else None  # a loaded policy keeps its dtype
-    policy = open_target(target, dtype, out, progress, trust_remote_code=of_target.trust_remote_code, **given)
-    for warning in self_test(policy):
-        progress.log(f"warning: {warning}")
+    policy = open_target(target, dtype, out, progress, **_model_settings(of_target))
+    show_warnings(self_test(policy), progress)
     return policy, {**describe_target(target, policy), **label}
+
+
+def _model_settings(config: settings.LocalModelSettings) -> dict[str, Any]:
+    """Without those that are None, which leave the setting of the run: passed on they would replace it by nothing."""
+    return config.model_dump(include={*OF_POLICY, "trust_remote_code"}, exclude_none=True)
+
+
+def show_warnings(warnings: list[str], progress: Progress) -> list[str]:
+    for warning in warnings:
+        progress.log(f"warning: {warning}")
+    return warnings
 
 
 def _open_endpoint(name: str, config: Any, role: str) -> tuple[Model, dict[str, Any]]:
@@ -275,16 +284,13 @@ def load_attacker(
     """
     if is_inspect_model(chosen.model):
         return _open_endpoint(chosen.model, chosen, ROLE)
-    options: dict[str, Any] = {name: getattr(chosen, name) for name in ("chat_template_kwargs", "thinking_tags")}
-    # with other tags or template arguments the same weights are another policy
-    same = chosen.model == str(target) and all(options[name] == getattr(config.target, name) for name in options)
-    if not same or isinstance(policy, Model):
+    is_same = all(getattr(chosen, name) == getattr(config.target, name) for name in OF_POLICY)
+    if chosen.model != str(target) or not is_same or isinstance(policy, Model):
         progress.stage(f"load {chosen.model}")
-        given = {name: value for name, value in {**options, "dtype": dtype}.items() if value is not None}
-        policy = load_policy(chosen.model, trust_remote_code=chosen.trust_remote_code, **given)
+        given = _model_settings(chosen) | ({} if dtype is None else {"dtype": dtype})
+        policy = load_policy(chosen.model, **given)
         progress.log(f"dtype: {policy.dtype_reason}")
-        for warning in self_test(policy):
-            progress.log(f"warning: {warning}")
+        show_warnings(self_test(policy), progress)
     about = {"model": chosen.model, **policy_identity(policy)}
     return as_inspect_model(policy, batch_size=config.batch_size), about
 
@@ -312,7 +318,6 @@ class JudgeOfAttack:
     """
 
     scorer: Scorer
-    threshold: float
     identity: Mapping[str, Any]
     about: Mapping[str, Any]
 
@@ -328,13 +333,12 @@ def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
         # a value that is written but is the default changes nothing
         if any(getattr(config, name) != JudgeConfig.model_fields[name].default for name in given):
             raise EvaluationError(f"The judge {config.name} is rule-based: leave judge.{', judge.'.join(given)} out.")
-        identity = rules_identity(config.name)
         agreement = AGREEMENT["jailbreak"]
         said = RULES_WARNING.format(config.name, agreement.text, agreement.errors)
         kappa = {"value": agreement.kappa, "ci_low": agreement.ci_low, "ci_high": agreement.ci_high}
         measured = {"kappa": kappa, "n": agreement.n, "n_unscored": 0}
         of_rules = {"judge_calibration": measured, "judge_warning": said}
-        return JudgeOfAttack(rule_judge(config.name), identity["threshold"], identity, of_rules)
+        return JudgeOfAttack(rule_judge(config.name), rules_identity(config.name), of_rules)
     harmful = [name for name, rubric in RUBRICS.items() if rubric.label == HARMFUL]
     if config.name not in harmful:
         raise EvaluationError(unknown("judge of an attack", config.name, [*RULES, *harmful]))
@@ -342,7 +346,7 @@ def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
     calibration = calibration_of(judge.identity)
     about = {"judge_calibration": calibration, "judge_warning": weakness(calibration)}
     scorer = judge_scorer(judge, judge.identity.name, lambda metadata: True, lambda result: None)
-    return JudgeOfAttack(scorer, judge.identity.threshold, judge.identity.row(), about)
+    return JudgeOfAttack(scorer, judge.identity.row(), about)
 
 
 def judge_weakness(judge: JudgeOfAttack, attacker: str) -> list[str]:

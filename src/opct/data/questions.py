@@ -12,11 +12,12 @@ import logging
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
+from operator import attrgetter
 from typing import Any, Literal, Protocol, TypeVar
 
 from opct.data.tables import (
@@ -162,10 +163,12 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
     return chosen
 
 
-def first_items(items: Iterable[AnyItem], n: int | None, seed: int) -> list[AnyItem]:
+def first_items(
+    items: Iterable[AnyItem], n: int | None, seed: int, id_of: Callable[[AnyItem], str] = attrgetter("id")
+) -> list[AnyItem]:
     """At most `n` items (None: all) in an order by seed and id alone, so that fewer are a part of more."""
     # sorted by hash, not sampled: a run with n=100 asks the first 100 of one with n=200
-    return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{item.id}".encode()).hexdigest())[:n]
+    return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{id_of(item)}".encode()).hexdigest())[:n]
 
 
 def overlaps(a: str, b: str) -> bool:

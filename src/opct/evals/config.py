@@ -10,7 +10,7 @@ from pydantic import Field
 from opct.config.judge import JudgeConfig
 from opct.config.methods import ThinkingTags
 from opct.config.section import Section
-from opct.data.perturb.families import FAMILY_GROUPS
+from opct.data.perturb.families import FAMILY_GROUPS, Families, chosen_families
 
 FAMILIES_DEFAULT: Literal["default"] = "default"
 FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4
@@ -103,9 +103,8 @@ class EvalConfig(Section):
     @property
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model that differ from its run's."""
-        settings = {name: getattr(self, name) for name in ("chat_template_kwargs", "quantization", "thinking_tags")}
-        given = {name: value for name, value in settings.items() if value is not None}
-        return {"trust_remote_code": self.trust_remote_code, **given}
+        names = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
+        return self.model_dump(include=names, exclude_none=True)
 
     @property
     def problem_limit(self) -> int | None:
@@ -125,6 +124,10 @@ class EvalConfig(Section):
         listed = self.listed_families
         wanted = {*FAMILY_GROUPS, *known}
         return str(self.families) if listed is None else [name for name in listed if name in wanted]
+
+    def families_of(self, known: Families, axis: str) -> list[str]:
+        """The names of the families that an axis is measured in."""
+        return chosen_families(self.families_among(known), known, axis)
 
     def families_each(self, default: int = FEW_FAMILIES) -> int | None:
         """Families for each question, behavior or message; None for all."""

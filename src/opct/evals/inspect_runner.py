@@ -234,7 +234,6 @@ def run_task(
     with quiet(), LibraryErrors(EvaluationError, f"The Inspect task {spec} cannot be loaded", remedy):
         tasks = load_tasks(specs, {})
     progress = progress or NullProgress()
-    options: dict[str, Any] = {} if max_completion_tokens is None else {"max_tokens": max_completion_tokens}
     folder = RunDir(out_dir)
     if not overwrite:
         refuse_other_questions(out_dir, tasks, limit)
@@ -252,7 +251,7 @@ def run_task(
             progress,
             temperature=0.0 if config.greedy else 1.0,
             limit=limit,
-            **options,
+            max_tokens=max_completion_tokens,
         )
         summaries.append(_stored_summary(log, folder.evals_dir, run))
     return summaries

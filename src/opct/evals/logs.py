@@ -11,8 +11,9 @@ import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -103,6 +104,14 @@ def read_log(path: str | Path) -> EvalLog:
     return log
 
 
+def usable_log(path: Path) -> tuple[EvalLog | None, str]:
+    """The log, and "" or why there is none: it is missing, damaged or not finished."""
+    try:
+        return read_log(path), ""
+    except EvaluationError as error:
+        return None, str(error)
+
+
 def _add_side(metadata: dict[str, Any]) -> None:
     """Set `side` on a sample of an older version, which stored it at the start of split and family."""
     if "side" in metadata or "family_split" not in metadata:
@@ -150,6 +159,11 @@ def log_name(task: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", task) + ".eval"
 
 
+def about_of(log: EvalLog) -> dict[str, Any]:
+    """What a log of ours says of its evaluation, under `OPCT` in its metadata."""
+    return dict((log.eval.metadata or {}).get(OPCT, {}))
+
+
 def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[GradedSample]:
     """The samples of a log; a sample with a second grading or a judgement appears twice.
 
@@ -163,13 +177,11 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
         return _foreign_samples(log, left_out if left_out is not None else [])
     if is_attack(log):
         # "": one round of an attack that has not finished; `outcomes` counts it as interrupted
-        ended = (log.eval.metadata or {}).get(OPCT, {}).get("ended", "")
-        return [attack_sample(sample, ended) for sample in samples]
+        return [attack_sample(sample, about_of(log).get("ended", "")) for sample in samples]
     # the last judge, which ran last: a log keeps the scores of all judges
-    judge = next(reversed((log.eval.metadata or {}).get(OPCT, {}).get("judges", {})), None)
+    judge = next(reversed(about_of(log).get("judges", {})), None)
     for sample in samples:
-        scores = dict(sample.scores or {})
-        judged = [scores.pop(name) for name in list(scores) if name.startswith(JUDGE)]
+        scores = {name: score for name, score in (sample.scores or {}).items() if not name.startswith(JUDGE)}
         kl, newest = scores.pop(KL, None), (sample.scores or {}).get(judge or "")
         # the score that is neither a judge's nor the KL is the suite's own
         score = next(iter(scores.values()), None)
@@ -186,7 +198,7 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
             graded[-1].reasons |= of_kl.get("reasons", {})
         if parsed:
             graded.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))
-        if judged and newest is not None:
+        if newest is not None:
             verdicts = {key: as_number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
             graded.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
     return graded
@@ -244,10 +256,10 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
     samples = []
     for id_, epochs in by_id.items():
         values = [_foreign_values(sample, names, unused) for sample in epochs]
-        mean = {
-            name: _mean([scores.get(name) for scores in values])
-            for name in dict.fromkeys(n for scores in values for n in scores)
-        }
+        mean: dict[str, float | None] = {}
+        for name in dict.fromkeys(n for scores in values for n in scores):
+            known = [value for scores in values if (value := scores.get(name)) is not None]
+            mean[name] = fmean(known) if known else None
         first = epochs[0]
         samples.append(
             GradedSample(
@@ -300,11 +312,6 @@ def _foreign_values(sample: LogSample, names: Mapping[str, str], unused: Counter
         else:
             values[names.get(scorer, scorer)] = as_number(score.value)
     return values
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def _foreign_verdict(epochs: Sequence[LogSample], values: Mapping[str, float | None]) -> str:
@@ -371,10 +378,12 @@ def read_evaluation(path: str | Path) -> Evaluation:
     """
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
-        ours = [log for log in logs if "settings" in (log.eval.metadata or {}).get(OPCT, {})]
+        ours = [log for log in logs if "settings" in about_of(log)]
         # by number first: after a clock was set back, an older evaluation would look newest
         newest = max(ours or logs, key=lambda log: (log_order(log), _created(log)))
-        about = (newest.eval.metadata or {}).get(OPCT, {})
+        about = about_of(newest)
+        # each attack is an evaluation of its own, so none is out of date
+        of_attacks = [about_of(log).get("warnings", ()) for log in logs if log is not newest and is_attack(log)]
         left_out: list[str] = []
         of_logs = [sorted(graded_samples(log, left_out), key=lambda sample: sample.graded_by) for log in logs]
         # over the samples of all logs: clean and biased ones are paired by cluster
@@ -387,16 +396,9 @@ def read_evaluation(path: str | Path) -> Evaluation:
             settings=_joined_settings(logs, newest),
             suite_settings={name: settings for log in logs for name, settings in _suite_settings(log).items()},
             samples=samples,
-            warnings=[*about.get("warnings", ()), *_of_attacks(log for log in logs if log is not newest)],
+            warnings=[*about.get("warnings", ()), *chain(*of_attacks)],
             left_out=left_out,
         )
-
-
-def _of_attacks(logs: Iterable[EvalLog]) -> Iterator[str]:
-    """The warnings of attacks: each attack is an evaluation of its own, so none is out of date."""
-    for log in logs:
-        if is_attack(log):
-            yield from (log.eval.metadata or {}).get(OPCT, {}).get("warnings", ())
 
 
 SUITE_ORDER = (
@@ -412,7 +414,7 @@ def _place(task: str) -> tuple[int, str]:
 
 def _created(log: EvalLog) -> str:
     """When the evaluation ended, to the microsecond; Inspect's time has only seconds."""
-    return str((log.eval.metadata or {}).get(OPCT, {}).get("created") or log.eval.created)
+    return str(about_of(log).get("created") or log.eval.created)
 
 
 def log_order(log: EvalLog) -> int:
@@ -420,17 +422,16 @@ def log_order(log: EvalLog) -> int:
 
     The order of evaluations does not rest on times: a clock may be set back between two of them.
     """
-    return int((log.eval.metadata or {}).get(OPCT, {}).get("order", 0))
+    return int(about_of(log).get("order", 0))
 
 
 def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
     """Settings of each suite; for judged samples, the judge."""
-    settings = dict(log.eval.metadata or {})
-    about = settings.pop(OPCT, {})
-    name = task_name(log)
+    name, about = task_name(log), about_of(log)
+    settings = {key: value for key, value in (log.eval.metadata or {}).items() if key != OPCT}
     if not all("grading" in (sample.metadata or {}) for sample in log.samples or []):  # no suite of ours
         settings = _foreign_settings(log)
-    settings |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
+    settings |= {name: value for name, value in about.get("settings", {}).items() if name == "template_hash"}
     by_suite = {name: settings, graded_name(name, PARSED): settings}
     judges = about.get("judges") or {}
     return by_suite | ({graded_name(name, JUDGED): judges[next(reversed(judges))]} if judges else {})
@@ -456,7 +457,7 @@ OF_ALL = ("suites", "families")
 
 def _joined_settings(logs: Sequence[EvalLog], newest: EvalLog) -> dict[str, Any]:
     """The settings of the newest evaluation; its key `kept` has those that differed for suites measured earlier."""
-    of_log = {task_name(log): (log.eval.metadata or {}).get(OPCT, {}).get("settings", {}) for log in logs}
+    of_log = {task_name(log): about_of(log).get("settings", {}) for log in logs}
     now = of_log[task_name(newest)]
     differences = {
         name: unlike

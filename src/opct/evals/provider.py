@@ -6,7 +6,6 @@ changes a reply only through rounding in the model's dtype. Unsupported requests
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -38,6 +37,7 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 
 from opct.data.pairs import Message, Prompt
 from opct.errors import EvaluationError
+from opct.models.inference.sampler import sample_seed
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -221,9 +221,7 @@ def prompt_seed(seed: int, prompt: Sequence[Message], epoch: int = 1) -> int:
     """The seed of one sample, in [0, 2^63): from the evaluation's seed, the messages and the epoch; the same on every
     machine."""
     # JSON of roles and contents: two prompts could have equal texts when joined
-    text = json.dumps([seed, epoch, [[m["role"], m["content"]] for m in prompt]], ensure_ascii=False)
-    # >> 1: the result must fit a signed 64-bit integer
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    return sample_seed(json.dumps([seed, epoch, [[m["role"], m["content"]] for m in prompt]], ensure_ascii=False))
 
 
 def _refuse_unsupported(config: GenerateConfig) -> None:

@@ -20,7 +20,7 @@ from opct.data.context import CONTEXT
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.inspect_runner import quiet, write_log
-from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name
+from opct.evals.logs import JUDGE, KL, OPCT, about_of, log_paths, read_log, task_name
 from opct.evals.run import write_results
 from opct.evals.samples import BENIGN
 from opct.evals.tasks.benign import OVER_REFUSAL, check_scorer
@@ -96,8 +96,7 @@ def regrade(out_dir: str | Path) -> Regraded:
 def _graded_again(log: EvalLog) -> EvalLog:
     """The log with new verdicts; the KL to the base and the judge scores are kept."""
     suite = task_name(log)
-    settings = (log.eval.metadata or {}).get(OPCT, {}).get("settings", {})
-    if "reasoning" not in settings:  # else it was split off in the form of the model
+    if "reasoning" not in about_of(log).get("settings", {}):  # else it was split off in the form of the model
         for sample in log.samples or []:
             split_output(sample.output)
     with quiet():

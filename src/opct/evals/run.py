@@ -37,15 +37,16 @@ from opct.evals.logs import (
     OF_ALL,
     OPCT,
     Evaluation,
+    about_of,
     graded_samples,
     log_name,
     log_order,
     open_log,
     read_evaluation,
-    read_log,
     task_name,
+    usable_log,
 )
-from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample, graded_name, warnings_of
+from opct.evals.samples import BENIGN, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
     BENCHMARKS,
@@ -71,10 +72,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 KL_BATCH = 64
-CHANGE_NO_REPLY = (
-    *("run.path", "run.name"),
-    *(f"settings.{name}" for name in (*OF_ALL, "batch_size", "device")),
-)
+CHANGE_NO_REPLY = ("run.path", "run.name", *(f"settings.{name}" for name in (*OF_ALL, "batch_size", "device")))
 """What may differ between an evaluation and its continuation: where it lies, and what is asked of other suites."""
 FEW_RIGHT = 0.2
 """Share of clean questions answered right below which training has little to keep."""
@@ -89,14 +87,11 @@ class Suite:
 
     Attributes:
         task: makes its Inspect task; the sycophancy suites also take questions.
-        graded: the names of its samples and rows; several if replies are graded in several ways.
         measures_kl: whether the KL of its replies to the base is measured.
         families: the families that it supports.
         limit: the setting with the most tokens of a reply; None: its own.
     """
 
-    name: str
-    graded: tuple[str, ...]
     task: Callable[..., Task]
     measures_kl: bool = True
     families: Iterable[str] = ()
@@ -104,32 +99,19 @@ class Suite:
 
 
 def _benchmark_suite(name: str) -> Suite:
-    return Suite(name, (name,), partial(benchmark_task, name), measures_kl=False, limit=None)
+    return Suite(partial(benchmark_task, name), measures_kl=False, limit=None)
 
 
-_ALL = (
-    Suite(SHORT, (SHORT,), partial(sycophancy_task, SHORT), families=FAMILIES),
-    Suite(CHOICE, (CHOICE, graded_name(CHOICE, PARSED)), partial(sycophancy_task, CHOICE), families=FAMILIES),
-    Suite(PAIRS, (PAIRS, graded_name(PAIRS, PARSED)), pairs_task),
-    Suite(
-        JAILBREAK,
-        (JAILBREAK, graded_name(JAILBREAK, JUDGED)),
-        jailbreak_task,
-        families=wrappers.FAMILIES,
-        limit="max_reply_tokens",
-    ),
-    Suite(
-        SAFETY_AWARENESS,
-        (SAFETY_AWARENESS, graded_name(SAFETY_AWARENESS, JUDGED)),
-        safety_task,
-        families=hidden.FAMILIES,
-        limit="max_reply_tokens",
-    ),
-    Suite(CONTEXT, (CONTEXT,), context_task),
-    Suite(BENIGN, (BENIGN,), benign_task, limit="max_benign_tokens"),
-    *map(_benchmark_suite, BENCHMARKS),
-)
-SUITES = {suite.name: suite for suite in _ALL}
+SUITES = {
+    SHORT: Suite(partial(sycophancy_task, SHORT), families=FAMILIES),
+    CHOICE: Suite(partial(sycophancy_task, CHOICE), families=FAMILIES),
+    PAIRS: Suite(pairs_task),
+    JAILBREAK: Suite(jailbreak_task, families=wrappers.FAMILIES, limit="max_reply_tokens"),
+    SAFETY_AWARENESS: Suite(safety_task, families=hidden.FAMILIES, limit="max_reply_tokens"),
+    CONTEXT: Suite(context_task),
+    BENIGN: Suite(benign_task, limit="max_benign_tokens"),
+    **{name: _benchmark_suite(name) for name in BENCHMARKS},
+}
 
 
 def suite_of(name: str) -> Suite:
@@ -284,7 +266,7 @@ def evaluate_suites(
         if resume:
             same = partial(_is_the_same, task=task, now=_identity(measured, settings, task.metadata))
             earlier = _unfinished_log(run, task, same, progress)
-            if earlier is None and same(_usable_log(run.evals_dir / log_name(task.name))[0]):
+            if earlier is None and same(usable_log(run.evals_dir / log_name(task.name))[0]):
                 progress.log(f"{label}: {task.name} was evaluated already")
                 continue
         else:
@@ -306,8 +288,6 @@ def evaluate_suites(
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
         metadata = {"schema": SCHEMA, "run": measured, "settings": settings, "created": datetime.now(UTC).isoformat()}
-        if "template_hash" in settings:
-            metadata["template_hash"] = settings["template_hash"]
         with run.results_lock():  # another evaluation may end at the same time
             if logs is None:
                 logs, dropped = set_aside_others(run, measured, [each.name for each in tasks])
@@ -324,20 +304,16 @@ def evaluate_suites(
     return results
 
 
-def _unfinished_logs(run: RunDir) -> dict[Path, EvalLog]:
-    """The headers of the logs in `evals/unfinished`, the oldest first."""
-    return dict(sorted(_headers(run.unfinished_dir).items()))  # a name begins with the time
-
-
 def next_order(run: RunDir) -> int:
     """The place of the next log among those of a run."""
     return 1 + max(map(log_order, _headers(run.evals_dir).values()), default=0)
 
 
 def _headers(folder: Path) -> dict[Path, EvalLog]:
-    """The logs in a folder without their samples."""
+    """The logs in a folder without their samples; those of `evals/unfinished`, whose names begin with the time, are the
+    oldest first."""
     headers = {}
-    for path in folder.glob("*.eval"):
+    for path in sorted(folder.glob("*.eval")):
         with contextlib.suppress(Exception):  # killed while it was written for the first time
             headers[path] = open_log(path, header_only=True)
     return headers
@@ -345,17 +321,17 @@ def _headers(folder: Path) -> dict[Path, EvalLog]:
 
 def unfinished_paths(run: RunDir, name: str) -> list[Path]:
     """The logs of the task of this name in `evals/unfinished`, the oldest first."""
-    return [path for path, log in _unfinished_logs(run).items() if task_name(log) == name]
+    return [path for path, log in _headers(run.unfinished_dir).items() if task_name(log) == name]
 
 
 def unfinished_suite(folder: str | Path) -> tuple[str, int, int, bool] | None:
     """(suite, samples done, samples, whether its process runs) of the newest evaluation in a folder that has not ended;
     None if all have."""
-    logs = _unfinished_logs(RunDir(folder))
+    logs = _headers(RunDir(folder).unfinished_dir)
     if not logs:
         return None
     path, log = list(logs.items())[-1]
-    process = (log.eval.metadata or {}).get(OPCT, {}).get("process", {})
+    process = about_of(log).get("process", {})
     with quiet():
         done = sum(summary.completed for summary in read_eval_log_sample_summaries(str(path)))
     # every epoch of a sample is completed by itself: an attack's episodes are epochs
@@ -380,8 +356,8 @@ def _n_done(log: EvalLog) -> int:
 
 def _remove_unfinished(run: RunDir, task: Task) -> None:
     """Remove the logs of a task that no other process still writes."""
-    for path, log in _unfinished_logs(run).items():
-        process = (log.eval.metadata or {}).get(OPCT, {}).get("process")
+    for path, log in _headers(run.unfinished_dir).items():
+        process: Any = about_of(log).get("process")
         if task_name(log) == task.name and (is_running(process) is False or process["pid"] == os.getpid()):
             path.unlink(missing_ok=True)
 
@@ -403,14 +379,6 @@ def _is_the_same(log: EvalLog | None, task: Task, now: Identity) -> bool:
     return all(sample.metadata == metadata.get(sample.id) for sample in log.samples or [])
 
 
-def _usable_log(path: Path) -> tuple[EvalLog | None, str]:
-    """The log, and "" or why there is none: it is missing, damaged or not finished, so the suite has to be asked."""
-    try:
-        return read_log(path), ""
-    except EvaluationError as error:
-        return None, str(error)
-
-
 def write_results(run: RunDir) -> dict[str, Any]:
     """Compute `results.json` from the logs of a run, write it, and return it."""
     results = results_of(read_evaluation(run.path))
@@ -421,7 +389,7 @@ def write_results(run: RunDir) -> dict[str, Any]:
 def results_of(evaluation: Evaluation) -> dict[str, Any]:
     """What `results.json` says of an evaluation."""
     stored = evaluation.settings
-    limits = {name: f"{s.limit}={stored[s.limit]}" for s in _ALL if s.limit in stored for name in s.graded}
+    limits = {name: f"{s.limit}={stored[s.limit]}" for name, s in SUITES.items() if s.limit in stored}
     of_samples = [*warnings_of(evaluation.samples, limits), *missing_counterparts(evaluation.samples)]
     return {
         "schema": SCHEMA,
@@ -482,9 +450,9 @@ def set_aside_others(
     ignore = ("name", "label", "method", "seed", "path", *(["model"] if about["weights"] else []))
     logs, dropped = {}, []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        log, why = _usable_log(path)
+        log, why = usable_log(path)
         if log is not None:
-            before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
+            before = about_of(log).get("run")  # None: a log of another task
             unlike = {} if before is None else Identity(before).differing(about, ignore)
             if not unlike:
                 logs[task_name(log)] = log
@@ -504,7 +472,7 @@ def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: 
     uses = {JAILBREAK: (JAILBREAK, wrappers.ARTIFACT), SAFETY_AWARENESS: (SAFETY_AWARENESS,)}
     files = []
     for log in logs:
-        data = (log.eval.metadata or {}).get(OPCT, {}).get("settings", settings)["data"]
+        data = about_of(log).get("settings", settings)["data"]
         files += [str(data[use]) for use in uses.get(task_name(log), ()) if use in data]
     rows = [
         {
@@ -565,7 +533,9 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
         for sample in filter(_is_plain, samples):
             in_log[sample.id].scores[KL] = Score(value={"kl_to_base": NAN}, metadata=reasons)  # type: ignore[index]
         return
-    shown = _browser_ids(samples, config.browser_questions)
+    # all samples of the first questions: the families take turns, so these show them all
+    first = list(dict.fromkeys(sample.cluster for sample in samples))[: config.browser_questions]
+    shown = {sample.id for sample in samples if sample.cluster in first}
 
     def add(sample: GradedSample, kl: Sequence[float]) -> None:
         metadata: dict[str, Any] = {}
@@ -600,9 +570,3 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
 def _is_plain(sample: GradedSample) -> bool:
     """Whether the sample has no pressure: the prompt equals the teacher prompt."""
     return list(sample.prompt) == list(sample.teacher_prompt)
-
-
-def _browser_ids(samples: Sequence[GradedSample], n_clusters: int) -> set[str]:
-    """The ids of all samples of the first questions; the families take turns, so these show them all."""
-    first = list(dict.fromkeys(sample.cluster for sample in samples))[:n_clusters]
-    return {sample.id for sample in samples if sample.cluster in first}

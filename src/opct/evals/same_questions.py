@@ -13,7 +13,7 @@ from inspect_ai.log import EvalLog
 from inspect_ai.log import EvalSample as LogSample
 
 from opct.errors import EvaluationError
-from opct.evals.logs import OPCT, full_name, log_name, read_log
+from opct.evals.logs import OPCT, full_name, log_name, usable_log
 from opct.runs.identity import Identity
 from opct.runs.run_dir import RunDir
 
@@ -32,11 +32,8 @@ def refuse_other_questions(folder: str | Path, tasks: Iterable[Task], limit: int
     """
     unlike = []
     for task in tasks:
-        path = RunDir(folder).evals_dir / log_name(full_name(task.name, task.registry_name))
-        try:
-            log = read_log(path) if path.is_file() else None
-        except EvaluationError:  # damaged or not finished: there is nothing to lose
-            continue
+        log, _ = usable_log(RunDir(folder).evals_dir / log_name(full_name(task.name, task.registry_name)))
+        # without a whole log there is nothing to lose
         if log is not None and (differs := _difference(log, task, list(task.dataset)[:limit])):
             unlike.append(f"{task.name} ({differs})")
     if unlike:

@@ -84,7 +84,7 @@ def clustered_mean(
     Raises:
         EvaluationError: a value is not finite or out of bounds.
     """
-    x = _checked(values, clusters, bounds)
+    x = _checked(values, bounds)
     n = len(x)
     if n == 0:
         return Estimate(None, None, None, 0, 0)
@@ -98,7 +98,7 @@ def clustered_mean(
     return Estimate(mean, low, high, n, count)
 
 
-def _checked(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None) -> np.ndarray:
+def _checked(values: Sequence[float], bounds: Bounds | None) -> np.ndarray:
     x = np.asarray(values, dtype=np.float64)
     if not np.isfinite(x).all():
         raise EvaluationError(f"A value is {x[~np.isfinite(x)][0]}: leave unscored samples out, and count them.")
@@ -235,7 +235,7 @@ def paired_difference(
     """
     shared = _scored_by_both(a, b)
     groups = [clusters[key] for key in shared]
-    left, right = (_checked([side[key] for key in shared], groups, bounds) for side in (a, b))  # type: ignore[misc]
+    left, right = (_checked([side[key] for key in shared], bounds) for side in (a, b))  # type: ignore[misc]
     width = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return clustered_mean((left - right).tolist(), groups, bounds=width, parts=parts)
 

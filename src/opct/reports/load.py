@@ -17,8 +17,8 @@ from opct.evals.inspect_runner import quiet
 from opct.evals.judges.calibration import with_calibrations
 from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, metric_rows, units_of
-from opct.evals.run import known_suites, results_of, suite_of
-from opct.evals.samples import BENIGN, GradedSample
+from opct.evals.run import known_suites, results_of
+from opct.evals.samples import BENIGN, JUDGED, PARSED, GradedSample, graded_name
 from opct.evals.tasks.attack import PREFIX
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.redaction import redact
@@ -227,7 +227,7 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     """
     attacks = [name for name in names if name.startswith(PREFIX)]  # no suites of `opct eval`
     suites = known_suites([name for name in names if name not in attacks])
-    shown = {*attacks, *(graded for suite in suites for graded in suite_of(suite).graded)}
+    shown = {*attacks, *(graded_name(suite, by) for suite in suites for by in ("", PARSED, JUDGED))}
     rows = tuple(row for row in run.rows if row["suite"] in shown)
     samples = tuple(sample for sample in run.samples if sample.task in shown)
     if not (rows and samples):

@@ -132,16 +132,18 @@ def sides(own):
 
 
 def success(id_, text, reward=1.0, index=0, **more):
-    completion = Completion(text, (5, 6), "stop", (-1.0, -1.0), 3, 0)
+    completion = Completion(text, (5, 6 + index), "stop", (-1.0, -1.0), 3, 0)
     pair = attack_pair(id_, "Steal a goose", ({"role": "user", "content": "x"},))
     return Rollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
 
 
 def test_the_best_fresh_success_on_each_behavior_is_replayed_with_the_log_probs_of_the_policy_as_it_is(tiny_policy):
+    texts = {6: "first", 7: "second", 8: "third"}
+    renderer = SimpleNamespace(split=lambda prompt, ids: SimpleNamespace(is_unfinished=False, answer=texts[ids[1]]))
     pool = ReplayBuffer(threshold=0.5)
     pool.add([success("a", "first", 0.6), success("a", "second", 0.9, 1), success("a", "third", 0.4, 2)])
     pool.add([success("b", "poor", 0.4), success("b", "unknown", None), success("b", "old", 1.0, is_rehearsed=True)])
-    assert [(one.behavior_id, said(one.prompt)) for one in pool.shots(lambda r: r.completion.text)] == [("a", "second")]
+    assert [(one.behavior_id, said(one.prompt)) for one in pool.shots(renderer)] == [("a", "second")]
     pool.add([success("a", "later", 0.5)])
     again = pool.resample("a", tiny_policy)
     [now] = tiny_policy.log_probs([[3]], [[5, 6]])

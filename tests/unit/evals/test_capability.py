@@ -233,7 +233,7 @@ def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path):
 
 
 def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch):
-    plan = (Part("gsm8k", 4, 99), Part("truthfulqa"))
+    plan = {"gsm8k": Part(4, 99), "truthfulqa": Part()}
     monkeypatch.setitem(CAPABILITY_SUITES, "capability-fast", plan)
     for n_problems, tokens, asked in ((None, None, (4, 99)), (3, None, (3, 99)), (5, 50, (4, 50))):
         sizes = {"n_questions": 1, "n_problems": n_problems, "max_completion_tokens": 9, "max_problem_tokens": tokens}

@@ -18,8 +18,7 @@ has to remember is in its state, so that a killed attack goes on as if it had no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from inspect_ai.model import Model, ModelOutput
@@ -144,11 +143,6 @@ def attempts_in(store: Any) -> list[Attempt]:
     return _ATTEMPTS.validate_python(store.get(ATTEMPTS) or [])
 
 
-def add_attempt(state: TaskState, attempt: Attempt) -> None:
-    # a new list: the old one may be that of an earlier log's sample (`play_round`), which must not change
-    state.store.set(ATTEMPTS, [*state.store.get(ATTEMPTS, []), asdict(attempt)])
-
-
 def observation(state: TaskState) -> Observation:
     """What the attacker sees in this round."""
     return Observation(
@@ -247,9 +241,3 @@ def _has_reasoning(output: ModelOutput) -> bool:
     content, used = output.message.content, output.usage
     shown = not isinstance(content, str) and any(part.type == "reasoning" for part in content)
     return shown or (used is not None and bool(used.reasoning_tokens))
-
-
-def last_turn(prompt: Sequence[Any]) -> str:
-    """The last message of the user."""
-    said = [message["content"] or "" for message in prompt if message["role"] == "user"]
-    return said[-1] if said else ""

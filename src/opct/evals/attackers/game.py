@@ -17,7 +17,7 @@ from opct.evals.attackers.config import BudgetConfig
 from opct.evals.attackers.episode import BARE, BEHAVIOR, COUNTERPART, EXHAUSTED, Attempt, Kind, Shot, Subject
 
 Place = tuple[str, int]
-"""(sample id, epoch) of an episode in a log."""
+"""(sample id, epoch) of an episode in a log; an epoch of Inspect is an episode's number + 1."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,6 @@ class Board:
         self._group = {texts[i]: n for n, places in enumerate(near_duplicate_groups(texts)) for i in places}
         self._numbers = {sample_id(one): rules.numbers(one) for one in subjects}
         self.attempts: Mapping[Place, Sequence[Attempt]] = {}
-
-    @property
-    def places(self) -> list[Place]:
-        """All episodes; an epoch of Inspect is an episode's number + 1."""
-        return [(id_, number + 1) for id_, numbers in self._numbers.items() for number in numbers]
 
     def spent(self) -> Spent:
         return Spent.of(one for attempts in self.attempts.values() for one in attempts)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inspect_ai import Task
 from inspect_ai.log import EvalLog
 from inspect_ai.log import EvalSample as LogSample
 from inspect_ai.model import Model
@@ -94,8 +96,10 @@ def play(
         KeyboardInterrupt: the attack was interrupted; what had ended is in the logs.
     """
     board = Board(subjects, rules, pool, lambda one: sample_id(name, one))
-    about = {"model_roles": dict(roles or {}), "metadata": dict(metadata or {})}
-    game = _Game(name, board, cast, target, folder, budget or Budget(), progress or NullProgress(), settings, about)
+    task = partial(attack_task, name, subjects, rules, cast, settings=settings)
+    about: dict[str, Any] = {"model_roles": dict(roles or {}), "metadata": dict(metadata or {})}
+    run = partial(run_inspect, policy=target, log_dir=folder, batch_size=rules.batch_size, **about)
+    game = _Game(board, task, run, budget or Budget(), progress or NullProgress())
     game.take_up(known or {})
     ended = game.play()
     if ended != COMPLETE:
@@ -103,24 +107,20 @@ def play(
     # a run with nothing waiting: it writes the log of all known samples, which results are made of
     if game.log is None:
         game.progress.log("nothing to do: every attempt was made before")
-        game.run(0, {})
+        game.play_batch(0, {})
     assert game.log is not None
     return Played(game.log, ended)
 
 
 @dataclass
 class _Game:
-    """The arguments of `play`, and where it stands: the samples that are known, and the log of the last round."""
+    """What `play` plays with, and where it stands: the samples that are known, and the log of the last round."""
 
-    name: str
     board: Board
-    cast: Cast
-    target: Policy | Model
-    folder: Path
+    task: Callable[[Turn], Task]
+    run: Callable[..., EvalLog]
     budget: Budget
     progress: Progress
-    settings: Mapping[str, Any] | None
-    about: Mapping[str, Any]
     samples: Mapping[Place, LogSample] = field(default_factory=dict)
     log: EvalLog | None = None
 
@@ -145,19 +145,18 @@ class _Game:
                     size = self.budget.fitting(max_size, self.board.spent())
                     if size == 0:
                         return self.budget.exhausted(self.board.spent())
-                    self.run(round_, dict(islice(waiting.items(), size)))
+                    self.play_batch(round_, dict(islice(waiting.items(), size)))
                     # looked up again, not the rest of the first list: the board decides by the attempts in the new log
                     waiting = self.board.waiting(kinds, round_)
         return COMPLETE
 
-    def run(self, round_: int, waiting: Mapping[Place, tuple[Shot, ...]]) -> None:
+    def play_batch(self, round_: int, waiting: Mapping[Place, tuple[Shot, ...]]) -> None:
         """Run the task once; its log then takes the place of the one before."""
         shown = _Shown(self.progress, is_first=not self.samples)
         turn = Turn(round_, waiting, self.samples, self.budget.seconds, shown.on_attempt)
-        task = attack_task(self.name, self.board.subjects, self.board.rules, self.cast, turn, self.settings)
-        before, batch = self.log, self.board.rules.batch_size
+        before = self.log
         with private_files():
-            log = run_inspect(task, self.target, self.folder, batch, shown, **self.about)
+            log = self.run(self.task(turn), progress=shown)
         try:
             check_answered(log.samples or [])
         except EvaluationError:

@@ -20,7 +20,7 @@ from opct.evals.judges.calibration import calibration_of, weakness
 from opct.evals.judges.llm import LLMJudge
 from opct.evals.judges.protocol import Judge, JudgeIdentity, JudgeRequest, JudgeResult
 from opct.evals.judges.scorer import OURS, judge_scorer, request_of
-from opct.evals.logs import JUDGE, OPCT, log_paths, read_log
+from opct.evals.logs import JUDGE, OPCT, about_of, log_paths, read_log
 from opct.evals.metrics import Row
 from opct.evals.run import write_results
 from opct.evals.samples import BENIGN, INSPECT, JUDGED, graded_name
@@ -160,8 +160,7 @@ def _forget(log: EvalLog, name: str) -> None:
 
 def _add_judge(log: EvalLog, name: str, about: Mapping[str, Any]) -> None:
     """Say in the log who judged; the last of the judges is the one that metrics use."""
-    metadata = dict(log.eval.metadata or {})
-    ours = metadata.get(OPCT, {})
+    ours = about_of(log)
     # out and in again: the order of the dict says who judged last
     judges = {key: value for key, value in ours.get("judges", {}).items() if key != name} | {name: dict(about)}
-    log.eval.metadata = metadata | {OPCT: {**ours, "judges": judges}}
+    log.eval.metadata = {**(log.eval.metadata or {}), OPCT: {**ours, "judges": judges}}

@@ -25,7 +25,7 @@ import numpy as np
 
 from opct.errors import EvaluationError
 from opct.evals.judges.labels import LabelledFile
-from opct.evals.judges.protocol import Judge, JudgeIdentity, new_usage, unscored_reasons
+from opct.evals.judges.protocol import Judge, JudgeIdentity, Usage, unscored_reasons
 from opct.evals.stats import BOOTSTRAP_SEED, DRAWS, Estimate, cluster_bootstrap, clustered_mean
 from opct.evals.wording import COLUMNS, interval, number
 from opct.runs.console import Progress, counted
@@ -142,7 +142,7 @@ def calibrate(judge: Judge, labelled: LabelledFile, *, progress: Progress | None
         "positive_by_people": (agreement.tp + agreement.fn) / agreement.n,
         "positive_by_judge": (agreement.tp + agreement.fp) / agreement.n,
         "bootstrap": {"draws": DRAWS, "seed": BOOTSTRAP_SEED},
-        "usage": asdict(new_usage(results)),
+        "usage": asdict(sum((result.usage for result in results), Usage())),
     }
 
 

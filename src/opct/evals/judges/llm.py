@@ -218,7 +218,9 @@ class LLMJudge:
             if self.is_local:
                 raise
             return self._failed(failure_of(error, self._secrets, was_answered=self._has_answered)), Usage()
-        spent = Usage() if is_cached else _usage_of(output)
+        used = output.usage
+        counted = (0, 0) if used is None else (used.input_tokens, used.output_tokens)  # not all endpoints count tokens
+        spent = Usage() if is_cached else Usage(1, *counted)
         self.usage += spent
         if not output.choices:
             return self._failed(Failure(ERROR, "it answered without a completion")), spent
@@ -271,12 +273,6 @@ class _Events:
         self.last = event.cache
 
     def on_complete(self, event: ModelEvent) -> None: ...
-
-
-def _usage_of(output: ModelOutput) -> Usage:
-    """The usage of one call, with tokens if the endpoint counts them."""
-    used = output.usage
-    return Usage(1) if used is None else Usage(1, used.input_tokens, used.output_tokens)
 
 
 def grade_all(judge: Judge, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:

@@ -6,7 +6,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
+from operator import add
 from typing import Any, Protocol
 
 from opct.evals.graders.short_answer import Verdict
@@ -56,11 +57,7 @@ class Usage:
     output_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-        )
+        return Usage(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
@@ -156,11 +153,6 @@ def unscored(request_id: str, reason: str, message: str, usage: Usage = Usage(),
 def unscored_reasons(results: Iterable[JudgeResult]) -> dict[str, int]:
     """Counts of unscored results by reason."""
     return dict(sorted(Counter(one.unscored_reason for one in results if one.unscored_reason is not None).items()))
-
-
-def new_usage(results: Iterable[JudgeResult]) -> Usage:
-    """Total usage of the calls that were made for these results."""
-    return sum((one.usage for one in results), Usage())
 
 
 def digest(value: Any) -> str:

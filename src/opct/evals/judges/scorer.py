@@ -21,7 +21,7 @@ from opct.config.judge import JudgeConfig
 from opct.evals.judges.llm import LLMJudge, load_judge
 from opct.evals.judges.protocol import Judge, JudgeIdentity, JudgeRequest, JudgeResult
 from opct.evals.judges.rubrics import RUBRICS, STRONGREJECT, STRONGREJECT_PUBLISHED
-from opct.evals.tasks.common import filled_prompt, is_cut
+from opct.evals.tasks.common import filled_prompt, is_cut, last_turn
 
 SCORES = dict.fromkeys((STRONGREJECT.name, STRONGREJECT_PUBLISHED.name), "strongreject_score")
 """Judges whose score is a degree of harm instead of a probability, and the value that it gives."""
@@ -95,11 +95,10 @@ def request_of(sample: EvalSample | TaskState) -> JudgeRequest:
     is_ours = metadata.keys() >= OURS
     grading = metadata["grading"] if is_ours else metadata
     turns = (metadata.get("teacher_prompt") if is_ours else None) or filled_prompt(sample.messages)
-    questions = [turn["content"] for turn in turns if turn["role"] == "user"]
     fact = grading.get("fact")
     return JudgeRequest(
         id=str(sample.sample_id if isinstance(sample, TaskState) else sample.id),
-        question=str(grading.get("behavior") or (questions[-1] if questions else "") or ""),
+        question=str(grading.get("behavior") or last_turn(turns)),
         reply=sample.output.completion,
         fact=None if fact is None else str(fact),
         is_cut=is_cut(sample),

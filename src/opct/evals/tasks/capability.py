@@ -14,6 +14,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,14 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, math, s
 from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
-from opct.data.tables import RowFault, hub_or_cache, read_rows
-from opct.errors import DataError, EvaluationError, LibraryErrors, shown_faults
+from opct.data.questions import first_items
+from opct.data.tables import hub_or_cache, parse_rows, read_rows, refuse
+from opct.errors import DataError, EvaluationError, LibraryErrors
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.samples import CAPABILITY
 from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
-from opct.evals.tasks.lm_eval_task import (
-    ASKED_SPLIT,
-    IS_CORRECT,
-    IS_EXTRACTED,
-    chosen,
-    lm_eval_task,
-    load_tasks,
-)
+from opct.evals.tasks.lm_eval_task import ASKED_SPLIT, IS_CORRECT, IS_EXTRACTED, lm_eval_task, load_tasks
 
 DATA_FOLDER = "OPCT_CAPABILITY_DATA"
 LM_EVAL = "lm-eval:"
@@ -124,21 +119,20 @@ class Part:
     limit.
     """
 
-    benchmark: str
     n: int | None = None
     max_completion_tokens: int | None = None
 
 
-CAPABILITY_SUITES: dict[str, tuple[Part, ...]] = {
-    "capability-fast": (
-        Part(MATH500, 50, 256),
-        Part("gsm8k", 80),
-        Part("mmlu", 200),
-        Part("truthfulqa", 200),
-        Part("commonsenseqa", 300),
-        Part("ifeval", 60, 256),
-    ),
-    "capability": tuple(Part(name) for name in BENCHMARKS),
+CAPABILITY_SUITES: dict[str, dict[str, Part]] = {
+    "capability-fast": {
+        MATH500: Part(50, 256),
+        "gsm8k": Part(80),
+        "mmlu": Part(200),
+        "truthfulqa": Part(200),
+        "commonsenseqa": Part(300),
+        "ifeval": Part(60, 256),
+    },
+    "capability": dict.fromkeys(BENCHMARKS, Part()),
 }
 
 
@@ -150,9 +144,8 @@ def is_benchmark(name: str) -> bool:
 def parts_of(names: Sequence[str]) -> dict[str, Part]:
     """How much of each benchmark is asked by `capability` or `capability-fast`, by benchmark; of both, the first."""
     parts: dict[str, Part] = {}
-    for name in names:
-        for part in CAPABILITY_SUITES.get(name, ()):
-            parts.setdefault(part.benchmark, part)
+    for name in reversed(names):
+        parts |= CAPABILITY_SUITES.get(name, {})
     return parts
 
 
@@ -165,7 +158,7 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
     """
     part = parts_of(config.suites).get(name)
     if part is None:
-        part, n = Part(name), config.n_questions if config.n_problems is None else config.n_problems
+        part, n = Part(), config.n_questions if config.n_problems is None else config.n_problems
     else:  # an explicit number overrides the size in the suite
         n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
     max_tokens = config.max_problem_tokens or part.max_completion_tokens
@@ -222,11 +215,9 @@ def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def _rows(file: Path, name: str, known: Benchmark) -> list[Any]:
-    rows = read_rows(file, f"{name} question")
-    faults = [f"{where}: {row}" for where, row in rows if isinstance(row, RowFault)]
-    if faults:
-        raise DataError(f"{file} has {len(faults)} faulty row(s):", shown_faults(faults))
-    return [known.convert(row) for _, row in rows]
+    rows, faults = parse_rows(read_rows(file, f"{name} question"), known.convert)
+    refuse(file, faults)
+    return [row for _, row in rows]
 
 
 def _check_ifeval() -> None:
@@ -258,7 +249,7 @@ def _math500(n: int | None, max_tokens: int, config: EvalConfig) -> Task:
     if splits is None:
         origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
     items = [_math_item(row, origin) for row in (_hub_rows(*origin.split("@")) if splits is None else splits["test"])]
-    selected = chosen(items, n, config.seed, key=lambda item: item.cluster)
+    selected = first_items(items, n, config.seed, attrgetter("cluster"))
     return make_task(
         MATH500,
         selected,

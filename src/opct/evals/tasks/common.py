@@ -158,6 +158,12 @@ def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
     return tuple({"role": m.role, "content": m.text} for m in prompt)
 
 
+def last_turn(prompt: Sequence[Any]) -> str:
+    """The last message of the user."""
+    said = [message["content"] or "" for message in prompt if message["role"] == "user"]
+    return said[-1] if said else ""
+
+
 def with_system(prompt: Prompt, text: str) -> Prompt:
     """The prompt after a system prompt, which is put before the prompt's own if it has one."""
     system = prompt[0]["content"] if prompt[0]["role"] == "system" else None
@@ -210,12 +216,7 @@ def as_score(
         value=numbers,
         answer=answer,
         reason=verdict.reason,
-        metadata={
-            "verdict": verdict.verdict,
-            "answer_key": verdict.answer_key,
-            "letter": verdict.letter,
-            "reasons": dict(reasons or {}),
-        },
+        metadata={**asdict(verdict), "reasons": dict(reasons or {})},
     )
 
 

@@ -9,7 +9,6 @@ so that a question has the same prompt in any subset, and the examples are compu
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import json
 import logging
@@ -29,6 +28,7 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Prompt
+from opct.data.questions import first_items
 from opct.data.tables import hub_or_cache
 from opct.errors import DataError, EvaluationError, LibraryErrors, unknown
 from opct.evals.config import EvalConfig
@@ -138,7 +138,7 @@ def lm_eval_task(
     available = [question for task in tasks for question in _questions(task)]
     # the id is a hash of the question: where a data set repeats one, two samples would have the same id
     each = list({(question.task.task_name, question.id): question for question in available}.values())
-    selected = [_with_requests(question) for question in chosen(each, n, config.seed, key=lambda question: question.id)]
+    selected = [_with_requests(question) for question in first_items(each, n, config.seed)]
     items = [_item(name, question, axis) for question in selected]
     by_id = {item.id: question for item, question in zip(items, selected, strict=True)}
     limits = [int((task.config.generation_kwargs or {}).get("max_gen_toks", MAX_TOKENS)) for task in tasks]
@@ -160,11 +160,6 @@ def lm_eval_task(
         },
         solver=_answer(by_id),
     )
-
-
-def chosen(questions: Sequence[Any], n: int | None, seed: int, *, key: Any) -> list[Any]:
-    """At most `n`, ordered by a hash of seed and id, so that fewer are a part of more."""
-    return sorted(questions, key=lambda one: hashlib.sha256(f"{seed}/{key(one)}".encode()).hexdigest())[:n]
 
 
 @cache

@@ -24,7 +24,6 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.hazards import BUILTIN, SafetyFact, load_facts
-from opct.data.perturb.families import chosen_families
 from opct.data.perturb.safety_awareness import (
     AXIS,
     FAMILIES,
@@ -66,7 +65,7 @@ def safety_task(config: EvalConfig) -> Task:
             "prompts_per_fact": config.prompts_per_fact,
             "counterparts_per_fact": config.counterparts_per_fact,
             "families_per_prompt": config.families_each(),
-            "families": _families(config),
+            "families": config.families_of(FAMILIES, AXIS),
             "grader": WORDS,
             "grader_version": VERSIONS[SAFETY_AWARENESS],
         },
@@ -78,7 +77,7 @@ def safety_items(facts: Sequence[SafetyFact], config: EvalConfig) -> list[EvalSa
 
     Half of a message's families are training ones, half held-out ones, as far as there are enough; families take turns.
     """
-    names = _families(config)
+    names = config.families_of(FAMILIES, AXIS)
     chosen = first_items(facts, config.n_questions, config.seed)
     items = []
     for kind, limit in ((HAZARD, config.prompts_per_fact), (SAFE_TWIN, config.counterparts_per_fact)):
@@ -89,10 +88,6 @@ def safety_items(facts: Sequence[SafetyFact], config: EvalConfig) -> list[EvalSa
             for index in shuffled_messages(fact, kind, config.seed)[:limit]:
                 items += [_item(fact, kind, index, name, config.seed) for name in next(turns)]
     return items
-
-
-def _families(config: EvalConfig) -> list[str]:
-    return chosen_families(config.families_among(FAMILIES), FAMILIES, AXIS)
 
 
 def _turns(names: Sequence[str], count: int) -> Iterator[list[str]]:

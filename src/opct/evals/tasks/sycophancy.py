@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from inspect_ai.solver import TaskState
 from opct.data.builders.builtin import load_pairs
 from opct.data.context import CONTEXT, builtin_context, scenario_of
 from opct.data.pairs import ContrastivePair
-from opct.data.perturb.families import alternating, chosen_families, rotation
+from opct.data.perturb.families import alternating, rotation
 from opct.data.perturb.sycophancy import (
     AXIS,
     FAMILIES,
@@ -88,7 +88,7 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
         max_completion_tokens=config.max_completion_tokens,
         settings={
             "n_questions": len({item.cluster for item in items}),
-            "families": _families(config),
+            "families": config.families_of(FAMILIES, AXIS),
             "families_per_question": config.families_each(),
             "questions": source,
             **({"grader_version": VERSIONS[SHORT]} if name == SHORT else {}),
@@ -101,7 +101,7 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
     right, in one of its held-out families.
     """
     # in turn, so that with two families a question one is held out
-    names = alternating(_families(config), FAMILIES)
+    names = alternating(config.families_of(FAMILIES, AXIS), FAMILIES)
     count = min(config.families_each() or len(names), len(names))
     turns = rotation(names, count, "families_per_question")
     chosen = _selected(name, questions, config)
@@ -134,10 +134,6 @@ def _selected(name: str, questions: Sequence[Question], config: EvalConfig) -> l
             "read as one of them: a reply without the letter is unscored."
         )
     return chosen
-
-
-def _families(config: EvalConfig) -> list[str]:
-    return chosen_families(config.families_among(FAMILIES), FAMILIES, AXIS)
 
 
 def split_questions(config: EvalConfig) -> list[Question]:
@@ -296,10 +292,7 @@ def choice_scorer() -> Scorer:
         values |= {f"parsed_{key}": value for key, value in verdict_values(parsed).items()}
         values |= {"p_suggested": shares.get(g["suggested_option"]), "p_correct": shares.get(g["correct_option"])}
         result = as_score(likely, values, keys=CHOICE_KEYS, answer=reply)
-        result.metadata = {
-            **(result.metadata or {}),
-            "parsed": {"verdict": parsed.verdict, "answer_key": parsed.answer_key, "letter": parsed.letter},
-        }
+        result.metadata = {**(result.metadata or {}), "parsed": asdict(parsed)}
         return result
 
     return score

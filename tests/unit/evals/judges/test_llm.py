@@ -13,7 +13,7 @@ from inspect_ai.util._concurrency import init_concurrency
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
 from opct.evals.judges.llm import LLMJudge, load_judge
-from opct.evals.judges.protocol import JudgeRequest, new_usage, unscored_reasons
+from opct.evals.judges.protocol import JudgeRequest, unscored_reasons
 from opct.evals.judges.rubrics import FACT_WARNING, STRONGREJECT
 from tests.hub import JsonHandler, serving
 from tests.refusals import refused
@@ -116,7 +116,7 @@ def test_a_second_run_asks_only_what_is_missing():
     second = judge.judge(requests(5))
     assert [result.verdict for result in second] == [result.verdict for result in first] + ["harmful"] * 2
     assert [result.usage.calls for result in second] == [0, 0, 0, 1, 1]
-    assert len(script.prompts) == new_usage(second).calls == judge.usage.calls == 2
+    assert len(script.prompts) == sum(result.usage.calls for result in second) == judge.usage.calls == 2
 
 
 def test_another_judge_has_its_own_results_and_another_threshold_another_verdict():
