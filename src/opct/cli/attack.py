@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from opct.cli.options import print_rich, settings_words
 
-OUTPUT = "Output"
+_output_option = partial(typer.Option, rich_help_panel="Output")
 AttackTarget = Annotated[
     str,
     typer.Argument(
@@ -34,11 +35,7 @@ AttackerName = Annotated[
 ]
 AttackOut = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Folder of the log and the results. Default: the run, or runs/eval-TARGET.",
-        rich_help_panel=OUTPUT,
-    ),
+    _output_option(metavar="FOLDER", help="Folder of the log and the results. Default: the run, or runs/eval-TARGET."),
 ]
 
 
@@ -50,9 +47,7 @@ def attack(
         int | None, typer.Option(metavar="N", min=1, help="Maximum number of behaviors.", rich_help_panel="Budget")
     ] = None,
     out: AttackOut = None,
-    label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the target in a report.", rich_help_panel=OUTPUT)
-    ] = None,
+    label: Annotated[str | None, _output_option(metavar="NAME", help="Name of the target in a report.")] = None,
     confirm_remote: Annotated[
         bool,
         typer.Option(
@@ -61,12 +56,8 @@ def attack(
             rich_help_panel="Target",
         ),
     ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the attack in the folder.", rich_help_panel=OUTPUT)
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the attack in the folder.", rich_help_panel=OUTPUT)
-    ] = False,
+    resume: Annotated[bool, _output_option("--resume", help="Continue the attack in the folder.")] = False,
+    overwrite: Annotated[bool, _output_option("--overwrite", help="Replace the attack in the folder.")] = False,
 ) -> None:
     """Attack your own model and measure its defence.
 

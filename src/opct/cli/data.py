@@ -5,21 +5,14 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from opct.cli import data_build
-from opct.cli.options import (
-    App,
-    Overwrite,
-    SettingsCommand,
-    named_columns,
-    print_rich,
-    refuse_existing,
-    settings_words,
-)
+from opct.cli.options import App, Overwrite, SettingsCommand, named_columns, print_rich, refuse_existing, settings_words
 from opct.errors import DataError
 from opct.runs.console import as_text, echo, make_table, visible
 
@@ -113,36 +106,28 @@ def check(
     from opct.config.loader import load_settings
     from opct.config.schema import ModelConfig
     from opct.data.builders.builtin import load_pairs
+    from opct.data.pairs import row_columns
+    from opct.data.questions import are_of_questions
+    from opct.data.tables import file_format
     from opct.evals.graders.self_grading import faults_of_meta
 
     if settings and model is None:
         raise typer.BadParameter("settings are of a model: name it with --model", param_hint="NAME=VALUE")
     given = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
-    if column or _holds_questions(source):
+    is_table = file_format(Path(source)) in (".csv", ".tsv")
+    if column or are_of_questions(row_columns(source), in_table=is_table):
         if model is not None:
             raise typer.BadParameter("a model is asked pairs, and FILE holds questions", param_hint="--model")
         return _check_questions(source, named_columns(column or []))
     pairs = load_pairs(source, meta_faults=faults_of_meta)
-    counts: Counter[tuple[str, str]] = Counter()
-    identity, sampled = Counter(counts), Counter(counts)
-    for pair in pairs:
-        key = (pair.axis, pair.family)
-        counts[key] += 1
-        identity[key] += pair.is_identity
-        sampled[key] += any(message["content"] is None for message in pair.prompt)
+    of_pairs = attrgetter("axis", "family")
+    counts, identity = Counter(map(of_pairs, pairs)), Counter(of_pairs(pair) for pair in pairs if pair.is_identity)
+    sampled = Counter(of_pairs(pair) for pair in pairs if any(turn["content"] is None for turn in pair.prompt))
     rows = [(*key, counts[key], identity[key], sampled[key]) for key in sorted(counts)]
     columns = ("axis", "family", "pairs", "identity", "sampled turns")
     print_rich(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
     if model is not None:
         _check_with(model, given, pairs)
-
-
-def _holds_questions(source: str) -> bool:
-    from opct.data.pairs import row_columns
-    from opct.data.questions import are_of_questions
-    from opct.data.tables import file_format
-
-    return are_of_questions(row_columns(source), in_table=file_format(Path(source)) in (".csv", ".tsv"))
 
 
 def _check_questions(source: str, columns: Mapping[str, Sequence[str]] | None) -> None:
@@ -170,9 +155,7 @@ def _check_with(model: str, settings: Mapping[str, Any], pairs: Sequence[Contras
         def ask(prompts: list[Prompt], seeds: list[int]) -> list[Completion | None]:
             answers = ask_policy(teacher, prompts, seeds)
             said = [(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True) if answer is not None]
-            replies.extend(
-                reply_of(teacher.renderer, prompt, completion.token_ids, is_cut=False) for prompt, completion in said
-            )
+            replies.extend(reply_of(teacher.renderer, prompt, one.token_ids, is_cut=False) for prompt, one in said)
             return answers
 
         rows = [teacher_sanity_check(pairs, ask, axis=axis, n=100) for axis in AXES]

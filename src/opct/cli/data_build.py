@@ -227,10 +227,10 @@ def build_jailbreak(
       opct data build jailbreak --teacher-system safety
       opct data build jailbreak --parts anchor --out anchors.jsonl
     """
+    from opct.data.behaviors import leaks_into_later_split
     from opct.data.builders.jailbreak import build_jailbreak as build
     from opct.data.builders.jailbreak import read_sources
     from opct.data.dataset import choose
-    from opct.data.duplicates import leaks_into_later_split
     from opct.data.perturb.in_the_wild import is_of_attack, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 
@@ -364,8 +364,6 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
         echo(f"private: {out} holds prompts of an attack; only you can read it")
     for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
         echo(f"warning: {warning}")
-    part = "anchors" if all(pair.is_identity for pair in pairs) else "pairs"
-    echo(f"next: opct data show {out}")
-    init = f"init mine.yaml --data {quote(str(out))}"
-    command = init if part == "pairs" else f"train CONFIG.yaml 'data.anchors=[{out}]'"
-    echo(f"      opct {command}")
+    are_anchors = all(pair.is_identity for pair in pairs)
+    command = f"train CONFIG.yaml 'data.anchors=[{out}]'" if are_anchors else f"init mine.yaml --data {quote(str(out))}"
+    echo(f"next: opct data show {out}\n      opct {command}")

@@ -13,7 +13,6 @@ from opct.runs.console import as_text, show_progress, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from opct.data.pairs import Message
     from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
 
@@ -74,9 +73,8 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     for title, said in (("question", teacher_prompt), ("the same with pressure", prompt)):
         text.append(f"{title}\n", style="bold").append_text(as_text("  " + said.replace("\n", "\n  ") + "\n\n"))
     with policy.base() as base:
-        text.append("base, question\n", style="bold").append_text(
-            as_text(f"  {generate(base, teacher_prompt).text.strip()}\n\n")
-        )
+        answer = generate(base, teacher_prompt).text.strip()
+        text.append("base, question\n", style="bold").append_text(as_text(f"  {answer}\n\n"))
         text.append("base, with pressure\n", style="bold").append_text(_scored(base, prompt, teacher_prompt))
     if policy.has_base:
         text.append("\ntrained, with pressure\n", style="bold").append_text(_scored(policy, prompt, teacher_prompt))
@@ -89,7 +87,9 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
 
 def generate(policy: Policy, prompt: str) -> Completion:
     """The greedy answer."""
-    [answer] = policy.generate([user(prompt)], seeds=[0], max_completion_tokens=MAX_TOKENS, temperature=0)
+    from opct.data.pairs import user_prompt
+
+    [answer] = policy.generate([user_prompt(prompt)], seeds=[0], max_completion_tokens=MAX_TOKENS, temperature=0)
     return answer
 
 
@@ -97,16 +97,13 @@ def _scored(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     """The answer to `prompt`, each token coloured by its KL, and the sum."""
     from rich.text import Text
 
+    from opct.data.pairs import user_prompt
+
     answer = generate(policy, prompt)
-    [kl] = policy.token_kl([user(prompt)], [user(teacher_prompt)], [answer])
+    [kl] = policy.token_kl([user_prompt(prompt)], [user_prompt(teacher_prompt)], [answer])
     pieces = [visible(piece) for piece in policy.renderer.pieces(answer.token_ids)]
     text = Text("  ")
     for piece, nats in zip(pieces, kl, strict=True):
         text.append(piece, style=next((style for least, style in reversed(SHADES) if nats >= least), ""))
     top = max(range(len(kl)), key=kl.__getitem__)
     return text.append(f"\n  KL {sum(kl):.2f} nats, most of it at {pieces[top].strip()!r} ({kl[top]:.2f})\n")
-
-
-def user(content: str) -> tuple[Message]:
-    """A prompt of one user message."""
-    return ({"role": "user", "content": content},)

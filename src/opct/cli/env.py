@@ -39,8 +39,8 @@ def _rows() -> list[tuple[str, str]]:
     machine = hardware()
     device = choose_device("auto")
     _, why = choose_dtype("auto", device, hidden_size=576)
-    rows = [(name, version or "not installed") for name, version in package_versions().items()]
-    rows += [
+    return [
+        *((name, version or "not installed") for name, version in package_versions().items()),
         ("git commit", git_commit() or "not a checkout"),
         ("platform", machine["platform"]),
         ("processor", machine["processor"]),
@@ -58,7 +58,6 @@ def _rows() -> list[tuple[str, str]]:
         (DEFAULT_MODEL, "not in the hub's cache (fetched when first used)" if hub_snapshot() is None else "cached"),
         (Q4_MODEL, "cached" if smollm2_q4_path().is_dir() else "not in the cache (fetched when first used)"),
     ]
-    return rows
 
 
 def _with_memory(index: int, name: str) -> str:

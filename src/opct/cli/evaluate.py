@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 SHOWN_GROUPS = ("held_out", "train", "clean", "bare", "benign_bare", "benign_wrapped", "benign", "all")
 
-QUESTIONS, OUTPUT = "Suites and questions", "Output"
 EvalTarget = Annotated[
     str,
     typer.Argument(
@@ -37,61 +37,41 @@ Settings = Annotated[
         "judge.name=strongreject judge.model=...",
     ),
 ]
+_question_option = partial(typer.Option, rich_help_panel="Suites and questions")
+_output_option = partial(typer.Option, rich_help_panel="Output")
 Suites = Annotated[
     list[str] | None,
-    typer.Option(
+    _question_option(
         metavar="SUITE",
         help="sycophancy_short, sycophancy_choice, sycophancy_pairs, context_use, jailbreak, safety_awareness, benign, "
         "capability-fast, capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: "
         "sycophancy_short, context_use and benign.",
-        rich_help_panel=QUESTIONS,
     ),
 ]
-Tasks = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeatable.", rich_help_panel=QUESTIONS),
-]
+Tasks = Annotated[list[str] | None, _question_option(metavar="PKG/NAME", help="Any other Inspect task; repeatable.")]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Output folder. Default: the run directory, or runs/eval-<target>.",
-        rich_help_panel=OUTPUT,
-    ),
+    _output_option(metavar="FOLDER", help="Output folder. Default: the run directory, or runs/eval-<target>."),
 ]
 QuestionFile = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Your own questions: JSONL, JSON, CSV or TSV. Default: the embedded ones.",
-        rich_help_panel=QUESTIONS,
-    ),
+    _question_option(metavar="FILE", help="Your own questions: JSONL, JSON, CSV or TSV. Default: the embedded ones."),
 ]
 Files = Annotated[
     list[str] | None,
-    typer.Option(
+    _question_option(
         metavar="NAME=FILE",
         help="Behaviors (jailbreak=FILE), their benign counterparts (jailbreak_counterparts=FILE), facts "
         "(safety_awareness=FILE), a benchmark's problems; repeatable.",
-        rich_help_panel=QUESTIONS,
     ),
 ]
 Families = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Families of perturbations: all (default), train, held_out, or names.",
-        rich_help_panel=QUESTIONS,
-    ),
+    _question_option(metavar="NAMES", help="Families of perturbations: all (default), train, held_out, or names."),
 ]
 Questions = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Most questions per suite; of benign: n_benign=N. Default: 600.",
-        rich_help_panel=QUESTIONS,
-    ),
+    _question_option(metavar="N", min=1, help="Most questions per suite; of benign: n_benign=N. Default: 600."),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
@@ -102,33 +82,23 @@ Dtype = Annotated[
         rich_help_panel="Target",
     ),
 ]
-Label = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Label of this arm in a report: base, sft, opct ...", rich_help_panel=OUTPUT),
-]
+Label = Annotated[str | None, _output_option(metavar="NAME", help="Label of this arm in a report: base, sft, opct ...")]
 Resume = Annotated[
     bool,
-    typer.Option(
+    _output_option(
         "--resume",
         help="Continue an interrupted evaluation: keep the stored replies of the same weights, settings and prompts, "
         "and ask for the rest. A --task begins again.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 Overwrite = Annotated[
     bool,
-    typer.Option(
-        "--overwrite",
-        help="Replace results of the same suite on other questions or with other sampling.",
-        rich_help_panel=OUTPUT,
-    ),
+    _output_option("--overwrite", help="Replace results of the same suite on other questions or with other sampling."),
 ]
 Regrade = Annotated[
     bool,
-    typer.Option(
-        "--regrade",
-        help="Grade the stored replies again with the rules of this version; no model is loaded.",
-        rich_help_panel=OUTPUT,
+    _output_option(
+        "--regrade", help="Grade the stored replies again with the rules of this version; no model is loaded."
     ),
 ]
 

@@ -5,7 +5,7 @@ a file or a public set (JailbreakBench, HarmBench, AdvBench ...); no public set 
 
 The split of a behavior never depends on what else is in its file. If a file has splits, near-duplicates in two of them
 are refused. If it has none, `own_split` follows from the text alone, so near-duplicates may fall into two splits; no
-pairs are made of those (`duplicates.leaks_into_later_split`).
+pairs are made of those (`leaks_into_later_split`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from opct.data.duplicates import near_duplicate_groups, nearest, normalize
+from opct.data.duplicates import cross_duplicates, near_duplicate_groups, normalize
+from opct.data.perturb.in_the_wild import Artifact
 from opct.data.questions import SPLITS, Split, split_of
 from opct.data.tables import (
     Columns,
@@ -66,6 +67,10 @@ class Behavior:
     benign: str | None
     split: Split
     by_hash: bool = False
+
+
+Harmful = TypeVar("Harmful", Behavior, Artifact)
+"""A harmful request, or a prompt made for one."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,51 @@ def splits_by_text(texts: Sequence[str]) -> list[Split]:
     # the embedded split first: a near-duplicate of a test behavior must not be trained on by the luck of its hash
     near = nearest(texts, builtin_behaviors())
     return [near[i].split if i in near else split_of(f"behavior/{normalize(text)}") for i, text in enumerate(texts)]
+
+
+# ------------------------------------------------------------------------------------------------------ near-duplicates
+
+
+def nearest(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Behavior]:
+    """Index of each text that has a near-duplicate among the behaviors -> that behavior.
+
+    Of several, the one in the same words wins, then the nearest of the latest split: a text close to something that is
+    measured must not be trained on.
+    """
+    # reversed: of two in the same words the first one stays in the dict
+    same = {normalize(one.behavior): one for one in reversed(behaviors)}
+    matches = {i: same[words] for i, text in enumerate(texts) if (words := normalize(text)) in same}
+    # latest first: a text near a test and a training behavior must count as test
+    for split in reversed(SPLITS):
+        others = [one for one in behaviors if one.split == split]
+        left = [i for i in range(len(texts)) if i not in matches]
+        near = cross_duplicates([texts[i] for i in left], [one.behavior for one in others])
+        # `place` counts in `left`, not in `texts`
+        matches |= {left[place]: others[j] for place, j in near.items()}
+    return matches
+
+
+def split_duplicates(behaviors: Sequence[Harmful], others: Sequence[Behavior]) -> tuple[list[Harmful], list[Harmful]]:
+    """(behaviors without a near-duplicate among the others, behaviors with one).
+
+    Requests are compared with requests, and benign counterparts with benign counterparts; one match is enough.
+    """
+    near = set(cross_duplicates([one.behavior for one in behaviors], [one.behavior for one in others]))
+    benign = {i: text for i, one in enumerate(behaviors) if (text := getattr(one, "benign", None)) is not None}
+    matches = cross_duplicates(list(benign.values()), [one.benign for one in others if one.benign is not None])
+    # `place` counts in the counterparts there are, not in `behaviors`
+    near |= {list(benign)[place] for place in matches}
+    return [one for i, one in enumerate(behaviors) if i not in near], [behaviors[i] for i in sorted(near)]
+
+
+def leaks_into_later_split(behaviors: Sequence[Behavior], split: str | None) -> list[Behavior]:
+    """Behaviors of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
+
+    Validation and test are later than train. All splits together (None, "all") have none.
+    """
+    later = SPLITS[SPLITS.index(split) + 1 :] if split in SPLITS else ()
+    split_behaviors = [one for one in behaviors if one.split == split]
+    return split_duplicates(split_behaviors, [one for one in behaviors if one.split in later])[1]
 
 
 # ------------------------------------------------------------------------------------------------------ rows of a file

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from opct.data.pairs import Prompt, user_prompt
-from opct.data.questions import Split, hash_share, of_split
+from opct.data.questions import Split, of_split, split_of
 
 FORM = "form"
 FORMS_PER_TASK = 10
@@ -35,8 +35,7 @@ class BenignRequest:
     @property
     def split(self) -> Split:
         """The split by the sha256 of the id: 45% train, 10% validation, 45% test; the same on any machine."""
-        share = hash_share(self.id)
-        return "train" if share < 0.45 else "validation" if share < 0.55 else "test"
+        return split_of(self.id, 0.45, 0.55)
 
 
 @cache

@@ -51,9 +51,8 @@ def load_training_pairs(config: TrainConfig, given: Sequence[ContrastivePair] | 
     anchor_sources = data.anchors if data.anchor_fraction > 0 else []
     # `given` stands for the file not yet written: reading it would fail
     by_source = {} if given is None else dict.fromkeys(data.pairs, given)
-    by_source |= {
-        s: read_pairs(s) for s in (*data.pairs, *anchor_sources) if not s.startswith(BUILTIN) and s not in by_source
-    }
+    files = [source for source in (*data.pairs, *anchor_sources) if not source.startswith(BUILTIN)]
+    by_source |= {source: read_pairs(source) for source in files if source not in by_source}
     # over all sources at once: near-duplicates in two files must fall on the same side
     groups = _groups([pair for pairs in by_source.values() for pair in pairs])
     # 0: with a validation file every pair of the training files is trained on
@@ -163,9 +162,8 @@ def _check(
         "question(s) are both trained on and held out: remove them from one side.",
     )
     counts = Counter(pair.id for pair in (*trained, *held_out, *every_anchor))
-    _refuse_any(
-        sorted(id_ for id_, n in counts.items() if n > 1), "id(s) occur in more than one source: ids must be unique."
-    )
+    repeated = sorted(id_ for id_, n in counts.items() if n > 1)
+    _refuse_any(repeated, "id(s) occur in more than one source: ids must be unique.")
     if data.anchor_fraction > 0 and not anchors:
         raise DataError(
             f"data.anchor_fraction is {data.anchor_fraction} but there are no anchors to train on: add identity pairs "

@@ -15,11 +15,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from opct.config.schema import ModelConfig
 from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair
-from opct.data.questions import SPLITS, Split
+from opct.data.questions import HasId
 from opct.runs.io import parse_json, read_bytes, write_json
 from opct.runs.run_dir import RunDir, run_behind
 
@@ -118,9 +118,7 @@ def _candidates(prints: Sequence[_Fingerprint]) -> Iterator[tuple[int, int]]:
         # - 1e-9: a product that is a whole number may come out a bit above it; one element too few misses duplicates
         cuts = [len(elements) - math.ceil(THRESHOLD * len(elements) - 1e-9) + 1 for elements in kind]
         # ties by the element itself: the bound holds only if all sets are cut in one and the same order
-        rarest.append(
-            [sorted(elements, key=lambda x: (common[x], x))[:n] for elements, n in zip(kind, cuts, strict=True)]
-        )
+        rarest.append([sorted(one, key=lambda x: (common[x], x))[:n] for one, n in zip(kind, cuts, strict=True)])
     seen: list[dict[str, list[int]]] = [{} for _ in rarest]
     for i in range(len(prints)):
         candidates: set[int] = set()
@@ -144,87 +142,6 @@ def cross_duplicates(texts: Sequence[str], others: Sequence[str]) -> dict[int, i
         if best >= THRESHOLD:
             matches[i] = -j
     return matches
-
-
-# ------------------------------------------------------------------------------------------ behaviors and splits
-
-
-class HasBehavior(Protocol):
-    """A harmful request: a `Behavior`, or an `Artifact` made for one."""
-
-    @property
-    def behavior(self) -> str: ...
-
-
-class SplitBehavior(HasBehavior, Protocol):
-    """A behavior with its split and, if there is one, its benign counterpart."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def split(self) -> Split: ...
-
-    @property
-    def benign(self) -> str | None: ...
-
-
-class HasFact(Protocol):
-    """A safety fact."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def fact(self) -> str: ...
-
-
-Harmful = TypeVar("Harmful", bound=HasBehavior)
-Item = TypeVar("Item", bound=SplitBehavior)
-
-
-def nearest(texts: Sequence[str], behaviors: Sequence[Item]) -> dict[int, Item]:
-    """Index of each text that has a near-duplicate among the behaviors -> that behavior.
-
-    Of several, the one in the same words wins, then the nearest of the latest split: a text close to something that is
-    measured must not be trained on.
-    """
-    # reversed: of two in the same words the first one stays in the dict
-    same = {normalize(one.behavior): one for one in reversed(behaviors)}
-    matches = {i: same[words] for i, text in enumerate(texts) if (words := normalize(text)) in same}
-    # latest first: a text near a test and a training behavior must count as test
-    for split in reversed(SPLITS):
-        others = [one for one in behaviors if one.split == split]
-        left = [i for i in range(len(texts)) if i not in matches]
-        near = cross_duplicates([texts[i] for i in left], [one.behavior for one in others])
-        # `place` counts in `left`, not in `texts`
-        matches |= {left[place]: others[j] for place, j in near.items()}
-    return matches
-
-
-def split_duplicates(
-    behaviors: Sequence[Harmful], others: Sequence[SplitBehavior]
-) -> tuple[list[Harmful], list[Harmful]]:
-    """(behaviors without a near-duplicate among the others, behaviors with one).
-
-    Requests are compared with requests, and benign counterparts with benign counterparts; one match is enough.
-    """
-    near = set(cross_duplicates([one.behavior for one in behaviors], [one.behavior for one in others]))
-    benign = {i: text for i, one in enumerate(behaviors) if (text := getattr(one, "benign", None)) is not None}
-    matches = cross_duplicates(list(benign.values()), [one.benign for one in others if one.benign is not None])
-    # `place` counts in the counterparts there are, not in `behaviors`
-    near |= {list(benign)[place] for place in matches}
-    return [one for i, one in enumerate(behaviors) if i not in near], [behaviors[i] for i in sorted(near)]
-
-
-def leaks_into_later_split(behaviors: Sequence[Item], split: str | None) -> list[Item]:
-    """Behaviors of `split` with a near-duplicate, of the request or its benign counterpart, in a later split.
-
-    Validation and test are later than train. All splits together (None, "all") have none.
-    """
-    later = SPLITS[SPLITS.index(split) + 1 :] if split in SPLITS else ()
-    split_behaviors = [one for one in behaviors if one.split == split]
-    return split_duplicates(split_behaviors, [one for one in behaviors if one.split in later])[1]
 
 
 # ----------------------------------------------------------------------------------------------- what a run trained on
@@ -352,8 +269,25 @@ def _earlier_runs(model: ModelConfig) -> list[RunDir]:
 # ------------------------------------------------------------------------------------------------------------ warnings
 
 
+class HasBehavior(HasId, Protocol):
+    """A harmful request, and its benign counterpart if there is one."""
+
+    @property
+    def behavior(self) -> str: ...
+
+    @property
+    def benign(self) -> str | None: ...
+
+
+class HasFact(HasId, Protocol):
+    """A safety fact."""
+
+    @property
+    def fact(self) -> str: ...
+
+
 def near_test_items(
-    pairs: Iterable[ContrastivePair], behaviors: Sequence[SplitBehavior], facts: Sequence[HasFact]
+    pairs: Iterable[ContrastivePair], behaviors: Sequence[HasBehavior], facts: Sequence[HasFact]
 ) -> list[str]:
     """A warning for behaviors, and one for facts, that have near-duplicates among these pairs.
 

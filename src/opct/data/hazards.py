@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BaseModel, Field, StringConstraints
 
 from opct.data.duplicates import near_duplicate_groups
-from opct.data.questions import Split, hash_share
+from opct.data.questions import Split, split_of
 from opct.data.tables import Fault, Row, RowFault, column_names, parse_rows, read_rows, refuse, validate_row
 from opct.errors import DataError
 
@@ -88,8 +88,7 @@ class SafetyFact:
     def split(self) -> Split:
         """The split by the sha256 of the group: 50% train, 10% validation, 40% test; the same on any machine."""
         # of the group, not the id: related facts are on one side
-        share = hash_share(f"hazards/{self.group}")
-        return "train" if share < 0.5 else "validation" if share < 0.6 else "test"
+        return split_of(f"hazards/{self.group}", 0.5, 0.6)
 
     def keeps(self, word: str) -> bool:
         """True for a word that the hazard depends on: one of `about`, of `keep`, or of the fact (4 letters or more)."""
@@ -297,9 +296,8 @@ def _sage_fact(text: str, prompts: Sequence[_SagePrompt]) -> SafetyFact:
 def _sage_prompts(source: str | Path, rows: Sequence[Row]) -> list[_SagePrompt]:
     columns = column_names(rows)
     empty = dict.fromkeys(columns)  # an empty cell is no missing column
-    parsed, faults = parse_rows(
-        rows, _nested_prompts if "prompts" in columns else lambda row: _table_prompt({**empty, **row})
-    )
+    parse = _nested_prompts if "prompts" in columns else lambda row: _table_prompt({**empty, **row})
+    parsed, faults = parse_rows(rows, parse)
     refuse(source, faults)
     return [prompt for _, prompts in parsed for prompt in prompts]
 

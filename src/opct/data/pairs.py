@@ -89,14 +89,7 @@ class ContrastivePair:
 
     def to_json(self) -> dict[str, Any]:
         """The pair as the JSON object that `read_pairs` reads."""
-        return {
-            "id": self.id,
-            "axis": self.axis,
-            "family": self.family,
-            "prompt": list(self.prompt),
-            "teacher_prompt": list(self.teacher_prompt),
-            "meta": self.meta,
-        }
+        return vars(self) | {"prompt": list(self.prompt), "teacher_prompt": list(self.teacher_prompt)}
 
 
 def question_options(pairs: Iterable[ContrastivePair]) -> str:

@@ -63,10 +63,6 @@ class Reasoning(NamedTuple):
         opened, closed = re.search(self.opening, text), re.search(self.closing, text)
         return closed is not None and (opened is None or closed.start() < opened.start())
 
-    def is_open(self, text: str) -> bool:
-        """Whether the text ends inside a block."""
-        return self.split(text).is_unfinished
-
     def split(self, text: str, *, inside: bool = False) -> SplitReply:
         """The reply without its blocks, and what was in them."""
         spans, parts, at = self.spans(text, inside=inside), [], 0
@@ -74,7 +70,9 @@ class Reasoning(NamedTuple):
             parts.append(text[at:begin])
             at = end
         answer = "".join([*parts, text[at:]]).strip()
-        return SplitReply(answer, self.unmarked(text, spans), bool(spans) and spans[-1][1] > len(text))
+        inner = "".join(text[begin:end] for begin, end in spans)
+        reasoning = re.sub(f"{self.closing}|{self.opening}", "", inner).strip()
+        return SplitReply(answer, reasoning, bool(spans) and spans[-1][1] > len(text))
 
     def outside(self, pieces: Sequence[str], *, inside: bool = False) -> list[bool]:
         """True for each piece of a reply that touches no block, marks included; shape [tokens]."""
@@ -85,11 +83,6 @@ class Reasoning(NamedTuple):
             mask.append(not any(a < max(end, start + 1) and start < b for a, b in spans))
             start = end
         return mask
-
-    def unmarked(self, text: str, spans: Sequence[tuple[int, int]]) -> str:
-        """The text of the blocks without their marks."""
-        inner = "".join(text[begin:end] for begin, end in spans)
-        return re.sub(f"{self.closing}|{self.opening}", "", inner).strip()
 
 
 # ------------------------------------------------------------------------------------------------------ known forms

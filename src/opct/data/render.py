@@ -186,11 +186,11 @@ class Renderer:
             before = text
         # what this turn wrote alone: a "<think>" that a user writes earlier opens nothing
         begun = text[len(common_prefix(text, before)) :] or (prompt[-1]["content"] if prefill else "")
-        return form.is_open(begun) if begun else re.search(rf"(?:{form.opening})\s*\Z", text) is not None
+        return form.split(begun).is_unfinished if begun else re.search(rf"(?:{form.opening})\s*\Z", text) is not None
 
     def outside_reasoning(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> list[bool]:
         """True for each token of a completion to `prompt` that touches no reasoning block; shape [tokens]."""
-        _, outside = self._pieces_outside(token_ids, self.reasoning, inside=self.opens_thinking(prompt))
+        _, outside = self._pieces_outside(token_ids, inside=self.opens_thinking(prompt))
         # [] means no reasoning, not no token: a mask must have one entry a token
         return outside or [True] * len(token_ids)
 
@@ -225,36 +225,33 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The completion as a person reads it: special tokens are left out, but for those that mark reasoning."""
         inside = self.reasoning.closes_unopened(self._text_of(token_ids, skip_special_tokens=False))
-        return self._shown(token_ids, self.reasoning, inside=inside, with_reasoning=True)
+        return self._shown(token_ids, inside=inside, with_reasoning=True)
 
     def split(self, prompt: Sequence[Message], token_ids: Sequence[int]) -> SplitReply:
         """Separate the answer of a completion to `prompt` from its reasoning."""
-        form = self.reasoning
         text, inside = self._text_of(token_ids, skip_special_tokens=False), self.opens_thinking(prompt)
         # from ids, not from `text`: a special token goes, the same mark that a model spells out in letters stays
-        answer = self._shown(token_ids, form, inside=inside, with_reasoning=False)
-        return form.split(text, inside=inside)._replace(answer=answer)
+        answer = self._shown(token_ids, inside=inside, with_reasoning=False)
+        return self.reasoning.split(text, inside=inside)._replace(answer=answer)
 
-    def _shown(self, token_ids: Sequence[int], form: Reasoning, *, inside: bool, with_reasoning: bool) -> str:
+    def _shown(self, token_ids: Sequence[int], *, inside: bool, with_reasoning: bool) -> str:
         """The text of a completion without special tokens, and without reasoning or with it and its marks."""
-        pieces, outside = self._pieces_outside(token_ids, form, inside=inside)
+        pieces, outside = self._pieces_outside(token_ids, inside=inside)
         # decoded whole: token by token would cost a decode a token for the usual reply without reasoning
         if not pieces:
             return self._text_of(token_ids, skip_special_tokens=True).strip()
         shown = [i not in self._special if out else with_reasoning for i, out in zip(token_ids, outside, strict=True)]
         return "".join(itertools.compress(pieces, shown)).strip()
 
-    def _pieces_outside(
-        self, token_ids: Sequence[int], form: Reasoning, *, inside: bool
-    ) -> tuple[list[str], list[bool]]:
+    def _pieces_outside(self, token_ids: Sequence[int], *, inside: bool) -> tuple[list[str], list[bool]]:
         """The pieces of a completion, and whether each is outside of reasoning; nothing where there is none.
 
         That is the most common case, which needs no decoding token by token.
         """
-        if not form.spans(self._text_of(token_ids, skip_special_tokens=False), inside=inside):
+        if not self.reasoning.spans(self._text_of(token_ids, skip_special_tokens=False), inside=inside):
             return [], []
         pieces = self.pieces(token_ids)
-        return pieces, form.outside(pieces, inside=inside)
+        return pieces, self.reasoning.outside(pieces, inside=inside)
 
     @functools.cached_property
     def _special(self) -> frozenset[int]:

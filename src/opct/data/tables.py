@@ -378,17 +378,13 @@ def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
     return row if key_column is None else {key_column: key, **row}
 
 
-def _delimiter(text: str) -> str:
-    """What parts the header's cells: the most frequent of comma, semicolon (half of Europe), tab and bar."""
-    header = next((line for line in text.splitlines() if line.strip()), "")
-    return max(",;\t|", key=header.count)
-
-
 def _table_rows(path: Path, text: str, *, is_tsv: bool) -> Iterator[Row]:
     named = re.match(r"sep=(.)[ \t]*(?=\r?\n)", text, re.IGNORECASE)  # a line for Excel alone
     # the line end stays: line numbers count from the file's first line
     text = text[named.end() :] if named else text
-    delimiter = named[1] if named else "\t" if is_tsv else _delimiter(text)
+    first_line = next((line for line in text.splitlines() if line.strip()), "")
+    # else what is most frequent in the header; a semicolon in half of Europe
+    delimiter = named[1] if named else "\t" if is_tsv else max(",;\t|", key=first_line.count)
     # newline="": line ends in a cell stay as written; strict: an open quote is an error, no cell up to the file's end
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
@@ -511,17 +507,15 @@ def _arrow_values(data: Any) -> Iterator[dict[str, Any]]:
 
     Decoded as the columns' metadata say, pictures and sounds would be opened, or fetched, from wherever a row says.
     """
-    batches = (
-        data.iter_batches(1000) if hasattr(data, "iter_batches") else data.with_format("arrow").iter(batch_size=1000)
-    )
+    is_file = hasattr(data, "iter_batches")
+    batches = data.iter_batches(1000) if is_file else data.with_format("arrow").iter(batch_size=1000)
     n_rows = n_bytes = 0
     for batch in batches:
         n_rows, n_bytes = n_rows + len(batch), n_bytes + batch.nbytes
         if n_rows > MAX_ROWS or n_bytes > io.MAX_FILE_BYTES:  # a few bytes may stand for millions of rows
             raise DataError(f"At most {MAX_ROWS:,} rows and {io.MAX_FILE_BYTES:,} bytes are read: give a part of them.")
-        yield from (
-            {key: cell for key, cell in row.items() if not isinstance(cell, bytes)} for row in batch.to_pylist()
-        )
+        for row in batch.to_pylist():
+            yield {key: cell for key, cell in row.items() if not isinstance(cell, bytes)}
 
 
 # ------------------------------------------------------------------------------------------------------------- columns

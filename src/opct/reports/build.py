@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from opct.errors import EvaluationError
 from opct.reports.load import load_runs, of_suites
 from opct.runs.console import Progress, pluralize, shows_progress
 from opct.runs.io import atomic_write, write_json
-from opct.runs.manifest import package_versions
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def report(
             in .html, a file of a run would be overwritten, or a file exists and `overwrite` is false.
         RunError: a file cannot be read or written.
     """
-    from opct.reports.card import model_card_text
+    from opct.reports.card import model_card_text, new_stamp
     from opct.reports.compare import compare
     from opct.reports.page import page_html
     from opct.reports.warnings import find_warnings
@@ -82,8 +80,7 @@ def report(
     runs = load_runs(run_dirs)
     comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
     warnings = [*warnings, *find_warnings(comparison)]
-    created = datetime.now(UTC).replace(microsecond=0).isoformat()
-    stamp = {"created": created, "version": package_versions()["opct"] or "unknown"}
+    stamp = new_stamp()
     numbers = report_json(comparison, warnings, stamp)
     write_json(json_path, numbers)
     atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name))
@@ -128,7 +125,7 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
         "axes": [
             {
                 "axis": axis,
-                "suite": comparison.deciding_suite(axis),
+                "suite": comparison.deciding_suites.get(axis),
                 "note": families_note(comparison, axis),
                 "verdict": axis_verdict(comparison, axis),
             }

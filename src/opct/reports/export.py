@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +14,6 @@ from opct.errors import ConfigError, ModelError
 from opct.models import export as weights
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.io import atomic_write
-from opct.runs.manifest import package_versions
 from opct.runs.run_dir import RunDir
 
 
@@ -97,7 +94,7 @@ def export(
         else:
             difference = weights.write_merged(trained, folder, dtype)
         place = push or f"path/to/{targets[0].resolve().name}"
-        atomic_write(folder / "README.md", _card(trained, "adapter" if is_adapter else "finetune", place, difference))
+        atomic_write(folder / "README.md", _card(trained, is_adapter, place, difference))
         return difference
 
     if not targets:
@@ -116,11 +113,9 @@ def export(
     return ExportResult(targets[0], pushed, difference, base_folder)
 
 
-def _card(
-    trained: weights.Trained, kind: Literal["adapter", "finetune"], place: str, difference: weights.Difference | None
-) -> str:
+def _card(trained: weights.Trained, is_adapter: bool, place: str, difference: weights.Difference | None) -> str:
     """The model card of the exported weights, with the run's evaluation if it is of these weights."""
-    from opct.reports.card import Exported, model_card_text
+    from opct.reports.card import Exported, model_card_text, new_stamp
     from opct.reports.compare import compare
     from opct.reports.load import EvaluatedRun, load_run
 
@@ -134,16 +129,9 @@ def _card(
     else:
         name, values = config.model.name_or_path, flat_settings(config.model_dump())
         run = EvaluatedRun(trained.folder.name, config.method, name, config.method, config.seed, config_values=values)
-    stamp = {
-        "created": datetime.now(UTC).replace(microsecond=0).isoformat(),
-        "version": package_versions()["opct"] or "unknown",
-    }
     check = "" if difference is None else f"The written weights were loaded and checked: {difference}."
-    datasets = _hub_datasets([*config.data.pairs, *config.data.anchors])
-    about = Exported(kind, place, check, weights.license_of(trained.base), datasets)
-    return model_card_text(compare([run]), run.warnings, stamp, exported=about)
-
-
-def _hub_datasets(sources: Sequence[str]) -> tuple[str, ...]:
-    """Hub ids among sources of pairs, which are written `hf:owner/name:config/split@revision`."""
-    return tuple(dict.fromkeys(match[1] for s in sources if (match := re.match(r"hf:([^:@]+)", s))))
+    # of sources on the hub, which are written `hf:owner/name:config/split@revision`
+    ids = (re.match(r"hf:([^:@]+)", source) for source in (*config.data.pairs, *config.data.anchors))
+    datasets = tuple(dict.fromkeys(match[1] for match in ids if match))
+    about = Exported(is_adapter, place, check, weights.license_of(trained.base), datasets)
+    return model_card_text(compare([run]), run.warnings, new_stamp(), exported=about)

@@ -213,11 +213,8 @@ def capability_row(comparison: Comparison) -> MetricRow | None:
     """The best capability metric that two arms have: benchmarks, else clean questions, else benign requests."""
     least = min(2, len(comparison.arms))
     names = ("accuracy_clean", "accuracy_identity")
-    for row in (comparison.row(MEAN), *comparison.scores, *map(comparison.row, names)):
-        if (
-            row is not None
-            and sum(estimate is not None and estimate.value is not None for estimate in row.estimates) >= least
-        ):
+    for row in filter(None, (comparison.row(MEAN), *comparison.scores, *map(comparison.row, names))):
+        if sum(one is not None and one.value is not None for one in row.estimates) >= least:
             return row
     return None
 

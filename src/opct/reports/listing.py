@@ -87,9 +87,8 @@ def results(runs: str | Path | Sequence[str | Path]) -> DataFrame:
             raise EvaluationError(f"{source} holds no results.json: evaluate a run first (`opct eval RUN`).")
         for run in found:
             content = run.read_results()
-            about = {"run": str(run.path)} | {
-                name: content["run"].get(name) for name in ("label", "model", "method", "seed")
-            }
+            names = ("label", "model", "method", "seed")
+            about = {"run": str(run.path)} | {name: content["run"].get(name) for name in names}
             rows += [about | row for row in content["rows"]]
     return DataFrame(rows)
 
@@ -105,20 +104,16 @@ def _folders(folder: Path) -> Iterator[Path]:
 def _entry(path: Path) -> Entry | None:
     run, costs, report = RunDir(path), path / "costs.json", path / "report.json"
     unfinished = list(run.unfinished_dir.glob("*.eval"))
-    if run.is_run:
-        kind = "train"
-    else:
-        signs = {"eval": run.results_path, "experiment": costs, "report": report}
-        kinds = [name for name, file in signs.items() if file.is_file()] + ["eval"] * bool(unfinished)
-        if not kinds:
-            return None
-        kind = kinds[0]
+    signs = {"eval": run.results_path, "experiment": costs, "report": report}
+    kinds = ["train"] * run.is_run + [name for name, file in signs.items() if file.is_file()]
+    if not kinds and not unfinished:
+        return None
     files = (file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     written = [file.stat().st_mtime for file in [*files, *unfinished]]
-    entry = Entry(path, kind, max(written))
+    entry = Entry(path, kinds[0] if kinds else "eval", max(written))
     try:
         with LibraryErrors(RunError, "it is damaged"):
-            if kind == "train":
+            if entry.kind == "train":
                 entry = _training(entry, run)
             if run.results_path.is_file():
                 content = run.read_results()

@@ -107,13 +107,7 @@ def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
     }
 
 
-def page_html(
-    comparison: Comparison,
-    warnings: Sequence[str],
-    stamp: dict[str, str],
-    *,
-    json_name: str,
-) -> str:
+def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], *, json_name: str) -> str:
     """The whole page as text."""
     arms = comparison.arms
     browser = build_browser(arms)

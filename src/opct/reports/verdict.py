@@ -71,7 +71,11 @@ def verdict(comparison: Comparison) -> list[str]:
 def findings(comparison: Comparison) -> list[Finding]:
     """Each safety axis; what it cost; other tasks; the main arm against its references; what the intervals cover."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    rows, tasks = _deciding_rows(comparison), _other_task_rows(comparison)
+    rows = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
+    rows = rows or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
+    # reversed: the first row of each other task is written last, and stays
+    by_task = {row.suite: row for row in reversed(comparison.rows) if row.axis == INSPECT}
+    tasks = [row for _, row in sorted(by_task.items())]
     if not rows and not tasks:
         return [Finding("", ("No metric was measured for these runs.",))]
     sections = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
@@ -211,18 +215,6 @@ def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
     return [next(row for row in rows if row is not None) for rows in candidates if any(rows)]
 
 
-def _deciding_rows(comparison: Comparison) -> list[MetricRow]:
-    rows = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    return rows or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
-
-
-def _other_task_rows(comparison: Comparison) -> list[MetricRow]:
-    """The first metric of each other Inspect task."""
-    # reversed: the first row of a suite is written last, and stays
-    rows = {row.suite: row for row in reversed(comparison.rows) if row.axis == INSPECT}
-    return [row for _, row in sorted(rows.items())]
-
-
 def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
     """Whether the intervals of the trained arms cover other seeds."""
     trained = [arm for arm in arms if arm.runs[0].method is not None]
@@ -320,11 +312,10 @@ def headlines(comparison: Comparison) -> list[Headline]:
     shown = [*dict.fromkeys((first.label, *(other.label for other in references(comparison, arm)), arm.label))]
     tiles = []
     for row in headline_rows(comparison):
-        of_arms = {side.label: (side, level) for side, level in zip(comparison.arms, row.estimates, strict=True)}
-        levels = [of_arms[label] for label in shown]
+        levels = {side.label: (side, one) for side, one in zip(comparison.arms, row.estimates, strict=True) if one}
+        known = tuple(levels[label] for label in shown if label in levels)
         note = row.judged_by if row.judges else None
-        difference = None if arm is first else comparison.difference(row, arm.label, first.label)
-        known = tuple((side, level) for side, level in levels if level is not None)
+        difference = comparison.difference(row, arm.label, first.label)
         lacks = arm is not first and difference is None
         reason = comparison.reason(row, arm.label, first.label) if lacks else None
         other = comparison.row("other_rate", row.group, row.suite) if row.metric.name in WITH_OTHER else None

@@ -87,7 +87,7 @@ def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies_of_most
     """Of none, or of the base alone; without a judge the rules must do."""
     base, opct = (judged(own) for own in safety)
     for runs in ([silent(base), silent(opct)], [base, silent(opct)]):
-        assert compare(runs).deciding_suite(SAFETY) == JUDGED
+        assert compare(runs).deciding_suites[SAFETY] == JUDGED
     alone = compare([safety[0], silent(safety[1])])
     assert alone.difference(alone.deciding_row(SAFETY), "opct", "base") is None
 
@@ -101,7 +101,7 @@ def test_an_arms_replies_are_those_of_all_its_runs(safety):
         pooled = replace(own, n_unscored=3 * unscored, n_runs=3)
         changed = replace(row, estimates=(row.estimates[0], pooled), run_estimates=(row.run_estimates[0], (own,) * 3))
         rows = tuple(changed if each is row else each for each in found.rows)
-        assert replace(found, rows=rows).deciding_suite(SAFETY) == suite
+        assert replace(found, rows=rows).deciding_suites[SAFETY] == suite
 
 
 def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):

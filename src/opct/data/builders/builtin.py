@@ -105,11 +105,5 @@ def clean_pair(question: Question, axis: str = SYCOPHANCY) -> ContrastivePair:
 
 def benign_pair(request: BenignRequest) -> ContrastivePair:
     """The identity pair of a benign request: both sides see the same prompt."""
-    return ContrastivePair(
-        id=f"benign/{request.id}",
-        axis="benign",
-        family=request.category,
-        prompt=request.prompt,
-        teacher_prompt=request.prompt,
-        meta={"question_id": request.id, "split": request.split, "check": request.check},
-    )
+    meta = {"question_id": request.id, "split": request.split, "check": request.check}
+    return ContrastivePair(f"benign/{request.id}", "benign", request.category, request.prompt, request.prompt, meta)

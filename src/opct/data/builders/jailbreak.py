@@ -17,8 +17,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, splits_by_text
-from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
+from opct.data.behaviors import (
+    Behavior,
+    builtin_behaviors,
+    leaks_into_later_split,
+    load_behaviors,
+    nearest,
+    split_duplicates,
+    splits_by_text,
+)
+from opct.data.duplicates import near_duplicate_groups
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.families import rotation
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate, load_artifacts
@@ -51,9 +59,8 @@ def read_sources(
         return builtin_behaviors(), attacks, []
     # validation, too: its results choose settings, so a trained near-duplicate would flatter them
     measured = [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
-    behaviors, near = split_duplicates(
-        load_behaviors(source, columns, counterparts=counterparts, exclude=exclude), measured
-    )
+    known = load_behaviors(source, columns, counterparts=counterparts, exclude=exclude)
+    behaviors, near = split_duplicates(known, measured)
     attacks, near_attacks = split_duplicates(attacks, measured)
     return behaviors, attacks, [*(one.id for one in near), *(one.id for one in near_attacks)]
 
@@ -162,9 +169,7 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
         # one id a group: prompts for one goal are one cluster, and together on one side
         for group in near_duplicate_groups([goals[i] for i in indices]):
             ids |= {indices[place]: artifacts[indices[group[0]]].id for place in group}
-    return [
-        Behavior(ids[i], artifact.category, artifact.behavior, None, splits[i]) for i, artifact in enumerate(artifacts)
-    ]
+    return [Behavior(ids[i], one.category, one.behavior, None, splits[i]) for i, one in enumerate(artifacts)]
 
 
 def _pairs_of(

@@ -97,15 +97,13 @@ def build_pairs(
     """
     name, known = source_name(source), known_columns("prompt", PAIR_COLUMNS, columns)
     rows = read_rows(source, "prompt", pinned=False, default_format=".jsonl", known=known)
-    role_columns = {
-        role: names[0] for role, names in find_columns(name, rows, columns, PAIR_COLUMNS, ("prompt",)).items()
-    }
+    found = find_columns(name, rows, columns, PAIR_COLUMNS, ("prompt",))
+    role_columns = {role: names[0] for role, names in found.items()}
     _check_sides(name, identity, differs=bool(teacher_system or templates or "teacher_prompt" in role_columns))
     made = {one: _template(one, text) for one, text in (templates or {}).items()}
     wraps: dict[str, Wrap] = {one: wrap for one, (wrap, _) in made.items()} or {"": lambda prompt, row: prompt}
-    role_columns, meta_columns = _used_columns(
-        name, rows, role_columns, {column for _, used in made.values() for column in used}
-    )
+    shown = {column for _, used in made.values() for column in used}
+    role_columns, meta_columns = _used_columns(name, rows, role_columns, shown)
 
     def pairs_of(row: Any) -> list[ContrastivePair]:
         prompt = _prompt(row, "prompt", role_columns)

@@ -84,10 +84,9 @@ def chosen_families(
         if choice not in (*FAMILY_GROUPS, *families):
             raise DataError(unknown(f"{axis} family or group of families", choice, [*FAMILY_GROUPS, *families]))
         grouped = families if in_groups is None else in_groups
+        in_group = [name for name, family in grouped.items() if choice in ("all", family.split)]
         # the name first: a family may be called as a group is
-        names += (
-            [choice] if choice in families else [n for n, family in grouped.items() if choice in ("all", family.split)]
-        )
+        names += [choice] if choice in families else in_group
     if not names:
         raise DataError(
             f"No {axis} family is given: name at least one of {', '.join(families)}, or leave out what needs one."

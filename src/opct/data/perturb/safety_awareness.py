@@ -89,10 +89,8 @@ def privileged_prompt(fact: SafetyFact, prompt: Prompt, teacher: str = "system")
     *earlier, last = prompt
     shown: list[Message] = []
     for message, other, answer in TEACHER["examples"] if teacher == "examples" else ():
-        shown += [
-            *user_prompt(TEACHER["user"].format(message=message, fact=other)),
-            {"role": "assistant", "content": answer},
-        ]
+        asked = user_prompt(TEACHER["user"].format(message=message, fact=other))
+        shown += [*asked, {"role": "assistant", "content": answer}]
     return (*shown, *earlier, *user_prompt(TEACHER["user"].format(message=last["content"], fact=fact.fact)))
 
 

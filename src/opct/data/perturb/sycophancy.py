@@ -189,7 +189,7 @@ def suggested_answer(question: Question, family: str, answer_format: str, seed: 
     Raises:
         DataError: the question has no wrong answer that can be distinguished from the right one in this format.
     """
-    usable = suggestable_answers(question, answer_format)
+    usable = [text for text in question.shown_wrong if _is_wrong(question, text, answer_format)]
     if not usable:
         raise DataError(
             f"Question {question.id!r}: none of its wrong answers {list(question.shown_wrong)!r} can be distinguished "
@@ -197,11 +197,6 @@ def suggested_answer(question: Question, family: str, answer_format: str, seed: 
             "format."
         )
     return random.Random(f"{seed}/{question.id}/{family}/suggested").choice(usable)
-
-
-def suggestable_answers(question: Question, answer_format: str) -> list[str]:
-    """The wrong answers that can be distinguished from the right one in this format."""
-    return [text for text in question.shown_wrong if _is_wrong(question, text, answer_format)]
 
 
 def grading(question: Question, suggested: str, answer_format: str, seed: int) -> dict[str, Any]:
