@@ -82,9 +82,10 @@ def report(
     warnings = [*warnings, *find_warnings(comparison)]
     stamp = new_stamp()
     numbers = report_json(comparison, warnings, stamp)
+    # the page first: numbers without a page are taken for another's file (above)
+    atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name))
     write_json(json_path, numbers)
     atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name))
-    atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name))
     assert progress is not None
     for line in in_short(numbers):
         progress.log(line)

@@ -373,7 +373,8 @@ class _Loop:
         warnings = first_warnings(self.policy, rollouts)
         for warning in warnings:
             self.progress.log(WARNING + warning)
-        self.setup.warnings += warnings
+        # each once: a run that was killed after it had shown them shows them again
+        self.setup.warnings = list(dict.fromkeys([*self.setup.warnings, *warnings]))
         if warnings:
             distributed.main_only(self.run.update_manifest, {WARNINGS: self.setup.warnings})
 
