@@ -12,7 +12,7 @@ from opct.errors import NonFiniteError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
-from opct.models.plain_path import Path
+from opct.models.plain_path import PlainPath
 
 TokenValues = list[dict[str, list[float]]]
 """Of each rollout, `MicroLoss.values` by name."""
@@ -86,8 +86,8 @@ def _backward(
     return total, values, None
 
 
-def plan_of(path: Path, rollouts: Sequence[Rollout], budget: int) -> list[list[int]]:
-    """Micro-batches of indices; see `Path.batches`."""
+def plan_of(path: PlainPath, rollouts: Sequence[Rollout], budget: int) -> list[list[int]]:
+    """Micro-batches of indices; see `PlainPath.batches`."""
     # policy and teacher score the same micro-batch, so the longer of the two prompts counts; a rollout without answers
     # is not scored but computed whole, a row each
     widths = [max(len(r.prompt_ids), len(r.teacher_ids)) + (0 if r.answers else len(r.ids)) for r in rollouts]

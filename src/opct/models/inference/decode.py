@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from opct.models.inference.prefill import Prefill
-from opct.models.inference.rows import Rows
+from opct.models.inference.rows import RepeatedKV
 from opct.models.inference.token_sampling import Sampling, sample_token, sums_dtype, uniforms
 
 if TYPE_CHECKING:
-    from opct.models.plain_path import Path
+    from opct.models.plain_path import PlainPath
 
 SHRINK_AT = 0.75  # when no prompt waits, a batch is cut to its unfinished rows at this share or less
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
@@ -62,12 +62,12 @@ class DecodeBatch:
 
     def __init__(
         self,
-        path: Path,
+        path: PlainPath,
         requests: Sequence[Request],
         sampling: Sampling,
         logits: Callable[[Tensor], Tensor],
         *,
-        kind: type[Rows],
+        kind: type[RepeatedKV],
         more: bool,
     ):
         self._path, self._sampling, self._logits = path, sampling, logits

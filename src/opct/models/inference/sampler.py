@@ -21,7 +21,7 @@ from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.token_sampling import Sampling
 
 if TYPE_CHECKING:
-    from opct.models.plain_path import Path
+    from opct.models.plain_path import PlainPath
 
 StopReason = Literal["stop", "length", "given"]  # given: not sampled
 
@@ -76,7 +76,7 @@ def sample_seed(*parts: object) -> int:
 
 
 def sample(
-    path: Path,
+    path: PlainPath,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[Sequence[int]],
     sampling: Sampling,
