@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
 from opct.evals.wording import interval, number, quantity
-from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
+from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment, with_dtype
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_renderer, with_weights
 from opct.models.memory import release_memory
 from opct.models.self_test import refuse_lost_messages
@@ -148,7 +148,9 @@ def run_experiment(
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
     # before runs are compared: `auto` in the file and float32 in a finished run are the same only then
-    experiment = experiment.in_dtype(shared_dtype(list(experiment.configs.values()), experiment.out))
+    dtype = shared_dtype(list(experiment.configs.values()), experiment.out)
+    configs = {run: with_dtype(run_config, dtype) for run, run_config in experiment.configs.items()}
+    experiment = replace(experiment, configs=configs)
     if not force:
         # raises where a folder holds another run, before anything is trained
         for run_config in experiment.configs.values():

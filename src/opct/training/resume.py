@@ -273,5 +273,7 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
     if not run.config_path.exists():
         return []
-    free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if config.may_go_on else {})
+    # no step depends on their number then, so a finished run may be extended
+    is_constant = config.optim.lr_scheduler_type == "constant"
+    free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if is_constant else {})
     return Identity(load_run_config(run.config_path).model_dump(exclude=free)).diff(config.model_dump(exclude=free))
