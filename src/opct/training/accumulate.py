@@ -60,12 +60,7 @@ def accumulate(
 
 
 def _backward(
-    method: Method,
-    rollouts: Sequence[Rollout],
-    weights: Sequence[Tensor],
-    plan: list[list[int]],
-    *,
-    observe: Observe,
+    method: Method, rollouts: Sequence[Rollout], weights: Sequence[Tensor], plan: list[list[int]], *, observe: Observe
 ) -> tuple[float, TokenValues, str | None]:
     """Loss, values, and the fault if the loss of a micro-batch is not finite, which ends it."""
     total = 0.0
