@@ -152,9 +152,8 @@ def _branched(
     out = backbone.decoder(
         input_ids=ids,
         attention_mask=mask[:, None],
-        position_ids=(cut[:, None] + columns - gaps[:, None]).clamp(
-            min=0
-        ),  # the rest goes on where its beginning ended
+        # the rest goes on where its beginning ended
+        position_ids=(cut[:, None] + columns - gaps[:, None]).clamp(min=0),
         **with_cache(backbone.decoder, cache),
     )
     lengths = cut + len(columns) - gaps

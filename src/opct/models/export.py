@@ -287,8 +287,7 @@ def write_gguf(folder: Path, file: Path, quantize: str | None = None) -> None:
         ModelError: llama.cpp is not installed, or failed.
     """
     kind = (quantize or "auto").lower()
-    converter = _program("convert_hf_to_gguf.py")
-    quantizer = None if kind in FLOAT_TYPES else _program("llama-quantize")
+    converter, quantizer = llama_cpp(quantize)
     full = file if quantizer is None else file.with_name(f"{file.name}.full")
     outtype = kind if quantizer is None else "auto"
     try:
@@ -300,11 +299,10 @@ def write_gguf(folder: Path, file: Path, quantize: str | None = None) -> None:
             full.unlink(missing_ok=True)
 
 
-def check_llama_cpp(quantize: str | None = None) -> None:
-    """Raise ModelError if the programs that `write_gguf` needs are not installed."""
-    _program("convert_hf_to_gguf.py")
-    if quantize is not None and quantize.lower() not in FLOAT_TYPES:
-        _program("llama-quantize")
+def llama_cpp(quantize: str | None = None) -> tuple[str, str | None]:
+    """The converter and the quantizer that `write_gguf` needs; raises ModelError if they are not installed."""
+    is_float = quantize is None or quantize.lower() in FLOAT_TYPES
+    return _program("convert_hf_to_gguf.py"), None if is_float else _program("llama-quantize")
 
 
 def _program(name: str) -> str:
@@ -333,12 +331,13 @@ def _run(command: list[str], expected: Path) -> None:
 # -------------------------------------------------------------------------------------------------- the hub
 
 
-def check_token(name: str) -> None:
-    """Raise ModelError if there is no token to push to `name` with."""
+def hub_token(name: str) -> str:
+    """The token to push to `name` with; raises ModelError if there is none."""
     from huggingface_hub import get_token
 
-    if get_token() is None:
+    if (token := get_token()) is None:
         raise ModelError(f"Pushing to {name} needs a token of the hub: run `hf auth login`, or set HF_TOKEN.")
+    return token
 
 
 def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = False) -> str:
@@ -350,10 +349,9 @@ def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = Fa
     Raises:
         ModelError: there is no token, the name is taken, or the hub refused.
     """
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi
 
-    check_token(name)
-    token = str(get_token())
+    token = hub_token(name)
     api = HfApi(token=token)
     taken = "" if overwrite else "If the repository exists, --overwrite replaces its files."
     try:

@@ -115,17 +115,17 @@ def sample(
             batch = DecodeBatch(path, first, sampling, logits, kind=kind, more=bool(queue))
             while batch.running:
                 finished = []
-                for row in batch.step():
-                    results[row.index][row.place] = completion = Completion(
-                        text=decode(row.tokens),
-                        token_ids=tuple(row.tokens),
+                for request, place, tokens, log_probs in batch.step():
+                    results[request.index][place] = completion = Completion(
+                        text=decode(tokens),
+                        token_ids=tuple(tokens),
                         # a stop token that is the last one allowed is no cut answer
-                        stop_reason="stop" if row.tokens[-1] in path.backbone.stop_ids else "length",
-                        logprobs=tuple(row.log_probs),
-                        prompt_tokens=len(prompts[row.index]),
-                        seed=seeds[row.index][row.place],
+                        stop_reason="stop" if tokens[-1] in path.backbone.stop_ids else "length",
+                        logprobs=tuple(log_probs),
+                        prompt_tokens=len(request.ids),
+                        seed=request.seeds[place],
                     )
-                    finished.append((row.index, completion))
+                    finished.append((request.index, completion))
                 if finished:
                     on_done(len(finished))
                     on_completions(finished)
