@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,10 @@ from torch import Tensor
 from opct.cpu.attention import GROUPED
 from opct.cpu.equivalence import mismatch_reason
 from opct.cpu.switches import is_on
+from opct.models.backbone import Backbone
 from opct.models.inference.kv_cache import filled_cache, keys_and_values, kv_bytes, other_layers
 from opct.models.inference.prefill import Prefill, plain_prefill
 from opct.models.inference.rows import RepeatedKV, additive_mask
-
-if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
 
 SHARE_AT = 3e6  # bytes of a layer's copied prompts from which rows share them: every token reads the copies
 

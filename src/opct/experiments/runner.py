@@ -474,13 +474,11 @@ def shared_dtype(configs: Sequence[TrainConfig], out: Path) -> str:
 def _check_inputs(experiment: Experiment) -> None:
     """Check the data of suites and attacks before training, unless everything is evaluated already."""
     settings = experiment.config.evaluation
-    runs = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
     base = _base_config(experiment)
-    untrained = [
-        (label, experiment.out / label, base, eval_config) for label, eval_config in experiment.untrained.items()
-    ]
+    targets = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
+    targets += [(label, experiment.out / label, base, its_own) for label, its_own in experiment.untrained.items()]
     # a finished experiment only writes its report anew: the data of its suites need not be there any more
-    if not all(is_evaluated(*target) for target in (*runs, *untrained)):
+    if not all(is_evaluated(*target) for target in targets):
         model = with_weights(base.model)
         renderer = load_renderer(model)
         for eval_config in experiment.untrained.values():

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from opct.models.backbone import Backbone
 from opct.models.inference.prefill import Prefill, plain_prefill
 from opct.models.inference.rows import RepeatedKV
 from opct.models.scoring import completion_hidden, micro_batches
-
-if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
 
 
 class PlainPath:

@@ -31,7 +31,6 @@ from opct.models.inference.sampler import (
     sample,
     tokens_at_once,
 )
-from opct.models.names import check_path
 from opct.models.plain_path import path_of
 from opct.models.scoring import Scores, tokenwise
 
@@ -122,7 +121,6 @@ class Policy:
         """
         if not isinstance(config, ModelConfig):
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
-        check_path(config.name_or_path)
         loading.choose_device(config.device)  # refused before anything is loaded
         config, adapter = loading.with_weights(config), adapter or config.adapter
         folder = None if adapter is None else Path(adapter)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,9 +22,7 @@ from torch import Tensor
 from opct.models.inference.prefill import Prefill
 from opct.models.inference.rows import RepeatedKV
 from opct.models.inference.token_sampling import Sampling, sample_token, sums_dtype, uniforms
-
-if TYPE_CHECKING:
-    from opct.models.plain_path import PlainPath
+from opct.models.plain_path import PlainPath
 
 SHRINK_AT = 0.75  # when no prompt waits, a batch is cut to its unfinished rows at this share or less
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free

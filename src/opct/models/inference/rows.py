@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
+from opct.models.backbone import Backbone
 from opct.models.inference.kv_cache import is_roomy, place, shift, with_cache, with_room
 from opct.models.inference.prefill import Prefill
-
-if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
 
 DROP_AT = 0.25  # unused columns are dropped when they are at least this share
 

@@ -13,15 +13,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from opct.errors import ModelError
 from opct.models.inference.decode import DecodeBatch, Request
 from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.token_sampling import Sampling
-
-if TYPE_CHECKING:
-    from opct.models.plain_path import PlainPath
+from opct.models.plain_path import PlainPath
 
 StopReason = Literal["stop", "length", "given"]  # given: not sampled
 
