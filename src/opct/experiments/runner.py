@@ -31,6 +31,7 @@ from opct.evals.wording import interval, number, quantity
 from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment, with_dtype
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_renderer, with_weights
 from opct.models.memory import release_memory
+from opct.models.policy import Policy
 from opct.models.self_test import refuse_lost_messages
 from opct.reports.axes import where
 from opct.reports.build import report
@@ -47,8 +48,6 @@ from opct.training.resume import is_finished
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
-
-    from opct.models.policy import Policy
 
 FIRST = 5
 """Rows that the terminal shows without `--all`."""
@@ -414,8 +413,6 @@ def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinki
     Args:
         chat_template_kwargs, thinking_tags: of the base; None for those of the runs.
     """
-    from opct.models.policy import Policy
-
     if RunDir(folder).is_run:
         return folder
     overrides = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}

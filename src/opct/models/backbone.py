@@ -66,10 +66,6 @@ class Backbone:
             return self._head
         return dataclasses.replace(self._head, weight=linear.weight, bias=linear.bias)
 
-    @head.setter
-    def head(self, head: Head) -> None:
-        self._head = head
-
     @property
     def attention(self) -> str:
         """Which implementation of attention the decoder uses."""

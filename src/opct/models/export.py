@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from opct.config.loader import load_run_config
 from opct.config.schema import Q4_MODEL, ModelConfig
+from opct.data.render import Renderer
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.adapters import quiet_peft
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
@@ -37,7 +40,6 @@ from opct.runs.io import did_you_mean, remove
 from opct.runs.run_dir import run_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
@@ -207,7 +209,6 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     Raises:
         ModelError: the base is quantised, PEFT cannot merge the adapter, or the written model is another one.
     """
-    import torch
     from peft import PeftModel
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging as transformers_logging
@@ -258,12 +259,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     return difference
 
 
-def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig) -> Tensor:
+def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig) -> torch.Tensor:
     """Log-prob of each token of `QUESTIONS` in the chat template, given those before it: [tokens], float32."""
-    import torch
-
-    from opct.data.render import Renderer
-
     renderer, by_question = Renderer(tokenizer, base.chat_template_kwargs, date=base.template_date), []
     for question in QUESTIONS:
         ids = torch.tensor([renderer.render(({"role": "user", "content": question},))])

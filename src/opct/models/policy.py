@@ -158,14 +158,11 @@ class Policy:
         """Set how to load the model that this one was fully fine-tuned from, once it is needed."""
         self._load_untrained = functools.cache(load_untrained)
 
-    @contextlib.contextmanager
-    def base(self) -> Iterator[Policy]:
+    def base(self) -> contextlib.AbstractContextManager[Policy]:
         """The model before training: without its adapter, or what it was fully fine-tuned from, or itself."""
         if self.has_adapter or self._load_untrained is None:
-            with self.adapter_off() as model:
-                yield model
-        else:
-            yield self._load_untrained()
+            return self.adapter_off()
+        return contextlib.nullcontext(self._load_untrained())
 
     # -- answers
 

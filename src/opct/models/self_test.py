@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -20,9 +20,7 @@ from opct.data.reasoning import holds_marks
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import DataError, ModelError
 from opct.models.backbone import HEAD_TOLERANCE
-
-if TYPE_CHECKING:
-    from opct.models.policy import Policy
+from opct.models.policy import Policy
 
 FIRST_REPLIES = 32
 """Maximum number of replies that are checked."""

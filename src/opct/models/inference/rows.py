@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class RepeatedKV:
         self._backbone, self._span = backbone, span
         # twice: a prompt may enter when the first rows are about to end, and needs a span from there
         room = 2 * span if more else span
-        self._cache = with_room(prefill.cache, prefill.owners, room)
+        self._cache: Any = with_room(prefill.cache, prefill.owners, room)
         self.refillable = is_roomy(self._cache)
         self._takes_masks = self.refillable and backbone.takes_masks
         self._written, self._columns = prefill.width, torch.arange(prefill.width + room, device=backbone.device)
@@ -64,11 +64,11 @@ class RepeatedKV:
             return {"attention_mask": seen.long()}
         if seen.device.type != "cpu":
             return {"attention_mask": seen[:, None, None]}
-        return {"attention_mask": additive_mask(~seen, cast("Any", self._cache.layers[0]).keys)}
+        return {"attention_mask": additive_mask(~seen, self._cache.layers[0].keys)}
 
     def keep(self, rows: Tensor) -> None:
         """Keep these rows alone."""
-        self._cache.reorder_cache(cast("torch.LongTensor", rows))
+        self._cache.reorder_cache(rows)
         self._starts = self._starts[rows]
 
     def admit(self, rows: Tensor, busy: Tensor, prefill: Prefill) -> None:
