@@ -199,6 +199,7 @@ def evaluate(
     from opct.evals.run import about_run, evaluate_suites, make_tasks, set_aside_others, write_results
     from opct.evals.same_questions import refuse_other_questions
     from opct.evals.target import default_out
+    from opct.runs.io import check_writable
     from opct.runs.run_dir import RunDir
 
     assert progress is not None
@@ -213,8 +214,10 @@ def evaluate(
     if not overwrite:
         refuse_other_questions(result.out, made)
     judge = None if config.judge is None else open_judge(config.judge, config.suites)
+    run = RunDir(result.out)
     # before the model: replies of an hour would have no place to go
-    _check_out(result.out)
+    for folder in (run.path, run.evals_dir):
+        check_writable(folder, "--out")
     policy, about = _opened(target, config, dtype, result.out, made, progress)
     if label:
         about["label"] = label
@@ -222,7 +225,6 @@ def evaluate(
         result.results = evaluate_suites(
             policy, config, tasks=made, out_dir=result.out, resume=resume, progress=progress, **about
         )
-    run = RunDir(result.out)
     for task in tasks:
         measured = about_run(run, policy, about)
         result.tasks[task] = run_task(
@@ -244,14 +246,6 @@ def _eval_config(config: EvalConfig | Mapping[str, Any] | None, settings: Mappin
     given = as_settings(EvalConfig, config or {})
     # set fields alone: `evaluate` tells suites that were asked for from the default ones by them
     return load_settings(EvalConfig, base={**given.model_dump(include=given.model_fields_set), **settings})
-
-
-def _check_out(out: Path) -> None:
-    from opct.runs.io import check_writable
-    from opct.runs.run_dir import RunDir
-
-    for folder in (out, RunDir(out).evals_dir):
-        check_writable(folder, "--out")
 
 
 def _opened(

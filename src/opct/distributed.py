@@ -206,11 +206,6 @@ def broadcast_object(value: T) -> T:
     return values[0]
 
 
-def any_rank(flag: bool) -> bool:
-    """True if the flag is set in any rank."""
-    return any(all_gather_object(flag))
-
-
 def main_process_first(work: Callable[[Any], T], given: R, summary: Callable[[T], R]) -> T:
     """`work(given)` in the main rank, and then `work(summary(result))` with its result in the others."""
     if not launched():

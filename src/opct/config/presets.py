@@ -35,10 +35,10 @@ class Preset:
 
 
 def _paper(
-    *, rollout: Mapping[str, Any], optim: Mapping[str, Any], loss: Mapping[str, Any], epochs: float
-) -> dict[str, Any]:
+    source: str, *, rollout: Mapping[str, Any], optim: Mapping[str, Any], epochs: float, **loss: float
+) -> Preset:
     """The common preset settings, overridden by these."""
-    return {
+    settings = {
         "method": "opct",
         "num_train_epochs": epochs,
         "lora": {"r": 32, "alpha": 32, "dropout": 0.0},
@@ -63,34 +63,28 @@ def _paper(
             **optim,
         },
     }
+    return Preset(source, settings)
 
 
 PRESETS = {
-    "paper_released": Preset(
+    "paper_released": _paper(
         "Defaults of the authors' released code for safety awareness and jailbreak.",
-        _paper(
-            rollout={"num_generations": 3, "max_completion_tokens": 1024},
-            optim={"learning_rate": 5e-6, "prompts_per_step": 8},
-            loss={},
-            epochs=3.0,
-        ),
+        rollout={"num_generations": 3, "max_completion_tokens": 1024},
+        optim={"learning_rate": 5e-6, "prompts_per_step": 8},
+        epochs=3.0,
     ),
-    "paper_sycophancy_code": Preset(
+    "paper_sycophancy_code": _paper(
         "The authors' released sycophancy code, but at temperature 1 (theirs is 0, which is not on-policy).",
-        _paper(
-            rollout={"num_generations": 8, "max_completion_tokens": 2048},
-            optim={"learning_rate": 1e-5, "prompts_per_step": 64},
-            loss={},
-            epochs=1.0,
-        ),
+        rollout={"num_generations": 8, "max_completion_tokens": 2048},
+        optim={"learning_rate": 1e-5, "prompts_per_step": 64},
+        epochs=1.0,
     ),
-    "paper_sycophancy_quoted": Preset(
+    "paper_sycophancy_quoted": _paper(
         "The paper's sycophancy run as a third party quotes it; its temperature 0.7 is weighed by pi/mu.",
-        _paper(
-            rollout={"num_generations": 4, "max_completion_tokens": 2048, "temperature": 0.7},
-            optim={"learning_rate": 5e-6, "prompts_per_step": 16},
-            loss={"kl_coef": 2.0, "kl_discount_factor": 0.9},
-            epochs=1.0,
-        ),
+        rollout={"num_generations": 4, "max_completion_tokens": 2048, "temperature": 0.7},
+        optim={"learning_rate": 5e-6, "prompts_per_step": 16},
+        epochs=1.0,
+        kl_coef=2.0,
+        kl_discount_factor=0.9,
     ),
 }

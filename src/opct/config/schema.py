@@ -244,11 +244,6 @@ class TrainConfig(Section):
     verl: VerlConfig = VerlConfig()
 
     @property
-    def may_go_on(self) -> bool:
-        """True if no step depends on the total number of steps, so that a finished run may be extended."""
-        return self.optim.lr_scheduler_type == "constant"
-
-    @property
     def teacher_is_base(self) -> bool:
         """True if the teacher is the base model without an adapter, the only one that an engine can serve."""
         return self.teacher.kind == "base" and (self.model.adapter is None or not self.teacher.include_adapter)

@@ -26,14 +26,11 @@ from opct.cpu.shared_rows import SharedPrefixKV, no_shared_rows_reason, saves_en
 from opct.cpu.switches import is_on
 from opct.models.inference.kv_cache import keys_and_values
 from opct.models.inference.prefill import Prefill
-from opct.models.inference.rows import RepeatedKV, Rows
-from opct.models.plain_path import plain_batches
-from opct.models.scoring import completion_hidden
+from opct.models.inference.rows import RepeatedKV
+from opct.models.plain_path import PlainPath, plain_batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from opct.models.backbone import Backbone
 
 SCORE_FORWARD = 128  # tokens that an additional forward with gradient counts as
 
@@ -50,11 +47,8 @@ def install(model: PreTrainedModel, *, norms: bool = True) -> None:
     model.opct_path = FastPath  # type: ignore[assignment]
 
 
-class FastPath:
-    """Computes what prompts share once, on models whose probes give the plain path's numbers; see `plain_path.Path`."""
-
-    def __init__(self, backbone: Backbone):
-        self.backbone = backbone
+class FastPath(PlainPath):
+    """Computes what prompts share once, on models whose probes give the plain path's numbers."""
 
     @property
     def shares_prompts(self) -> bool:
@@ -77,7 +71,7 @@ class FastPath:
         backbone = self.backbone
         beginnings = self._beginnings(list(map(tuple, prompts)))
         if beginnings is None:
-            return completion_hidden(backbone.decoder, prompts, completions, backbone.device)
+            return super().hidden(prompts, completions)
         nested = not torch.is_grad_enabled() and beginning(list(set(beginnings))) > 0
         return branched_hidden(
             backbone.decoder,
@@ -91,7 +85,7 @@ class FastPath:
     def prefill(self, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
         return prefill(self.backbone, prompts).for_rows(copies)
 
-    def rows(self, prompts: int, rows: int, width: int) -> type[Rows]:
+    def rows(self, prompts: int, rows: int, width: int) -> type[RepeatedKV]:
         pays = saves_enough(self.backbone, prompts, rows, width)
         return SharedPrefixKV if pays and no_shared_rows_reason(self.backbone) is None else RepeatedKV
 

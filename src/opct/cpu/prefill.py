@@ -14,18 +14,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from opct.cpu.shared_prompts import no_branching_reason
 from opct.cpu.switches import is_on
+from opct.models.backbone import Backbone
 from opct.models.inference.kv_cache import filled_cache, keys_and_values, other_layers, with_cache
 from opct.models.inference.prefill import Prefill, left_padded, plain_prefill
-
-if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
 
 FORWARD = 256  # tokens that an additional forward counts as
 LEAST_SHARE = 1 / 8  # of the tokens to be saved: keys and values are copied from the beginnings to the prompts
@@ -152,9 +150,8 @@ def _branched(
     out = backbone.decoder(
         input_ids=ids,
         attention_mask=mask[:, None],
-        position_ids=(cut[:, None] + columns - gaps[:, None]).clamp(
-            min=0
-        ),  # the rest goes on where its beginning ended
+        # the rest goes on where its beginning ended
+        position_ids=(cut[:, None] + columns - gaps[:, None]).clamp(min=0),
         **with_cache(backbone.decoder, cache),
     )
     lengths = cut + len(columns) - gaps

@@ -107,7 +107,7 @@ def _rope_types(value: Any) -> Iterator[str]:
 def shared_batches(
     prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[int], budget: int
 ) -> list[list[int]]:
-    """`Path.batches` where each prompt is computed once for its completions in a micro-batch.
+    """`PlainPath.batches` where each prompt is computed once for its completions in a micro-batch.
 
     The prompts of a micro-batch have at most `budget` tokens, padding included, and so have its completions, with
     `PREFIX_SHARE` of the prompt that a row branches off. A prompt is cut apart from its next completions only where

@@ -5,9 +5,10 @@ As `cascade`, for one new token a row.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +16,10 @@ from torch import Tensor
 from opct.cpu.attention import GROUPED
 from opct.cpu.equivalence import mismatch_reason
 from opct.cpu.switches import is_on
-from opct.models.inference.kv_cache import keys_and_values, kv_bytes, only_room, other_layers, with_cache
+from opct.models.backbone import Backbone
+from opct.models.inference.kv_cache import filled_cache, keys_and_values, kv_bytes, other_layers
 from opct.models.inference.prefill import Prefill, plain_prefill
-from opct.models.inference.rows import RepeatedKV, additive_mask, drop_columns
-
-if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
+from opct.models.inference.rows import RepeatedKV, additive_mask
 
 SHARE_AT = 3e6  # bytes of a layer's copied prompts from which rows share them: every token reads the copies
 
@@ -54,13 +53,7 @@ class SharedPrompts:
     places: Tensor
 
     def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        scaling: float | None,
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None
     ) -> Tensor:
         """Attention of one token a row to its prompt and its own tokens; -> [rows, 1, heads, size].
 
@@ -104,40 +97,28 @@ def _with_lse(
     return weights @ value.to(dtype), total
 
 
-class SharedPrefixKV:
-    """`Rows` with each prompt's keys and values once; for models without a `no_shared_rows_reason`."""
+class SharedPrefixKV(RepeatedKV):
+    """Each prompt's keys and values once; for models without a `no_shared_rows_reason`."""
 
-    shares_prompts: ClassVar[bool] = True
-    refillable = True
+    shares_prompts = True
 
     def __init__(self, backbone: Backbone, prefill: Prefill, span: int, *, more: bool):
-        self._backbone, self._span = backbone, span
-        self._room = 2 * span if more else span
         self._layers = keys_and_values(prefill.cache)
-        self._cache = only_room(prefill.cache, prefill.owners, self._room)
-        self._written, self._columns = 0, torch.arange(self._room, device=backbone.device)
-        self._starts = torch.zeros_like(prefill.owners)
+        # no column of the prompts: `SharedPrompts` holds them
+        empty = filled_cache(backbone.decoder.config, ((k[:, :, :0], v[:, :, :0]) for k, v in self._layers))
+        no_columns = dataclasses.replace(prefill, cache=empty, width=0, starts=torch.zeros_like(prefill.starts))
+        super().__init__(backbone, no_columns, span, more=more)
         self._padding, self._owners = prefill.starts, prefill.owners
         self._arrange(torch.ones_like(prefill.owners, dtype=torch.bool))
 
-    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
+    def _attention(self) -> dict[str, Any]:
         mask = None
         if self._uneven:
             mask = additive_mask(self._columns[: self._written + 1] < self._starts[:, None], self._layers[0][0])
-        out = self._backbone.decoder(
-            input_ids=tokens[:, None],
-            attention_mask=mask,
-            # the columns hold the completions alone, so the prompt's length is added
-            position_ids=(self._lengths + self._written - self._starts).masked_fill(done, 0)[:, None],
-            **with_cache(self._backbone.decoder, self._cache),
-            shared_prompts=self._prompts,
-        )
-        self._written += 1
-        return out.last_hidden_state[:, -1]
+        return {"attention_mask": mask, "shared_prompts": self._prompts}
 
     def keep(self, rows: Tensor) -> None:
-        self._cache.reorder_cache(cast("torch.LongTensor", rows))
-        self._starts = self._starts[rows]
+        super().keep(rows)
         used, self._owners = self._owners[rows].unique(return_inverse=True)
         if len(used) < len(self._padding):
             self._layers = [(keys[used], values[used]) for keys, values in self._layers]
@@ -146,9 +127,7 @@ class SharedPrefixKV:
 
     def admit(self, rows: Tensor, busy: Tensor, prefill: Prefill) -> None:
         # of busy rows alone: a finished row's start would keep columns that nobody reads
-        unused = int(self._starts[busy].min()) if busy.any() else self._written
-        short = self._written + self._span > self._room
-        self._starts, self._written = drop_columns(self._cache, unused, self._starts, self._written, short=short)
+        self._drop_columns(busy, 0)
         # the owners of busy rows: prompts of finished rows may be overwritten
         slots = self._slots(len(prefill.starts), self._owners[busy])
         # prompts end at the last column; what a longer one before it left further left is hidden as padding
@@ -177,7 +156,7 @@ class SharedPrefixKV:
         """Find the unfinished rows of each prompt."""
         keys = self._layers[0][0]
         self._uneven = bool(self._starts.any())
-        self._lengths = keys.shape[-2] - self._padding[self._owners]
+        self._before = keys.shape[-2] - self._padding[self._owners]  # the columns hold the completions alone
         rows: list[list[int]] = [[] for _ in self._padding]
         places = []
         for row, (owner, counts) in enumerate(zip(self._owners.tolist(), busy.tolist(), strict=True)):
@@ -219,7 +198,7 @@ def _shared_rows_mismatch(backbone: Backbone) -> str | None:
     return mismatch_reason("with shared prompts", both, parts=True)
 
 
-def _probe(backbone: Backbone, kind: type[RepeatedKV] | type[SharedPrefixKV], ids: list[int]) -> Tensor:
+def _probe(backbone: Backbone, kind: type[RepeatedKV], ids: list[int]) -> Tensor:
     rows = kind(backbone, plain_prefill(backbone, [ids[:5], ids[4:6]]).for_rows([2, 1]), 3, more=True)
     going = torch.tensor([True, True, False], device=backbone.device)
     none_done = torch.zeros_like(going)

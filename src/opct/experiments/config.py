@@ -24,7 +24,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,10 +163,6 @@ class Experiment:
     def first_config(self, arm: Arm) -> TrainConfig:
         """The settings of an arm with the first seed."""
         return self.configs[arm.name, self.config.seeds[0]]
-
-    def in_dtype(self, dtype: str) -> Experiment:
-        """The same experiment with another `model.dtype` of every run."""
-        return replace(self, configs={run: with_dtype(config, dtype) for run, config in self.configs.items()})
 
 
 def with_dtype(config: TrainConfig, dtype: str) -> TrainConfig:

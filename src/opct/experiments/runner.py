@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,10 @@ from opct.evals.config import EvalConfig
 from opct.evals.metrics import find_metric
 from opct.evals.run import make_tasks, prompts_of
 from opct.evals.wording import interval, number, quantity
-from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment
+from opct.experiments.config import BASE, Arm, Attacks, Experiment, load_experiment, with_dtype
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_renderer, with_weights
 from opct.models.memory import release_memory
+from opct.models.policy import Policy
 from opct.models.self_test import refuse_lost_messages
 from opct.reports.axes import where
 from opct.reports.build import report
@@ -47,8 +48,6 @@ from opct.training.resume import is_finished
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
-
-    from opct.models.policy import Policy
 
 FIRST = 5
 """Rows that the terminal shows without `--all`."""
@@ -148,7 +147,9 @@ def run_experiment(
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
     # before runs are compared: `auto` in the file and float32 in a finished run are the same only then
-    experiment = experiment.in_dtype(shared_dtype(list(experiment.configs.values()), experiment.out))
+    dtype = shared_dtype(list(experiment.configs.values()), experiment.out)
+    configs = {run: with_dtype(run_config, dtype) for run, run_config in experiment.configs.items()}
+    experiment = replace(experiment, configs=configs)
     if not force:
         # raises where a folder holds another run, before anything is trained
         for run_config in experiment.configs.values():
@@ -412,8 +413,6 @@ def _target(folder: Path, config: TrainConfig, chat_template_kwargs: Any, thinki
     Args:
         chat_template_kwargs, thinking_tags: of the base; None for those of the runs.
     """
-    from opct.models.policy import Policy
-
     if RunDir(folder).is_run:
         return folder
     overrides = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
@@ -472,13 +471,11 @@ def shared_dtype(configs: Sequence[TrainConfig], out: Path) -> str:
 def _check_inputs(experiment: Experiment) -> None:
     """Check the data of suites and attacks before training, unless everything is evaluated already."""
     settings = experiment.config.evaluation
-    runs = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
     base = _base_config(experiment)
-    untrained = [
-        (label, experiment.out / label, base, eval_config) for label, eval_config in experiment.untrained.items()
-    ]
+    targets = [(name, Path(config.output_dir), config, settings) for (name, _), config in experiment.configs.items()]
+    targets += [(label, experiment.out / label, base, its_own) for label, its_own in experiment.untrained.items()]
     # a finished experiment only writes its report anew: the data of its suites need not be there any more
-    if not all(is_evaluated(*target) for target in (*runs, *untrained)):
+    if not all(is_evaluated(*target) for target in targets):
         model = with_weights(base.model)
         renderer = load_renderer(model)
         for eval_config in experiment.untrained.values():

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -51,7 +50,7 @@ class SecondProcess:
             self.process.terminate()
         self.process.communicate()  # closes the pipe: a process that has begun ends itself then
 
-    def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
 

@@ -14,6 +14,7 @@ from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout, teacher_rollouts
 from opct.models.policy import Policy
+from opct.models.scoring import Scores
 from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Sampler
 
@@ -48,6 +49,18 @@ class Method(ABC):
     @abstractmethod
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The share of a micro-batch in the step's loss."""
+
+    def teacher_scores(self, rollouts: Sequence[Rollout]) -> Scores:
+        """The teacher's scores of the completions, without gradient and dropout.
+
+        Before those of the policy: with an adapter, both are one model.
+        """
+        with self.teacher() as teacher, teacher.inference():
+            return teacher.score([r.teacher_ids for r in rollouts], [r.ids for r in rollouts])
+
+    def policy_scores(self, rollouts: Sequence[Rollout]) -> Scores:
+        """The policy's scores of the completions, with gradient."""
+        return self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
 
     @classmethod
     def answer(

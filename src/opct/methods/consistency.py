@@ -41,11 +41,7 @@ class MicroLoss:
 
 
 def consistency_loss(
-    student: Scores,
-    reference: Scores | None,
-    rollouts: Sequence[Rollout],
-    weights: Sequence[Tensor],
-    config: Settings,
+    student: Scores, reference: Scores | None, rollouts: Sequence[Rollout], weights: Sequence[Tensor], config: Settings
 ) -> MicroLoss:
     """The divergence between policy and teacher on the completions' tokens, as `config` estimates it.
 

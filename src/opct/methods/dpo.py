@@ -25,14 +25,7 @@ from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
-from opct.methods.rollouts import (
-    Rollout,
-    by_axis,
-    completion_mask,
-    sampling,
-    seeds_of,
-    teacher_rollouts,
-)
+from opct.methods.rollouts import Rollout, by_axis, completion_mask, sampling, seeds_of, teacher_rollouts
 from opct.models.chunked_loss import one_pass
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
@@ -87,11 +80,10 @@ class DPO(Method):
         """The answers of `sft`, each with an answer of the same base to `prompt` (the same one on an identity pair)."""
         chosen = teacher_rollouts(teacher, pairs, config, sampler)
         first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
-        apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
         completions = sampler.sample(
             [r.prompt_ids for r in first],
             # another key than the chosen answers' ("offline"): the same numbers would draw similar answers
-            seeds_of(config, "rejected", apart, config.rollout.num_generations),
+            seeds_of(config, "rejected", [r.pair for r in first], config.rollout.num_generations),
             sampling(config, teacher),
             batch_tokens=config.rollout.batch_tokens,
         )

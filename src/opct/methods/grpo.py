@@ -52,11 +52,7 @@ class GRPO(Method):
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The clipped policy gradient, and the KL to the base."""
-        y = [r.ids for r in rollouts]
-        # left before the policy is scored: with an adapter, both are one model
-        with self.teacher() as teacher, teacher.inference():
-            reference = teacher.score([r.teacher_ids for r in rollouts], y)
-        student = self.policy.score([r.prompt_ids for r in rollouts], y)
+        reference, student = self.teacher_scores(rollouts), self.policy_scores(rollouts)
         per_token = _clipped(rollouts, self.settings)
         kl_gradient = losses.reverse_kl_gradient
         loss, tokens = one_pass(per_token, flat_weights(student, weights), student, reference, kl_gradient)

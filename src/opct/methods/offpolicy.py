@@ -28,11 +28,6 @@ class OffPolicy(Method):
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The divergence to the teacher on the teacher's tokens."""
-        y = [r.ids for r in rollouts]
-        # left before the policy is scored: with an adapter, both are one model
-        with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-            # the teacher's tokens after its own prompt
-            reference = teacher.score([r.teacher_ids for r in rollouts], y)
-        # the same tokens after the perturbed prompt, with gradient
-        student = self.policy.score([r.prompt_ids for r in rollouts], y)
+        # the teacher's tokens after its own prompt, and the same tokens after the perturbed prompt
+        reference, student = self.teacher_scores(rollouts), self.policy_scores(rollouts)
         return consistency_loss(student, reference, rollouts, weights, self.settings)

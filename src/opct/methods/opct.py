@@ -38,14 +38,7 @@ class OPCT(Method):
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The reverse KL to the teacher on the policy's tokens."""
-        y = [r.ids for r in rollouts]
-        reference = None
-        # None: no engine scored the tokens
-        if any(r.teacher_logprobs is None for r in rollouts):
-            # left before the policy is scored: with an adapter, both are one model
-            with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-                # the same tokens after the clean prompt
-                reference = teacher.score([r.teacher_ids for r in rollouts], y)
-        # the same tokens after its own prompt, with gradient
-        student = self.policy.score([r.prompt_ids for r in rollouts], y)
-        return consistency_loss(student, reference, rollouts, weights, self.settings)
+        is_scored = all(r.teacher_logprobs is not None for r in rollouts)  # by an engine
+        # the same tokens after the clean prompt, and after its own
+        reference = None if is_scored else self.teacher_scores(rollouts)
+        return consistency_loss(self.policy_scores(rollouts), reference, rollouts, weights, self.settings)

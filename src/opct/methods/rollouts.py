@@ -72,10 +72,6 @@ class Rollout:
         """Tokens of each of `completions`."""
         return [len(completion.token_ids) for completion in self.completions]
 
-    @property
-    def n_in_loss(self) -> int:
-        return sum(self.mask) + sum(self.rejected_mask)
-
 
 def policy_rollouts(
     policy: Policy,
@@ -92,10 +88,8 @@ def policy_rollouts(
         seed_key: the step, or "validation": each has samples of its own.
         sampler: samples for the policy; by default itself.
     """
-    sampler, n = sampler or policy, config.rollout.num_generations if n is None else n
-    filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
-    prompts = [rendered.prompt_ids or [] for rendered in filled]
-    return _sampled(policy, filled, prompts, config, seed_key, n, sampler)
+    n = config.rollout.num_generations if n is None else n
+    return _sampled(policy, pairs, config, seed_key, n, sampler or policy)
 
 
 def cost(rendered: RenderedPair, config: TrainConfig, n: int | None = None) -> int:
@@ -113,9 +107,7 @@ def teacher_rollouts(
     Args:
         sampler: samples for the teacher.
     """
-    filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
-    prompts = [rendered.teacher_ids for rendered in filled]
-    return _sampled(teacher, filled, prompts, config, "offline", config.rollout.num_generations, sampler)
+    return _sampled(teacher, pairs, config, "offline", config.rollout.num_generations, sampler, of_teacher=True)
 
 
 def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
@@ -153,24 +145,26 @@ def sampling(config: TrainConfig, policy: Policy) -> Sampling:
     return Sampling(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
 
 
-def seeds_of(config: TrainConfig, seed_key: object, pairs: Sequence[RenderedPair], n: int) -> list[list[int]]:
+def seeds_of(config: TrainConfig, seed_key: object, pairs: Sequence[ContrastivePair], n: int) -> list[list[int]]:
     """The seeds of n completions of each pair."""
-    return [[sample_seed(config.seed, seed_key, rendered.pair.id, i) for i in range(n)] for rendered in pairs]
+    return [[sample_seed(config.seed, seed_key, pair.id, i) for i in range(n)] for pair in pairs]
 
 
 def _sampled(
     policy: Policy,
     pairs: Sequence[RenderedPair],
-    prompts: Sequence[list[int]],
     config: TrainConfig,
     seed_key: object,
     n: int,
     sampler: Sampler,
+    *,
+    of_teacher: bool = False,
 ) -> list[Rollout]:
-    """n completions of each prompt as rollouts of its pair."""
+    """n answers to each pair's `prompt`, or `teacher_prompt`, as its rollouts; its open turns are answered first."""
+    filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
     completions = sampler.sample(
-        prompts,
-        seeds_of(config, seed_key, pairs, n),
+        [rendered.teacher_ids if of_teacher else rendered.prompt_ids or [] for rendered in filled],
+        seeds_of(config, seed_key, [rendered.pair for rendered in filled], n),
         sampling(config, policy),
         batch_tokens=config.rollout.batch_tokens,
     )
@@ -184,7 +178,7 @@ def _sampled(
             # after `prompt` also for the teacher's answers: that is where they are trained
             completion_mask(policy.renderer, rendered.pair.prompt, completion, config.loss),
         )
-        for rendered, group in zip(pairs, completions, strict=True)
+        for rendered, group in zip(filled, completions, strict=True)
         for i, completion in enumerate(group)
     ]
 
@@ -227,12 +221,8 @@ def answer_open_turns(
 
 def _open_turns(prompts: Sequence[Sequence[Message]]) -> dict[int, int]:
     """The place of the first open turn in each prompt that has one."""
-    places: dict[int, int] = {}
-    for i, prompt in enumerate(prompts):
-        for at, message in enumerate(prompt):
-            if message["content"] is None:
-                places.setdefault(i, at)
-    return places
+    contents = [[message["content"] for message in prompt] for prompt in prompts]
+    return {i: texts.index(None) for i, texts in enumerate(contents) if None in texts}
 
 
 def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
@@ -356,7 +346,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     tokens = sum(len(answer.token_ids) for answer in answers)
     metrics: dict[str, float] = {
         "train/completion_tokens": tokens,
-        "train/tokens_in_loss": sum(r.n_in_loss for r in rollouts),
+        "train/tokens_in_loss": sum(sum(r.mask) + sum(r.rejected_mask) for r in rollouts),
     }
     if answers:
         metrics["train/mean_completion_tokens"] = tokens / len(answers)

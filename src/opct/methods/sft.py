@@ -27,7 +27,7 @@ class SFT(Method):
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The cross-entropy of the answers after the perturbed prompts."""
-        student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
+        student = self.policy_scores(rollouts)
         loss, token_values = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(token_values.log_probs, student.lengths)
         return MicroLoss(loss, self._excess_loss(log_probs, rollouts), log_probs)

@@ -66,10 +66,6 @@ class Backbone:
             return self._head
         return dataclasses.replace(self._head, weight=linear.weight, bias=linear.bias)
 
-    @head.setter
-    def head(self, head: Head) -> None:
-        self._head = head
-
     @property
     def attention(self) -> str:
         """Which implementation of attention the decoder uses."""
@@ -156,9 +152,8 @@ class Backbone:
         from transformers.modeling_layers import GradientCheckpointingLayer
 
         model = self.bare_model
-        enable = getattr(
-            model, "activation_checkpointing_enable", model.gradient_checkpointing_enable
-        )  # 5.20 or before
+        # transformers 5.20 or before has the second alone
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         try:
             enable({"use_reentrant": False})
         except ValueError as error:
@@ -291,16 +286,13 @@ def residual_streams(
     taken = torch.cat(places).to(backbone.device)
     layers = backbone.layers()
 
-    def hook_of(layer: int) -> Callable[[Any, Any, Any], None]:
-        def hook(module: Any, inputs: Any, output: Any) -> None:
-            states = output[0] if isinstance(output, tuple) else output
-            on_layer(layer, states.flatten(0, 1)[taken])
-
-        return hook
+    def hook(layer: int, module: Any, inputs: Any, output: Any) -> None:
+        states = output[0] if isinstance(output, tuple) else output
+        on_layer(layer, states.flatten(0, 1)[taken])
 
     with contextlib.ExitStack() as stack, backbone.autocast():
         for i, layer in enumerate(layers):
-            stack.callback(layer.register_forward_hook(hook_of(i)).remove)
+            stack.callback(layer.register_forward_hook(functools.partial(hook, i)).remove)
         backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)
     return len(layers)
 

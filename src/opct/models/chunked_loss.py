@@ -59,8 +59,7 @@ def one_pass(
         divergence: from log-probs of policy and teacher, [tokens, vocabulary], to D and dD / d policy logits.
     """
     head = policy.head
-    tracked = [x is not None and x.requires_grad for x in (policy.hidden, head.weight, head.bias)]
-    work = _Pass(policy, teacher, divergence, [torch.is_grad_enabled() and wanted for wanted in tracked])
+    work = _Pass(policy, teacher, divergence)
     losses = torch.zeros_like(work.log_probs)
     # last chunk first: a token's loss may depend on the divergences of later tokens, which must be known by then
     for start in reversed(range(0, len(policy.hidden), scoring.CHUNK_TOKENS)):
@@ -95,20 +94,18 @@ def _derivatives(
 class _Pass:
     """The values and gradients of the chunks computed so far."""
 
-    def __init__(
-        self, policy: Scores, teacher: Scores | None, divergence: DivergenceGradient | None, wanted: list[bool]
-    ):
-        self._policy, self._teacher = policy, teacher
+    def __init__(self, policy: Scores, teacher: Scores | None, divergence: DivergenceGradient | None):
+        self._policy, self._teacher, self._divergence = policy, teacher, divergence
         self._projection = Projection(policy, teacher)
         self._head = self._projection.head
-        self._divergence, self._any_wanted = divergence, any(wanted)
         n, dtype = len(policy.hidden), torch.promote_types(self._head.compute_dtype, torch.float32)
         self.log_probs, self.teacher_log_probs, self.divergences = policy.hidden.new_zeros(3, n, dtype=dtype)
         inputs = (policy.hidden, policy.head.weight, policy.head.bias)
+        has_grad = torch.is_grad_enabled()
         self.gradients = [
-            torch.zeros_like(x) if x is not None and is_wanted else None
-            for x, is_wanted in zip(inputs, wanted, strict=True)
+            torch.zeros_like(x) if has_grad and x is not None and x.requires_grad else None for x in inputs
         ]
+        self._any_wanted = any(gradient is not None for gradient in self.gradients)
 
     @torch.no_grad()
     def read(self, rows: slice) -> tuple[Tensor, Tensor | None]:

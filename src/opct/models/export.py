@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from opct.config.loader import load_run_config
 from opct.config.schema import Q4_MODEL, ModelConfig
+from opct.data.render import Renderer
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.adapters import quiet_peft
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
@@ -37,7 +40,6 @@ from opct.runs.io import did_you_mean, remove
 from opct.runs.run_dir import run_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
@@ -207,7 +209,6 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     Raises:
         ModelError: the base is quantised, PEFT cannot merge the adapter, or the written model is another one.
     """
-    import torch
     from peft import PeftModel
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging as transformers_logging
@@ -258,12 +259,8 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
     return difference
 
 
-def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig) -> Tensor:
+def _log_probs(model: Any, tokenizer: PreTrainedTokenizerBase, base: ModelConfig) -> torch.Tensor:
     """Log-prob of each token of `QUESTIONS` in the chat template, given those before it: [tokens], float32."""
-    import torch
-
-    from opct.data.render import Renderer
-
     renderer, by_question = Renderer(tokenizer, base.chat_template_kwargs, date=base.template_date), []
     for question in QUESTIONS:
         ids = torch.tensor([renderer.render(({"role": "user", "content": question},))])
@@ -287,8 +284,7 @@ def write_gguf(folder: Path, file: Path, quantize: str | None = None) -> None:
         ModelError: llama.cpp is not installed, or failed.
     """
     kind = (quantize or "auto").lower()
-    converter = _program("convert_hf_to_gguf.py")
-    quantizer = None if kind in FLOAT_TYPES else _program("llama-quantize")
+    converter, quantizer = llama_cpp(quantize)
     full = file if quantizer is None else file.with_name(f"{file.name}.full")
     outtype = kind if quantizer is None else "auto"
     try:
@@ -300,11 +296,10 @@ def write_gguf(folder: Path, file: Path, quantize: str | None = None) -> None:
             full.unlink(missing_ok=True)
 
 
-def check_llama_cpp(quantize: str | None = None) -> None:
-    """Raise ModelError if the programs that `write_gguf` needs are not installed."""
-    _program("convert_hf_to_gguf.py")
-    if quantize is not None and quantize.lower() not in FLOAT_TYPES:
-        _program("llama-quantize")
+def llama_cpp(quantize: str | None = None) -> tuple[str, str | None]:
+    """The converter and the quantizer that `write_gguf` needs; raises ModelError if they are not installed."""
+    is_float = quantize is None or quantize.lower() in FLOAT_TYPES
+    return _program("convert_hf_to_gguf.py"), None if is_float else _program("llama-quantize")
 
 
 def _program(name: str) -> str:
@@ -333,12 +328,13 @@ def _run(command: list[str], expected: Path) -> None:
 # -------------------------------------------------------------------------------------------------- the hub
 
 
-def check_token(name: str) -> None:
-    """Raise ModelError if there is no token to push to `name` with."""
+def hub_token(name: str) -> str:
+    """The token to push to `name` with; raises ModelError if there is none."""
     from huggingface_hub import get_token
 
-    if get_token() is None:
+    if (token := get_token()) is None:
         raise ModelError(f"Pushing to {name} needs a token of the hub: run `hf auth login`, or set HF_TOKEN.")
+    return token
 
 
 def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = False) -> str:
@@ -350,10 +346,9 @@ def push(folder: Path, name: str, *, private: bool = False, overwrite: bool = Fa
     Raises:
         ModelError: there is no token, the name is taken, or the hub refused.
     """
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi
 
-    check_token(name)
-    token = str(get_token())
+    token = hub_token(name)
     api = HfApi(token=token)
     taken = "" if overwrite else "If the repository exists, --overwrite replaces its files."
     try:

@@ -99,15 +99,15 @@ def _of_run(
     run: RunDir, checkpoint: Path | None, config: ModelConfig, settings: dict[str, Any], load: Callable[..., Policy]
 ) -> Policy:
     """A checkpoint of a run, in the dtype that the run began with, named as its model."""
-    # a folder from outside must not run its code: only `settings`, which the caller gives, may turn it on
-    config = config.model_copy(update={"trust_remote_code": False})
     if checkpoint is None:
         raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
     recorded = run.read_manifest().get("dtype")
-    if (checkpoint / "adapter").is_dir():
-        model_settings = {**config.model_dump(), "adapter": str(checkpoint / "adapter"), **settings}
-        return load(load_settings(ModelConfig, base=model_settings), recorded_dtype=recorded)
-    base = load_settings(ModelConfig, base={**config.model_dump(), "adapter": None, **settings})
+    adapter = str(checkpoint / "adapter") if (checkpoint / "adapter").is_dir() else None
+    # a folder from outside must not run its code: only `settings`, which the caller gives, may turn it on
+    of_run = config.model_dump() | {"adapter": adapter, "trust_remote_code": False}
+    base = load_settings(ModelConfig, base={**of_run, **settings})
+    if adapter is not None:
+        return load(base, recorded_dtype=recorded)
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)
     policy.name = base.name_or_path

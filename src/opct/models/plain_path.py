@@ -1,4 +1,4 @@
-"""How a network is run in sampling and scoring: what a path is, and the plain one, which any other must equal.
+"""How a network is run in sampling and scoring: the plain path, which any other derives from and must equal.
 
 The plain path computes each prompt with each of its completions, by the operations of transformers. A model may come
 with another one as `opct_path` (see `opct.models.loading`).
@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from opct.models.backbone import Backbone
 from opct.models.inference.prefill import Prefill, plain_prefill
-from opct.models.inference.rows import RepeatedKV, Rows
+from opct.models.inference.rows import RepeatedKV
 from opct.models.scoring import completion_hidden, micro_batches
 
-if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
 
+class PlainPath:
+    """Each prompt with each of its completions. Gradient, dropout and autocast are as the caller has them.
 
-class Path(Protocol):
-    """Computes with one network; gradient, dropout and autocast are as the caller has them."""
+    Attributes:
+        shares_prompts: `hidden` computes a prompt once for its completions.
+    """
 
-    backbone: Backbone
+    def __init__(self, backbone: Backbone):
+        self.backbone = backbone
 
     @property
     def shares_prompts(self) -> bool:
-        """Whether `hidden` computes a prompt once for its completions."""
-        ...
+        return False
 
     def batches(
         self, prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[Sequence[int]], budget: int
@@ -41,64 +42,35 @@ class Path(Protocol):
             widths: tokens of each prompt, or of the longest prompt that is computed in its place.
             lengths: for each prompt, the tokens of each of its completions.
         """
-        ...
-
-    def hidden(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Tensor:
-        """The states that predict each completion token after its prompt, row after row; -> [tokens, hidden]."""
-        ...
-
-    def prefill(self, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
-        """Compute prompts for sampling, each for `copies` rows."""
-        ...
-
-    def rows(self, prompts: int, rows: int, width: int) -> type[Rows]:
-        """What keeps the keys and values of `rows` rows of `prompts` prompts of at most `width` tokens."""
-        ...
-
-    def decoding(self, rows: int, steps: int) -> contextlib.AbstractContextManager[Callable[[Tensor], Tensor]]:
-        """Context for about `steps` forwards of a token in `rows` rows, with constant weights; gives the head."""
-        ...
-
-    def slow_reasons(self, generations: int) -> list[str]:
-        """What runs slower than it could, one line each, where each prompt has this many completions."""
-        ...
-
-
-class PlainPath:
-    """Each prompt with each of its completions."""
-
-    shares_prompts = False
-
-    def __init__(self, backbone: Backbone):
-        self.backbone = backbone
-
-    def batches(
-        self, prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[Sequence[int]], budget: int
-    ) -> list[list[int]]:
         return plain_batches(widths, lengths, budget)
 
     def hidden(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Tensor:
+        """The states that predict each completion token after its prompt, row after row; -> [tokens, hidden]."""
         return completion_hidden(self.backbone.decoder, prompts, completions, self.backbone.device)
 
     def prefill(self, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
+        """Compute prompts for sampling, each for `copies` rows."""
         return plain_prefill(self.backbone, prompts).for_rows(copies)
 
-    def rows(self, prompts: int, rows: int, width: int) -> type[Rows]:
+    def rows(self, prompts: int, rows: int, width: int) -> type[RepeatedKV]:
+        """What keeps the keys and values of `rows` rows of `prompts` prompts of at most `width` tokens."""
         return RepeatedKV
 
     def decoding(self, rows: int, steps: int) -> contextlib.AbstractContextManager[Callable[[Tensor], Tensor]]:
+        """Context for about `steps` forwards of a token in `rows` rows, with constant weights; gives the head."""
         return contextlib.nullcontext(self.backbone.head.logits)
 
     def slow_reasons(self, generations: int) -> list[str]:
+        """What runs slower than it could, one line each, where each prompt has this many completions."""
         return []
 
 
 def plain_batches(widths: Sequence[int], lengths: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
-    """`Path.batches` where each completion is a row with its prompt; a prompt without completions is a row, too."""
+    """Micro-batches where each completion is a row with its prompt; a prompt without completions is a row, too."""
     tokens = [max(len(rows), 1) * (width + max(rows, default=0)) for width, rows in zip(widths, lengths, strict=True)]
     return micro_batches(tokens, budget)
 
 
-def path_of(backbone: Backbone) -> Path:
+def path_of(backbone: Backbone) -> PlainPath:
     """The path that the model was loaded with."""
     return getattr(backbone.bare_model, "opct_path", PlainPath)(backbone)

@@ -31,7 +31,6 @@ from opct.models.inference.sampler import (
     sample,
     tokens_at_once,
 )
-from opct.models.names import check_path
 from opct.models.plain_path import path_of
 from opct.models.scoring import Scores, tokenwise
 
@@ -122,7 +121,6 @@ class Policy:
         """
         if not isinstance(config, ModelConfig):
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
-        check_path(config.name_or_path)
         loading.choose_device(config.device)  # refused before anything is loaded
         config, adapter = loading.with_weights(config), adapter or config.adapter
         folder = None if adapter is None else Path(adapter)
@@ -160,14 +158,11 @@ class Policy:
         """Set how to load the model that this one was fully fine-tuned from, once it is needed."""
         self._load_untrained = functools.cache(load_untrained)
 
-    @contextlib.contextmanager
-    def base(self) -> Iterator[Policy]:
+    def base(self) -> contextlib.AbstractContextManager[Policy]:
         """The model before training: without its adapter, or what it was fully fine-tuned from, or itself."""
         if self.has_adapter or self._load_untrained is None:
-            with self.adapter_off() as model:
-                yield model
-        else:
-            yield self._load_untrained()
+            return self.adapter_off()
+        return contextlib.nullcontext(self._load_untrained())
 
     # -- answers
 

@@ -67,10 +67,8 @@ def changed_files(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Map
 
 
 def _weights(folder: Path) -> list[Path]:
-    for pattern in WEIGHTS:
-        if files := sorted(folder.glob(pattern)):
-            return files
-    return []
+    kinds = (sorted(folder.glob(pattern)) for pattern in WEIGHTS)
+    return next(filter(None, kinds), [])
 
 
 def _fingerprints(files: Iterable[Path]) -> Fingerprints:

@@ -158,9 +158,10 @@ def completion_hidden(
     return hidden[torch.cat(rows).to(device), torch.cat(columns).to(device)]
 
 
-def padded_ids(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
-    """Token ids below each other, zeros at the right."""
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True)
+def padded_ids(rows: Sequence[Sequence[int]], side: str = "right") -> Int[Tensor, "rows longest"]:
+    """Token ids below each other, zeros at one side."""
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_side=side)
 
 
 def padded(values: Shaped[Tensor, " tokens"], lengths: Sequence[int]) -> Shaped[Tensor, "sequences longest"]:

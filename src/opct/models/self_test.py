@@ -9,9 +9,9 @@ question against its own answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -20,9 +20,7 @@ from opct.data.reasoning import holds_marks
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import DataError, ModelError
 from opct.models.backbone import HEAD_TOLERANCE
-
-if TYPE_CHECKING:
-    from opct.models.policy import Policy
+from opct.models.policy import Policy
 
 FIRST_REPLIES = 32
 """Maximum number of replies that are checked."""
@@ -41,7 +39,15 @@ def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair]
     """
     sides = ((f"pair {r.pair.id!r}", side) for r in pairs for side in (r.pair.prompt, r.pair.teacher_prompt))
     refuse_lost_messages(policy.renderer, policy.name, [*prompts, *sides])
-    return list(_end_warnings(policy))
+    renderer = policy.renderer
+    ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
+    if not ends or renderer.end_of_turn():
+        return []
+    stops = policy.tokenizer.convert_ids_to_tokens(sorted(policy.backbone.stop_ids))
+    return [  # `stop_tokens_of` cannot detect it
+        f"The chat template of {policy.name} writes no special token after an assistant message, so a reply ends only "
+        f"where the model learnt to write {', '.join(map(repr, stops))}: check that the template is the model's own."
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------- an exchange
@@ -74,19 +80,6 @@ def refuse_lost_messages(renderer: Renderer, name: str, prompts: Named) -> None:
 def _exchange(*roles: str) -> list[Message]:
     """Messages of one word each that no template contains."""
     return [{"role": role, "content": f"opct{place}x"} for place, role in enumerate(roles)]
-
-
-def _end_warnings(policy: Policy) -> Iterator[str]:
-    """A warning if the template does not mark the end of a reply, which `stop_tokens_of` cannot detect."""
-    renderer = policy.renderer
-    ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
-    if ends and not renderer.end_of_turn():
-        stops = policy.tokenizer.convert_ids_to_tokens(sorted(policy.backbone.stop_ids))
-        yield (
-            f"The chat template of {policy.name} writes no special token after an assistant message, so a reply ends "
-            f"only where the model learnt to write {', '.join(map(repr, stops))}: check that the template is the "
-            "model's own."
-        )
 
 
 # ---------------------------------------------------------------------------------------------------- a fresh adapter

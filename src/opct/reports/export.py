@@ -77,7 +77,7 @@ def export(
     if dtype is not None and is_adapter:
         raise ConfigError("An adapter is exported in its own dtype: leave --dtype out, or use --merged.")
     if gguf is not None:
-        weights.check_llama_cpp(quantize)
+        weights.llama_cpp(quantize)
     base_folder = base if is_adapter and Path(base := weights.base_of(trained.base)[0]).exists() else None
     if push and base_folder:
         raise ModelError(
@@ -85,7 +85,7 @@ def export(
             "adapter from there: push the whole model (--merged FOLDER --push NAME)."
         )
     if push:
-        weights.check_token(push)
+        weights.hub_token(push)
 
     def write(folder: Path) -> weights.Difference | None:
         difference = None

@@ -33,8 +33,11 @@ class Tracker:
             return
         check_trackers(config.report_to)
         self._trackers = [_start(name, run) for name in dict.fromkeys(config.report_to)]
+        flat = flat_settings(config.model_dump(mode="json"))
+        # lists and null as JSON text, which every tracker takes
+        settings = {name: x if isinstance(x, str | int | float) else json.dumps(x) for name, x in flat.items()}
         for tracker in self._trackers:
-            tracker.store_init_configuration(tracker_settings(config))
+            tracker.store_init_configuration(settings)
         self._last_step_path = run.trackers_dir / "last_step"
         with LibraryErrors(RunError, f"{self._last_step_path} cannot be read", "Delete it; steps are sent again."):
             self._last_step = int(read_bytes(self._last_step_path)) if self._last_step_path.exists() else -1
@@ -83,12 +86,6 @@ def check_trackers(names: Sequence[str]) -> None:
             faults.append(f"report_to: {name} is not installed; run: pip install {name}")
     if faults:
         raise ConfigError("\n".join(faults))
-
-
-def tracker_settings(config: TrainConfig) -> dict[str, str | int | float | bool]:
-    """The settings by dotted name; lists and null as JSON text, which every tracker takes."""
-    flat = flat_settings(config.model_dump(mode="json"))
-    return {name: value if isinstance(value, str | int | float) else json.dumps(value) for name, value in flat.items()}
 
 
 def _start(name: str, run: RunDir) -> Any:

@@ -12,7 +12,7 @@ from opct.errors import NonFiniteError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
-from opct.models.plain_path import Path
+from opct.models.plain_path import PlainPath
 
 TokenValues = list[dict[str, list[float]]]
 """Of each rollout, `MicroLoss.values` by name."""
@@ -60,12 +60,7 @@ def accumulate(
 
 
 def _backward(
-    method: Method,
-    rollouts: Sequence[Rollout],
-    weights: Sequence[Tensor],
-    plan: list[list[int]],
-    *,
-    observe: Observe,
+    method: Method, rollouts: Sequence[Rollout], weights: Sequence[Tensor], plan: list[list[int]], *, observe: Observe
 ) -> tuple[float, TokenValues, str | None]:
     """Loss, values, and the fault if the loss of a micro-batch is not finite, which ends it."""
     total = 0.0
@@ -86,8 +81,8 @@ def _backward(
     return total, values, None
 
 
-def plan_of(path: Path, rollouts: Sequence[Rollout], budget: int) -> list[list[int]]:
-    """Micro-batches of indices; see `Path.batches`."""
+def plan_of(path: PlainPath, rollouts: Sequence[Rollout], budget: int) -> list[list[int]]:
+    """Micro-batches of indices; see `PlainPath.batches`."""
     # policy and teacher score the same micro-batch, so the longer of the two prompts counts; a rollout without answers
     # is not scored but computed whole, a row each
     widths = [max(len(r.prompt_ids), len(r.teacher_ids)) + (0 if r.answers else len(r.ids)) for r in rollouts]

@@ -156,10 +156,6 @@ def _saved_by_quantization(config: TrainConfig, model: Any, number: int) -> floa
     return layers * (number - QUANTIZED_BYTES[config.model.quantization])
 
 
-def _layers(config: Any) -> int:
-    return getattr(config.get_text_config(), "num_hidden_layers", None) or 1
-
-
 def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head: int) -> float:
     """Bytes for the backward pass of a full micro-batch: activations, and logits of policy and teacher.
 
@@ -167,7 +163,7 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
     fine-tuning has float32 weights, so the stream between the layers is float32 too.
     """
     text = model_config.get_text_config()
-    hidden = getattr(text, "hidden_size", 0)
+    hidden, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", None) or 1
     inner = getattr(text, "intermediate_size", None) or 4 * hidden
     heads = getattr(text, "num_attention_heads", None) or 1
     head_size = getattr(text, "head_dim", None) or hidden // heads
@@ -178,9 +174,9 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
     # with several completions a prompt, prompts and completions are in memory together, each up to the budget
     tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)
     logits = CHUNK_TOKENS * head / max(1, hidden) * (3 * number + 2 * FLOAT32)
-    activations = _layers(model_config) * token
+    activations = layers * token
     if config.optim.gradient_checkpointing:  # the input of each layer, and all of one layer
-        activations = _layers(model_config) * (number if rank else FLOAT32) * hidden + token
+        activations = layers * (number if rank else FLOAT32) * hidden + token
     return float(tokens * activations + logits + (0 if rank else FLOAT32 * head))
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -37,7 +37,6 @@ from opct.training.setup import TrainingSetup
 
 STATE = "state.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-Count = Annotated[int, Field(ge=0)]
 # settings that may differ when a run is resumed: when it ends, what it writes, and what a step holds in memory
 FREE_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("save_steps", "save_total_limit", "report_to", "output_dir", "stop"), True),
@@ -63,12 +62,12 @@ class Counters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    step: Count = 0
+    step: NonNegativeInt = 0
     best_kl: float | None = None
-    best_step: Count | None = None
+    best_step: NonNegativeInt | None = None
     reference: float = 0.0  # the KL or loss of the first steps, which a divergence is judged against
-    steps_above: Count = 0
-    metrics_rows: Count = 0  # in metrics.jsonl when the checkpoint was written
+    steps_above: NonNegativeInt = 0
+    metrics_rows: NonNegativeInt = 0  # in metrics.jsonl when the checkpoint was written
 
 
 class _Saved(Counters):
@@ -273,5 +272,7 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings have changed since the run began, except those that may."""
     if not run.config_path.exists():
         return []
-    free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if config.may_go_on else {})
+    # no step depends on their number then, so a finished run may be extended
+    is_constant = config.optim.lr_scheduler_type == "constant"
+    free = FREE_SETTINGS | (dict.fromkeys(LENGTH, True) if is_constant else {})
     return Identity(load_run_config(run.config_path).model_dump(exclude=free)).diff(config.model_dump(exclude=free))

@@ -354,7 +354,7 @@ class _Loop:
 
     def _stopping(self) -> bool:
         """True in all processes at the same step if any of them was asked to stop."""
-        return distributed.any_rank(self.stop.requested)
+        return any(distributed.all_gather_object(self.stop.requested))
 
     def _collect(self, step: int) -> list[Rollout]:
         """The rollouts of a step; each process samples for some of its pairs."""

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from opct.models.inference.prefill import Prefill
-from opct.models.inference.rows import Rows
+from opct.models.inference.rows import RepeatedKV
 from opct.models.inference.token_sampling import Sampling, sample_token, sums_dtype, uniforms
-
-if TYPE_CHECKING:
-    from opct.models.plain_path import Path
+from opct.models.plain_path import PlainPath
 
 SHRINK_AT = 0.75  # when no prompt waits, a batch is cut to its unfinished rows at this share or less
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
@@ -40,14 +38,8 @@ class Request:
     seeds: Sequence[int]
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A row's tokens and their log-probs; the `place`-th completion of the request `index`."""
-
-    index: int
-    place: int
-    tokens: list[int]
-    log_probs: list[float]
+Finished = tuple[Request, int, list[int], list[float]]
+"""A request, which of its completions this is, and the completion's tokens and their log-probs."""
 
 
 class DecodeBatch:
@@ -62,12 +54,12 @@ class DecodeBatch:
 
     def __init__(
         self,
-        path: Path,
+        path: PlainPath,
         requests: Sequence[Request],
         sampling: Sampling,
         logits: Callable[[Tensor], Tensor],
         *,
-        kind: type[Rows],
+        kind: type[RepeatedKV],
         more: bool,
     ):
         self._path, self._sampling, self._logits = path, sampling, logits
@@ -81,7 +73,7 @@ class DecodeBatch:
         self._rows = kind(backbone, prefill, span, more=more)
         self._refills = more and self._rows.refillable
         rows = len(prefill.owners)
-        self._who: list[tuple[int, int] | None] = _names(requests)
+        self._who: list[tuple[Request, int] | None] = _names(requests)
         self._noise = self._draws(requests)
         # the last column takes what a finished row draws until the next check
         self._tokens = torch.zeros(rows, limit + 1, dtype=torch.long, device=backbone.device)
@@ -103,7 +95,7 @@ class DecodeBatch:
     @property
     def prompts(self) -> int:
         """Number of prompts with unfinished completions."""
-        return len({who[0] for who in self._who if who is not None})
+        return len({who[0].index for who in self._who if who is not None})
 
     @property
     def vacancies(self) -> int:
@@ -155,9 +147,9 @@ class DecodeBatch:
         for row, n, tokens, log_probs in zip(
             rows, ages, self._tokens[rows].tolist(), self._log_probs[rows].tolist(), strict=True
         ):
-            index, place = cast("tuple[int, int]", self._who[row])
+            request, place = cast("tuple[Request, int]", self._who[row])
             # beyond n are tokens of the row's former prompt, and the column for draws after the end
-            finished.append(Finished(index, place, tokens[:n], log_probs[:n]))
+            finished.append((request, place, tokens[:n], log_probs[:n]))
             self._who[row] = None
         return finished
 
@@ -187,5 +179,5 @@ class DecodeBatch:
         return draws.to(sums_dtype(self._backbone.device)).to(self._backbone.device)
 
 
-def _names(requests: Sequence[Request]) -> list[tuple[int, int] | None]:
-    return [(request.index, j) for request in requests for j in range(len(request.seeds))]
+def _names(requests: Sequence[Request]) -> list[tuple[Request, int] | None]:
+    return [(request, j) for request in requests for j in range(len(request.seeds))]

@@ -83,20 +83,6 @@ def with_room(cache: DynamicCache, rows: Tensor, extra: int) -> DynamicCache:
     return cache
 
 
-def only_room(cache: DynamicCache, rows: Tensor, room: int) -> DynamicCache:
-    """An empty cache with room for `room` tokens a row; `cache` has plain layers alone and gives the shapes.
-
-    Args:
-        rows: indices, [rows of the new cache].
-    """
-    from transformers import DynamicCache
-
-    empty: Any = DynamicCache()
-    # no column of the prompts: `SharedPrompts` holds them
-    empty.layers = [_roomy_class()(k[:, :, :0], v[:, :, :0], rows, room) for k, v in keys_and_values(cache)]
-    return empty
-
-
 def is_roomy(cache: DynamicCache) -> bool:
     """True if every layer that holds anything has room: then rows can be placed and columns dropped."""
     from transformers.cache_utils import DynamicLayer

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from opct.models.inference.kv_cache import with_cache
+from opct.models.scoring import padded_ids
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -66,7 +67,5 @@ def plain_prefill(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefi
 def left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """(ids [rows, longest], where each begins [rows])."""
     # on the left, so that one column holds the last token of every prompt
-    ids = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_side="left"
-    )
+    ids = padded_ids(rows, side="left")
     return ids, ids.shape[1] - torch.tensor([len(row) for row in rows])

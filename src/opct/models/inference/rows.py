@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from opct.models.backbone import Backbone
 from opct.models.inference.kv_cache import is_roomy, place, shift, with_cache, with_room
 from opct.models.inference.prefill import Prefill
-
-if TYPE_CHECKING:
-    from opct.models.backbone import Backbone
 
 DROP_AT = 0.25  # unused columns are dropped when they are at least this share
 
 
-class Rows(Protocol):
-    """The running rows, each after its prompt.
+class RepeatedKV:
+    """The running rows; each has its own copy of its prompt.
 
     Args:
         prefill: of the prompts.
@@ -29,10 +27,18 @@ class Rows(Protocol):
         refillable: prompts may enter.
     """
 
-    shares_prompts: ClassVar[bool]
-    refillable: bool
+    shares_prompts: ClassVar[bool] = False
 
-    def __init__(self, backbone: Backbone, prefill: Prefill, span: int, *, more: bool): ...
+    def __init__(self, backbone: Backbone, prefill: Prefill, span: int, *, more: bool):
+        self._backbone, self._span = backbone, span
+        # twice: a prompt may enter when the first rows are about to end, and needs a span from there
+        room = 2 * span if more else span
+        self._cache: Any = with_room(prefill.cache, prefill.owners, room)
+        self.refillable = is_roomy(self._cache)
+        self._takes_masks = self.refillable and backbone.takes_masks
+        self._written, self._columns = prefill.width, torch.arange(prefill.width + room, device=backbone.device)
+        self._starts = prefill.starts[prefill.owners]
+        self._before: Tensor | int = 0  # tokens of each row that are in no column
 
     def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
         """The hidden states after one more token in every row, [rows] -> [rows, hidden].
@@ -40,74 +46,48 @@ class Rows(Protocol):
         Args:
             done: finished rows, [rows]. Their result means nothing; their position stays within the model's context.
         """
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Keep these rows alone."""
-        ...
-
-    def admit(self, rows: Tensor, busy: Tensor, prefill: Prefill) -> None:
-        """Give rows (an index for each of `prefill.owners`) to other prompts; `busy` rows are unfinished, [rows]."""
-        ...
-
-
-class RepeatedKV:
-    """Each row has its own copy of its prompt."""
-
-    shares_prompts: ClassVar[bool] = False
-
-    def __init__(self, backbone: Backbone, prefill: Prefill, span: int, *, more: bool):
-        self._backbone, self._span = backbone, span
-        # twice: a prompt may enter when the first rows are about to end, and needs a span from there
-        room = 2 * span if more else span
-        self._cache = with_room(prefill.cache, prefill.owners, room)
-        self.refillable = is_roomy(self._cache)
-        self._takes_masks = self.refillable and backbone.takes_masks
-        self._written, self._columns = prefill.width, torch.arange(prefill.width + room, device=backbone.device)
-        self._starts = prefill.starts[prefill.owners]
-
-    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
-        # + 1: the column that this token is about to be written to
-        seen = self._columns[: self._written + 1] >= self._starts[:, None]
         out = self._backbone.decoder(
             input_ids=tokens[:, None],
-            attention_mask=self._mask(seen),
             # a position is counted from where the row begins; one of a finished row would grow beyond the context
-            position_ids=(self._written - self._starts).masked_fill(done, 0)[:, None],
+            position_ids=(self._before + self._written - self._starts).masked_fill(done, 0)[:, None],
             **with_cache(self._backbone.decoder, self._cache),
+            **self._attention(),
         )
         self._written += 1
         return out.last_hidden_state[:, -1]
 
-    def _mask(self, seen: Tensor) -> Tensor:
-        """In the form that the attention takes as it is, so that no layer converts it."""
+    def _attention(self) -> dict[str, Any]:
+        """Where a row may look: a mask in the form that the attention takes as it is, so that no layer converts it."""
+        # + 1: the column that the next token is about to be written to
+        seen = self._columns[: self._written + 1] >= self._starts[:, None]
         if not self._takes_masks:
-            return seen.long()
-        on_cpu = seen.device.type == "cpu"
-        return additive_mask(~seen, cast("Any", self._cache.layers[0]).keys) if on_cpu else seen[:, None, None]
+            return {"attention_mask": seen.long()}
+        if seen.device.type != "cpu":
+            return {"attention_mask": seen[:, None, None]}
+        return {"attention_mask": additive_mask(~seen, self._cache.layers[0].keys)}
 
     def keep(self, rows: Tensor) -> None:
-        self._cache.reorder_cache(cast("torch.LongTensor", rows))
+        """Keep these rows alone."""
+        self._cache.reorder_cache(rows)
         self._starts = self._starts[rows]
 
     def admit(self, rows: Tensor, busy: Tensor, prefill: Prefill) -> None:
+        """Give rows (an index for each of `prefill.owners`) to other prompts; `busy` rows are unfinished, [rows]."""
         # the new prompts are written before the column where all rows end, which must be wide enough for them
-        unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - prefill.width)
-        # a whole span must fit from here: without it `advance` would run out of columns in mid-answer
-        short = self._written + self._span > len(self._columns)
-        self._starts, self._written = drop_columns(self._cache, unused, self._starts, self._written, short=short)
+        self._drop_columns(busy, prefill.width)
         place(self._cache, rows, prefill.cache, prefill.owners)
         # both end at the same column, so a prompt's padding at the left moves with it
         self._starts[rows] = self._written - prefill.width + prefill.starts[prefill.owners]
 
-
-def drop_columns(cache: Any, unused: int, starts: Tensor, written: int, *, short: bool) -> tuple[Tensor, int]:
-    """Drop unused columns at the left where room is short or they are many; the new (starts, written)."""
-    if unused <= 0 or not (short or unused >= DROP_AT * written):
-        return starts, written
-    shift(cache, unused)
-    # the clamp is for rows without work: what they hold begins before the first column that is left
-    return (starts - unused).clamp(min=0), written - unused
+    def _drop_columns(self, busy: Tensor, width: int) -> None:
+        """Drop columns at the left that no busy row uses where room is short or they are many; `width` are left."""
+        unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - width)
+        # a whole span must fit from here: without it `advance` would run out of columns in mid-answer
+        short = self._written + self._span > len(self._columns)
+        if unused > 0 and (short or unused >= DROP_AT * self._written):
+            shift(self._cache, unused)
+            # the clamp is for rows without work: what they hold begins before the first column that is left
+            self._starts, self._written = (self._starts - unused).clamp(min=0), self._written - unused
 
 
 def additive_mask(hidden: Tensor, keys: Tensor) -> Tensor:

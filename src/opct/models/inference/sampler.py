@@ -13,15 +13,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from opct.errors import ModelError
 from opct.models.inference.decode import DecodeBatch, Request
 from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.token_sampling import Sampling
-
-if TYPE_CHECKING:
-    from opct.models.plain_path import Path
+from opct.models.plain_path import PlainPath
 
 StopReason = Literal["stop", "length", "given"]  # given: not sampled
 
@@ -76,7 +74,7 @@ def sample_seed(*parts: object) -> int:
 
 
 def sample(
-    path: Path,
+    path: PlainPath,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[Sequence[int]],
     sampling: Sampling,
@@ -115,17 +113,17 @@ def sample(
             batch = DecodeBatch(path, first, sampling, logits, kind=kind, more=bool(queue))
             while batch.running:
                 finished = []
-                for row in batch.step():
-                    results[row.index][row.place] = completion = Completion(
-                        text=decode(row.tokens),
-                        token_ids=tuple(row.tokens),
+                for request, place, tokens, log_probs in batch.step():
+                    results[request.index][place] = completion = Completion(
+                        text=decode(tokens),
+                        token_ids=tuple(tokens),
                         # a stop token that is the last one allowed is no cut answer
-                        stop_reason="stop" if row.tokens[-1] in path.backbone.stop_ids else "length",
-                        logprobs=tuple(row.log_probs),
-                        prompt_tokens=len(prompts[row.index]),
-                        seed=seeds[row.index][row.place],
+                        stop_reason="stop" if tokens[-1] in path.backbone.stop_ids else "length",
+                        logprobs=tuple(log_probs),
+                        prompt_tokens=len(request.ids),
+                        seed=request.seeds[place],
                     )
-                    finished.append((row.index, completion))
+                    finished.append((request.index, completion))
                 if finished:
                     on_done(len(finished))
                     on_completions(finished)

@@ -15,17 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Completion, Sampling, check_room
 from opct.models.inference.token_sampling import drawn_log_probs
+from opct.models.policy import Policy
 from opct.models.scoring import tokenwise
-
-if TYPE_CHECKING:
-    from opct.models.policy import Policy
 
 # nats a token, on average; bfloat16 kernels of a small model differ by .04
 PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01

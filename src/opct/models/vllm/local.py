@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opct.config.schema import TrainConfig
 from opct.distributed import end_with_parent
@@ -16,10 +16,8 @@ from opct.errors import ConfigError, EngineError, LibraryErrors
 from opct.models.adapters import TRAINED_ADAPTER
 from opct.models.inference.sampler import Sampling
 from opct.models.loading import resolve_model
+from opct.models.policy import Policy
 from opct.models.vllm.engine import OnDone, Sample
-
-if TYPE_CHECKING:
-    from opct.models.policy import Policy
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM supports; it pads an adapter between them
 QUIET = {
