@@ -30,8 +30,11 @@ class RolloutConfig(Section):
     unless importance weights correct for it.
     """
 
-    engine: Literal["in_process", "vllm"] = Field(
-        "in_process", description="What samples answers: this process (`in_process`), or vLLM on this machine (`vllm`)."
+    engine: Literal["auto", "in_process", "continuous_batching", "vllm"] = Field(
+        "auto",
+        description="What samples answers: the sampler of this package (`in_process`), transformers' continuous "
+        "batching on the same weights (`continuous_batching`), or vLLM on this machine (`vllm`). `auto`: continuous "
+        "batching on an accelerator where the model passes its check, else `in_process`.",
     )
     num_generations: int = Field(1, ge=1, le=2**10, description="Completions for each prompt.")
     max_completion_tokens: int = Field(
@@ -48,7 +51,8 @@ class RolloutConfig(Section):
     batch_tokens: int = Field(
         16384,
         ge=1,
-        description="Maximum prompt and completion tokens (padding included) in one batch; vLLM makes its own batches.",
+        description="Maximum prompt and completion tokens (padding included) in one batch of `in_process`; on an "
+        "accelerator more, where half of its free memory holds their keys and values.",
     )
     max_mismatch_kl: float | None = Field(
         0.1,
@@ -95,11 +99,11 @@ class LossConfig(Section):
 
     def faults(self, rollout: RolloutConfig, teacher: TeacherConfig, *, teacher_is_base: bool) -> Iterator[str]:
         """What contradicts these settings, one line each; here for a method that trains on offline answers."""
-        if rollout.engine != "in_process" and not teacher_is_base:
+        if rollout.engine == "vllm" and not teacher_is_base:
             yield (
-                f"rollout.engine={rollout.engine}: the offline answers of this method are the teacher's, and the "
+                "rollout.engine=vllm: the offline answers of this method are the teacher's, and the "
                 "engine serves the model without adapter only; use teacher.kind: base without model.adapter (or with "
-                "teacher.include_adapter: false), or rollout.engine: in_process"
+                "teacher.include_adapter: false), or rollout.engine: auto"
             )
         yield from _needs_whole_distributions(teacher)
 

@@ -314,30 +314,30 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
     """Settings that contradict each other."""
     engine, teacher = config.rollout.engine, config.teacher
     yield from config.loss.faults(config.rollout, teacher, teacher_is_base=config.teacher_is_base)
-    if engine != "in_process" and config.lora is None:
+    if engine == "vllm" and config.lora is None:
         yield (
-            f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "
-            "(lora: {r: 16, alpha: 32}) or use rollout.engine: in_process"
+            "rollout.engine=vllm with lora: null: only an adapter can be sent to it after each step; train one "
+            "(lora: {r: 16, alpha: 32}) or use rollout.engine: auto"
         )
     if config.model.quantization is not None and config.lora is None:
         yield (
             f"model.quantization={config.model.quantization} with lora: null: quantised weights cannot be trained; "
             "train an adapter (lora: {r: 16, alpha: 32}) or leave model.quantization out"
         )
-    if config.model.quantization is not None and engine != "in_process":
+    if config.model.quantization is not None and engine == "vllm":
         yield (
-            f"model.quantization={config.model.quantization} with rollout.engine={engine}: the engine would sample "
-            "from the weights before quantisation; use rollout.engine: in_process"
+            f"model.quantization={config.model.quantization} with rollout.engine=vllm: the engine would sample "
+            "from the weights before quantisation; use rollout.engine: auto"
         )
     for name in ("use_dora", "modules_to_save"):
-        if engine != "in_process" and config.lora is not None and getattr(config.lora, name):
+        if engine == "vllm" and config.lora is not None and getattr(config.lora, name):
             yield (
-                f"lora.{name} with rollout.engine={engine}: vLLM serves LoRA weights alone; leave it out, or use "
-                "rollout.engine: in_process"
+                f"lora.{name} with rollout.engine=vllm: vLLM serves LoRA weights alone; leave it out, or use "
+                "rollout.engine: auto"
             )
     if teacher.engine == "in_process":
         return
-    if engine == "in_process":
+    if engine != "vllm":
         yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm"
     if not config.teacher_is_base:
         also = "" if config.model.adapter is None else " and model.adapter"

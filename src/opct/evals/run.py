@@ -64,7 +64,7 @@ from opct.models.memory import release_memory
 from opct.runs.console import NullProgress, Progress
 from opct.runs.identity import Identity
 from opct.runs.io import write_json
-from opct.runs.lock import is_running, this_process
+from opct.runs.lock import check_in_place, is_running, this_process
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -261,6 +261,8 @@ def evaluate_suites(
     settings, measured = _settings(policy, config, tasks), about_run(run, policy, about)
     label, logs, dropped, of_replies = measured["label"], None, list[str](), list[str]()
     results: dict[str, Any] | None = None
+    with run.results_lock():  # makes the folder
+        inode = run.evals_dir.stat().st_ino
     for task in tasks:
         earlier = None
         if resume:
@@ -271,8 +273,7 @@ def evaluate_suites(
                 continue
         else:
             _remove_unfinished(run, task)
-        done = 0 if earlier is None else _n_done(earlier)
-        progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), done)
+        progress.stage(f"evaluate {label} on {task.name}", len(task.dataset), _n_done(earlier) if earlier else 0)
         log = run_inspect(
             task,
             policy,
@@ -287,6 +288,7 @@ def evaluate_suites(
         if suite_of(task.name).measures_kl:
             add_kl(policy, log, config, progress, f"KL of {label} on {task.name}")
         release_memory()
+        check_in_place(run.evals_dir, inode)  # before the lock, which would make the folder again
         metadata = {"schema": SCHEMA, "run": measured, "settings": settings, "created": datetime.now(UTC).isoformat()}
         with run.results_lock():  # another evaluation may end at the same time
             if logs is None:

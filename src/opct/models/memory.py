@@ -30,6 +30,17 @@ def peak_memory_gb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be allocated now."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
 def reuse_freed_memory() -> None:
     """Let malloc keep what is freed for the next tensors, in one pool for all threads; on Linux with glibc.
 

@@ -22,6 +22,7 @@ from opct.errors import ModelError
 from opct.models import loading
 from opct.models.adapters import TRAINED_ADAPTER, bare_name, split_weights
 from opct.models.backbone import Backbone
+from opct.models.inference.continuous import sample_continuously, tokens_in_memory, why_not_continuous
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     UNSUPPORTED,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+CONTINUOUS = "continuous_batching"
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
 
 
@@ -56,6 +58,7 @@ class Policy:
         dtype: of matrix products.
         renderer: turns chat messages into token ids.
         dtype_reason: why matrix products run in `dtype`.
+        engine: what samples, as `rollout.engine` says; an engine of its own counts as `auto`.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Policy:
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
         self.path = path_of(self.backbone)
         self.context_length = context_length(self.backbone.decoder.config)
+        self.engine = "auto"
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: str | None = None
 
@@ -180,7 +184,8 @@ class Policy:
     ) -> list[Completion]:
         """Answer each prompt; a prompt with a list of seeds gets an answer for each, one after another.
 
-        The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`.
+        The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`; with continuous
+        batching, which is the default on an accelerator, in the same call.
 
         Args:
             batch_tokens: see `sample`; None for `tokens_at_once`.
@@ -229,16 +234,38 @@ class Policy:
     ) -> list[list[Completion]]:
         """As `generate`, for prompts that are token ids; one list of completions a prompt."""
         check_room(prompt_ids, sampling, self.context_length, self.name)
-        return sample(
-            self.path,
-            prompt_ids,
-            seeds,
-            sampling,
-            decode=self.renderer.decode,
-            batch_tokens=batch_tokens,
-            on_done=on_done,
-            on_completions=on_completions,
-        )
+        shown: dict[str, Any] = {"decode": self.renderer.decode, "on_done": on_done, "on_completions": on_completions}
+        if self.batches_continuously:
+            return sample_continuously(self.backbone, prompt_ids, seeds, sampling, **shown)
+        if self.is_accelerated:
+            batch_tokens = max(batch_tokens, tokens_in_memory(self.backbone))
+        return sample(self.path, prompt_ids, seeds, sampling, batch_tokens=batch_tokens, **shown)
+
+    @property
+    def is_accelerated(self) -> bool:
+        """Whether the model is on an accelerator with memory of its own."""
+        return self.device.type not in ("cpu", "mps")
+
+    @property
+    def batches_continuously(self) -> bool:
+        """Whether transformers' continuous batching samples.
+
+        Raises:
+            ModelError: it was asked for, and cannot be used with this model.
+        """
+        if self.engine == "in_process" or (self.engine != CONTINUOUS and not self.is_accelerated):
+            return False
+        reason = self.backbone.ask(why_not_continuous)
+        if reason is not None and self.engine == CONTINUOUS:
+            raise ModelError(f"rollout.engine={CONTINUOUS} with {self.name}: {reason}")
+        return reason is None
+
+    def slow_reasons(self, generations: int) -> list[str]:
+        """What runs slower than it could, one line each, where each prompt has this many completions."""
+        reasons = self.path.slow_reasons(generations)
+        if self.engine == "auto" and self.is_accelerated and not self.batches_continuously:
+            reasons.append(f"sampled by the slower in_process: {self.backbone.ask(why_not_continuous)}")
+        return reasons
 
     # -- scores
 
@@ -369,7 +396,7 @@ class Policy:
             for module in copied.modules():
                 if isinstance(module, torch.nn.Linear) and id(module.weight) not in shared:
                     module.to(self.dtype)
-        return Policy(
+        policy = Policy(
             copied,
             self.tokenizer,
             name=self.name,
@@ -377,6 +404,8 @@ class Policy:
             dtype_reason=self.dtype_reason,
             renderer=self.renderer,
         )
+        policy.engine = self.engine
+        return policy
 
     def save(self, folder: Path) -> None:
         """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template."""

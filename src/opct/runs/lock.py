@@ -54,7 +54,7 @@ def locked(
 
 
 def check_in_place(path: Path, inode: int) -> None:
-    """Raise RunError if a lock file is not the one that was taken: its folder was moved or deleted meanwhile."""
+    """Raise RunError if a file or folder is not the one of that inode: where it lies was moved or deleted meanwhile."""
     try:
         is_there = path.stat().st_ino == inode
     except OSError:

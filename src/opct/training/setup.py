@@ -171,6 +171,7 @@ def build_setup(
     adapter = _check_model_settings(config)
     data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
     policy = _load_policy(config, adapter, recorded_dtype)
+    policy.engine = config.rollout.engine
     _refuse_untrained_head(policy)
     if config.optim.gradient_checkpointing:
         policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way
@@ -217,7 +218,7 @@ def _start_engine(setup: TrainingSetup) -> None:
         EngineError, ConfigError: it cannot be used.
     """
     config, data, policy = setup.config, setup.data, setup.policy
-    if config.rollout.engine == "in_process":
+    if config.rollout.engine != "vllm":
         return
     max_new_tokens = config.rollout.max_completion_tokens + 1
     everything = [*data.pairs, *data.anchors, *data.validation, *data.validation_anchors]

@@ -164,7 +164,7 @@ def train(
             # not before: a run that cannot begin replaces nothing
             distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
         answers = METHODS[config.method].answers_per_pair * config.rollout.num_generations
-        slow_paths = setup.policy.path.slow_reasons(answers)
+        slow_paths = setup.policy.slow_reasons(answers)
         for line in (*describe(setup), *slow_paths, LEGEND + OF_SFT * (config.method == "sft")):
             progress.log(line)
         has_begun = "data" in before
