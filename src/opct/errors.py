@@ -103,6 +103,10 @@ class CheckpointError(RunError):
     """A checkpoint is missing, corrupt, or could not be written."""
 
 
+class OutOfMemory(OpctError, MemoryError):
+    """The accelerator, or this machine, has too little memory."""
+
+
 class TrainingError(OpctError, RuntimeError):
     """Training stopped itself."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from opct.errors import OpctError, OutOfMemory
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +43,46 @@ def free_memory(device: torch.device) -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
+
+
+SMALLER_MODEL = "model.quantization=4bit, or a smaller model"
+"""The last remedy for too little memory."""
+
+
+def total_memory(device: torch.device) -> int:
+    """Bytes of the accelerator, or of this machine."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.get_device_properties(device).total_memory
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+@contextlib.contextmanager
+def enough_memory(what: str, *remedies: str) -> Iterator[None]:
+    """Context that turns an allocation that failed into one error: what was computed, and what helps.
+
+    Args:
+        what: what the memory was for.
+        remedies: settings that need less, the cheapest first.
+
+    Raises:
+        OutOfMemory: the accelerator's allocator, or that of torch or Python on a CPU, has no more.
+    """
+    import torch
+
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError
+        said = str(error).partition("\n")[0]
+        # the CPU's allocator raises a plain RuntimeError
+        is_short = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said
+        if isinstance(error, OpctError) or not is_short:
+            raise
+        helps = "; ".join(remedies)
+        raise OutOfMemory(f"Out of memory while {what}: {said.rstrip('.')}. In this order: {helps}.") from error
 
 
 def reuse_freed_memory() -> None:

@@ -32,6 +32,7 @@ from opct.models.inference.sampler import (
     sample,
     tokens_at_once,
 )
+from opct.models.memory import SMALLER_MODEL, enough_memory
 from opct.models.plain_path import path_of
 from opct.models.scoring import Scores, tokenwise
 
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 CONTINUOUS = "continuous_batching"
+LESS_SAMPLING = (
+    "rollout.engine=in_process",
+    "a smaller rollout.batch_tokens, or batch_size of an evaluation",
+    "fewer rollout.num_generations",
+    SMALLER_MODEL,
+)
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
 
 
@@ -235,11 +242,12 @@ class Policy:
         """As `generate`, for prompts that are token ids; one list of completions a prompt."""
         check_room(prompt_ids, sampling, self.context_length, self.name)
         shown: dict[str, Any] = {"decode": self.renderer.decode, "on_done": on_done, "on_completions": on_completions}
-        if self.batches_continuously:
-            return sample_continuously(self.backbone, prompt_ids, seeds, sampling, **shown)
-        if self.is_accelerated:
-            batch_tokens = max(batch_tokens, tokens_in_memory(self.backbone))
-        return sample(self.path, prompt_ids, seeds, sampling, batch_tokens=batch_tokens, **shown)
+        with enough_memory("answers were sampled", *LESS_SAMPLING):
+            if self.batches_continuously:
+                return sample_continuously(self.backbone, prompt_ids, seeds, sampling, **shown)
+            if self.is_accelerated:
+                batch_tokens = max(batch_tokens, tokens_in_memory(self.backbone))
+            return sample(self.path, prompt_ids, seeds, sampling, batch_tokens=batch_tokens, **shown)
 
     @property
     def is_accelerated(self) -> bool:
@@ -355,7 +363,7 @@ class Policy:
         """
         results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
         lengths, widths = [len(c) for c in completion_ids], widths or list(map(len, prompt_ids))
-        with self.inference():
+        with self.inference(), enough_memory("answers were scored", "shorter prompts and answers", SMALLER_MODEL):
             for rows in self.path.batches(prompt_ids, widths, [[n] for n in lengths], SCORING_TOKENS):
                 for i, value in zip(rows, compute(rows).split([lengths[i] for i in rows]), strict=True):
                     results[i] = value

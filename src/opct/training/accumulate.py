@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from opct import distributed
-from opct.errors import NonFiniteError
+from opct.errors import NonFiniteError, OutOfMemory
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
+from opct.models.memory import SMALLER_MODEL, enough_memory
 from opct.models.plain_path import PlainPath
 
+LESS_TRAINING = "a smaller optim.micro_batch_tokens", "optim.gradient_checkpointing=true", SMALLER_MODEL
+"""What helps where a micro-batch has too little memory, the cheapest first."""
 TokenValues = list[dict[str, list[float]]]
 """Of each rollout, `MicroLoss.values` by name."""
 Observe = Callable[[Sequence[Rollout], MicroLoss], None]
@@ -38,20 +41,25 @@ def accumulate(
 
     Raises:
         NonFiniteError: the loss of a micro-batch, in every process; the message has its pairs.
+        OutOfMemory: of any process, in every process.
     """
     path = method.policy.path
     shares = prompt_shares(rollouts, distributed.size(), share=path.shares_prompts)
     rows = shares[distributed.rank()]
     local_rollouts, local_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
-    # nothing in it waits for another process, so each may have as much work as it has, or none
-    loss, values, fault = _backward(
-        method, local_rollouts, local_weights, plan_of(path, local_rollouts, budget), observe=observe
-    )
+    plan = plan_of(path, local_rollouts, budget)
+    part: tuple[float, TokenValues, NonFiniteError | OutOfMemory | None]
+    try:
+        with enough_memory("the gradient was computed", *LESS_TRAINING):
+            # nothing in it waits for another process, so each may have as much work as it has, or none
+            part = _backward(method, local_rollouts, local_weights, plan, observe=observe)
+    except OutOfMemory as short:
+        part = 0.0, [], OutOfMemory(str(short))
     # before the gradients: a process that raised alone would leave the others waiting for its sum
-    parts = distributed.all_gather_object((loss, values, fault))
+    parts = distributed.all_gather_object(part)
     for _, _, fault in parts:
         if fault is not None:
-            raise NonFiniteError(fault)
+            raise fault
     distributed.sum_gradients(list(method.policy.trainable_parameters().values()))
     of_rollout = {
         i: row for places, part in zip(shares, parts, strict=True) for i, row in zip(places, part[1], strict=True)
@@ -61,7 +69,7 @@ def accumulate(
 
 def _backward(
     method: Method, rollouts: Sequence[Rollout], weights: Sequence[Tensor], plan: list[list[int]], *, observe: Observe
-) -> tuple[float, TokenValues, str | None]:
+) -> tuple[float, TokenValues, NonFiniteError | None]:
     """Loss, values, and the fault if the loss of a micro-batch is not finite, which ends it."""
     total = 0.0
     values: TokenValues = [{} for _ in rollouts]
@@ -73,7 +81,7 @@ def _backward(
         # before `backward`, which would add NaN to the gradient of the micro-batches so far
         if not math.isfinite(loss):
             ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
-            return total, values, f"the loss is {loss} on the pairs {ids}"
+            return total, values, NonFiniteError(f"the loss is {loss} on the pairs {ids}")
         micro.loss.backward()
         total += loss
         for place, i in enumerate(rows):

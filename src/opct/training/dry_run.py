@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from opct.config.schema import TrainConfig
 from opct.data.dataset import anchors_per_step
@@ -17,14 +18,12 @@ from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import METHODS, refuse_attackers
 from opct.methods.rollouts import Rollout, first_warnings, policy_rollouts, step_weights
-from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.sampler import Completion
-from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
 from opct.models.memory import peak_memory_gb
-from opct.models.scoring import CHUNK_TOKENS
 from opct.models.vllm.engine import Engine
 from opct.runs.console import NullProgress, Progress, as_text, duration, pluralize
 from opct.training.accumulate import accumulate
+from opct.training.estimate import estimate_memory, say_memory, size
 from opct.training.setup import WARNING, TrainingData, TrainingSetup, build_setup, describe
 
 if TYPE_CHECKING:
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 
 PROBE_PAIRS, PROBES = 4, 2  # after a first probe, which is slower than those after it
 FEW_VALIDATION_PAIRS = 8  # where a warning begins
-FLOAT32 = 4
-QUANTIZED_BYTES = {"4bit": 0.516, "8bit": 1.0}  # a weight; NF4 with scales that are quantised too: 4.127 bits
-TRAINED_BYTES = 3 * FLOAT32  # for each trained weight: its gradient and Adam's two moments
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,9 @@ def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
         raise ConfigError(f"--dry-run plans a training by opct, not by engine={config.engine}: leave one out.")
     progress = progress or NullProgress()
     progress.stage(f"load {config.model.name_or_path}")
-    with contextlib.closing(build_setup(config)) as setup:
+    # said before the weights are loaded, which may not fit
+    said = partial(say_memory, config, progress)
+    with contextlib.closing(build_setup(config, before_loading=said)) as setup:
         setup.publish(0)
         progress.stage("try a few pairs", 1 + PROBES)
         facts, (probed, warnings) = describe(setup), _probed(setup, progress)
@@ -102,91 +100,6 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
 
 
-# ------------------------------------------------------------------------------------------------ memory, estimated
-
-
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """Bytes of one process, without libraries and the allocator's overhead."""
-
-    weights: float
-    teacher: float
-    trained: float  # gradients and Adam's moments
-    micro_batch: float  # activations, and the logits of a chunk of the loss
-    rollout: float  # keys and values
-
-    @property
-    def peak(self) -> float:
-        return self.weights + self.teacher + self.trained + max(self.micro_batch, self.rollout)
-
-
-def estimate_memory(config: TrainConfig, data: TrainingData) -> MemoryEstimate:
-    """The memory of a process, from the model's configuration."""
-    dtype, _ = choose_dtype(config.model.dtype, choose_device(config.model.device), PROBED_SIZE)
-    model: Any = empty_model(config.model)
-    base = sum(p.numel() for p in model.parameters())
-    head = model.get_output_embeddings().weight.numel()
-    frozen_copy = base * dtype.itemsize - _saved_by_quantization(config, model, dtype.itemsize)
-    if config.lora is None:
-        trained, weights = base, FLOAT32 * base
-        teachers = {"base": frozen_copy, "live": 0, "ema": weights}
-    else:
-        adapted = attach_adapter(model, config.lora, None, seed=0)
-        trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
-        weights = frozen_copy + FLOAT32 * trained
-        continued = config.model.adapter is not None and config.teacher.include_adapter
-        teachers = {"base": FLOAT32 * trained * continued, "live": 0, "ema": FLOAT32 * trained}
-    return MemoryEstimate(
-        weights=weights,
-        teacher=teachers[config.teacher.kind],
-        trained=TRAINED_BYTES * trained,
-        micro_batch=_micro_batch_bytes(config, model.config, dtype.itemsize, head),
-        rollout=_rollout_tokens(config, data) * kv_bytes(model.config, dtype.itemsize),
-    )
-
-
-def _saved_by_quantization(config: TrainConfig, model: Any, number: int) -> float:
-    """Bytes by which bitsandbytes' layers are smaller; embeddings and output head stay as they are."""
-    from torch.nn import Linear
-
-    if config.model.quantization is None:
-        return 0.0
-    head = model.get_output_embeddings()
-    layers = sum(m.weight.numel() for m in model.modules() if isinstance(m, Linear) and m is not head)
-    return layers * (number - QUANTIZED_BYTES[config.model.quantization])
-
-
-def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head: int) -> float:
-    """Bytes for the backward pass of a full micro-batch: activations, and logits of policy and teacher.
-
-    A decoder layer with a gated MLP keeps the inputs of its norms, projections, attention and activation. Full
-    fine-tuning has float32 weights, so the stream between the layers is float32 too.
-    """
-    text = model_config.get_text_config()
-    hidden, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", None) or 1
-    inner = getattr(text, "intermediate_size", None) or 4 * hidden
-    heads = getattr(text, "num_attention_heads", None) or 1
-    head_size = getattr(text, "head_dim", None) or hidden // heads
-    attention, keys = heads * head_size, (getattr(text, "num_key_value_heads", None) or heads) * head_size
-    rank = 0 if config.lora is None else config.lora.r
-    token = number * ((4 if rank else 5) * hidden + 3 * attention + 2 * keys + 4 * inner + 7 * rank)
-    token += 0 if rank else 2 * FLOAT32 * hidden
-    # with several completions a prompt, prompts and completions are in memory together, each up to the budget
-    tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)
-    logits = CHUNK_TOKENS * head / max(1, hidden) * (3 * number + 2 * FLOAT32)
-    activations = layers * token
-    if config.optim.gradient_checkpointing:  # the input of each layer, and all of one layer
-        activations = layers * (number if rank else FLOAT32) * hidden + token
-    return float(tokens * activations + logits + (0 if rank else FLOAT32 * head))
-
-
-def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
-    """Most tokens that are sampled at once: all of a step, up to `rollout.batch_tokens`."""
-    longest = max(max(len(r.prompt_ids or ()), len(r.teacher_ids)) for r in data.pairs)
-    rows = config.optim.prompts_per_step * config.rollout.num_generations
-    return min(config.rollout.batch_tokens, rows * (longest + config.rollout.max_completion_tokens))
-
-
 # ------------------------------------------------------------------------------------------------ measured
 
 
@@ -214,14 +127,9 @@ def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, s
     cut, limit = sum(answer.stop_reason == "length" for answer in answers), config.rollout.max_completion_tokens
     cut_words = f"{cut} of {len(answers)} in the probe reached the limit of {limit} tokens"
     peak = size(peak_memory_gb(setup.policy.device) * 1e9)
-    full = size(estimate_memory(config, data).peak)
     rows = [("cut completions", cut_words)] if answers else []
     rows += [
-        (
-            "memory",
-            f"about {full} with full batches, from the model's config; {peak} for the probe of "
-            f"{pluralize(len(pairs), 'pair')}",
-        ),
+        ("memory", f"{estimate_memory(config, data)}; {peak} for the probe of {pluralize(len(pairs), 'pair')}"),
         ("time", _time_words(setup, probes)),
     ]
     warnings = list(probes[0].warnings)
@@ -288,8 +196,3 @@ def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method,
             source = OfflineAnswers(kind.answer(teacher, pairs, config, sampler))
     method = kind(setup.policy, setup.teacher, config, source)
     return method, method.collect(pairs, 1)
-
-
-def size(n: float) -> str:
-    """Bytes in MB or GB."""
-    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"

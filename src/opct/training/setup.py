@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -154,13 +154,18 @@ def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = Non
 
 
 def build_setup(
-    config: TrainConfig, given: Sequence[ContrastivePair] | None = None, *, recorded_dtype: str | None = None
+    config: TrainConfig,
+    given: Sequence[ContrastivePair] | None = None,
+    *,
+    recorded_dtype: str | None = None,
+    before_loading: Callable[[TrainingData], None] = lambda data: None,
 ) -> TrainingSetup:
     """Load the pairs, then the model, and start the engine that samples.
 
     Args:
         given: see `load_training_pairs`.
         recorded_dtype: the dtype that `model.dtype: auto` chose, from the manifest of a run that is resumed.
+        before_loading: called with the pairs, before the weights are loaded.
 
     Raises:
         ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue.
@@ -170,6 +175,7 @@ def build_setup(
     """
     adapter = _check_model_settings(config)
     data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
+    before_loading(data)
     policy = _load_policy(config, adapter, recorded_dtype)
     policy.engine = config.rollout.engine
     _refuse_untrained_head(policy)

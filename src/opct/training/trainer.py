@@ -51,6 +51,7 @@ from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenValues, accumulate
+from opct.training.estimate import say_memory
 from opct.training.resume import (
     Counters,
     load_checkpoint,
@@ -159,7 +160,9 @@ def train(
         payload = (manifest, with_weights(config.model) if is_main else config.model)
         before, model = distributed.broadcast_object(payload)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
-        setup = stack.enter_context(contextlib.closing(build_setup(config, pairs, recorded_dtype=before.get("dtype"))))
+        estimate = partial(say_memory, config, progress)
+        built = build_setup(config, pairs, recorded_dtype=before.get("dtype"), before_loading=estimate)
+        setup = stack.enter_context(contextlib.closing(built))
         if overwrite:
             # not before: a run that cannot begin replaces nothing
             distributed.main_only(run.clear, config.data.pairs if pairs is None else ())
