@@ -1,4 +1,6 @@
-"""Every command, ended at any moment and given again: what it makes is what an undisturbed one makes, bit for bit.
+"""Every command, ended at any moment and given again: what it makes is what an undisturbed one makes.
+
+Bit for bit, but for times, costs, and pages, which are drawn from the numbers beside them.
 
 `OPCT_KILLS` is how often each job is ended (0: skipped here; `make test-kills`), `OPCT_KILL_SEED` draws the moments. A
 failure names its seed.
@@ -154,8 +156,10 @@ JOBS: dict[str, Job] = {
 }
 
 VOLATILE = re.compile(
-    "time|seconds|_s$|created|started|ended|elapsed|memory|minutes|date|resumed|pid|uuid|eval_id|run_id|task_id|git_commit"
-    "|spent|cut_short|usage"  # what was asked twice was paid twice, or was in the cache of ratings
+    r"^(time|memory)/|^(eval|run|task)_id$|cut_short"
+    r"|(^|_)(time|seconds|s|created|started|ended|elapsed|minutes|date|resumed|pid|uuid|git_commit)($|_)"
+    # what was asked twice was paid twice, or was in the cache of ratings
+    r"|(^|_)(spent|usage)($|_)"
 )
 """Fields of files that two undisturbed runs do not share, or that count what the ends cost."""
 

@@ -1,4 +1,7 @@
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -25,6 +28,19 @@ def test_a_write_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
         atomic_write(path, "new")
     assert path.read_text() == "old"
     assert names(path.parent) == ["a.txt"]
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
+    """Not what a process writes now, here or on another machine."""
+    path, ended = tmp_path / "a[1].txt", subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here = platform.node()
+    left = [f".a[1].txt.tmp-{node}-{pid}" for node, pid in ((here, ended.pid), (here, os.getppid()), ("x", ended.pid))]
+    for name in (*left, f".b.txt.tmp-{here}-{ended.pid}", f".a[1].txt.tmp-{here}-{9**40}"):
+        (tmp_path / name).touch()
+    atomic_write(path, "new")
+    assert set(names(tmp_path)) >= {path.name, *left[1:], f".b.txt.tmp-{here}-{ended.pid}"}
+    assert left[0] not in names(tmp_path)
 
 
 def test_rows_are_appended_and_read_also_after_a_torn_or_endless_line(tmp_path):

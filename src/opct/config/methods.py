@@ -34,7 +34,7 @@ class RolloutConfig(Section):
         "auto",
         description="What samples answers: the sampler of this package (`in_process`), transformers' continuous "
         "batching on the same weights (`continuous_batching`), or vLLM on this machine (`vllm`). `auto`: continuous "
-        "batching on an accelerator where the model passes its check, else `in_process`.",
+        "batching on CUDA with flash attention, where the model passes its check; else `in_process`.",
     )
     num_generations: int = Field(1, ge=1, le=2**10, description="Completions for each prompt.")
     max_completion_tokens: int = Field(
@@ -51,8 +51,8 @@ class RolloutConfig(Section):
     batch_tokens: int = Field(
         16384,
         ge=1,
-        description="Maximum prompt and completion tokens (padding included) in one batch of `in_process`; on an "
-        "accelerator more, where half of its free memory holds their keys and values.",
+        description="Maximum prompt and completion tokens (padding included) in one batch of `in_process`. With "
+        "`auto` on CUDA more, where half of the free memory holds their keys and values.",
     )
     max_mismatch_kl: float | None = Field(
         0.1,

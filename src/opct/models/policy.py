@@ -22,7 +22,12 @@ from opct.errors import ModelError
 from opct.models import loading
 from opct.models.adapters import TRAINED_ADAPTER, bare_name, split_weights
 from opct.models.backbone import Backbone
-from opct.models.inference.continuous import sample_continuously, tokens_in_memory, why_not_continuous
+from opct.models.inference.continuous import (
+    has_flash_attention,
+    sample_continuously,
+    tokens_in_memory,
+    why_not_continuous,
+)
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     UNSUPPORTED,
@@ -65,7 +70,7 @@ class Policy:
         dtype: of matrix products.
         renderer: turns chat messages into token ids.
         dtype_reason: why matrix products run in `dtype`.
-        engine: what samples, as `rollout.engine` says; an engine of its own counts as `auto`.
+        engine: what samples, as `rollout.engine` says, which training sets; elsewhere each reply has a seed of its own.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class Policy:
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
         self.path = path_of(self.backbone)
         self.context_length = context_length(self.backbone.decoder.config)
-        self.engine = "auto"
+        self.engine = "in_process"
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: str | None = None
 
@@ -191,8 +196,8 @@ class Policy:
     ) -> list[Completion]:
         """Answer each prompt; a prompt with a list of seeds gets an answer for each, one after another.
 
-        The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`; with continuous
-        batching, which is the default on an accelerator, in the same call.
+        The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`; not with
+        continuous batching, which training uses on CUDA.
 
         Args:
             batch_tokens: see `sample`; None for `tokens_at_once`.
@@ -245,14 +250,14 @@ class Policy:
         with enough_memory("answers were sampled", *LESS_SAMPLING):
             if self.batches_continuously:
                 return sample_continuously(self.backbone, prompt_ids, seeds, sampling, **shown)
-            if self.is_accelerated:
+            if self.engine == "auto" and self.is_accelerated:
                 batch_tokens = max(batch_tokens, tokens_in_memory(self.backbone))
             return sample(self.path, prompt_ids, seeds, sampling, batch_tokens=batch_tokens, **shown)
 
     @property
     def is_accelerated(self) -> bool:
-        """Whether the model is on an accelerator with memory of its own."""
-        return self.device.type not in ("cpu", "mps")
+        """Whether the model is on a CUDA device."""
+        return self.device.type == "cuda"
 
     @property
     def batches_continuously(self) -> bool:
@@ -261,18 +266,22 @@ class Policy:
         Raises:
             ModelError: it was asked for, and cannot be used with this model.
         """
-        if self.engine == "in_process" or (self.engine != CONTINUOUS and not self.is_accelerated):
-            return False
-        reason = self.backbone.ask(why_not_continuous)
-        if reason is not None and self.engine == CONTINUOUS:
+        if self.engine == "auto":
+            return self.is_accelerated and self._why_not_continuous() is None
+        if self.engine == CONTINUOUS and (reason := self.backbone.ask(why_not_continuous)) is not None:
             raise ModelError(f"rollout.engine={CONTINUOUS} with {self.name}: {reason}")
-        return reason is None
+        return self.engine == CONTINUOUS
+
+    def _why_not_continuous(self) -> str | None:
+        if not has_flash_attention():
+            return "flash attention is not installed (pip install flash-attn)"
+        return self.backbone.ask(why_not_continuous)
 
     def slow_reasons(self, generations: int) -> list[str]:
         """What runs slower than it could, one line each, where each prompt has this many completions."""
         reasons = self.path.slow_reasons(generations)
         if self.engine == "auto" and self.is_accelerated and not self.batches_continuously:
-            reasons.append(f"sampled by the slower in_process: {self.backbone.ask(why_not_continuous)}")
+            reasons.append(f"answers are sampled by in_process: {self._why_not_continuous()}")
         return reasons
 
     # -- scores

@@ -12,6 +12,7 @@ import glob
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -229,7 +230,7 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
         if path.exists() and not path.is_file():
             raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
         # in the same folder, since a rename is atomic in one file system alone; by process, so that two do not share it
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        temporary = path.with_name(f"{_temporary(path)}-{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path)
@@ -253,10 +254,16 @@ def _remove_leftovers(path: Path) -> None:
     """Remove what processes of this machine that were killed left of writing a file."""
     import psutil
 
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+    for leftover in path.parent.glob(f"{glob.escape(_temporary(path))}-*"):
         pid = leftover.name.rpartition("-")[2]
         if pid.isdecimal() and len(pid) < 10 and not psutil.pid_exists(int(pid)):
-            leftover.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                leftover.unlink()
+
+
+def _temporary(path: Path) -> str:
+    # with the machine: its processes alone can be asked whether they still run
+    return f".{path.name}.tmp-{platform.node()}"
 
 
 def write_json(path: str | Path, value: Any) -> None:

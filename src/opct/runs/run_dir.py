@@ -182,7 +182,7 @@ class RunDir:
         """Open a run directory for writing, locked for this process.
 
         Args:
-            resume: continue the run in the folder; leftovers of interrupted writes are removed.
+            resume: continue the run in the folder; what is left of interrupted checkpoints is removed.
             overwrite: the run in the folder may be replaced. It stays until `clear` is called, so that it is not lost
                 if the new run cannot start.
 

@@ -17,7 +17,7 @@ from opct.config.loader import load_settings
 from opct.data.benign import builtin_benign
 from opct.data.duplicates import TrainedTexts
 from opct.data.questions import Question
-from opct.errors import DataError, EvaluationError
+from opct.errors import DataError, EvaluationError, RunError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.versions import AGREEMENT, VERSIONS
 from opct.evals.logs import read_evaluation, read_samples
@@ -296,6 +296,20 @@ def test_a_suite_goes_on_where_it_was_killed(tmp_path):
     assert 5 <= len(in_one.seeds) - len(resumed.seeds) <= 8
     assert results["rows"] == whole["rows"]
     assert not any((folder / "evals" / "unfinished").iterdir())
+
+
+def test_a_folder_that_is_moved_under_an_evaluation_ends_it(tmp_path):
+    """Else the new one would hold the suites that come later, as if they were all."""
+    folder, moved = tmp_path / "run", []
+
+    def move(*_):
+        if not moved:
+            moved.append(folder.rename(tmp_path / "elsewhere"))
+        return "It is right."
+
+    with refused(RunError, str(folder), "--resume"):
+        short(folder, FakePolicy(move))
+    assert not (folder / "results.json").exists()
 
 
 def test_bad_settings():

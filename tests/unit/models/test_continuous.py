@@ -1,12 +1,14 @@
 """Transformers' continuous batching as the sampler: on an accelerator by default, here asked for."""
 
-import os
 import signal
 import threading
+import time
 
 import pytest
 import torch
+from transformers.generation.continuous_batching import ContinuousBatchingManager
 
+from opct.config.schema import ModelConfig
 from opct.errors import ModelError
 from opct.models import policy as policies
 from opct.models.inference import continuous
@@ -76,28 +78,32 @@ def test_greedy_answers_stop_tokens_and_the_base_are_those_of_the_other_sampler(
         assert tokens(answers(CONTINUOUS)) == tokens(answers("in_process"))
 
 
-def test_ctrl_c_ends_it_within_a_moment(policy):
-    """Its own end would wait until every completion is whole."""
-    threads = threading.active_count()
-    timer = threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
+def test_an_error_ends_it_within_a_moment(policy, monkeypatch):
+    """Ctrl-C, or what a callback raises: its own end would wait until every completion is whole."""
+    threads, started = threading.active_count(), time.monotonic()
+    monkeypatch.setattr(ContinuousBatchingManager, "get_result", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         policy.sample(PROMPTS, [[1], [2], [3]], Sampling(1900))
-    timer.join()
     assert threading.active_count() == threads
+    assert time.monotonic() - started < 10
     assert policy.backbone.attention == "sdpa"
 
 
 def test_it_samples_on_an_accelerator_unless_the_model_fails_its_check(policy, monkeypatch):
-    """Which then takes rows by the free memory."""
+    """Which then takes rows by the free memory. Outside of training nothing samples so."""
+    assert not tiny_adapter_policy().batches_continuously
     policy.engine = "auto"
     assert not policy.batches_continuously
     monkeypatch.setattr(Policy, "is_accelerated", True)
+    assert not policy.batches_continuously
+    assert any("flash" in reason for reason in policy.slow_reasons(1))
+    monkeypatch.setattr(policies, "has_flash_attention", lambda: True)
     assert policy.batches_continuously
     policy.engine = "in_process"
     assert not policy.batches_continuously
 
     other = tiny_adapter_policy()
+    other.engine = "auto"
     monkeypatch.setattr(policies, "why_not_continuous", lambda backbone: "it is a test")
     monkeypatch.setattr(continuous, "free_memory", lambda device: 2 * 10**9)
     budgets = []
@@ -127,5 +133,8 @@ def test_families_that_it_takes(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["falcon_h1", "lfm2"])
 def test_families_whose_states_are_no_pages_say_so(name, tmp_path):
+    """And leave attention as it was, which transformers changes before it refuses them."""
     save_model(name, tmp_path)
-    assert "layer type" in Policy.load(str(tmp_path)).backbone.ask(why_not_continuous)
+    backbone = Policy.load(ModelConfig(name_or_path=str(tmp_path), attn_implementation="eager")).backbone
+    assert "layer type" in backbone.ask(why_not_continuous)
+    assert backbone.attention == "eager"

@@ -189,7 +189,8 @@ def play_round(rules: Rules, cast: Cast, turn: Turn) -> Solver:
         # after the state is taken up: an episode that does not play goes into the new log with its attempts
         if place not in turn.waiting:
             # only here: of an episode that plays it would be taken for the reply of this round
-            state.output = before.output if before is not None else state.output
+            if before is not None:
+                state.output = before.output
             return state
         # "cluster", not the sample's id: a behavior and its counterpart get the same draws, so only the request differs
         seed = sample_seed(rules.seed, "attacker", state.metadata["cluster"], state.epoch - 1, turn.round)
