@@ -54,7 +54,7 @@ def try_in_bounds(call: Callable[[], object], key: Hashable, what: str, error: t
         pause = min(2 * pause, 0.05)
     if ended[1] != 0:
         raise error(
-            f"{what} takes more than {SECONDS} s or {GIB} GiB for a short text: it is broken, or made to stop "
+            f"{what} takes more than {SECONDS} s or {GIB} GiB for a few texts: it is broken, or made to stop "
             "programs. Use another one."
         )
     _TRIED.add(key)

@@ -26,7 +26,10 @@ def short(monkeypatch):
 LONG = ("{{ 'a' * 3000000000 }}", "{{ '%999999999d' % 5 }}", "{{ 'ab' * 10**7 }}")
 
 
-@pytest.mark.parametrize("template", [ENDLESS, DOUBLED, *LONG])
+GROWS = "{% for m in messages %}{% for a in m.content %}{% for b in m.content %}{% endfor %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [ENDLESS, DOUBLED, *LONG, GROWS + "{{ messages[0].content }}"])
 def test_a_template_without_end_or_measure_is_refused(template):
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opct.cli.options import Preset, QuestionColumns, named_columns, settings_words
-from opct.errors import ConfigError
+from opct.errors import ConfigError, ModelError
 from opct.runs.console import echo, pluralize
 
 if TYPE_CHECKING:
+    from opct.config.schema import TrainConfig
     from opct.data.pairs import ContrastivePair
 
 HEAD = """\
@@ -89,6 +90,8 @@ def init(
             derived_settings = settings_for_questions(settings.model.name_or_path, *size)
         elif settings.max_steps is None:
             derived_settings = few_pair_steps(*size)
+    if model is not None and preset is None:
+        derived_settings = _rate_of(settings) | derived_settings
     if derived_settings:
         given = derived_settings | given
         settings = load_config(*settings_words([], given), preset)
@@ -99,6 +102,22 @@ def init(
     words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
     echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, options=question_options(loaded)))
     _note_what_is_not_measured(loaded)
+
+
+def _rate_of(settings: TrainConfig) -> dict[str, object]:
+    """The learning rate for a model that is not small; nothing where its config.json cannot be read."""
+    from opct.models.loading import empty_model
+    from opct.training.setup import learning_rate_for
+
+    try:
+        weights = sum(parameter.numel() for parameter in empty_model(settings.model).parameters())
+    except ModelError:  # no network, perhaps: the training will say so
+        return {}
+    rate = learning_rate_for(weights, lora=settings.lora is not None)
+    if rate >= settings.optim.learning_rate:
+        return {}
+    echo(f"optim.learning_rate: {rate:g}, for {weights / 1e9:.1f}B weights; try a third and three times it")
+    return {"optim.learning_rate": rate}
 
 
 def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:

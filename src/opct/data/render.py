@@ -55,6 +55,7 @@ PROBES: tuple[tuple[Message, ...], ...] = (
     ({"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}),
 )
 """Conversations that identify a chat template by what it writes for them: every role, a second turn, a prefill."""
+LONG: tuple[Message, ...] = ({"role": "user", "content": "word " * 4000},)
 MAX_CHARACTERS = 10**7
 RENDERINGS = 16  # of a probe, to find text that changes; a choice between two is missed once in 2^15
 
@@ -142,8 +143,8 @@ class Renderer:
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _use_once(self) -> None:
-        """Render each probe."""
-        for messages in PROBES:
+        """Render each probe, and a long message: what a template or tokenizer computes may grow with it."""
+        for messages in (*PROBES, LONG):
             try:
                 self.tokenizer.decode(self.render(messages))
             except DataError as error:

@@ -304,6 +304,8 @@ def failure_of(error: Exception, secrets: Iterable[str], *, was_answered: bool) 
     # by name, too: the classes of providers' packages are not TimeoutErrors
     if isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower():
         return Failure(TIMEOUT, "no answer in time")
+    if status is None and isinstance(error, LookupError | TypeError | AttributeError):  # in the provider's package
+        return Failure(ERROR, f"its answer is no chat completion ({type(error).__name__}: {message})")
     return Failure(ERROR, f"{type(error).__name__ if status is None else f'HTTP {status}'}: {message}")
 
 

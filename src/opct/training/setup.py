@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opct import distributed
-from opct.config.schema import LoraSettings, TrainConfig, settings_without_effect
+from opct.config.schema import LoraSettings, OptimConfig, TrainConfig, settings_without_effect
 from opct.data.behaviors import builtin_behaviors
 from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.duplicates import near_test_items
@@ -339,6 +339,7 @@ def describe(setup: TrainingSetup) -> list[str]:
         )
     pairs = [rendered.pair for rendered in setup.data.visited()]
     warnings = [*setup.warnings, *settings_without_effect(setup.config)]
+    warnings += _rate_warning(setup)
     warnings += near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     data = setup.config.data
     if not setup.data.validation and data.validation_fraction and data.validation_size:
@@ -349,3 +350,27 @@ def describe(setup: TrainingSetup) -> list[str]:
         share = f"{data.anchor_fraction:g} of optim.prompts_per_step={size} rounds to 0"
         warnings.append(f"no step has an identity pair: {share if setup.data.anchors else 'all are too long'}")
     return lines + [WARNING + warning for warning in warnings]
+
+
+def learning_rate_for(weights: int, *, lora: bool) -> float:
+    """The learning rate to begin with for a model of so many weights.
+
+    With LoRA: 4e-4 is measured with 135M weights. QLoRA takes 2e-4 for 7B and 1e-4 for 33B in thousands of steps
+    (Dettmers et al. 2023, arXiv 2305.14314), the authors of OPCT 5e-6 for 4B to 30B; a run here has tens of steps.
+    """
+    if not lora:
+        return 1e-5
+    return 4e-4 if weights < 3 * 10**8 else 1e-4 if weights < 2 * 10**10 else 5e-5
+
+
+def _rate_warning(setup: TrainingSetup) -> list[str]:
+    """The default learning rate, where it is that of smaller models or of an adapter."""
+    given, weights = setup.config.optim.learning_rate, sum(p.numel() for p in setup.policy.model.parameters())
+    wanted = learning_rate_for(weights, lora=setup.config.lora is not None)
+    if given != OptimConfig().learning_rate or wanted >= given:
+        return []
+    of = f"{weights / 1e9:.1f}B weights" if setup.config.lora is not None else "every weight is trained"
+    return [
+        f"optim.learning_rate={given:g} is for LoRA on a small model, and here {of}: begin with {wanted:g}, and try a "
+        "third and three times it on validation questions"
+    ]

@@ -4,6 +4,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from transformers import AutoConfig
+
 from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import TrainConfig
@@ -11,6 +13,7 @@ from opct.config.section import setting_names
 from opct.data.pairs import read_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
+from tests.tiny import save_tiny
 from tests.unit.cli.running import run
 
 
@@ -45,6 +48,22 @@ def test_a_new_config_has_the_given_values_and_the_defaults_as_comments(tmp_path
     path.write_text(uncommented)
     assert load_config(path) == expected
     assert set(FIRST) <= set(setting_names(TrainConfig))
+
+
+def test_the_learning_rate_follows_the_size_of_the_model(tmp_path: Path, capsys):
+    """Read from config.json alone; what is given stays."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "head_dim": 128}
+    AutoConfig.for_model("qwen3", num_key_value_heads=8, **sizes).save_pretrained(tmp_path / "large")
+    save_tiny(tmp_path / "tiny")
+    for name, extra, expected in (
+        ("large", (), 1e-4),
+        ("tiny", (), 4e-4),
+        ("large", ("--preset", "paper_released"), 5e-6),
+    ):
+        path = tmp_path / f"{name}{len(extra)}.yaml"
+        assert run("init", path, "--model", tmp_path / name, *extra) == 0
+        assert load_config(path).optim.learning_rate == expected
+        assert ("8.2B" in capsys.readouterr().out) == (expected == 1e-4)
 
 
 def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):

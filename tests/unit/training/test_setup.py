@@ -14,7 +14,7 @@ from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import ConfigError, EngineError, ModelError
 from opct.models.from_run import load_policy
 from opct.runs.run_dir import RunDir
-from opct.training.setup import build_setup, describe
+from opct.training.setup import build_setup, describe, learning_rate_for
 from opct.training.trainer import rollout_kl, train
 from tests.refusals import refused
 from tests.tiny import save_tiny, tiny_adapter_policy
@@ -59,6 +59,15 @@ def test_what_is_held_out_steps_without_identity_pairs_and_settings_without_effe
     assert "optim.prompts_per_step=2" in warnings[2][0]
     settings = ("loss.jsd_weight=0.2", "loss.top_k=8", "teacher.ema_decay=0.5")
     assert all(setting in warning for setting, warning in zip(settings, warnings[3], strict=True))
+
+
+def test_a_learning_rate_of_small_models_is_warned_of(make_config):
+    assert [learning_rate_for(n * 10**8, lora=True) for n in (1, 5, 80, 300)] == [4e-4, 1e-4, 1e-4, 5e-5]
+    for lora, rate, words in (({"r": 2}, 4e-4, ""), (None, 4e-4, "1e-05"), (None, 2e-5, "")):
+        lines = describe(build_setup(make_config(lora=lora, optim={"learning_rate": rate})))
+        warned = [line for line in lines if "optim.learning_rate" in line]
+        assert bool(warned) == bool(words)
+        assert all(words in line for line in warned)
 
 
 def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
