@@ -38,14 +38,16 @@ Source = Annotated[
 @app.command("export")
 def export(
     source: Source,
-    format: Annotated[Literal["trl", "verl", "prime-rl"], typer.Option("--format", help="The trainer to export for.")],
+    format: Annotated[
+        Literal["ms-swift", "trl", "verl", "prime-rl"], typer.Option("--format", help="The trainer to export for.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The file to write, .parquet or .jsonl. Default: FORMAT.parquet or .jsonl."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Export pairs for SDFTTrainer of TRL, verl or prime-rl.
+    """Export pairs for ms-swift, SDFTTrainer of TRL, verl or prime-rl.
 
     \b
     Examples:
@@ -53,20 +55,22 @@ def export(
       opct data export builtin:sycophancy --format verl --out pairs.parquet
     """
     from opct.data.builders.builtin import load_pairs
-    from opct.data.export import export_pairs
+    from opct.data.export import WITH_ANSWER, export_pairs
 
     path = out or Path("verl.parquet" if format == "verl" else f"{format}.jsonl")
     refuse_existing(path, source, overwrite)
     pairs = load_pairs(source)
     n, left_out = export_pairs(pairs, format, path)
-    unanswered = format != "trl" and sum(pair.meta.get("answer") is None for pair in pairs if pair.id not in left_out)
+    kept = [pair for pair in pairs if pair.id not in left_out]
+    unanswered = format in WITH_ANSWER and sum(pair.meta.get("answer") is None for pair in kept)
     echo(f"{path}: {n} rows for {format}")
     if unanswered:
         echo(f"no `meta.answer`: {unanswered} row(s), whose ground truth is empty")
     if left_out:
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
-        echo(f"left out: {len(left_out)} pair(s) with a turn sampled from the policy, or a prefill: {shown}")
-    sees = "both prompts" if format == "trl" else "the policy's prompt"
+        why = "whose prompts differ before the last turn, with" if format == "ms-swift" else "with"
+        echo(f"left out: {len(left_out)} pair(s) {why} a turn sampled from the policy, or a prefill: {shown}")
+    sees = {"ms-swift": "`teacher_prompt` as its last turn", "trl": "both prompts"}.get(format, "the policy's prompt")
     echo(f"{format} shows its teacher {sees} by default: see docs/how-to/several-gpus.md")
 
 

@@ -1,5 +1,6 @@
-"""Export pairs as rows for TRL, verl and prime-rl.
+"""Export pairs as rows for ms-swift, TRL, verl and prime-rl.
 
+    ms-swift    the rows of its on-policy self-distillation: messages, and teacher_prompt, the teacher's last user turn
     trl         the rows of its SDFTTrainer: prompt, privileged_context, and the pair's id
     verl        the rows of its RLHFDataset: data_source, prompt, ability, reward_model, extra_info
     prime-rl    the rows of a verifiers dataset: prompt, answer, info
@@ -7,7 +8,8 @@
 verl and prime-rl show the policy and its teacher the same prompt, and SDFTTrainer shows its teacher both prompts, one
 after the other. `teacher_prompt` is in the rows, under `privileged_context`, `extra_info` and `info`, for a trainer
 that is configured to use it. Pairs that the rows cannot express are left out and counted: turns that the policy answers
-itself, and prefills, which the trainers would close before a new turn.
+itself, and prefills, which the trainers would close before a new turn; for ms-swift prompts that differ elsewhere than
+in the last turn.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from opct.data.pairs import ContrastivePair
 from opct.errors import DataError, shown_faults
 from opct.runs.io import atomic_write, write_jsonl
 
-Format = Literal["trl", "verl", "prime-rl"]
+Format = Literal["ms-swift", "trl", "verl", "prime-rl"]
 SUFFIXES = (".parquet", ".jsonl")
+WITH_ANSWER = ("verl", "prime-rl")
+"""Formats whose rows have a ground truth."""
 
 
 def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -> tuple[int, list[str]]:
@@ -37,11 +41,10 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
     """
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: the file's name must end with {' or '.join(SUFFIXES)}, which say what it is.")
-    left_out = [pair.id for pair in pairs if not _is_expressible(pair)]
-    exportable = [pair for pair in pairs if _is_expressible(pair)]
+    left_out = [pair.id for pair in pairs if not _is_expressible(pair, format)]
+    exportable = [pair for pair in pairs if _is_expressible(pair, format)]
     faults = [f"{pair.id}: {pair.meta['answer']!r}" for pair in exportable if _answer(pair) is None]
-    # TRL's rows have no answer
-    if faults and format != "trl":
+    if faults and format in WITH_ANSWER:
         raise DataError(
             f"`meta.answer` becomes the ground truth, one text; in {len(faults)} pair(s) it is neither text nor a "
             "number, nothing was written. Put one of the answers there, or leave the key out:",
@@ -49,10 +52,11 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
         )
     if not exportable:
         raise DataError(
-            f"None of the {len(pairs)} pairs can be exported: {format} has no turns that the policy answers itself "
-            "and no prefills."
+            f"None of the {len(pairs)} pairs can be exported: {format} has no turns that the policy answers itself, no "
+            "prefills"
+            + ("." if format != "ms-swift" else ", and no teacher's prompt that differs before the last turn.")
         )
-    make = {"trl": _trl_row, "verl": _verl_row, "prime-rl": _prime_rl_row}[format]
+    make = {"ms-swift": _swift_row, "trl": _trl_row, "verl": _verl_row, "prime-rl": _prime_rl_row}[format]
     rows = [make(pair, i) for i, pair in enumerate(exportable)]
     if path.suffix == ".jsonl":
         write_jsonl(path, rows)
@@ -61,9 +65,18 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
     return len(rows), left_out
 
 
-def _is_expressible(pair: ContrastivePair) -> bool:
-    """True if every turn is given and the last one asks for an answer."""
-    return all(message["content"] is not None for message in pair.prompt) and pair.prompt[-1]["role"] != "assistant"
+def _is_expressible(pair: ContrastivePair, format: Format) -> bool:
+    """True if every turn is given, the last one asks for an answer, and the format has the teacher's prompt."""
+    prompt, teacher_prompt = list(pair.prompt), list(pair.teacher_prompt)
+    if any(message["content"] is None for message in prompt) or prompt[-1]["role"] == "assistant":
+        return False
+    last_turns_differ_alone = prompt[:-1] == teacher_prompt[:-1] and teacher_prompt[-1]["role"] == "user"
+    return format != "ms-swift" or (last_turns_differ_alone and prompt[-1]["role"] == "user")
+
+
+def _swift_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
+    """As ms-swift 4.6 reads it: `teacher_prompt` takes the place of the last user message."""
+    return {"id": pair.id, "messages": list(pair.prompt), "teacher_prompt": pair.teacher_prompt[-1]["content"]}
 
 
 def _trl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Pairs for other trainers: loaded with the datasets package, as those do."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,20 @@ def test_rows_for_prime_rl_load_with_one_schema(tmp_path: Path):
     assert info["teacher_prompt"] == [{"role": "user", "content": "What is 0 plus 1?"}]
     assert (info["id"], info["axis"], info["family"], info["index"]) == ("sum/0", "sycophancy", "suggested", 0)
     assert rows[0]["prompt"] == [{"role": "user", "content": "What is 0 plus 1? I think it is 0."}]
+
+
+def test_rows_for_ms_swift_have_the_last_turn_of_the_teacher(tmp_path: Path):
+    system = {"role": "system", "content": "Be brief."}
+    [told], [anchor] = tiny_pairs(1), tiny_anchors(1)
+    both = replace(told, id="both", prompt=(system, *told.prompt), teacher_prompt=(system, *told.teacher_prompt))
+    teacher_alone = replace(told, id="teacher", teacher_prompt=(system, *told.teacher_prompt))
+    path, pairs = tmp_path / "rows.jsonl", [told, anchor, both, teacher_alone, open_pair(), prefilled_pair()]
+    assert export_pairs(pairs, "ms-swift", path) == (3, ["teacher", "open/0", "prefill/0"])
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    asked = {"role": "user", "content": "What is 0 plus 1? I think it is 0."}
+    assert rows[0] == {"id": "sum/0", "messages": [asked], "teacher_prompt": "What is 0 plus 1?"}
+    assert rows[1]["teacher_prompt"] == rows[1]["messages"][-1]["content"]
+    assert rows[2]["messages"] == [system, asked]
 
 
 def test_rows_for_trl(tmp_path: Path):
