@@ -79,8 +79,9 @@ test-kills: $(DEV) ## each command ended at five moments, other ones each time (
 test-newest: ## the golden tests and those of the commands with the newest releases, in .venv-newest
 	$(MAKE) venv VENV=$(NEWEST)
 	$(NEWEST)/bin/python -m pip --disable-pip-version-check --no-input install $(PIP_ARGS) \
-		--upgrade --upgrade-strategy eager -e ".[test]"
+		--upgrade --upgrade-strategy eager -e ".[test]" uv
 	$(NEWEST)/bin/python -m pytest $(PYTEST_ARGS) tests/golden tests/unit/cli tests/e2e/test_train_cli.py
+	PATH="$(NEWEST)/bin:$$PATH" $(NEWEST)/bin/python -m pytest tests/e2e/test_installs.py
 
 check: lint types docs ## everything: formatting, lint, types, docs, tests
 	$(BIN)/ruff format --check .
