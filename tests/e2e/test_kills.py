@@ -205,8 +205,9 @@ def made(folder: Path) -> dict[str, Any]:
             content[name] = scrubbed(json.loads(path.read_text()), str(folder))
         elif path.suffix == ".jsonl":
             rows = [json.loads(line) for line in path.read_text().splitlines()]
-            # grpo notes each start of a step: a step that was ended has two
-            content[name] = [scrubbed(row, str(folder)) for row in rows if "started" not in row]
+            if path.name == "training_steps.jsonl":  # of grpo: what each step spent, also those that were ended
+                rows = list({row["step"]: row for row in rows if "started" not in row}.values())
+            content[name] = [scrubbed(row, str(folder)) for row in rows]
         elif path.suffix in {".html", ".md"}:
             content[name] = True  # drawn from the JSON beside it
         else:
