@@ -15,8 +15,15 @@ from opct.redaction import redact
 
 SHOWN_FAULTS = 50
 """Number of faults of one file that are listed; the others are counted."""
+REMEDY = "Check the free space and the rights of the folder, or choose another."
+"""Of an error of the file system."""
 LONGEST_REASON = 400
 """Characters of a library's message: some quote the file that they read."""
+
+
+def reason(error: BaseException) -> str:
+    """The system's error message, without a final period."""
+    return ((error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__).rstrip(".")
 
 
 def shorten(value: object, longest: int = 60) -> str:

@@ -38,10 +38,9 @@ from opct.cli import (
 )
 from opct.cli.options import App, SettingsCommand
 from opct.distributed import leave
-from opct.errors import ConfigError, OpctError, RunError, is_failure
+from opct.errors import REMEDY, ConfigError, OpctError, RunError, is_failure, reason
 from opct.redaction import redact_named
 from opct.runs.console import STDERR_HANDLER, echo, guard_streams
-from opct.runs.io import REMEDY, reason
 from opct.runs.manifest import command_line
 
 app = App(

@@ -82,25 +82,23 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
-    derived_settings: dict[str, object] = {}
+    derived_settings: dict[str, object] = _rate_of(settings) if model and preset is None else {}
     if questions or data:
         loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(str(data))
         size = len(loaded), settings.optim.prompts_per_step
         if questions and preset is None:
-            derived_settings = settings_for_questions(settings.model.name_or_path, *size)
+            derived_settings |= settings_for_questions(settings.model.name_or_path, *size)
         elif settings.max_steps is None:
-            derived_settings = few_pair_steps(*size)
-    if model is not None and preset is None:
-        derived_settings = _rate_of(settings) | derived_settings
+            derived_settings |= few_pair_steps(*size)
     if derived_settings:
         given = derived_settings | given
         settings = load_config(*settings_words([], given), preset)
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
     echo(f"{file}: written")
-    run = settings.output_dir
-    words = {"file": str(file), "model": settings.model.name_or_path, "run": run, "base": f"{run}-base"}
-    echo(NEXT.format(**{name: quote(word) for name, word in words.items()}, options=question_options(loaded)))
+    base = f"{settings.output_dir}-base"
+    words = {"file": file, "model": settings.model.name_or_path, "run": settings.output_dir, "base": base}
+    echo(NEXT.format(**{name: quote(str(word)) for name, word in words.items()}, options=question_options(loaded)))
     _note_what_is_not_measured(loaded)
 
 

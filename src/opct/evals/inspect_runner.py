@@ -28,7 +28,7 @@ from inspect_ai._util.registry import registry_find, registry_info
 from inspect_ai.log import EvalLog, write_eval_log
 from inspect_ai.model import GenerateConfig, Model
 
-from opct.errors import EvaluationError, LibraryErrors, RunError, unknown
+from opct.errors import EvaluationError, LibraryErrors, RunError, reason, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, is_attack, log_name, task_name
 from opct.evals.provider import as_inspect_model
@@ -36,7 +36,7 @@ from opct.evals.same_questions import refuse_other_questions
 from opct.evals.tasks.common import is_cut
 from opct.models.self_test import FIRST_REPLIES, FirstReply, cut_warnings, reply_warnings
 from opct.runs.console import NullProgress, Progress
-from opct.runs.io import PRIVATE_MODE, atomic_write, reason
+from opct.runs.io import PRIVATE_MODE, atomic_write
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, NonNegativeInt
 
-from opct.errors import CheckpointError
-from opct.runs.io import REMEDY, file_sha256, fsync_file, fsync_folder, read_json, reason, remove, write_json
+from opct.errors import REMEDY, CheckpointError, reason
+from opct.runs.io import file_sha256, fsync_file, fsync_folder, read_json, remove, write_json
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})")
 SEAL = "state.json"

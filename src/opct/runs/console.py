@@ -31,9 +31,8 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Protocol, TextIO, TypeVar, cast
 
-from opct.errors import RunError
+from opct.errors import RunError, reason
 from opct.redaction import redact
-from opct.runs.io import reason
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,11 +22,9 @@ from typing import Any, TypeVar, overload
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from opct.errors import OpctError, RunError, shorten
+from opct.errors import REMEDY, OpctError, RunError, reason, shorten
 
 T = TypeVar("T")
-REMEDY = "Check the free space and the rights of the folder, or choose another."
-"""Of an error of the file system."""
 PRIVATE_MODE = 0o600
 """Mode of a file that only its owner may read."""
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -325,11 +323,6 @@ def fsync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def reason(error: BaseException) -> str:
-    """The system's error message, without a final period."""
-    return ((error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__).rstrip(".")
 
 
 def _dump(path: str | Path, value: Any, indent: int | None = None) -> bytes:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from opct.errors import InUseError, RunError
-from opct.runs.io import REMEDY, read_json, reason, write_json
+from opct.errors import REMEDY, InUseError, RunError, reason
+from opct.runs.io import read_json, write_json
 
 
 @contextlib.contextmanager

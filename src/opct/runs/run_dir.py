@@ -32,9 +32,9 @@ from typing import Annotated, Any, NotRequired
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from opct.errors import CheckpointError, RunError
+from opct.errors import REMEDY, CheckpointError, RunError, reason
 from opct.runs import checkpoints
-from opct.runs.io import REMEDY, did_you_mean, read_json, read_jsonl, reason, remove, write_json, write_jsonl
+from opct.runs.io import did_you_mean, read_json, read_jsonl, remove, write_json, write_jsonl
 from opct.runs.lock import is_running, locked, owner_of, refuse_existing
 from opct.runs.manifest import command_line, git_commit, hardware, package_versions
 
