@@ -103,14 +103,16 @@ def init(
 
 
 def _rate_of(settings: TrainConfig) -> dict[str, object]:
-    """The learning rate for a model that is not small; nothing where its config.json cannot be read."""
+    """The learning rate for a model that is not small; nothing where the hub cannot be reached."""
     from opct.models.loading import empty_model
     from opct.training.setup import learning_rate_for
 
     try:
         weights = sum(parameter.numel() for parameter in empty_model(settings.model).parameters())
-    except ModelError:  # no network, perhaps: the training will say so
-        return {}
+    except ModelError:
+        if Path(settings.model.name_or_path).exists():
+            raise
+        return {}  # on a hub that cannot be reached now: the training will say so
     rate = learning_rate_for(weights, lora=settings.lora is not None)
     if rate >= settings.optim.learning_rate:
         return {}

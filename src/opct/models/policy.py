@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
 CONTINUOUS = "continuous_batching"
 LESS_SAMPLING = (
-    "rollout.engine=in_process",
-    "a smaller rollout.batch_tokens, or batch_size of an evaluation",
+    "rollout.engine=in_process with a smaller rollout.batch_tokens, or a smaller batch_size of an evaluation",
     "fewer rollout.num_generations",
     SMALLER_MODEL,
 )

@@ -66,6 +66,14 @@ def test_the_learning_rate_follows_the_size_of_the_model(tmp_path: Path, capsys)
         assert ("8.2B" in capsys.readouterr().out) == (expected == 1e-4)
 
 
+def test_a_model_whose_config_is_broken_is_refused(tmp_path: Path, capsys):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text('{"model_type": "qwen3", ')
+    assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "broken") == 1
+    assert "broken" in capsys.readouterr().err
+    assert not (tmp_path / "mine.yaml").exists()
+
+
 def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
     (tmp_path / "models" / "mine").mkdir(parents=True)
     assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "models" / "mime") == 1
