@@ -6,12 +6,13 @@ runs out of it ends the process. So they are tried in a child first.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import NoReturn
 
 from opct.errors import OpctError
@@ -58,6 +59,31 @@ def try_in_bounds(call: Callable[[], object], key: Hashable, what: str, error: t
             "programs. Use another one."
         )
     _TRIED.add(key)
+
+
+@contextlib.contextmanager
+def unprinted_panics() -> Iterator[None]:
+    """What is written to stderr meanwhile is shown at the end, without the lines of a library in Rust that panics: it
+    prints them before it raises. Only on Linux."""
+    if sys.platform != "linux":
+        yield
+        return
+    stderr, held = os.dup(2), os.memfd_create("stderr")
+    os.dup2(held, 2)
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":
+            os.ftruncate(held, 0)
+        raise
+    finally:
+        os.dup2(stderr, 2)
+        os.lseek(held, 0, os.SEEK_SET)
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            while text := os.read(held, 2**16):
+                os.write(2, text)
+        os.close(held)
+        os.close(stderr)
 
 
 def _end_as_child(call: Callable[[], object]) -> NoReturn:

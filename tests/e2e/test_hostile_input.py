@@ -3,17 +3,19 @@
 Every case follows from OPCT_HOSTILE_SEED; OPCT_HOSTILE_ROUNDS gives more of them.
 """
 
-import contextlib
 import gzip
 import hashlib
-import io
 import json
 import os
 import random
 import re
 import shlex
 import shutil
+import signal
 import socket
+import sys
+import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from opct import bounds
 from opct.cli.app import main
 from tests import labelled
-from tests.e2e.cli import files, workplace
+from tests.e2e.cli import done, files, workplace
 from tests.tiny import save_tiny
 
 pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -94,7 +96,7 @@ COMMANDS = {
     "runs": "runs .",
 }
 STEP = "run/checkpoints/step-000001"
-CONNECTIONS: list[object] = []
+HANGS_AFTER_S = 120
 OUTSIDE = "../precious"  # of the folder that commands work in
 TARGETS = f"""
 config.yaml                                 dry-run resume
@@ -229,7 +231,8 @@ def change_place(path: Path, rng: random.Random) -> None:
         path.symlink_to(kind)
 
 
-def refuse(place: object) -> None:
+def refuse(_: socket.socket, place: object) -> None:
+    os.write(2, f"CONNECTION to {place}".encode())
     raise ConnectionRefusedError(f"{place}: these tests have no network")
 
 
@@ -244,21 +247,43 @@ def reseal(folder: Path) -> None:
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command in this process, through its one door."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-        main(arguments)
-    return int(end.value.code or 0), out.getvalue(), err.getvalue()
+    """(exit code, stdout, stderr) of a command in a process of its own, forked from this one to start at once."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(b"hello\n")
+        given.seek(0)
+        if (pid := os.fork()) == 0:
+            code = 99
+            try:
+                for place, file in enumerate((given, out, err)):
+                    os.dup2(file.fileno(), place)
+                sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+                sys.argv = ["opct", *arguments]
+                main()
+            except SystemExit as end:
+                code = int(end.code or 0)
+            finally:
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+                os._exit(code)
+        ends = time.monotonic() + HANGS_AFTER_S
+        while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > ends:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return os.waitstatus_to_exitcode(ended[1]), *texts
 
 
-def check(case: str, before: dict[str, str], done: tuple[int, str, str]) -> None:
+def check(case: str, before: dict[str, str], ended: tuple[int, str, str]) -> None:
     """Hold what the command line promises for any input."""
-    code, out, err = done
-    assert not CONNECTIONS, f"{case}: {CONNECTIONS}"
+    code, out, err = ended
     message, after = err.rpartition("error: ")[2], files(Path())
     said = f"{case}: exit code {code}\n{out[-500:]}\n{err[-3000:]}"
     assert code in (0, 1, 2, 130), said
-    assert "Traceback" not in out + err, said
+    assert not re.search("Traceback|CONNECTION|panicked", out + err), said
     assert not UNSAFE.search(out + err), said
     assert code != 1 or (0 < len(message) <= 6000 and message.count("\n") <= 60), said
     assert "PWNED" not in after, said
@@ -293,8 +318,7 @@ def base(tmp_path_factory) -> Iterator[Path]:
         judged = "--suite jailbreak data.jailbreak=behaviors.jsonl max_reply_tokens=2"
         attacked = COMMANDS["attack-resume"].removesuffix("--resume")
         for line in ("train config.yaml", f"{COMMANDS['eval-run']} {judged}", attacked):
-            code, _, err = run(*line.split())
-            assert code == 0, err
+            done(*line.split())  # in this process, which imports what each command would
     return folder
 
 
@@ -305,14 +329,12 @@ def fresh(base, tmp_path, monkeypatch):
     monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(bounds, "SECONDS", 1)
     monkeypatch.setattr(bounds, "GIB", 1)
-    CONNECTIONS.clear()
-    monkeypatch.setattr(socket.socket, "connect", lambda _, place: CONNECTIONS.append(place) or refuse(place))
+    monkeypatch.setattr(socket.socket, "connect", refuse)
 
     def make(change=None) -> dict[str, str]:
         shutil.rmtree(tmp_path / "here", ignore_errors=True)
         (tmp_path / "here" / OUTSIDE).resolve().write_text("precious")
         monkeypatch.chdir(shutil.copytree(base, tmp_path / "here"))
-        monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
         if change is not None:
             change()
         return files(Path())

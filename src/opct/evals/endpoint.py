@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from opct.config.judge import EndpointSettings
 from opct.errors import EvaluationError, LibraryErrors, OpctError
 from opct.evals.judges.protocol import digest
+from opct.evals.redirects import no_redirects
 from opct.redaction import MASK, SHORTEST, environment_secrets, redact
 from opct.runs.io import file_sha256
 
@@ -110,18 +111,13 @@ def guarded(model: Model) -> Model:
 
     async def guarded_generate(*args: Any, **options: Any) -> Any:
         secrets = known_secrets(model)
-        # at each call: a provider makes a new client where one was closed
-        for client in (getattr(model.api, "http_client", None), getattr(model.api, "client", None)):
-            http: Any = getattr(client, "_client", client)  # httpx's, which openai, anthropic and groq keep so
-            if hasattr(http, "follow_redirects"):
-                http.follow_redirects = False
+        addresses: list[str] = []
         try:
-            answer = await generate(*args, **options)
+            with no_redirects() as addresses:
+                answer = await generate(*args, **options)
         except Exception as error:
-            response = getattr(error, "response", None)
-            headers = getattr(response, "headers", None) or {}
-            if 300 <= (getattr(response, "status_code", None) or 0) <= 399 and "location" in headers:
-                where = redact(str(headers["location"]), secrets)
+            if addresses:
+                where = redact(addresses[0], secrets)
                 raise EvaluationError(
                     f"The endpoint of {model} redirects to {where}; nothing was sent there. If you trust it, make it "
                     "the base_url."

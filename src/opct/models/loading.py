@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from opct.bounds import try_in_bounds
+from opct.bounds import try_in_bounds, unprinted_panics
 from opct.config.schema import DEFAULT_MODEL, Q4_MODEL, LoraSettings, ModelConfig
 from opct.cpu import fuse_lora, install
 from opct.data.render import Renderer
@@ -250,7 +250,8 @@ def load_tokenizer(config: ModelConfig, adapter: Path | None = None) -> PreTrain
     if has_vocabulary:
         where, source = f"the adapter {adapter}", source | {NAME: str(adapter), "revision": None}
     with cannot_load(f"the tokenizer of {where}"):
-        tokenizer = AutoTokenizer.from_pretrained(**source)
+        with unprinted_panics():
+            tokenizer = AutoTokenizer.from_pretrained(**source)
         # some faults of its files show only in use
         try_in_bounds(
             lambda: tokenizer(string.printable), _computes(tokenizer), f"The tokenizer of {where}", ModelError

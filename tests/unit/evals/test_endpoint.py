@@ -4,7 +4,10 @@ import json
 from functools import partial
 from pathlib import Path
 
+import aiohttp
 import anyio
+import httpx
+import httpx2
 import pytest
 from inspect_ai.model import GenerateConfig, ModelCall, get_model
 
@@ -135,6 +138,47 @@ def test_a_redirect_is_refused_with_its_address_and_a_dead_address_is_said(monke
     with pytest.raises(Exception, match="onnection"):
         generate("http://127.0.0.1:9/v1")
     assert "http://127.0.0.1:9/v1 fails" in caplog.text
+
+
+def test_no_library_that_providers_send_with_follows_a_redirect():
+    """As Google's (httpx or aiohttp), Azure's (aiohttp, and follows by itself) and Mistral's (httpx2) package send."""
+    asked = []
+
+    class Other(JsonHandler):
+        def do_POST(self):
+            asked.append(self.path)
+            self.answer(200, {})
+
+    class Redirects(JsonHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.answer(308, {}, {"Location": f"http://127.0.0.1:{other.server_port}/elsewhere"})
+
+    async def by_httpx(url, library):
+        async with library.AsyncClient(follow_redirects=True) as client:
+            return (await client.post(url, json={"key": SECRET})).status_code
+
+    async def by_aiohttp(url):
+        async with aiohttp.ClientSession() as client, client.post(url, json={"key": SECRET}) as response:
+            return response.status
+
+    async def send_and_be_refused(send, url):
+        async def generate(*args, **options):
+            return await send(url)
+
+        model = get_model("mockllm/model", memoize=False)
+        model.api.generate = generate
+        with refused(EvaluationError, "redirects", "/elsewhere"):
+            await guarded(model).api.generate()
+
+    with serving(Other) as other, serving(Redirects) as first:
+        url = f"http://127.0.0.1:{first.server_port}/v1"
+        senders = [by_aiohttp, *(partial(by_httpx, library=library) for library in (httpx, httpx2))]
+        for send in senders:
+            anyio.run(send_and_be_refused, send, url)
+        assert not asked
+        # all else that this process sends follows redirects as before
+        assert [anyio.run(send, url) for send in senders] == [200, 200, 200]
 
 
 def test_what_a_provider_returns_of_a_failed_call_has_no_key(monkeypatch):

@@ -122,7 +122,7 @@ def panicking_tokenizer(folder: Path) -> None:
         "a weight is not there",
     ],
 )
-def test_a_broken_model_folder_is_refused(tiny_folder: Path, tmp_path: Path, damage, named: str):
+def test_a_broken_model_folder_is_refused(tiny_folder: Path, tmp_path: Path, damage, named: str, capfd):
     """Transformers would fill what is missing with random numbers; a tied output head is not missing.
 
     The chat template is looked at before the weights.
@@ -132,6 +132,7 @@ def test_a_broken_model_folder_is_refused(tiny_folder: Path, tmp_path: Path, dam
     with refused(ModelError, named):
         Policy.load(model_config(folder))
     assert not (folder / "ran").exists()
+    assert "panicked" not in capfd.readouterr().err
 
 
 def test_names_in_a_file_of_weights_reach_the_terminal_without_their_escape_codes(tiny_folder, tmp_path, capsys):
