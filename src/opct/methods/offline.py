@@ -13,7 +13,16 @@ from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.errors import RunError
 from opct.methods.base import Method
-from opct.methods.rollouts import Rollout, cost, group_by_prompt, rollout_from, rollout_row
+from opct.methods.rollouts import (
+    STORED_ROLLOUT,
+    Rollout,
+    StoredRollout,
+    cost,
+    group_by_prompt,
+    rollout_from,
+    rollout_row,
+    stored_answers,
+)
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
@@ -61,7 +70,7 @@ def offline_answers(
         RunError: answers are missing in a resumed run whose teacher has moved since.
     """
     # every rank must find the same answers missing
-    rows = distributed.broadcast_object(read_jsonl(run.offline_path) if distributed.is_main() else [])
+    rows = distributed.broadcast_object(_stored(run, policy) if distributed.is_main() else [])
     answered = {row["pair_id"] for row in rows}
     missing = [rendered for rendered in pairs if rendered.pair.id not in answered]
     is_sampled = any(answers_to(r, method, config) or r.prompt_ids is None for r in missing)
@@ -97,6 +106,14 @@ def offline_answers(
     return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in used])
 
 
+def _stored(run: RunDir, policy: Policy) -> list[Any]:
+    rows = read_jsonl(run.offline_path, STORED_ROLLOUT)
+    largest = max((max(answer["token_ids"]) for row in rows for answer in stored_answers(row)), default=0)
+    if largest >= len(policy.backbone.bare_model.get_input_embeddings().weight):
+        raise RunError(f"{run.offline_path} has a token {largest}, which this model has not. Delete the file.")
+    return rows
+
+
 class _Counting:
     """A sampler that counts its tokens and reports its completions, answers to open turns included."""
 
@@ -130,7 +147,7 @@ def answers_to(rendered: RenderedPair, method: type[Method], config: TrainConfig
     return each * config.rollout.num_generations
 
 
-def _rollout(row: dict[str, Any], rendered: RenderedPair, policy: Policy) -> Rollout:
+def _rollout(row: StoredRollout, rendered: RenderedPair, policy: Policy) -> Rollout:
     pair, prompt_ids = rendered.pair, rendered.prompt_ids
     if prompt_ids is None:  # the row has the answers to its open turns
         pair = dataclasses.replace(pair, prompt=tuple(row["prompt"]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NotRequired, cast
 
 import torch
+from pydantic import ConfigDict, Field, TypeAdapter, WrapValidator, with_config
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from opct import losses
 from opct.config.methods import MethodLoss
@@ -16,10 +18,48 @@ from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.render import RenderedPair, Renderer, render_pairs
 from opct.errors import DataError
-from opct.models.inference.sampler import Completion, Sampling, sample_seed
+from opct.models.inference.sampler import Completion, Sampling, StopReason, sample_seed
 from opct.models.policy import Policy
 from opct.models.self_test import FIRST_REPLIES, cut_warnings, reply_of, reply_warnings
 from opct.models.vllm.engine import Sampler
+
+
+@with_config(ConfigDict(strict=True))
+class StoredAnswer(TypedDict):
+    """What is read of a stored completion."""
+
+    completion: str
+    token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    logprobs: list[float]
+    in_loss: list[bool]
+    stop_reason: StopReason
+    seed: int
+
+
+class StoredRollout(StoredAnswer):
+    """What is read of a stored offline answer."""
+
+    pair_id: str
+    sample: int
+    prompt: list[Message]
+    rejected: NotRequired[StoredAnswer]
+
+
+def stored_answers(row: StoredRollout) -> list[StoredAnswer]:
+    """The completion of a row, and the one that it is preferred to."""
+    return [row, row["rejected"]] if "rejected" in row else [row]
+
+
+def _unchanged(row: Any, check: Callable[[Any], StoredRollout]) -> StoredRollout:
+    """The row with all else that it has, in its order: a resumed run writes the file that an undisturbed one does."""
+    for answer in stored_answers(check(row)):
+        n, scored = len(answer["token_ids"]), len(answer["logprobs"])
+        if len(answer["in_loss"]) != n or scored != (0 if answer["stop_reason"] == "given" else n):
+            raise ValueError("logprobs and in_loss must have one value a token")
+    return cast("StoredRollout", row)
+
+
+STORED_ROLLOUT = TypeAdapter(Annotated[StoredRollout, WrapValidator(_unchanged)])
 
 
 @dataclass(frozen=True)
@@ -258,9 +298,7 @@ def rollout_row(
     return row
 
 
-def rollout_from(
-    row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
-) -> Rollout:
+def rollout_from(row: StoredRollout, pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]) -> Rollout:
     """The rollout of a row that has log-probs."""
     if row["stop_reason"] == "given":  # it is the end of both prompts, which are stored whole
         n = len(row["token_ids"])
@@ -290,7 +328,7 @@ def completion_row(
     return row | {"logprobs": completion.logprobs} if logprobs else row
 
 
-def completion_from(row: Mapping[str, Any], prompt_tokens: int) -> Completion:
+def completion_from(row: StoredAnswer, prompt_tokens: int) -> Completion:
     """The completion of a row with log-probs."""
     ids, logprobs = tuple(row["token_ids"]), tuple(row["logprobs"])
     return Completion(row["completion"], ids, row["stop_reason"], logprobs, prompt_tokens, row["seed"])

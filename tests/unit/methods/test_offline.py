@@ -13,7 +13,7 @@ from opct.methods import offline
 from opct.methods.offline import answers_to, offline_answers, offline_cost
 from opct.methods.registry import METHODS
 from opct.methods.sft import SFT
-from opct.runs.io import read_jsonl
+from opct.runs.io import read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from tests.refusals import refused
 from tests.tiny import move, tiny_anchors, tiny_pairs, tiny_setting
@@ -49,6 +49,22 @@ def test_every_baseline_gives_its_answers_once_and_reads_them_again(make_config,
         rows[method] = read_jsonl(run.offline_path)
     assert all(row.pop("rejected")["logprobs"] for row in rows["dpo"])
     assert rows["dpo"] == rows["sft"] == rows["offpolicy"]
+
+
+def test_rows_that_are_no_answers_are_refused_by_line(setting, make_config):
+    policy, teacher, rendered, config, run = setting
+    offline_answers(SFT, policy, teacher, rendered, config, run)
+    first, *rest = read_jsonl(run.offline_path)
+    for change, named in (
+        ({"pair_id": None}, "pair_id"),
+        ({"token_ids": []}, "token_ids"),
+        ({"logprobs": first["logprobs"][1:]}, "one value a token"),
+        ({"rejected": {}}, "rejected"),
+        ({"token_ids": [10**6] * len(first["token_ids"])}, "1000000"),
+    ):
+        write_jsonl(run.offline_path, [*rest, first | change])
+        with refused(RunError, run.offline_path.name, named):
+            offline_answers(SFT, policy, teacher, rendered, config, run)
 
 
 def without_logprobs(rows: list[dict]) -> list[dict[str, Any]]:
