@@ -332,7 +332,7 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
     if config.model.quantization is not None and engine == "vllm":
         yield (
             f"model.quantization={config.model.quantization} with rollout.engine=vllm: the engine would sample "
-            "from the weights before quantisation; use rollout.engine: auto"
+            "from the weights before quantisation, since it has no bitsandbytes; use rollout.engine: auto"
         )
     for name in ("use_dora", "modules_to_save", "target_parameters"):
         if engine == "vllm" and config.lora is not None and getattr(config.lora, name):

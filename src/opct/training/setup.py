@@ -115,7 +115,7 @@ class TrainingSetup:
     def rest_engine(self) -> None:
         """Let the engine give its memory back, until it is needed again."""
         if self.engine is not None:
-            self.engine.backend.sleep()
+            distributed.gather_or_raise(self.engine.backend.sleep)
 
     def close(self) -> None:
         """Stop the sampling engine, if any."""
