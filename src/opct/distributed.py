@@ -188,11 +188,11 @@ def gather_or_raise(work: Callable[[], T]) -> list[T]:
     """
     if not launched():
         return [work()]
-    part: tuple[Any, OpctError | None]
+    part: list[Any]
     try:
-        part = work(), None
-    except OpctError as error:
-        part = None, error
+        part = [work(), None]
+    except OpctError as fault:
+        part = [None, fault]
     parts = all_gather_object(part)
     for _, error in parts:
         if error is not None:

@@ -120,6 +120,14 @@ def test_a_signal_to_the_group_and_the_death_of_the_engine_save_the_last_step_an
     process.communicate(timeout=WAIT_S / 5)
 
 
+def test_a_model_that_vllm_refuses_is_one_line(tmp_path, tiny_folder):
+    """Heads of 8 are too small for its attention on a CPU."""
+    place = workplace(tmp_path, tiny_folder, **STEPS, rollout=ENGINE, vllm={"enforce_eager": True})
+    message = ended(begun(*place.command())).error()
+    assert "vLLM cannot start" in message
+    assert "head" in message.lower()
+
+
 def test_a_run_samples_and_scores_in_an_engine_of_its_own_and_resumes(tmp_path, model):
     """Three steps, and the same in two parts: the samples follow the adapter, and are the same whoever interrupts."""
     whole = workplace(tmp_path / "whole", model, **STEPS, **SAMPLED, rollout=ENGINE, vllm={"enforce_eager": True})

@@ -261,7 +261,7 @@ def check_engine(
 
 
 def _sampled_distance(
-    engine: Engine, policy: Policy, prompts: list[Sequence[int]], sampling: Sampling
+    engine: Sampler, policy: Policy, prompts: list[Sequence[int]], sampling: Sampling
 ) -> tuple[list[list[int]], float]:
     """Completions of the engine, and the distance of its log-probs from the policy's."""
     sampled = [
