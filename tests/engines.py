@@ -53,6 +53,9 @@ class PolicyBackend:
         rows = self._base.log_probs([ids[:1] for ids in sequences], [ids[1:] for ids in sequences])
         return [row.tolist() for row in rows]
 
+    def sleep(self) -> None:
+        self.events.append(("sleep",))
+
     def close(self) -> None:
         self.events.append(("close",))
 

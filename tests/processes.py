@@ -131,10 +131,10 @@ def start_ranks(n: int, log: Path, function: Callable[..., None], *arguments: An
     ]
 
 
-def end_ranks(ranks: list[Process]) -> list[int]:
+def end_ranks(ranks: list[Process], timeout_s: float = TIMEOUT_S) -> list[int]:
     """Their exit codes; none is left when this returns."""
     try:
-        return [process.wait() for process in ranks]
+        return [process.wait(timeout_s) for process in ranks]
     finally:
         for process in ranks:
             process.kill()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import multiprocessing
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -169,18 +167,6 @@ def leave(code: int) -> None:
             os._exit(code)
 
 
-def end_with_parent() -> None:
-    """End this process, which multiprocessing started, as soon as its parent is gone, even by `kill -9`."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, name="opct-parent", daemon=True).start()
-
-
 # ------------------------------------------------------------------------------------------- collectives
 
 
@@ -193,6 +179,25 @@ def all_gather_object(value: T) -> list[T]:
     values: list[Any] = [None] * size()
     dist.all_gather_object(values, value)
     return values
+
+
+def gather_or_raise(work: Callable[[], T]) -> list[T]:
+    """The result of `work` of each rank, in order; an error of this package in one rank is raised in all of them.
+
+    A rank that raised it alone would leave the others waiting in their next collective.
+    """
+    if not launched():
+        return [work()]
+    part: list[Any]
+    try:
+        part = [work(), None]
+    except OpctError as fault:
+        part = [None, fault]
+    parts = all_gather_object(part)
+    for _, error in parts:
+        if error is not None:
+            raise error
+    return [result for result, _ in parts]
 
 
 def broadcast_object(value: T) -> T:
@@ -246,7 +251,7 @@ def map_across_ranks(items: Sequence[T], costs: Sequence[float], work: Callable[
         return list(work(list(items)))
     shares = balanced(costs, size())
     # also with an empty share: a rank that skips a collective leaves the others waiting
-    done = all_gather_object(list(work([items[i] for i in shares[rank()]])))
+    done = gather_or_raise(lambda: list(work([items[i] for i in shares[rank()]])))
     results: dict[int, R] = {}
     for share, results_of_share in zip(shares, done, strict=True):
         results |= zip(share, results_of_share, strict=True)

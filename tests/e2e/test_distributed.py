@@ -23,6 +23,7 @@ from tests.processes import TIMEOUT_S, end_ranks, opct, start_ranks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
 
+ENGINES_S = 4 * TIMEOUT_S
 ROUNDING = 2e-4  # of metrics
 # A weight whose gradient is next to nothing moves by rounding alone, by a sixth of the rate at times: at a higher rate
 # a draw at the edge of two tokens falls on the other side now and then.
@@ -36,13 +37,15 @@ def log_of(place: Workplace) -> Path:
 def ended(place: Workplace, n: int, *rest: str, function: Callable[..., None] = opct) -> tuple[list[int], str]:
     """How n processes of one run end, and what they print."""
     log = log_of(place)
-    codes = end_ranks(start_ranks(n, log, function, *map(str, place.command(*rest))))
+    ranks = start_ranks(n, log, function, *map(str, place.command(*rest)))
+    # an engine imports torch anew, which its process waits for
+    codes = end_ranks(ranks, TIMEOUT_S if function is not with_engines else ENGINES_S)
     return codes, log.read_text()
 
 
-def together(place: Workplace, n: int, *rest: str) -> None:
+def together(place: Workplace, n: int, *rest: str, function: Callable[..., None] = opct) -> None:
     """Run in n processes to the end, without an error."""
-    codes, output = ended(place, n, *rest)
+    codes, output = ended(place, n, *rest, function=function)
     assert set(codes) == {0}, output
     assert "Traceback" not in output, output
 
@@ -116,11 +119,70 @@ def test_dpo_in_data_parallel_is_one_process(tmp_path, tiny_folder):
     assert_same(two, one)
 
 
+FAKE_VLLM = str(Path(__file__).parents[1] / "fake_vllm")
+ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 4}
+
+
+def with_engines(*arguments: str) -> None:
+    """The command line, with a stand-in for vLLM that samples by the adapters that it loads."""
+    sys.path.insert(0, FAKE_VLLM)
+    os.environ["FAKE_VLLM"] = "policy"
+    opct(*arguments)
+
+
+@pytest.fixture
+def engine_log(tmp_path, monkeypatch) -> Path:
+    """What all engines are asked, a line each."""
+    monkeypatch.setenv("FAKE_VLLM_LOG", str(tmp_path / "engines.jsonl"))
+    return tmp_path / "engines.jsonl"
+
+
+@pytest.mark.timeout(3 * ENGINES_S)
+def test_an_engine_for_each_process_is_one_engine_and_resumes_on_any_number(tmp_path, tiny_folder, engine_log):
+    """The processes load one file for each step. From step 1, four go on."""
+    changes = {"rollout": ENGINE, "max_steps": 2, "eval_steps": 2, "save_steps": 1}
+    one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
+    together(one, 1, function=with_engines)
+    engine_log.unlink()
+    together(two, 2, function=with_engines)
+    assert_same(two, one)
+    loads = [(row["name"], row["folder"]) for row in jsonl(engine_log) if row["event"] == "load"]
+    assert sorted(loads) == sorted(2 * list(dict.fromkeys(loads)))
+    assert [name[-6:] for name in dict.fromkeys(name for name, _ in loads)] == ["probe", "000000", "000001", "000002"]
+    assert not any(Path(folder).parent.exists() for _, folder in loads)
+    four = copied(two, "four", 1)
+    together(four, 4, "--resume", function=with_engines)
+    assert_same(four, one)
+
+
+@pytest.mark.timeout(2 * ENGINES_S)
+@pytest.mark.parametrize("what", ["SIGTERM", "the death of an engine"])
+def test_the_last_step_is_saved_with_engines(tmp_path, tiny_folder, engine_log, what):
+    """SIGTERM goes to all processes; of two engines one is killed, which both processes hear of."""
+    place = workplace(tmp_path, tiny_folder, **SIGNALLED, rollout=ENGINE)
+    log = log_of(place)
+    ranks = start_ranks(2, log, with_engines, *map(str, place.command()))
+    try:
+        wait_for(place.at_step(2), log, ENGINES_S)
+        if what == "SIGTERM":
+            for rank in ranks:
+                rank.signal(signal.SIGTERM)
+        else:
+            os.kill(next(row["pid"] for row in jsonl(engine_log) if row["event"] == "start"), signal.SIGKILL)
+    finally:
+        codes = end_ranks(ranks, ENGINES_S)
+    output = log.read_text()
+    assert codes == ([130, 130] if what == "SIGTERM" else [1, 1]), output
+    assert saved_step(place) == place.steps()[-1] >= 2
+    assert "Traceback" not in output
+    assert ("SIGKILL" in output) == (what != "SIGTERM")
+
+
 SIGNALLED = {"max_steps": 100_000, "eval_steps": 100_000, "save_steps": 100_000}
 
 
-def wait_for(happened: Callable[[], bool], log: Path) -> None:
-    end = time.monotonic() + TIMEOUT_S
+def wait_for(happened: Callable[[], bool], log: Path, timeout_s: float = TIMEOUT_S) -> None:
+    end = time.monotonic() + timeout_s
     while not happened():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.02)

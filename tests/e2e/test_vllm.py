@@ -1,7 +1,4 @@
-"""Training with vLLM itself, on the CPU, and in a run that is killed.
-
-Needs an interpreter that has vLLM and what opct needs: OPCT_VLLM_PYTHON names one (CONTRIBUTING.md says how).
-"""
+"""Training with vLLM itself, on the CPU: make test-vllm. It is skipped where vLLM is not installed."""
 
 from __future__ import annotations
 
@@ -25,15 +22,10 @@ ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
 SAMPLED = {"loss": {"estimator": "sampled"}, "teacher": {"engine": "rollout"}}
 STEPS = {"max_steps": 3, "eval_steps": 3, "save_steps": 1, "optim": {"learning_rate": 0.05}}  # steps that show
 
-pytestmark = pytest.mark.timeout(4 * WAIT_S)
-
-
-@pytest.fixture(scope="module")
-def python() -> str:
-    named = os.environ.get("OPCT_VLLM_PYTHON")
-    if named is None and importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed here, and OPCT_VLLM_PYTHON names no interpreter that has it")
-    return named or sys.executable
+pytestmark = [
+    pytest.mark.timeout(4 * WAIT_S),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here: make test-vllm"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +35,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment() -> dict[str, str]:
-    own = {"PYTHONPATH": str(REPOSITORY / "src"), "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    own = {"PYTHONPATH": str(REPOSITORY / "src"), "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
     limits = {"VLLM_ENGINE_READY_TIMEOUT_S": str(WAIT_S), "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(WAIT_S)}
     return {**os.environ, **own, "VLLM_NO_USAGE_STATS": "1", **limits}
 
 
-def begun(python: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """Start `opct` in that interpreter."""
-    command = [python, "-m", "opct", *map(str, arguments)]
+def begun(*arguments: str | Path) -> subprocess.Popen[str]:
+    """Start `opct`, in a process group of its own."""
+    command = [sys.executable, "-m", "opct", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment(), cwd=REPOSITORY, **pipes)
+    return subprocess.Popen(command, env=environment(), cwd=REPOSITORY, start_new_session=True, **pipes)
 
 
 def ended(process: subprocess.Popen[str]) -> Done:
@@ -89,39 +81,57 @@ def assert_seeds_are_counted_up(place: Workplace) -> None:
     assert any(a["token_ids"] != b["token_ids"] for a, b in pairs)
 
 
-def children(pid: int) -> list[int]:
-    """The processes that this one started, as Linux lists them."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
+def engine_of(pid: int) -> int:
+    """The process that this one started, as Linux lists it."""
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
 
 
-@pytest.mark.parametrize("moment", ["while it starts", "in training"])
-def test_an_engine_ends_with_a_run_that_is_killed(tmp_path, python, model, moment):
-    """Everything that the run started writes to its pipes, which end with the last of them."""
-    settings = {**STEPS, "max_steps": 500, "rollout": ENGINE, "vllm": {"enforce_eager": True}}
-    place = workplace(tmp_path, model, **settings)
-    process = begun(python, *place.command())
-    # the first process that it starts is the one that cleans up for the second, the engine's
-    reached = place.at_step(1) if moment == "in training" else lambda: len(children(process.pid)) > 1
+def at_a_later_step(place: Workplace, *rest: str) -> subprocess.Popen[str]:
+    """A run that has trained a step more than there are."""
+    reached = place.at_step(max(place.steps() or [0]) + 1)
+    process = begun(*place.command(*rest))
     while not reached():
         assert process.poll() is None, ended(process)
         time.sleep(0.05)
-    started = children(process.pid)
+    return process
+
+
+def test_a_signal_to_the_group_and_the_death_of_the_engine_save_the_last_step_and_no_engine_is_left(tmp_path, model):
+    """Everything that a run started writes to its pipes, which end with the last of them."""
+    endless = {**STEPS, "max_steps": 100_000, "save_steps": 100_000, "eval_steps": 100_000}
+    place = workplace(tmp_path, model, **endless, rollout=ENGINE, vllm={"enforce_eager": True})
+    process = at_a_later_step(place)
+    os.killpg(process.pid, signal.SIGTERM)
+    done = ended(process)
+    assert done.code == 130, done.err
+    first = place.run.checkpoints()[-1][0]
+    assert first == place.steps()[-1]
+
+    process = at_a_later_step(place, "--resume")
+    os.kill(engine_of(process.pid), signal.SIGKILL)
+    message = ended(process).error()
+    assert "SIGKILL" in message
+    assert "--resume" in message
+    assert place.run.checkpoints()[-1][0] == place.steps()[-1] > first
+
+    process = at_a_later_step(place, "--resume")
     process.kill()
-    try:
-        process.communicate(timeout=WAIT_S / 5)
-    except subprocess.TimeoutExpired:
-        for pid in started:
-            os.kill(pid, signal.SIGKILL)
-        raise
+    process.communicate(timeout=WAIT_S / 5)
 
 
-def test_a_run_samples_and_scores_in_an_engine_of_its_own_and_resumes(tmp_path, python, model):
+def test_a_model_that_vllm_refuses_is_one_line(tmp_path, tiny_folder):
+    """Heads of 8 are too small for its attention on a CPU."""
+    place = workplace(tmp_path, tiny_folder, **STEPS, rollout=ENGINE, vllm={"enforce_eager": True})
+    message = ended(begun(*place.command())).error()
+    assert message.startswith("vLLM ")
+    assert "head_dim=8" in message
+
+
+def test_a_run_samples_and_scores_in_an_engine_of_its_own_and_resumes(tmp_path, model):
     """Three steps, and the same in two parts: the samples follow the adapter, and are the same whoever interrupts."""
     whole = workplace(tmp_path / "whole", model, **STEPS, **SAMPLED, rollout=ENGINE, vllm={"enforce_eager": True})
-    done = ended(begun(python, *whole.command()))
+    done = ended(begun(*whole.command()))
     assert done.code == 0, done.err
     assert_own_samples(whole, 3)
     found = tokens(whole)
@@ -129,7 +139,7 @@ def test_a_run_samples_and_scores_in_an_engine_of_its_own_and_resumes(tmp_path, 
     assert found["validation-000000.jsonl"] != found["validation-000003.jsonl"]  # the same pairs and seeds
     parts = workplace(tmp_path / "parts", model, **STEPS, **SAMPLED, rollout=ENGINE, vllm={"enforce_eager": True})
     for rest in (("max_steps=2",), ("--resume",)):
-        done = ended(begun(python, *parts.command(*rest)))
+        done = ended(begun(*parts.command(*rest)))
         assert done.code == 0, done.err
     assert_own_samples(parts, 3)
     assert {name: rows for name, rows in tokens(parts).items() if name != "validation-000002.jsonl"} == found

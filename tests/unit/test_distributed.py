@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +12,6 @@ from opct import distributed
 from opct.config.schema import ParallelConfig
 from opct.errors import ConfigError
 from opct.runs.console import StopRequest
-from tests.conftest import REPOSITORY
 from tests.refusals import refused
 
 
@@ -45,36 +41,6 @@ def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.requested
-
-
-PARENT = """
-import multiprocessing, time
-
-from opct.distributed import end_with_parent
-
-
-def child():
-    end_with_parent()
-    print("started", flush=True)
-    time.sleep(600)
-
-
-if __name__ == "__main__":
-    multiprocessing.get_context("fork").Process(target=child).start()
-    time.sleep(600)
-"""
-
-
-def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path):
-    """Both write to the same pipe, so it ends when the last of them does."""
-    program = tmp_path / "program.py"
-    program.write_text(PARENT)
-    with subprocess.Popen(
-        [sys.executable, program], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(REPOSITORY / "src")}
-    ) as parent:
-        assert parent.stdout.readline() == "started\n"
-        parent.kill()
-        assert parent.communicate(timeout=60) == ("", None)
 
 
 TWO = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}

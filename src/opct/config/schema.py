@@ -175,6 +175,11 @@ class VllmConfig(Section):
         None, ge=1, description="Maximum completions sampled at once; null: vLLM's own choice."
     )
     enforce_eager: bool = Field(False, description="No CUDA graphs: starts sooner, takes less memory, samples slower.")
+    enable_sleep_mode: bool = Field(
+        False,
+        description="Give the engine's memory back while the policy trains, on CUDA alone; its weights wait in this "
+        "machine's memory.",
+    )
 
 
 class StopConfig(Section):
@@ -327,12 +332,12 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
     if config.model.quantization is not None and engine == "vllm":
         yield (
             f"model.quantization={config.model.quantization} with rollout.engine=vllm: the engine would sample "
-            "from the weights before quantisation; use rollout.engine: auto"
+            "from the weights before quantisation, since it has no bitsandbytes; use rollout.engine: auto"
         )
-    for name in ("use_dora", "modules_to_save"):
+    for name in ("use_dora", "modules_to_save", "target_parameters"):
         if engine == "vllm" and config.lora is not None and getattr(config.lora, name):
             yield (
-                f"lora.{name} with rollout.engine=vllm: vLLM serves LoRA weights alone; leave it out, or use "
+                f"lora.{name} with rollout.engine=vllm: vLLM serves LoRA of linear layers alone; leave it out, or use "
                 "rollout.engine: auto"
             )
     if teacher.engine == "in_process":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from opct import distributed
-from opct.errors import NonFiniteError, OutOfMemory
+from opct.errors import NonFiniteError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
@@ -48,18 +48,14 @@ def accumulate(
     rows = shares[distributed.rank()]
     local_rollouts, local_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
     plan = plan_of(path, local_rollouts, budget)
-    part: tuple[float, TokenValues, NonFiniteError | OutOfMemory | None]
-    try:
+
+    def compute() -> tuple[float, TokenValues]:
         with enough_memory("the gradient was computed", *LESS_TRAINING):
             # nothing in it waits for another process, so each may have as much work as it has, or none
-            part = _backward(method, local_rollouts, local_weights, plan, observe=observe)
-    except OutOfMemory as short:
-        part = 0.0, [], OutOfMemory(str(short))
+            return _backward(method, local_rollouts, local_weights, plan, observe=observe)
+
     # before the gradients: a process that raised alone would leave the others waiting for its sum
-    parts = distributed.all_gather_object(part)
-    for _, _, fault in parts:
-        if fault is not None:
-            raise fault
+    parts = distributed.gather_or_raise(compute)
     distributed.sum_gradients(list(method.policy.trainable_parameters().values()))
     of_rollout = {
         i: row for places, part in zip(shares, parts, strict=True) for i, row in zip(places, part[1], strict=True)
@@ -69,8 +65,8 @@ def accumulate(
 
 def _backward(
     method: Method, rollouts: Sequence[Rollout], weights: Sequence[Tensor], plan: list[list[int]], *, observe: Observe
-) -> tuple[float, TokenValues, NonFiniteError | None]:
-    """Loss, values, and the fault if the loss of a micro-batch is not finite, which ends it."""
+) -> tuple[float, TokenValues]:
+    """Loss and values."""
     total = 0.0
     values: TokenValues = [{} for _ in rollouts]
     for rows in plan:
@@ -81,12 +77,12 @@ def _backward(
         # before `backward`, which would add NaN to the gradient of the micro-batches so far
         if not math.isfinite(loss):
             ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
-            return total, values, NonFiniteError(f"the loss is {loss} on the pairs {ids}")
+            raise NonFiniteError(f"the loss is {loss} on the pairs {ids}")
         micro.loss.backward()
         total += loss
         for place, i in enumerate(rows):
             values[i] = {name: of_rows[place] for name, of_rows in micro.values.items()}
-    return total, values, None
+    return total, values
 
 
 def plan_of(path: PlainPath, rollouts: Sequence[Rollout], budget: int) -> list[list[int]]:

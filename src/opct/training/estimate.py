@@ -64,13 +64,17 @@ def estimate_memory(config: TrainConfig, data: TrainingData) -> MemoryEstimate:
         copies = float(dtype.itemsize * (_experts_in(adapted) + trained))
         continued = config.model.adapter is not None and config.teacher.include_adapter
         teachers = {"base": FLOAT32 * trained * continued, "live": 0, "ema": FLOAT32 * trained}
+    engine = config.vllm.gpu_memory_utilization * total_memory(device) if config.rollout.engine == "vllm" else 0.0
+    rollout: float = _rollout_tokens(config, data, device) * kv_bytes(model.config, dtype.itemsize)
+    if config.vllm.enable_sleep_mode:  # then it has its memory while no micro-batch has
+        engine, rollout = 0.0, engine + rollout
     return MemoryEstimate(
         weights=weights,
         teacher=teachers[config.teacher.kind],
         trained=TRAINED_BYTES * trained,
         micro_batch=copies + _micro_batch_bytes(config, model.config, dtype.itemsize, head),
-        rollout=_rollout_tokens(config, data, device) * kv_bytes(model.config, dtype.itemsize),
-        engine=config.vllm.gpu_memory_utilization * total_memory(device) if config.rollout.engine == "vllm" else 0.0,
+        rollout=rollout,
+        engine=engine,
     )
 
 

@@ -108,9 +108,14 @@ class TrainingSetup:
     warnings: list[str] = field(default_factory=list)
 
     def publish(self, step: int) -> None:
-        """Send the policy's weights after `step` steps to the engine."""
+        """Send the policy's weights after `step` steps to the engine, unless it has them."""
         if self.engine is not None:
             self.engine.sync_weights(step)
+
+    def rest_engine(self) -> None:
+        """Let the engine give its memory back, until it is needed again."""
+        if self.engine is not None:
+            distributed.gather_or_raise(self.engine.backend.sleep)
 
     def close(self) -> None:
         """Stop the sampling engine, if any."""

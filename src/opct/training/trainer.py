@@ -25,7 +25,7 @@ from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.pairs import ContrastivePair, question_options, write_pairs
 from opct.data.render import RenderedPair
-from opct.errors import DivergenceError, NonFiniteError, RunError
+from opct.errors import DivergenceError, EngineError, NonFiniteError, RunError
 from opct.methods.base import Method
 from opct.methods.consistency import DIVERGENCES
 from opct.methods.offline import answers_to, offline_answers, offline_cost
@@ -180,7 +180,6 @@ def train(
         optimizer, counters = begin(run, setup, {TEACHER_CHECK: checked, "slow_paths": slow_paths}, resume=resume)
         if counters.step:
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
-        setup.publish(counters.step)
         trained = _make_method(setup, run, progress, stop) if method is None else method(setup, run)
         tracker = stack.enter_context(contextlib.closing(Tracker(run if is_main else None, config)))
         return _Loop(run, setup, trained, tracker, optimizer, counters, progress, stop).run_steps()
@@ -328,13 +327,18 @@ class _Loop:
         started = time.perf_counter()
         rank_seed = () if distributed.is_main() else (distributed.rank(),)
         torch.manual_seed(sample_seed(self.config.seed, "step", step, *rank_seed))  # each process has its own dropout
-        rollouts = self._collect(step)
+        try:
+            self.setup.publish(step - 1)
+            rollouts = self._collect(step)
+            self.setup.rest_engine()
+        except EngineError:  # all steps before this one are whole, their metrics too
+            self._save()
+            raise
         rollout_s = time.perf_counter() - started
         if step == 1:
             self._look_at_replies(rollouts)
         metrics, values = self._update(rollouts, step)
         self.setup.teacher.update()  # a moving average follows the policy
-        self.setup.publish(step)  # the next samples come from the new weights
         self.counters.step = step
         metrics |= {
             "time/rollout_s": rollout_s,
@@ -424,6 +428,7 @@ class _Loop:
         return metrics | rollout_metrics(rollouts) | of_tokens | of_method, values
 
     def _validation(self, step: int) -> dict[str, float]:
+        self.setup.publish(step)
         metrics, rows = validate(self.setup, step)
         distributed.main_only(write_jsonl, self.run.validation_path(step), rows)
         kl = metrics.get("validation/kl")

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 
 import pytest
+import torch
 
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import EngineError
@@ -69,8 +70,9 @@ def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, en
 
     def raw(prompts, seeds, sampling, adapter, on_done):
         drawn = draw(prompts, seeds, sampling, adapter, on_done)
-        scored = backend.score([[*p, *d.token_ids] for p, [d] in zip(prompts, drawn, strict=True)])
-        return [[Sample(d.token_ids, s[-len(d.token_ids) :])] for [d], s in zip(drawn, scored, strict=True)]
+        serving = backend._base if adapter is None else backend.served[adapter]
+        scored = serving.log_probs(prompts, [d.token_ids for [d] in drawn])
+        return [[Sample(d.token_ids, s.tolist())] for [d], s in zip(drawn, scored, strict=True)]
 
     for sampling in (Sampling(6, 0.7, 0.6, 20), Sampling(6, 0.0)):
         assert check_engine(engine, policy, PROMPTS, sampling, scores=True) < 1e-5
@@ -78,6 +80,18 @@ def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, en
     assert check_engine(engine, policy, PROMPTS, FREE, scores=False) < 1e-5
     with refused(EngineError):
         check_engine(engine, policy, PROMPTS, Sampling(6, 2.0), scores=False)
+
+
+def test_the_probe_refuses_an_engine_that_ignores_the_adapter_and_changes_no_weights(policy, backend, engine):
+    """The adapter that training begins with changes nothing, so a random one is tried."""
+    before = {name: p.clone() for name, p in policy.trainable_parameters().items()}
+    check_engine(engine, policy, PROMPTS, FREE, scores=False)
+    assert backend.asked("load")[0][0] == backend.asked("unload")[0][0]
+    draw = backend.sample
+    backend.sample = lambda prompts, seeds, sampling, adapter, on_done: draw(prompts, seeds, sampling, None, on_done)
+    with refused(EngineError, "adapter", "rollout.engine: in_process"):
+        check_engine(engine, policy, PROMPTS, FREE, scores=False)
+    assert all(torch.equal(p, before[name]) for name, p in policy.trainable_parameters().items())
 
 
 def test_the_probe_refuses_wrong_scores_only_where_they_are_used(policy, backend, engine):

@@ -77,7 +77,9 @@ def test_a_run_is_the_same_with_and_without_an_engine(make_config, backends, cou
     measured = [row["rollout/mismatch_kl"] for row in metrics(there) if "rollout/mismatch_kl" in row]
     assert measured == pytest.approx([0.0] * (2 if method == "opct" else 0), abs=1e-5)
     [backend] = backends
-    loaded, (_, *drawn) = [name for name, _ in backend.asked("load")], [name for name, _ in backend.asked("draw")]
+    probed, *loaded = [name for name, _ in backend.asked("load")]
+    base, adapted, *drawn = [name for name, _ in backend.asked("draw")]
+    assert (base, adapted) == (None, probed)
     assert [name[-6:] for name in loaded] == ["000000", "000001", "000002"]
     assert drawn[:of_the_base] == [None] * of_the_base
     assert set(drawn[of_the_base:]) <= set(loaded)
@@ -109,8 +111,9 @@ def test_the_engine_has_room_for_the_longest_pair_and_no_more(make_config, backe
 
 
 def test_an_engine_that_dies_in_a_step_leaves_a_run_that_can_be_resumed(make_config, backends, monkeypatch, tmp_path):
-    """The engine of the second part may be set up otherwise; it gets the checkpoint's adapter, named by its step."""
-    settings = {"rollout": ENGINE, "max_steps": 2, "save_steps": 1, "data": NO_VALIDATION}
+    """The steps before are saved, whatever `save_steps` is. The engine of the second part may be set up otherwise; it
+    gets the checkpoint's adapter, named by its step."""
+    settings = {"rollout": ENGINE, "max_steps": 2, "data": NO_VALIDATION}
     whole, config = make_config(output_dir=str(tmp_path / "whole"), **settings), make_config(**settings)
     train(whole)
     sample = PolicyBackend.sample
@@ -128,7 +131,7 @@ def test_an_engine_that_dies_in_a_step_leaves_a_run_that_can_be_resumed(make_con
     train(make_config(**settings, vllm=moved), resume=True)
     assert samples(config) == samples(whole)
     assert weights(config) == weights(whole)
-    assert [name[-6:] for name, _ in backends[2].asked("load")] == ["000001", "000002"]
+    assert [name[-6:] for name, _ in backends[2].asked("load")][1:] == ["000001"]  # nothing is sampled after the last
 
 
 def test_loss_and_gradient_do_not_depend_on_what_scores_the_teacher(make_config, backends):

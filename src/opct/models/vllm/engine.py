@@ -2,16 +2,19 @@
 
 It holds the base weights and serves the adapter separately: a merge in bfloat16 would round most of a small update
 away. After each optimizer step the adapter gets a new name, so that no stale keys and values are used. Prompts and
-completions are token ids. The samples of a prompt are one request: sample i has the seed s + i.
+completions are token ids. The samples of a prompt are one request: sample i has the seed s + i. With several processes
+each has an engine; those of a machine load the file that one of them writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import shutil
+import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from typing import Protocol
 
 import torch
 
+from opct import distributed
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Completion, Sampling, check_room
 from opct.models.inference.token_sampling import drawn_log_probs
@@ -28,6 +32,7 @@ from opct.models.scoring import tokenwise
 # nats a token, on average; bfloat16 kernels of a small model differ by .04
 PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
+PROBE_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of the random adapter that is tried
 PROBE_CLIP = 1.0  # most that one token counts: by rounding, top_p may cut it off on one side alone
 GREEDY = 1e-5  # vLLM takes a temperature below this as 0
 
@@ -85,6 +90,9 @@ class Backend(Protocol):
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-prob of every token but the first under the base weights, at temperature 1; nats."""
 
+    def sleep(self) -> None:
+        """Give the device's memory back until the next call, where that was asked for."""
+
     def close(self) -> None: ...
 
 
@@ -94,27 +102,56 @@ class Engine:
     def __init__(self, policy: Policy, backend: Backend):
         self.backend = backend
         self._policy = policy
-        with LibraryErrors(EngineError, "No folder for adapters can be made", "Set TMPDIR."):
-            self._folder = Path(tempfile.mkdtemp(prefix="opct-adapters-"))
+        hosts = distributed.all_gather_object(socket.gethostname())
+        host = hosts[distributed.rank()]
+        self._writes = hosts.index(host) == distributed.rank()  # the first process of each machine
+
+        def make() -> str | None:
+            with LibraryErrors(EngineError, "No folder for adapters can be made", "Set TMPDIR."):
+                return tempfile.mkdtemp(prefix="opct-adapters-") if self._writes else None
+
+        self._folder = Path(distributed.gather_or_raise(make)[hosts.index(host)] or "")
         self._synced: str | None = None
 
     def sync_weights(self, step: int) -> None:
-        """Serve the current adapter of the policy, replacing the previous version.
+        """Serve the policy's adapter after `step` steps, unless it is served already.
 
         Raises:
-            EngineError: it could not be written or loaded.
+            EngineError: it could not be written or loaded, by any process.
         """
         name = f"step-{step:06d}"  # a new one each time: vLLM keeps keys and values by the adapter's name
+        if name != self._synced:
+            self.publish(name)
+
+    def publish(self, name: str) -> None:
+        """Serve the policy's adapter as it is now under a new name, replacing the previous version."""
         folder = self._folder / name
-        remedy = "Make room there, or set TMPDIR, then continue with --resume."
-        with LibraryErrors(EngineError, f"The adapter of step {step} cannot be written to {folder}", remedy):
-            self._policy.save_adapter(folder)
-        self.backend.load_adapter(name, folder)
+        # the gathering is also a barrier: the others read what one process of each machine has written
+        distributed.gather_or_raise(lambda: self._write(folder))
+        distributed.gather_or_raise(lambda: self.backend.load_adapter(name, folder))
         # after the load: if that fails, the former adapter still serves
         former, self._synced = self._synced, name
-        if former is not None:
-            self.backend.unload_adapter(former)
-            shutil.rmtree(self._folder / former, ignore_errors=True)
+        self._drop(former)
+
+    def withdraw(self) -> None:
+        """Serve no adapter."""
+        former, self._synced = self._synced, None
+        self._drop(former)
+
+    def _write(self, folder: Path) -> None:
+        if self._writes:
+            remedy = "Make room there, or set TMPDIR, then continue with --resume."
+            with LibraryErrors(EngineError, f"The adapter {folder.name} cannot be written to {folder}", remedy):
+                self._policy.save_adapter(folder)
+
+    def _drop(self, name: str | None) -> None:
+        if name is not None:
+            self.backend.unload_adapter(name)
+            self._delete(self._folder / name)
+
+    def _delete(self, folder: Path) -> None:
+        if self._writes:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def sample(
         self,
@@ -165,7 +202,7 @@ class Engine:
         try:
             self.backend.close()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._delete(self._folder)
 
     def _completion(self, prompt_tokens: int, seed: int, sample: Sample) -> Completion:
         stopped = sample.token_ids[-1] in self._policy.backbone.stop_ids
@@ -182,7 +219,10 @@ class Engine:
 def check_engine(
     engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sampling, *, scores: bool
 ) -> float:
-    """Mean distance of the engine's log-probs from the model's own, without the adapter; nats a token.
+    """Mean distance of the engine's log-probs from the model's own; nats a token; the larger one of two.
+
+    It is measured without an adapter and with a random one, since the adapter that training begins with changes nothing
+    and an engine that ignores it would be found out late.
 
     Args:
         prompts: token ids; the engine answers the first few.
@@ -193,28 +233,72 @@ def check_engine(
     """
     prompts = list(prompts[:PROBE_PROMPTS])
     sampling = dataclasses.replace(sampling, max_completion_tokens=min(PROBE_TOKENS, sampling.max_completion_tokens))
-    seeds = [[seed] for seed in range(len(prompts))]
-    sampled = [completion for [completion] in engine.base().sample(prompts, seeds, sampling)]
-    completions = [list(c.token_ids) for c in sampled]
-    with policy.inference(), policy.adapter_off() as base:
-        base_scores = base.score(prompts, completions)
-        expected = tokenwise(partial(drawn_log_probs, sampling=sampling), base_scores).tolist()
-        raw = tokenwise(partial(drawn_log_probs, sampling=Sampling(1)), base_scores).tolist()
     bound = PROBE_BOUND_FLOAT32 if policy.dtype == torch.float32 else PROBE_BOUND
-    distance = _distance([x for c in sampled for x in c.logprobs], expected)
-    if distance > bound:
-        raise EngineError(
-            f"{engine.backend.name} gives its samples log-probs that are {distance:.3g} nats a token from those of "
-            f"{policy.name} here in {policy.dtype} (at most {bound}): use rollout.engine: in_process."
-        )
-    if scores:
-        distance = _distance([x for row in engine.base_log_probs(prompts, completions) for x in row], raw)
-        if distance > bound:
+
+    def refuse_above(distance: float, does: str, remedy: str) -> None:
+        if not distance <= bound:  # a NaN is not, either
             raise EngineError(
-                f"{engine.backend.name} scores given tokens {distance:.3g} nats a token from {policy.name} here (at "
-                f"most {bound}): use teacher.engine: in_process."
+                f"{engine.backend.name} {does} {distance:.3g} nats a token from those of {policy.name} here in "
+                f"{policy.dtype} (at most {bound}): {remedy}."
             )
-    return distance
+
+    with policy.adapter_off() as base:
+        completions, of_base = _sampled_distance(engine.base(), base, prompts, sampling)
+        raw = _log_probs(base, prompts, completions, Sampling(1))
+    refuse_above(of_base, "gives its samples log-probs that are", "use rollout.engine: in_process")
+    if scores:
+        scored = _distance([x for row in engine.base_log_probs(prompts, completions) for x in row], raw)
+        refuse_above(scored, "gives given tokens log-probs that are", "use teacher.engine: in_process")
+    with _random_adapter(
+        policy, lambda: _distance(_log_probs(policy, prompts, completions, Sampling(1)), raw) > 2 * bound
+    ):
+        engine.publish("probe")
+        _, of_adapter = _sampled_distance(engine, policy, prompts, sampling)
+        engine.withdraw()
+    remedy = "it does not serve this adapter as PEFT does; use rollout.engine: in_process"
+    refuse_above(of_adapter, "gives the samples of a random adapter log-probs that are", remedy)
+    return max(of_base, of_adapter)
+
+
+def _sampled_distance(
+    engine: Sampler, policy: Policy, prompts: list[Sequence[int]], sampling: Sampling
+) -> tuple[list[list[int]], float]:
+    """Completions of the engine, and the distance of its log-probs from the policy's."""
+    sampled = [
+        completion for [completion] in engine.sample(prompts, [[seed] for seed in range(len(prompts))], sampling)
+    ]
+    completions = [list(c.token_ids) for c in sampled]
+    expected = _log_probs(policy, prompts, completions, sampling)
+    return completions, _distance([x for c in sampled for x in c.logprobs], expected)
+
+
+def _log_probs(
+    policy: Policy, prompts: list[Sequence[int]], completions: list[list[int]], sampling: Sampling
+) -> list[float]:
+    with policy.inference():
+        return tokenwise(partial(drawn_log_probs, sampling=sampling), policy.score(prompts, completions)).tolist()
+
+
+@contextlib.contextmanager
+@torch.no_grad()
+def _random_adapter(policy: Policy, changes_enough: Callable[[], bool]) -> Iterator[None]:
+    """Context in which the B matrices of the policy's adapter are random: as small as changes its answers enough."""
+    matrices = [
+        p for name, p in policy.trainable_parameters().items() if "lora_B." in name or "lora_embedding_B" in name
+    ]
+    before = [p.clone() for p in matrices]
+    generator = torch.Generator().manual_seed(0)  # the same in all processes: they share one file
+    noise = [torch.randn(p.shape, generator=generator).to(p) for p in matrices]
+    try:
+        for scale in PROBE_SCALES:
+            for p, values in zip(matrices, noise, strict=True):
+                p.copy_(scale * values)
+            if changes_enough():
+                break
+        yield
+    finally:
+        for p, values in zip(matrices, before, strict=True):
+            p.copy_(values)
 
 
 def _distance(actual: Sequence[float], expected: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""vLLM on this machine: the run starts and stops the engine in a separate process."""
+"""vLLM on this machine: the run starts and stops the engine in a separate process, and calls it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import contextlib
 import importlib.util
 import os
 import signal
-from collections.abc import Collection, Iterator, Sequence
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from opct.config.schema import TrainConfig
-from opct.distributed import end_with_parent
-from opct.errors import ConfigError, EngineError, LibraryErrors
+from opct.errors import EngineError, LibraryErrors
 from opct.models.adapters import TRAINED_ADAPTER
 from opct.models.inference.sampler import Sampling
 from opct.models.loading import resolve_model
@@ -26,7 +31,12 @@ QUIET = {
     "PYTHONWARNINGS": "ignore",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_")
+"""What the variables begin with by which a launcher tells processes of each other; an engine is alone."""
 REQUESTS = 512  # prompts in a call of vLLM, so that progress shows
+ALIVE_S = 1.0  # between two looks at whether the engine lives
+END_S = 30.0  # for a killed process to be gone; its driver frees the device's memory first
+ITS_MESSAGES = "Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them)."
 
 
 def require_vllm() -> None:
@@ -43,36 +53,49 @@ def require_vllm() -> None:
 
 
 class VllmEngine:
-    """A vLLM engine with the policy's base weights."""
+    """A vLLM engine with the policy's base weights, on the policy's device.
+
+    Raises:
+        EngineError: from every method: vLLM failed, or its process has ended.
+    """
 
     def __init__(self, policy: Policy, config: TrainConfig, *, max_model_len: int):
-        _refuse_places(policy)
         self.max_model_len = max_model_len
         self._stop_ids = policy.backbone.stop_ids
-        self._adapters: dict[str, Any] = {}
+        self._numbers: dict[str, int] = {}
         self._loaded = 0
-        arguments = _arguments(policy, config, max_model_len)
-        with _quiet_start(), _vllm_errors("could not be started"), _ending_with_this_process():
-            import vllm
-
-            self._llm: Any = vllm.LLM(**arguments)
-        self.name = f"vLLM {vllm.__version__}"
+        self._sleeps, self._is_asleep = config.vllm.enable_sleep_mode, False
+        here, there = socket.socketpair()
+        self._connection: Connection = Connection(here.detach())
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "opct.models.vllm.server", str(there.fileno())],
+                env=_environment(policy.device),
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # a run's own output may be read by a program
+                start_new_session=True,  # no Ctrl-C, and no signal to the run's group: the step must end first
+            )
+        share = f"vllm.gpu_memory_utilization={config.vllm.gpu_memory_utilization}"
+        remedy = f"{ITS_MESSAGES} {share} is its share of the device; rollout.engine=auto needs no engine."
+        try:
+            version = self._call(
+                "start", _arguments(policy, config, max_model_len), fault="cannot start", remedy=remedy
+            )
+        except BaseException:  # after Ctrl-C too, nothing may be left of an engine that holds a device
+            self.close()
+            raise
+        self.name = f"vLLM {version}"
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Load an adapter; each version gets a unique number for vLLM."""
-        from vllm.lora.request import LoRARequest
-
+        self._wake_up()
         self._loaded += 1
-        request = LoRARequest(lora_name=name, lora_int_id=self._loaded, lora_path=str(folder))
-        with _vllm_errors(f"did not load the adapter {name} from {folder}"):
-            if not self._llm.llm_engine.add_lora(request):
-                raise RuntimeError("it gives no reason.")
-        self._adapters[name] = request
+        self._call("load", name, self._loaded, str(folder), fault=f"did not load the adapter {name} from {folder}")
+        self._numbers[name] = self._loaded
 
     def unload_adapter(self, name: str) -> None:
-        request = self._adapters.pop(name)
-        with _vllm_errors(f"did not unload the adapter {name}"):
-            self._llm.llm_engine.remove_lora(request.lora_int_id)
+        self._call("unload", self._numbers.pop(name), fault=f"did not unload the adapter {name}")
 
     def sample(
         self,
@@ -83,37 +106,66 @@ class VllmEngine:
         on_done: OnDone,
     ) -> list[list[Sample]]:
         """One request a prompt: vLLM gives its sample i the seed of the request + i."""
-        from vllm import SamplingParams
-
+        self._wake_up()
         shared = request_settings(sampling, self._stop_ids)
-        settings = [SamplingParams(n=len(seed_range), seed=seed_range.start, **shared) for seed_range in seeds]
-        outputs = self._generate(prompts, settings, None if adapter is None else self._adapters[adapter], on_done)
-        return [[_sample(sample) for sample in output.outputs] for output in outputs]  # in the order of the seeds
-
-    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        from vllm import SamplingParams
-
-        settings = [SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)] * len(sequences)
-        outputs = self._generate(sequences, settings, None, lambda n: None)
-        # without the first token, for which vLLM has None
-        rows = [list(zip(o.prompt_logprobs, ids, strict=True))[1:] for o, ids in zip(outputs, sequences, strict=True)]
-        return [[at[token].logprob for at, token in row] for row in rows]
-
-    def close(self) -> None:
-        """Stop the engine's process."""
-        self._llm.llm_engine.engine_core.shutdown()
-
-    def _generate(
-        self, prompts: Sequence[Sequence[int]], settings: Sequence[Any], adapter: Any, on_done: OnDone
-    ) -> list[Any]:
-        outputs: list[Any] = []
+        settings = [shared | {"n": len(seed_range), "seed": seed_range.start} for seed_range in seeds]
+        number, sampled = None if adapter is None else self._numbers[adapter], list[list[Sample]]()
         for start in range(0, len(prompts), REQUESTS):
             rows = slice(start, start + REQUESTS)
-            inputs = [{"prompt_token_ids": list(ids)} for ids in prompts[rows]]
-            with _vllm_errors("stopped"):
-                outputs += self._llm.generate(inputs, settings[rows], lora_request=adapter, use_tqdm=False)
-            on_done(sum(params.n for params in settings[rows]))
-        return outputs
+            for group in self._call("sample", [list(ids) for ids in prompts[rows]], settings[rows], number):
+                sampled.append([Sample(*raw) for raw in group])
+                on_done(len(group))
+        return sampled
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        self._wake_up()
+        return self._call("score", [list(ids) for ids in sequences])
+
+    def sleep(self) -> None:
+        """With `vllm.enable_sleep_mode`: give back the device's memory until the next call."""
+        if self._sleeps and not self._is_asleep:
+            self._call("sleep", fault="does not sleep")
+            self._is_asleep = True
+
+    def close(self) -> None:
+        """End the engine's process and all that it started."""
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+
+    def _wake_up(self) -> None:
+        if self._is_asleep:
+            torch.cuda.empty_cache()  # what training has used and freed, else the engine finds it taken
+            self._call("wake_up", fault="does not wake up")
+            self._is_asleep = False
+
+    def _call(self, method: str, *arguments: Any, fault: str = "failed", remedy: str = ITS_MESSAGES) -> Any:
+        """What that method of `Server` returns."""
+        try:
+            self._connection.send((method, arguments))
+            while not self._connection.poll(ALIVE_S):
+                # a child of a dead engine may hold the other end, so the connection alone does not tell
+                if self._process.poll() is not None:
+                    raise EOFError
+            succeeded, result = self._connection.recv()
+        except (EOFError, OSError):
+            raise EngineError(self._death()) from None
+        if not succeeded:
+            with LibraryErrors(
+                EngineError, f"vLLM {fault}", f"{remedy} A run that has a checkpoint goes on with --resume."
+            ):
+                raise RuntimeError(result)
+        return result
+
+    def _death(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+        code = self._process.returncode
+        by = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+        cause = " (the system does that where memory is short)" if by == "SIGKILL" else ""
+        return f"The process of vLLM ended with {by}{cause}. {ITS_MESSAGES} Continue with --resume."
 
 
 def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str, Any]:
@@ -129,12 +181,6 @@ def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str,
     }
 
 
-def _sample(completion: Any) -> Sample:
-    """From a completion of vLLM, which maps token ids to log-probs at each token."""
-    ids = list(completion.token_ids)
-    return Sample(ids, [at[token].logprob for at, token in zip(completion.logprobs, ids, strict=True)])
-
-
 def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
     """Arguments of `vllm.LLM`."""
     lora, settings = policy.model.peft_config[TRAINED_ADAPTER], config.vllm
@@ -148,6 +194,7 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
         "max_model_len": max_model_len,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "enforce_eager": settings.enforce_eager,
+        "enable_sleep_mode": settings.enable_sleep_mode,
         "enable_prefix_caching": True,
         "enable_lora": True,
         "max_loras": 1,
@@ -164,64 +211,13 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
     }
 
 
-def _refuse_places(policy: Policy) -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            f"rollout.engine: vllm with {os.environ['WORLD_SIZE']} processes: each would start an engine on the same "
-            "machine; use one process, or rollout.engine: in_process."
-        )
-    if policy.device.index:
-        raise ConfigError(
-            f"rollout.engine: vllm with model.device={policy.device}: the engine takes the first accelerator it sees; "
-            f"use model.device: cuda and CUDA_VISIBLE_DEVICES={policy.device.index}."
-        )
-
-
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Context that hides vLLM's logs below errors and its usage report, and restores the environment.
-
-    The engine's process ignores Ctrl-C, which a terminal sends to it too: the run needs it to finish its step.
-    """
-    before = dict(os.environ)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # child processes inherit it
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _ending_with_this_process() -> Iterator[None]:
-    """Engines started here end with this process, even after `kill -9`; vLLM alone would keep them and their memory."""
-    from vllm.v1.engine.core import EngineCoreProc
-
-    EngineCoreProc.opct_original = original = EngineCoreProc.run_engine_core
-    EngineCoreProc.run_engine_core = staticmethod(run_engine_core)
-    try:
-        yield
-    finally:
-        EngineCoreProc.run_engine_core = staticmethod(original)
-
-
-def run_engine_core(*arguments: Any, **keywords: Any) -> None:
-    """What the engine's process runs; in a forked process `run_engine_core` of vLLM is this function itself."""
-    from vllm.v1.engine.core import EngineCoreProc
-
-    end_with_parent()
-    getattr(EngineCoreProc, "opct_original", EngineCoreProc.run_engine_core)(*arguments, **keywords)
-
-
-def _vllm_errors(what: str) -> LibraryErrors:
-    """Context that converts errors of vLLM."""
-    return LibraryErrors(
-        EngineError,
-        f"vLLM {what}",
-        "Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run that has a checkpoint "
-        "continues with --resume.",
-    )
+def _environment(device: torch.device) -> dict[str, str]:
+    """The engine's variables: it is alone, imports what this process would, and sees the policy's device only."""
+    environment = QUIET | {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
+    # in its own process, the engine's errors are raised where it is called, and no signal handler of vLLM is set
+    environment |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+        environment["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
+    return environment

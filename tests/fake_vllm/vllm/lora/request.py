@@ -1,0 +1,7 @@
+"""As in vLLM."""
+
+from types import SimpleNamespace
+
+
+class LoRARequest(SimpleNamespace):
+    pass
