@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from opct.config.schema import MICRO_BATCH_TOKENS, TrainConfig
 from opct.models.inference.kv_cache import kv_bytes
 from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
@@ -16,8 +18,6 @@ from opct.runs.console import WARNING, Progress
 from opct.training.accumulate import LESS_TRAINING
 
 if TYPE_CHECKING:
-    import torch
-
     from opct.data.render import RenderedPair
 
 FLOAT32 = 4
@@ -88,7 +88,8 @@ def estimate_memory(config: TrainConfig, pairs: Sequence[RenderedPair], micro_ba
         weights = float(base * dtype.itemsize)
         if quantized := QUANTIZED.get(config.model.quantization or ""):
             weights -= sum((dtype.itemsize - quantized) * n - TABLES for n in _layers(model, head=False))
-        adapted = attach_adapter(model, config.lora, None, seed=0)
+        with torch.device("meta"):
+            adapted = attach_adapter(model, config.lora, None, seed=0)
         trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
         weights += FLOAT32 * trained
         copies = float(dtype.itemsize * (_experts_in(adapted) + trained))
