@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -188,6 +191,126 @@ def presets() -> str:
     return "\n".join(_table(["preset", ""], [(f"`{name}`", preset.source) for name, preset in PRESETS.items()]))
 
 
+# -------------------------------------------------------------------------------------------------- models and cards
+
+QWEN3 = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8}
+MODELS: dict[str, dict[str, Any]] = {  # of their config.json
+    "SmolLM2-135M": {"model_type": "llama", "vocab_size": 49152, "tie_word_embeddings": True}
+    | {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+    | {"num_attention_heads": 9, "num_key_value_heads": 3},
+    "Qwen3-0.6B": QWEN3
+    | {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28}
+    | {"num_attention_heads": 16, "tie_word_embeddings": True},
+    "Qwen3-1.7B": QWEN3
+    | {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28}
+    | {"num_attention_heads": 16, "tie_word_embeddings": True},
+    "Qwen3-4B": QWEN3
+    | {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36}
+    | {"num_attention_heads": 32, "tie_word_embeddings": True},
+    "Qwen3-8B": QWEN3
+    | {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36}
+    | {"num_attention_heads": 32, "tie_word_embeddings": False},
+    "Llama-3.1-8B": {"model_type": "llama", "vocab_size": 128256, "tie_word_embeddings": False}
+    | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8},
+    "gpt-oss-20b": {"model_type": "gpt_oss", "vocab_size": 201088, "tie_word_embeddings": False}
+    | {"hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24, "head_dim": 64}
+    | {"num_attention_heads": 64, "num_key_value_heads": 8, "num_local_experts": 32, "num_experts_per_tok": 4},
+    "Qwen3-30B-A3B": {"model_type": "qwen3_moe", "vocab_size": 151936, "tie_word_embeddings": False}
+    | {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "head_dim": 128}
+    | {"num_attention_heads": 32, "num_key_value_heads": 4, "moe_intermediate_size": 768}
+    | {"num_experts": 128, "num_experts_per_tok": 8},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "LoRA": {},
+    "4-bit": {"model": {"quantization": "4bit"}},
+    "full": {"lora": None},
+}
+PROMPT, COMPLETION = 300, 256  # tokens
+CARDS_GB = (24, 80)
+H100 = {"operations": 0.4 * 990e12, "bytes": 0.6 * 3.35e12}  # a second, in bfloat16; shares that good programs reach
+
+
+def models_and_cards() -> str:
+    """What each model needs, and which cards hold it, by the estimate of `opct train --dry-run`."""
+    head = ["model", "weights", *(f"{way}, GB" for way in WAYS), *(f"{gb} GB card" for gb in CARDS_GB)]
+    rows = [_model_row(name, values) for name, values in MODELS.items()]
+    return "\n".join(_table([*head, "learning rate", "s a step, at least"], rows))
+
+
+def _model_row(name: str, values: dict[str, Any]) -> list[str]:
+    from opct.training.estimate import MemoryEstimate
+    from opct.training.setup import learning_rate_for
+
+    estimates = {
+        way: MemoryEstimate(**_by_layers(values, partial(_needed, settings)))
+        for way, settings in WAYS.items()
+        if (way, name) != ("4-bit", "gpt-oss-20b")  # its file is quantised in another way, and made whole
+    }
+    fits = []
+    for free in (0.95e9 * gb for gb in CARDS_GB):
+        ways = [way for way, one in estimates.items() if one.fitted(free).peak <= free]
+        fits.append(", ".join(ways) or "none")
+    sizes = _by_layers(values, _sizes)
+    rate = learning_rate_for(sizes["weights"], lora=True)
+    shown = [f"{estimates[way].peak / 1e9:.3g}" if way in estimates else "" for way in WAYS]
+    return [name, f"{sizes['weights'] / 1e9:.3g}B", *shown, *fits, f"{rate:g}", f"{_step_s(**sizes):.2g}"]
+
+
+def _by_layers(values: dict[str, Any], measure: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """What `measure` says of the model, from models of one and of two of its layers: all of it is linear in them."""
+    from transformers import AutoConfig
+
+    made = []
+    for n in (1, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            AutoConfig.for_model(**values | {"num_hidden_layers": n}).save_pretrained(folder)
+            made.append(measure(folder))
+    one, two = made
+    return {key: one[key] + (values["num_hidden_layers"] - 1) * (two[key] - one[key]) for key in one}
+
+
+def _needed(settings: dict[str, Any], folder: str) -> dict[str, Any]:
+    from opct.config.schema import MICRO_BATCH_TOKENS, TrainConfig
+    from opct.data.pairs import ContrastivePair
+    from opct.data.render import RenderedPair
+    from opct.training.estimate import estimate_memory
+
+    prompt = ({"role": "user", "content": "?"},)
+    pairs = [RenderedPair(ContrastivePair("1", "", "", prompt, prompt), [0] * PROMPT, [0] * PROMPT)]
+    model = {"name_or_path": folder, "dtype": "bfloat16", "device": "cpu"} | settings.get("model", {})
+    rollout = {"max_completion_tokens": COMPLETION, "engine": "in_process"}
+    config = TrainConfig.model_validate(settings | {"rollout": rollout, "model": model})
+    return asdict(estimate_memory(config, pairs, MICRO_BATCH_TOKENS))
+
+
+def _sizes(folder: str) -> dict[str, Any]:
+    """Weights: all, those of the output head, those that a token's matrix products have."""
+    from opct.config.schema import ModelConfig
+    from opct.models.loading import empty_model
+
+    model: Any = empty_model(ModelConfig(name_or_path=folder))
+    text, weights = model.config.get_text_config(), sum(p.numel() for p in model.parameters())
+    experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    n_experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 1
+    idle = experts * (1 - text.num_experts_per_tok / n_experts) if experts else 0
+    head = text.vocab_size * text.hidden_size
+    return {"weights": weights, "head": head, "body": weights - idle - head * (1 if text.tie_word_embeddings else 2)}
+
+
+def _step_s(weights: float, head: float, body: float) -> float:
+    """Seconds of the default step with LoRA on an H100, by the formulas of docs/explanation/costs.md."""
+    from opct.config.schema import OptimConfig
+
+    prompts = OptimConfig().prompts_per_step
+    completions = prompts * COMPLETION
+    tokens = prompts * PROMPT + completions
+    reading = 2 * weights * COMPLETION / H100["bytes"]  # all weights in bfloat16, for each token of a row
+    sampling = max(2 * (body + head) * completions / H100["operations"], reading)
+    rest = 2 * body * prompts * PROMPT + 3 * 2 * body * tokens + 3 * 2 * head * completions
+    return sampling + rest / H100["operations"]
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)]
     return [f"| {' | '.join(line)} |" for line in lines]
@@ -208,6 +331,7 @@ def _blocks() -> dict[str, Any]:
         "experiment-settings": lambda: settings(ExperimentConfig, skip=["evaluation"]),
         "metrics": metrics,
         "presets": presets,
+        "models-and-cards": models_and_cards,
         **{
             f"families-{axis}": lambda axis=axis: families(axis)
             for axis in ("sycophancy", "jailbreak", "safety-awareness")

@@ -82,7 +82,7 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
-    derived_settings: dict[str, object] = _rate_of(settings) if model and preset is None else {}
+    derived_settings: dict[str, object] = _of_model(settings) if model and preset is None else {}
     if questions or data:
         loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(str(data))
         size = len(loaded), settings.optim.prompts_per_step
@@ -102,11 +102,13 @@ def init(
     _note_what_is_not_measured(loaded)
 
 
-def _rate_of(settings: TrainConfig) -> dict[str, object]:
+def _of_model(settings: TrainConfig) -> dict[str, object]:
     """The learning rate for a model that is not small; nothing where the hub cannot be reached."""
     from opct.models.loading import empty_model
     from opct.training.setup import learning_rate_for
 
+    length = settings.rollout.max_completion_tokens
+    echo(f"rollout.max_completion_tokens: {length}; --dry-run says how long the model's clean replies are")
     try:
         weights = sum(parameter.numel() for parameter in empty_model(settings.model).parameters())
     except ModelError:

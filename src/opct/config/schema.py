@@ -21,6 +21,9 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 Q4_MODEL = "smollm2-135m-instruct-q4_1"
 """The same model quantised to Q4_1 and dequantised: a file on PyPI. Published results were measured on it."""
 
+MICRO_BATCH_TOKENS = 1536
+"""`optim.micro_batch_tokens: auto` on a CPU, where more saves little time."""
+
 TEMPLATE_DATE = "2026-01-01"
 """The day that chat templates with a date are told, so that a prompt has the same tokens on every day."""
 
@@ -156,13 +159,18 @@ class OptimConfig(Section):
         False, description="Compute activations again in the backward pass: less memory, more time."
     )
     prompts_per_step: int = Field(24, ge=1, le=2**16, description="Pairs in one optimizer step.")
-    micro_batch_tokens: int = Field(
-        1536,
-        ge=1,
+    micro_batch_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto",
         description="Maximum tokens (padding included) in one forward pass. Prompts that completions share are "
-        "counted apart. A higher value takes memory and saves little time on a CPU; on an accelerator, raise it as far "
-        "as memory allows.",
+        "counted apart. `auto`: 1536 on a CPU, where more takes memory and saves little time; on an accelerator the "
+        "most of 192, 384 ... 12288 that its free memory holds by estimate, halved while the first step runs out of "
+        "it. The gradient is the same to rounding; the manifest has the number, and a resumed run keeps it.",
     )
+
+    @property
+    def fixed_micro_batch_tokens(self) -> int:
+        """`micro_batch_tokens`, whatever the free memory."""
+        return MICRO_BATCH_TOKENS if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
 
 class VllmConfig(Section):

@@ -233,7 +233,7 @@ def actor_settings(config: TrainConfig, longest: int) -> dict[str, Any]:
         "ppo_mini_batch_size": optim.prompts_per_step,
         "use_dynamic_bsz": True,
         # verl fails on a sequence that is longer than a micro-batch
-        "ppo_max_token_len_per_gpu": max(optim.micro_batch_tokens, longest),
+        "ppo_max_token_len_per_gpu": max(optim.fixed_micro_batch_tokens, longest),
         "loss_agg_mode": REDUCTIONS[config.loss.reduction],
         "grad_clip": clip,
         "fsdp_config": {"mixed_precision": {"param_dtype": "fp32" if dtype_of(config) == "float32" else "bf16"}},

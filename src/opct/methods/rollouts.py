@@ -334,6 +334,9 @@ def completion_from(row: StoredAnswer, prompt_tokens: int) -> Completion:
     return Completion(row["completion"], ids, row["stop_reason"], logprobs, prompt_tokens, row["seed"])
 
 
+COMPLETION_LENGTH = "rollout.max_completion_tokens (`opct train --dry-run` says how long clean replies are)"
+
+
 def first_warnings(policy: Policy, rollouts: Sequence[Rollout]) -> list[str]:
     """What the first answers show of the model, its template and the settings; see `opct.models.self_test`."""
     answers = [(r.pair.prompt, answer) for r in rollouts for answer in r.answers][:FIRST_REPLIES]
@@ -341,7 +344,7 @@ def first_warnings(policy: Policy, rollouts: Sequence[Rollout]) -> list[str]:
         reply_of(policy.renderer, prompt, answer.token_ids, is_cut=answer.stop_reason == "length")
         for prompt, answer in answers
     ]
-    return [*cut_warnings(replies, "rollout.max_completion_tokens"), *reply_warnings(replies, policy.renderer)]
+    return [*cut_warnings(replies, COMPLETION_LENGTH), *reply_warnings(replies, policy.renderer)]
 
 
 def in_loss(rollouts: Sequence[Rollout], values: Sequence[Sequence[float] | None]) -> list[list[float]]:

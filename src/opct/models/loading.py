@@ -32,7 +32,7 @@ from opct.models.gguf import (
     hub_snapshot,
     smollm2_q4,
 )
-from opct.models.memory import reuse_freed_memory
+from opct.models.memory import SMALLER_MODEL, enough_memory, reuse_freed_memory
 from opct.models.names import check_path
 from opct.runs.console import STDERR_HANDLER
 from opct.runs.io import read_json
@@ -145,7 +145,11 @@ def cannot_load(what: str) -> Iterator[None]:
         "A model of Inspect is written inspect:provider/model."
     )
     try:
-        with LibraryErrors(ModelError, f"Cannot load {what}", remedy):
+        # the memory first: else it would be said that the files are broken
+        with (
+            LibraryErrors(ModelError, f"Cannot load {what}", remedy),
+            enough_memory(f"{what} was loaded", SMALLER_MODEL),
+        ):
             yield
     except ModelError as error:
         if "custom code" in str(error) and TRUST not in str(error):  # a nested context may have added it

@@ -45,6 +45,7 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
+SHORTAGES = "can't allocate memory", "out of memory", "ALLOC_FAILED"
 SMALLER_MODEL = "model.quantization=4bit, or a smaller model"
 """The last remedy for too little memory."""
 
@@ -77,8 +78,8 @@ def enough_memory(what: str, *remedies: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's own is a RuntimeError
         said = str(error).partition("\n")[0]
-        # the CPU's allocator raises a plain RuntimeError
-        is_short = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said
+        # allocators of a CPU, of MPS, of libraries on CUDA: a plain RuntimeError
+        is_short = isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in said for words in SHORTAGES)
         if isinstance(error, OpctError) or not is_short:
             raise
         helps = "; ".join(remedies)

@@ -200,6 +200,9 @@ STDERR_HANDLER = _StderrHandler()
 
 # ---------------------------------------------------------------------------------------------------------- progress
 
+WARNING = "warning: "
+"""Beginning of a message that is one."""
+
 
 class Progress(Protocol):
     """Interface for reporting progress."""

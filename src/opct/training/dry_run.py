@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from opct.config.schema import TrainConfig
@@ -17,19 +17,20 @@ from opct.errors import ConfigError
 from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import METHODS, refuse_attackers
-from opct.methods.rollouts import Rollout, first_warnings, policy_rollouts, step_weights
+from opct.methods.rollouts import Rollout, first_warnings, policy_rollouts, step_weights, teacher_rollouts
 from opct.models.inference.sampler import Completion
 from opct.models.memory import peak_memory_gb
 from opct.models.vllm.engine import Engine
-from opct.runs.console import NullProgress, Progress, as_text, duration, pluralize
+from opct.runs.console import WARNING, NullProgress, Progress, as_text, duration, pluralize
 from opct.training.accumulate import accumulate
-from opct.training.estimate import estimate_memory, say_memory, size
-from opct.training.setup import WARNING, TrainingData, TrainingSetup, build_setup, describe
+from opct.training.estimate import estimate_memory, size
+from opct.training.setup import TrainingData, TrainingSetup, build_setup, describe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROBE_PAIRS, PROBES = 4, 2  # after a first probe, which is slower than those after it
+CLEAN_REPLIES, CLEAN_SHARE, CLEAN_TOKENS = 32, 0.95, 512  # replies; the share that should end; most tokens of one
 FEW_VALIDATION_PAIRS = 8  # where a warning begins
 
 
@@ -67,11 +68,9 @@ def make_plan(config: TrainConfig, progress: Progress | None = None) -> Plan:
         raise ConfigError(f"--dry-run plans a training by opct, not by engine={config.engine}: leave one out.")
     progress = progress or NullProgress()
     progress.stage(f"load {config.model.name_or_path}")
-    # said before the weights are loaded, which may not fit
-    said = partial(say_memory, config, progress)
-    with contextlib.closing(build_setup(config, before_loading=said)) as setup:
+    with contextlib.closing(build_setup(config, progress=progress)) as setup:
         setup.publish(0)
-        progress.stage("try a few pairs", 1 + PROBES)
+        progress.stage("try a few pairs", 2 + PROBES)
         facts, (probed, warnings) = describe(setup), _probed(setup, progress)
         progress.done()
         setup_warnings = [fact.removeprefix(WARNING) for fact in facts if fact.startswith(WARNING)]
@@ -127,11 +126,14 @@ def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, s
     cut, limit = sum(answer.stop_reason == "length" for answer in answers), config.rollout.max_completion_tokens
     cut_words = f"{cut} of {len(answers)} in the probe reached the limit of {limit} tokens"
     peak = size(peak_memory_gb(setup.policy.device) * 1e9)
+    estimate = estimate_memory(config, data.pairs, setup.micro_batch_tokens)
     rows = [("cut completions", cut_words)] if answers else []
     rows += [
-        ("memory", f"{estimate_memory(config, data)}; {peak} for the probe of {pluralize(len(pairs), 'pair')}"),
+        ("clean replies", clean_replies(setup)),
+        ("memory", f"{estimate}; {peak} for the probe of {pluralize(len(pairs), 'pair')}"),
         ("time", _time_words(setup, probes)),
     ]
+    progress.advance()
     warnings = list(probes[0].warnings)
     if 0 < len(data.validation) < FEW_VALIDATION_PAIRS:
         held_out = pluralize(len(data.validation), "pair")
@@ -149,11 +151,31 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     sampled = time.perf_counter()
     weights = step_weights(rollouts, config.loss.reduction)
     setup.policy.backbone.train()  # only then are activations computed again, and dropout is on
-    accumulate(method, rollouts, weights, config.optim.micro_batch_tokens)
+    accumulate(method, rollouts, weights, setup.micro_batch_tokens)
     setup.policy.backbone.eval()
     setup.policy.model.zero_grad(set_to_none=True)
     loss_s, answers = time.perf_counter() - sampled, [answer for r in answered for answer in r.answers]
     return Probe(len(pairs), sampled - started, loss_s, answers, first_warnings(setup.policy, answered))
+
+
+def clean_replies(setup: TrainingSetup) -> str:
+    """How long replies to `teacher_prompt` are, which the policy is to give to `prompt`: what completions need."""
+    config, pairs = setup.config, setup.data.pairs
+    some = pairs[:: max(1, len(pairs) // CLEAN_REPLIES)][:CLEAN_REPLIES]  # of every family: they are in order
+    longest = max(len(side or ()) for pair in some for side in (pair.prompt_ids, pair.teacher_ids))
+    room = min(CLEAN_TOKENS, setup.policy.context_length - longest)
+    rollout = config.rollout.model_copy(update={"max_completion_tokens": room, "num_generations": 1})
+    with setup.teacher() as teacher:  # it samples itself: an engine was started for shorter answers
+        rollouts = teacher_rollouts(teacher, some, config.model_copy(update={"rollout": rollout}), teacher)
+    answers, limit = [r.completion for r in rollouts], config.rollout.max_completion_tokens
+    cut = sum(len(answer.token_ids) > limit or answer.stop_reason == "length" for answer in answers)
+    ended = sorted(len(answer.token_ids) for answer in answers if answer.stop_reason != "length")
+    enough = math.ceil(CLEAN_SHARE * len(answers))
+    if len(ended) < enough:
+        words = f"{len(ended)} of {len(answers)} end within {room} tokens, and more was not tried"
+    else:
+        words = f"{CLEAN_SHARE:.0%} of {len(answers)} end within {ended[enough - 1]} tokens"
+    return f"{words}; rollout.max_completion_tokens={limit} cuts {cut}"
 
 
 def _time_words(setup: TrainingSetup, probes: Sequence[Probe]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,14 +22,14 @@ from opct.methods.rollouts import sampling
 from opct.models.adapters import coverage, read_adapter_config
 from opct.models.from_run import adapter_folder, adapter_now
 from opct.models.loading import load_model_config, load_renderer
+from opct.models.memory import SMALLER_MODEL, enough_memory
 from opct.models.policy import Policy, context_length
 from opct.models.self_test import refuse_moved_start, self_test
 from opct.models.teacher import Teacher, make_teacher
 from opct.models.vllm import local
 from opct.models.vllm.engine import Engine, check_engine
-
-WARNING = "warning: "
-"""Prefix of the warnings in `describe`."""
+from opct.runs.console import WARNING, NullProgress, Progress
+from opct.training.estimate import fit_memory
 
 
 @dataclass
@@ -94,6 +94,7 @@ class TrainingSetup:
     """Objects of a run: the policy, and everything that is constant during training.
 
     Attributes:
+        micro_batch_tokens: the setting, or what `auto` chose.
         engine: samples for the policy; None if this process does.
         engine_distance: distance of the engine's log-probs from the policy's own, nats a token.
         warnings: of the self-test.
@@ -103,6 +104,7 @@ class TrainingSetup:
     data: TrainingData
     policy: Policy
     teacher: Teacher
+    micro_batch_tokens: int
     engine: Engine | None = None
     engine_distance: float = 0.0
     warnings: list[str] = field(default_factory=list)
@@ -162,31 +164,35 @@ def build_setup(
     config: TrainConfig,
     given: Sequence[ContrastivePair] | None = None,
     *,
-    recorded_dtype: str | None = None,
-    before_loading: Callable[[TrainingData], None] = lambda data: None,
+    before: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> TrainingSetup:
     """Load the pairs, then the model, and start the engine that samples.
 
     Args:
         given: see `load_training_pairs`.
-        recorded_dtype: the dtype that `model.dtype: auto` chose, from the manifest of a run that is resumed.
-        before_loading: called with the pairs, before the weights are loaded.
+        before: the manifest of a run that is resumed, with what `auto` chose for dtype and micro-batches.
+        progress: told the memory that is needed, before the weights are loaded.
 
     Raises:
         ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue.
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model or the adapter to continue cannot be loaded, or a part of it would not be trained.
         EngineError: the engine that samples cannot be used.
+        OutOfMemory: the accelerator does not hold the weights.
     """
-    adapter = _check_model_settings(config)
+    adapter, before = _check_model_settings(config), before or {}
     data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
-    before_loading(data)
-    policy = _load_policy(config, adapter, recorded_dtype)
-    policy.engine = config.rollout.engine
-    _refuse_untrained_head(policy)
-    if config.optim.gradient_checkpointing:
-        policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way
-    setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
+    tokens = fit_memory(config, data.pairs, progress or NullProgress(), before.get("micro_batch_tokens"))
+    tokens = min(distributed.all_gather_object(tokens))
+    with enough_memory("the model was loaded", SMALLER_MODEL):
+        policy = _load_policy(config, adapter, before.get("dtype"))
+        policy.engine = config.rollout.engine
+        _refuse_untrained_head(policy)
+        if config.optim.gradient_checkpointing:
+            policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way
+        teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
+    setup = TrainingSetup(config, data, policy, teacher, tokens)
     setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
     if policy.has_adapter and adapter is None:
         refuse_moved_start(policy)
@@ -369,13 +375,14 @@ def learning_rate_for(weights: int, *, lora: bool) -> float:
 
 
 def _rate_warning(setup: TrainingSetup) -> list[str]:
-    """The default learning rate, where it is that of smaller models or of an adapter."""
-    given, weights = setup.config.optim.learning_rate, sum(p.numel() for p in setup.policy.model.parameters())
+    """A learning rate of smaller models or of an adapter, whoever wrote it: a config of ours that got another model."""
+    given, weights = setup.config.optim.learning_rate, setup.policy.backbone.bare_model.num_parameters()
     wanted = learning_rate_for(weights, lora=setup.config.lora is not None)
-    if given != OptimConfig().learning_rate or wanted >= given:
+    # a small model may have a high rate that was measured with few adapted layers
+    if wanted >= OptimConfig().learning_rate or given <= 3 * wanted:
         return []
-    of = f"{weights / 1e9:.1f}B weights" if setup.config.lora is not None else "every weight is trained"
+    of = f"LoRA on {weights / 1e9:.1f}B weights" if setup.config.lora is not None else "training every weight"
     return [
-        f"optim.learning_rate={given:g} is for LoRA on a small model, and here {of}: begin with {wanted:g}, and try a "
-        "third and three times it on validation questions"
+        f"optim.learning_rate={given:g} is high for {of}: begin with {wanted:g}, and try a third and three times it on "
+        "validation questions"
     ]

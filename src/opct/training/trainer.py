@@ -25,7 +25,7 @@ from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.pairs import ContrastivePair, question_options, write_pairs
 from opct.data.render import RenderedPair
-from opct.errors import DivergenceError, EngineError, NonFiniteError, RunError
+from opct.errors import DivergenceError, EngineError, NonFiniteError, OutOfMemory, RunError
 from opct.methods.base import Method
 from opct.methods.consistency import DIVERGENCES
 from opct.methods.offline import answers_to, offline_answers, offline_cost
@@ -45,13 +45,13 @@ from opct.methods.rollouts import (
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
-from opct.models.memory import peak_memory_gb
-from opct.runs.console import NullProgress, Progress, StopRequest
+from opct.models.memory import enough_memory, peak_memory_gb
+from opct.runs.console import WARNING, NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
-from opct.training.accumulate import TokenValues, accumulate
-from opct.training.estimate import say_memory
+from opct.training.accumulate import LESS_TRAINING, TokenValues, accumulate
+from opct.training.estimate import FEWEST_TOKENS
 from opct.training.resume import (
     Counters,
     load_checkpoint,
@@ -60,10 +60,10 @@ from opct.training.resume import (
     refuse_other_run,
     write_checkpoint,
 )
-from opct.training.setup import WARNING, TrainingSetup, build_setup, describe
+from opct.training.setup import TrainingSetup, build_setup, describe
 
 KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_factor times this
-TEACHER_CHECK, WARNINGS = "teacher_check", "warnings"  # in the manifest
+TEACHER_CHECK, WARNINGS, MICRO_BATCH = "teacher_check", "warnings", "micro_batch_tokens"  # in the manifest
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 LEGEND = "kl: to the teacher, in nats a token; loss: the training objective; validation: the kl of held-out pairs"
@@ -160,8 +160,7 @@ def train(
         payload = (manifest, with_weights(config.model) if is_main else config.model)
         before, model = distributed.broadcast_object(payload)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
-        estimate = partial(say_memory, config, progress)
-        built = build_setup(config, pairs, recorded_dtype=before.get("dtype"), before_loading=estimate)
+        built = build_setup(config, pairs, before=before, progress=progress)
         setup = stack.enter_context(contextlib.closing(built))
         if overwrite:
             # not before: a run that cannot begin replaces nothing
@@ -182,6 +181,7 @@ def train(
             progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
         trained = _make_method(setup, run, progress, stop) if method is None else method(setup, run)
         tracker = stack.enter_context(contextlib.closing(Tracker(run if is_main else None, config)))
+        stack.enter_context(enough_memory("the model was trained", *LESS_TRAINING))
         return _Loop(run, setup, trained, tracker, optimizer, counters, progress, stop).run_steps()
 
 
@@ -255,6 +255,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
         "method": config.method,
         "offline": METHODS[config.method].offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,
+        MICRO_BATCH: setup.micro_batch_tokens,
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.data.left_out],
         WARNINGS: setup.warnings,
@@ -394,20 +395,11 @@ class _Loop:
 
     def _update(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], TokenValues]:
         """The gradient of the method's loss on these rollouts and one optimizer step; returns metrics and values."""
-        optimizer, policy, method = self.optimizer, self.policy, self.method
+        optimizer, policy = self.optimizer, self.policy
         rate = learning_rate(step, self.total, self.config.optim)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        optimizer.zero_grad(set_to_none=True)
-        weights = step_weights(rollouts, self.config.loss.reduction)
-        observed = StepMetrics(method)
-        policy.backbone.train()
-        try:
-            budget = self.config.optim.micro_batch_tokens
-            loss, values = accumulate(method, rollouts, weights, budget, observe=observed.observe)
-        except NonFiniteError as error:
-            raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
-        policy.backbone.eval()
+        loss, values, observed = self._gradient(rollouts, step)
         limit = math.inf if self.config.optim.max_grad_norm is None else self.config.optim.max_grad_norm
         # also without a limit (infinity): the norm is logged, and checked before the weights move
         norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable_parameters().values(), limit))
@@ -426,6 +418,31 @@ class _Loop:
             of_tokens |= kl_metrics(f"train/{name}", rollouts, in_loss(rollouts, [stats.get(name) for stats in values]))
         self.watched = next((f"train/{name}" for name in names if name in DIVERGENCES.values()), "train/loss")
         return metrics | rollout_metrics(rollouts) | of_tokens | of_method, values
+
+    def _gradient(self, rollouts: list[Rollout], step: int) -> tuple[float, TokenValues, StepMetrics]:
+        """Compute the gradient of the method's loss on these rollouts; returns loss, values and what was observed."""
+        weights = step_weights(rollouts, self.config.loss.reduction)
+        self.policy.backbone.train()
+        while True:
+            self.optimizer.zero_grad(set_to_none=True)  # also what was added before the memory was short
+            observed, budget = StepMetrics(self.method), self.setup.micro_batch_tokens
+            try:
+                loss, values = accumulate(self.method, rollouts, weights, budget, observe=observed.observe)
+            except NonFiniteError as error:
+                raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
+            except OutOfMemory:
+                # not later: how sums are rounded would depend on what else is on the device in the middle of a run
+                if step > 1 or self.config.optim.micro_batch_tokens != "auto" or budget <= FEWEST_TOKENS:
+                    raise
+                self._shrink_micro_batch(budget // 2)
+            else:
+                self.policy.backbone.eval()
+                return loss, values, observed
+
+    def _shrink_micro_batch(self, tokens: int) -> None:
+        self.setup.micro_batch_tokens = tokens
+        self.progress.log(f"out of memory: micro-batches have at most {tokens} tokens from now on")
+        distributed.main_only(self.run.update_manifest, {MICRO_BATCH: tokens})
 
     def _validation(self, step: int) -> dict[str, float]:
         self.setup.publish(step)

@@ -63,7 +63,9 @@ def test_the_learning_rate_follows_the_size_of_the_model(tmp_path: Path, capsys)
         path = tmp_path / f"{name}{len(extra)}.yaml"
         assert run("init", path, "--model", tmp_path / name, *extra) == 0
         assert load_config(path).optim.learning_rate == expected
-        assert ("8.2B" in capsys.readouterr().out) == (expected == 1e-4)
+        said = capsys.readouterr().out
+        assert ("8.2B" in said) == (expected == 1e-4)
+        assert ("rollout.max_completion_tokens" in said) == (not extra)
 
 
 def test_a_model_whose_config_is_broken_is_refused(tmp_path: Path, capsys):

@@ -10,17 +10,18 @@ import pytest
 import torch
 from rich.console import Console
 
+from opct.data.pairs import write_pairs
 from opct.errors import ConfigError
-from opct.methods.registry import METHODS
-from opct.methods.rollouts import policy_rollouts, step_weights
+from opct.models.inference.sampler import Completion
+from opct.models.policy import Policy
 from opct.training import estimate
 from opct.training import setup as building
-from opct.training.dry_run import make_plan
+from opct.training.dry_run import clean_replies, make_plan
 from opct.training.estimate import estimate_memory, size
 from opct.training.setup import build_setup, load_data
 from tests.progress import Noted
 from tests.refusals import refused
-from tests.tiny import tiny_family, tiny_tokenizer
+from tests.tiny import tiny_pairs
 
 
 def numbers(text: str) -> list[float]:
@@ -38,7 +39,7 @@ def test_its_numbers_are_those_of_the_run(make_config, method: str, completions:
     assert numbers(rows["completion tokens"]) == [tokens]
     assert numbers(rows["cut completions"])[1:] == [probed, 6]
     assert numbers(rows["passes"]) == [pytest.approx(4 * 3 / len(data.pairs), abs=0.05)]
-    assert size(estimate_memory(config, data).peak) in rows["memory"]
+    assert size(estimate_memory(config, data.pairs, 300).peak) in rows["memory"]
     assert ("offline" in rows["time"]) == (method == "dpo")
 
 
@@ -56,25 +57,35 @@ def test_it_writes_nothing_and_shows_its_warnings(make_config, tmp_path: Path, m
     assert all(fact.split(":")[0] in text for fact in plan.facts)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "limit", "numbers_said"),
+    [
+        (range(1, 11), 4, [95, 10, 10, 4, 6]),  # % of n end within N; the limit cuts 5 to 10
+        ([5] * 19 + [None], 6, [95, 20, 5, 6, 1]),
+        ([5] * 9 + [None], 6, [9, 10, 512, 6, 1]),
+    ],
+    ids=["all end", "one of twenty goes on", "too many go on"],
+)
+def test_it_says_how_long_clean_replies_are(make_config, tmp_path, monkeypatch, lengths, limit, numbers_said):
+    """Answers of the teacher to `teacher_prompt`, of these lengths; None: as long as they may be."""
+    write_pairs(tmp_path / "pairs.jsonl", tiny_pairs(len(lengths)))
+    data = {"pairs": [str(tmp_path / "pairs.jsonl")], "validation_size": 0, "validation_fraction": 0.0}
+    setup = build_setup(make_config(data=data, rollout={"max_completion_tokens": limit}))
+    asked = []
+
+    def sample(self, prompts, seeds, sampling, **_):
+        asked.extend(prompts)
+        known = [(n or sampling.max_completion_tokens, "stop" if n else "length") for n in lengths]
+        return [[Completion("", (7,) * n, stop, (0.0,) * n, 1, 0)] for n, stop in known]
+
+    monkeypatch.setattr(Policy, "sample", sample)
+    assert numbers(clean_replies(setup)) == numbers_said
+    assert asked == [pair.teacher_ids for pair in setup.data.pairs]
+
+
 def test_it_does_not_plan_for_another_trainer(make_config):
     with refused(ConfigError, "engine=verl"):
         make_plan(make_config(engine="verl"))
-
-
-@pytest.mark.parametrize("kind", ["base", "ema"])
-@pytest.mark.parametrize("lora", [{"r": 4}, None], ids=["adapter", "full"])
-def test_the_estimate_counts_what_is_kept_without_loading_it(make_config, lora: dict | None, kind: str):
-    """Weights, teacher, gradients and moments: bytes of the tensors that the setup then has."""
-    config = make_config(teacher={"kind": kind}, model={"dtype": "bfloat16"}, lora=lora)
-    found, setup = estimate_memory(config, load_data(config)), build_setup(config)
-    with setup.teacher() as teacher:
-        tensors = {id(p): p for model in (setup.policy, teacher) for p in model.model.parameters()}
-    trained = sum(p.numel() for p in setup.policy.trainable_parameters().values())
-    kept = found.weights + found.teacher + found.trained
-    # a frozen copy of a whole model keeps its embedding and norms in float32
-    assert kept == pytest.approx(sum(p.nbytes for p in tensors.values()) + 12 * trained, rel=0.2 if lora is None else 0)
-    assert found.trained == 12 * trained
-    assert found.peak == kept + max(found.micro_batch, found.rollout)
 
 
 def test_on_an_accelerator_the_estimate_comes_before_the_weights(make_config, monkeypatch):
@@ -89,51 +100,6 @@ def test_on_an_accelerator_the_estimate_comes_before_the_weights(make_config, mo
     [said, warned] = [line for line in noted.lines if "MB" in line or "micro_batch_tokens" in line]
     assert "weights" in said
     assert "optim.micro_batch_tokens" in warned
-
-
-EXPERTS = {"num_experts": 32, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
-BIG = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4}
-
-
-@pytest.mark.parametrize(
-    ("family", "lora"),
-    [
-        ({"kind": "llama", **BIG}, {"r": 8}),
-        ({"kind": "llama", **BIG}, None),
-        ({"kind": "qwen3_moe", **BIG, **EXPERTS}, {"r": 8}),
-        ({"kind": "qwen3_moe", **BIG, **EXPERTS}, {"r": 2, "target_parameters": ["mlp.experts.down_proj"]}),
-    ],
-    ids=["dense", "every weight", "experts", "adapted experts"],
-)
-def test_the_estimate_of_a_micro_batch_is_not_below_what_autograd_keeps(
-    make_config, tmp_path, monkeypatch, family, lora
-):
-    """Nor a fifth above: bytes of the tensors that hooks see, each once, without the weights themselves."""
-    from transformers import AutoModelForCausalLM
-
-    AutoModelForCausalLM.from_config(tiny_family(**family)).save_pretrained(tmp_path / "model")
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
-    model = {"name_or_path": str(tmp_path / "model"), "dtype": "bfloat16"}
-    config = make_config(lora=lora, model=model, rollout={"num_generations": 1}, teacher={"kind": "live"})
-    monkeypatch.setattr(estimate, "CHUNK_TOKENS", 0)  # logits are there for a moment: hooks do not see them
-    setup, kept = build_setup(config), {}
-    rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1")
-    method = METHODS["opct"](setup.policy, setup.teacher, config, None)
-    weights = {p.untyped_storage().data_ptr() for p in setup.policy.model.parameters()}
-
-    def keep(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor  # the tensor: its memory must not be used again
-        return tensor
-
-    setup.policy.backbone.train()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        method.loss(rollouts, step_weights(rollouts, "token"))
-    counted = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
-    # a micro-batch that is full: rows with their padding
-    full = len(rollouts) * max(len(one.prompt_ids) + len(one.ids) for one in rollouts)
-    optim = config.optim.model_copy(update={"micro_batch_tokens": full})
-    found = estimate_memory(config.model_copy(update={"optim": optim}), setup.data).micro_batch
-    assert 1 <= found / counted <= 1.2
 
 
 def test_when_it_validates(make_config):
