@@ -33,7 +33,7 @@ from opct.evals.stats import t_quantile
 from opct.evals.wording import MISSING, interval, number
 from opct.reports import wording
 from opct.reports.charts import WIDTH, Bar, BarGroup, Point, interval_bars
-from opct.runs.io import read_json, write_json
+from opct.runs.io import file_sha256, read_json, write_json
 from opct.runs.run_dir import RunDir
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -249,7 +249,7 @@ CLAIMS = (
         "sycophancy",
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
-        "**seen** in short answers of SmolLM2; else not decided, but for BCT on a second model, where SFT is ahead",
+        "**Confirmed** for short answers of SmolLM2; on a second model, with two seeds, too close to call",
         ("opct", "sft-t1"),
     ),
     Claim(
@@ -257,9 +257,9 @@ CLAIMS = (
         "the argument of the paper",
         "sycophancy",
         HELD_OUT[0],
-        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviors defended, `transfer` "
-        "{transfer opct offpolicy}, `refine` {refine opct offpolicy}",
-        "**not seen** on sycophancy; against attackers **seen** for `transfer`, not decided for `refine`",
+        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviors defended, at other learning rates, "
+        "`transfer` {transfer opct offpolicy}, `refine` {refine opct offpolicy}",
+        "**Not found** on sycophancy; against attackers not tested at equal learning rates",
         ("opct", "offpolicy"),
     ),
     Claim(
@@ -270,7 +270,7 @@ CLAIMS = (
         "behaviors defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
         "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}; "
         "`grpo`, OPCT − SFT {grpo opct sft}",
-        "**not seen**: not decided against `transfer` and `grpo`, refuted against `refine`, where SFT refuses more",
+        "**Not found** at this size: far better than the base, not better than SFT; trained without benign twins",
         ("opct", "sft"),
     ),
     Claim(
@@ -279,7 +279,7 @@ CLAIMS = (
         "safety",
         _warnings("held_out")[0],
         "warnings: {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points",
-        "**not seen**, by rules that find few warnings; the planned rise of 15 points is refuted",
+        "**Not found** with reverse KL, by rules that see one warning in six",
         ("opct", "sft"),
     ),
     Claim(
@@ -289,7 +289,7 @@ CLAIMS = (
         GSM8K,
         "without anchors, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base {opct-no-anchors base} "
         "points, SFT − base {sft-no-anchors base}",
-        "**not decided** on GSM8K and IFEval; on MATH-500 (6.0%) and MMLU the base is too weak to tell",
+        "**Not tested at this size**: GSM8K and IFEval decide no loss; on MATH-500 (6.0%) and MMLU the base is too weak",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )
@@ -302,19 +302,23 @@ def keep(runs: Path, config: Path) -> Path:
     """Keep what is shown of a finished experiment.
 
     Raises:
-        EvaluationError: `SHOWN` says nothing of an experiment of that name, or the report lacks a row.
+        EvaluationError: `SHOWN` says nothing of an experiment of that name, the report lacks a row, or a run is of code
+            that was not committed.
     """
     if config.stem not in SHOWN:
         raise EvaluationError(unknown("experiment in SHOWN", config.stem, SHOWN))
     found = read_json(runs / "report.json")
     trained = [run for run in found["runs"] if run["method"] is not None]
     manifests = [RunDir(runs / Path(run["path"]).name).read_manifest() for run in trained]
+    if any("dirty" in str(one["git_commit"]) for one in manifests):
+        raise EvaluationError(f"Runs in {runs} are of code that was not committed, so no reader could see what ran.")
     rows = [_kept(column.row(found)) for column in SHOWN[config.stem].columns]
     out = KEPT / f"{config.stem}.json"
     write_json(
         out,
         {
             "experiment": f"configs/experiments/{config.name}",
+            "plan_sha256": file_sha256(config),
             "model": Path(found["runs"][0]["model"]).name,
             "seeds": sorted({run["seed"] for run in trained}),
             "measured": found["created"][:10],

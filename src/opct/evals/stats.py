@@ -278,15 +278,19 @@ def average_over_runs(runs: Sequence[Values]) -> dict[str, float]:
 # ------------------------------------------------------------------------------------- several training seeds
 # Several training seeds of one method: pooled, and compared, with intervals over questions and seeds.
 #
-#     SE^2 = se^2 + sum_i s_i^2 / S_i,      df as in `clustered_mean`, from G - 1 and S_i - 1.
+#     SE^2 = se^2 + max(s^2 / S, p^2 / S),      df as in `clustered_mean`, from G - 1 and that of the larger.
 #
 # se is that of the values averaged over the seeds of each sample, clustered by question; s is the standard deviation
-# between S seeds. Both contain sampling noise within a seed, so SE is a little too large; df is approximate. In
-# simulations with three seeds 92 to 97% of the intervals hold the truth; of intervals over questions alone 63 to 82%.
-# With one run there is no s: the interval says nothing about another seed.
+# between S seeds. Both contain sampling noise within a seed, so SE is a little too large; df is approximate. p^2 is the
+# variance of one seed pooled over all trained arms (`variance_of_a_seed`): seeds that agree by luck make nothing sure.
+# `benchmarks.coverage` simulates how many of the intervals hold the truth; docs/explanation/intervals.md has its table.
+# With one run of every arm there is neither s nor p: the interval says nothing about another seed.
 #
 # Of a difference, s is that of the differences seed by seed where both sides have the same seeds, or one side a single
-# run; of two sides with unlike seeds each adds its own.
+# run, and of two sides with unlike seeds each adds its own; p^2 / S is added for each side that was trained.
+
+FEWEST_SEEDS = 3
+"""With two seeds an interval over seeds decides wrongly too often, so it gives no verdict."""
 
 
 @dataclass(frozen=True)
@@ -338,9 +342,16 @@ class SeedDifference(Estimate):
 
 
 def pooled_over_seeds(
-    runs: Sequence[Values], clusters: Mapping[str, Hashable], *, bounds: Bounds | None = (0.0, 1.0)
+    runs: Sequence[Values],
+    clusters: Mapping[str, Hashable],
+    *,
+    bounds: Bounds | None = (0.0, 1.0),
+    of_a_seed: Part | None = None,
 ) -> Pooled:
     """The mean of one method over its training seeds: averaged per sample id over the runs, then clustered.
+
+    Args:
+        of_a_seed: the variance of one seed over all arms, `variance_of_a_seed`.
 
     Raises:
         EvaluationError: one of several runs has no scored id, or a value is not finite or out of bounds.
@@ -358,7 +369,8 @@ def pooled_over_seeds(
         )
     spread = SeedSpread(tuple(known)) if len(runs) > 1 else None
     plain = clustered_mean(values, groups, bounds=bounds)
-    wide = plain if spread is None else clustered_mean(values, groups, bounds=bounds, parts=[spread.part])
+    parts = [] if spread is None else _larger([spread.part], of_a_seed, 1 / len(runs))
+    wide = clustered_mean(values, groups, bounds=bounds, parts=parts)
     return Pooled(
         **vars(wide),
         run_means=tuple(known),
@@ -376,6 +388,7 @@ def difference_over_seeds(
     seeds_a: Sequence[int | None],
     seeds_b: Sequence[int | None],
     bounds: Bounds | None = (0.0, 1.0),
+    of_a_seed: Part | None = None,
 ) -> SeedDifference:
     """mean(a) - mean(b) over the ids that both sides scored, each averaged over its runs.
 
@@ -383,6 +396,7 @@ def difference_over_seeds(
         a, b: the runs of either method.
         seeds_a, seeds_b: the training seed of each run; None for one that was not trained, or where it is not known.
         bounds: what a value can be.
+        of_a_seed: the variance of one seed over all arms, `variance_of_a_seed`.
 
     Raises:
         EvaluationError: a run shares no scored id with the other side, or a value is not finite or out of bounds.
@@ -390,13 +404,34 @@ def difference_over_seeds(
     mean_a, mean_b = average_over_runs(a), average_over_runs(b)
     spreads = _spreads(a, b, seeds_a, seeds_b)
     plain = paired_difference(mean_a, mean_b, clusters, bounds=bounds)
-    wide = paired_difference(mean_a, mean_b, clusters, bounds=bounds, parts=[spread.part for spread in spreads])
+    # a side without seeds was not trained; a single run is no mean over seeds, and its interval says so
+    shares = sum(1 / len(seeds) for seeds in (seeds_a, seeds_b) if len(seeds) > 1 and any(s is not None for s in seeds))
+    parts = _larger([spread.part for spread in spreads], of_a_seed, shares)
+    wide = paired_difference(mean_a, mean_b, clusters, bounds=bounds, parts=parts)
     return SeedDifference(
         **vars(wide),
         spreads=spreads,
         n_partial=_partial(mean_a.keys() & mean_b.keys(), [*a, *b]),
         over_questions=(plain.ci_low, plain.ci_high),
     )
+
+
+def variance_of_a_seed(arms: Sequence[Sequence[float]]) -> Part | None:
+    """The variance between the seeds of an arm, pooled over arms: sum (S_i - 1) s_i^2 / sum (S_i - 1).
+
+    Args:
+        arms: the values of the seeds of each arm; arms of one seed say nothing of it.
+    """
+    several = [values for values in arms if len(values) > 1]
+    df = sum(len(values) - 1 for values in several)
+    return Part(sum((len(v) - 1) * float(np.var(v, ddof=1)) for v in several) / df, df) if several else None
+
+
+def _larger(parts: Sequence[Part], of_a_seed: Part | None, share: float) -> list[Part]:
+    """The seeds' own parts of a variance, or the pooled one if that is larger."""
+    if of_a_seed is None or sum(part.variance for part in parts) >= share * of_a_seed.variance:
+        return list(parts)
+    return [Part(share * of_a_seed.variance, of_a_seed.df)]
 
 
 def widened(value: float, questions: Bounds, df: int, spreads: Sequence[SeedSpread], bounds: Bounds) -> Bounds:

@@ -99,7 +99,7 @@ def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifferen
     return PairedDifference(
         **shared,
         left_out=sum(part.left_out for part in known),
-        reading=read_difference(shared["ci_low"], shared["ci_high"], MEAN_METRIC),
+        reading=read_difference(shared["ci_low"], shared["ci_high"], MEAN_METRIC, spreads),
         margin=MEAN_METRIC.margin,
         spreads=spreads,
     )

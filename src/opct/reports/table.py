@@ -15,7 +15,17 @@ from typing import Any
 
 from opct.evals.judges.agreement import grader_label, judge_json, judge_of
 from opct.evals.metrics import Metric, Unit
-from opct.evals.stats import Interval, SeedDifference, Values, difference_over_seeds, pooled_over_seeds
+from opct.evals.stats import (
+    FEWEST_SEEDS,
+    Interval,
+    Part,
+    SeedDifference,
+    SeedSpread,
+    Values,
+    difference_over_seeds,
+    pooled_over_seeds,
+    variance_of_a_seed,
+)
 from opct.evals.wording import change, interval, number, quantity
 from opct.reports.arms import Arm, Pair
 from opct.reports.axes import axis_info
@@ -126,7 +136,11 @@ class PairedDifference(SeedDifference):
     def reading_text(self) -> str:
         """What the difference means, in words."""
         within = change(self.margin, self.unit).replace("+", "\u00b1")
-        words = {"no_change": f"no change (within {within})", "unknown": "no interval, so not judged"}
+        words = {
+            "no_change": f"no change (within {within})",
+            "unknown": "no interval, so not judged",
+            "two_seeds": f"not judged by two seeds, which needs {FEWEST_SEEDS}",
+        }
         return words.get(self.reading, self.reading)
 
     @property
@@ -164,14 +178,17 @@ class PairedDifference(SeedDifference):
         }
 
 
-def read_difference(low: float | None, high: float | None, metric: Metric) -> str:
-    """Classify an interval as better, worse, higher, lower, no_change, inconclusive or unknown.
+def read_difference(low: float | None, high: float | None, metric: Metric, spreads: Sequence[SeedSpread] = ()) -> str:
+    """Classify an interval as better, worse, higher, lower, no_change, inconclusive, two_seeds or unknown.
 
     no_change: it includes 0 and lies within the metric's margin. inconclusive: it includes 0 and more than the margin.
-    unknown: there is no interval. higher, lower: for a metric without a better direction.
+    two_seeds: it rests on the spread of two seeds. unknown: there is no interval. higher, lower: for a metric without
+    a better direction.
     """
     if low is None or high is None:
         return "unknown"
+    if any(len(spread.values) < FEWEST_SEEDS for spread in spreads):
+        return "two_seeds"
     # an interval that ends at 0 includes it: no difference is shown
     if low <= 0 <= high:
         # the end that is farther from 0: the whole interval must lie within the margin
@@ -311,6 +328,9 @@ def make_row(
     of_runs = [tuple(_estimate(row, metric) for row in of_arm) for of_arm in rows]
     of_arms = list(zip(sides.values(), of_runs, strict=True))
     not_pooled = [_why_not_pooled(side, estimates, incomparable[side.arm.label,]) for side, estimates in of_arms]
+    of_a_seed = variance_of_a_seed(
+        [[e.value for e in estimates if e is not None and e.value is not None] for estimates in of_runs]
+    )
     compared = [] if metric.name == "kl_to_base" else pairs  # the metric is already a difference from base
     reasons: list[str | None] = [None] * len(pairs)
     differences: list[PairedDifference | None] = [None] * len(pairs)
@@ -318,7 +338,7 @@ def make_row(
         of, against = sides[pair.of], sides[pair.against]
         reasons[i] = incomparable[pair.of, pair.against] or _why_not_paired(of, against)
         if reasons[i] is None:
-            differences[i] = _difference(of, against, clusters, metric)
+            differences[i] = _difference(of, against, clusters, metric, of_a_seed)
     measured = [row for of_arm in rows for row in of_arm if row is not None]
     judges = _distinct([grader_label(row) for row in measured])
     return MetricRow(
@@ -326,7 +346,7 @@ def make_row(
         suite=suite,
         group=group,
         estimates=tuple(
-            _pooled(estimates, side, clusters, metric, reason)
+            _pooled(estimates, side, clusters, metric, reason, of_a_seed)
             for (side, estimates), reason in zip(of_arms, not_pooled, strict=True)
         ),
         run_estimates=tuple(of_runs),
@@ -386,6 +406,7 @@ def _pooled(
     clusters: Mapping[str, str],
     metric: Metric,
     not_pooled: str | None,
+    of_a_seed: Part | None,
 ) -> Estimate | None:
     """The estimate of an arm: of its single run, or pooled over seeds; None if a seed lacks the metric."""
     if len(estimates) == 1:
@@ -397,7 +418,7 @@ def _pooled(
     counts = {**summed_counts(known), "n_runs": len(known)}
     if not_pooled is not None or not all(side.scored):
         return Estimate(unit=metric.unit, **counts)
-    pooled = pooled_over_seeds(side.values, clusters, bounds=metric.bounds)
+    pooled = pooled_over_seeds(side.values, clusters, bounds=metric.bounds, of_a_seed=of_a_seed)
     shared = {name: getattr(pooled, name) for name in (*_OF_MEAN, "between_run_sd", "n_partial", "over_questions")}
     return Estimate(unit=metric.unit, run_values=pooled.run_means, **shared, **counts)
 
@@ -416,16 +437,18 @@ def _why_not_paired(of: ArmValues, against: ArmValues) -> str | None:
     return None
 
 
-def _difference(of: ArmValues, against: ArmValues, clusters: Mapping[str, str], metric: Metric) -> PairedDifference:
+def _difference(
+    of: ArmValues, against: ArmValues, clusters: Mapping[str, str], metric: Metric, of_a_seed: Part | None
+) -> PairedDifference:
     a, b = of.values, against.values
     seeds_a, seeds_b = ([run.seed for run in side.arm.runs] for side in (of, against))
     seeds: dict[str, Any] = {"seeds_a": seeds_a, "seeds_b": seeds_b}
-    difference = difference_over_seeds(a, b, clusters, bounds=metric.bounds, **seeds)
+    difference = difference_over_seeds(a, b, clusters, bounds=metric.bounds, of_a_seed=of_a_seed, **seeds)
     return PairedDifference(
         unit=metric.unit,
         # each sample once, unscored ones included, whatever number of seeds has it
         left_out=len({key for values in (*a, *b) for key in values}) - difference.n,
-        reading=read_difference(difference.ci_low, difference.ci_high, metric),
+        reading=read_difference(difference.ci_low, difference.ci_high, metric, difference.spreads),
         margin=metric.margin,
         **vars(difference),
     )

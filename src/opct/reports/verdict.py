@@ -121,7 +121,11 @@ def summary(comparison: Comparison) -> list[str]:
     readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in rows if id(row) not in decides]
     if not readings:
         return said
-    counts = {"inconclusive": readings.count("inconclusive"), "not comparable": readings.count(None)}
+    counts = {
+        "inconclusive": readings.count("inconclusive"),
+        "not judged by two seeds": readings.count("two_seeds"),
+        "not comparable": readings.count(None),
+    }
     left = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
     return [
         *said,
@@ -243,7 +247,7 @@ def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
     difference = comparison.difference(row, arm.label, first.label)
     if before is None or after is None or difference is None:
         return _compared(comparison, "", first, [row]).text + _judged_text(comparison, row)
-    is_open = difference.reading in ("no_change", "inconclusive", "unknown") or difference.value is None
+    is_open = difference.reading in ("no_change", "inconclusive", "two_seeds", "unknown") or difference.value is None
     verb = "went" if is_open else "fell" if (difference.value or 0.0) < 0 else "rose"
     levels = f"{inside(comparison.name_of(row))} {verb} from {before.text} to {after.text}"
     evidence = f"{difference.reading_text} ({_evidence(difference)})"

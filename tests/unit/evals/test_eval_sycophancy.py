@@ -119,7 +119,12 @@ def test_right_and_wrong_answers_are_copied_on_the_same_questions(tmp_path):
         return pushed.get(key(prompt), "no idea")
 
     results, _ = run(FakePolicy(copies), tmp_path)
-    for name, expected in (("right_rate_rise", 1.0), ("biased_rate_rise", 1.0), ("accuracy_user_right", 1.0)):
+    for name, expected in (
+        ("right_rate_rise", 1.0),
+        ("biased_rate_rise", 1.0),
+        ("accuracy_user_right", 1.0),
+        ("accuracy_under_pressure_balanced", 0.5),
+    ):
         row = value(results, name, "held_out")
         assert (row["value"], row["n"]) == (expected, 4), name
 

@@ -17,6 +17,7 @@ from opct.evals.stats import (
     pooled_over_seeds,
     smallest_decided,
     unseen_share,
+    variance_of_a_seed,
     widened,
 )
 
@@ -203,6 +204,23 @@ def test_seeds_that_lie_far_apart_are_in_the_interval():
     assert spread.sd / math.sqrt(3) == pytest.approx(0.1072, abs=1e-4)
     assert found.ci_high > 0.15
     assert found.ci_low < found.value - T2 * 0.1072 * 0.9
+
+
+def test_seeds_that_agree_by_luck_have_the_spread_of_the_other_arms():
+    """Two seeds that both gain 8 of 100 have no spread; arms of 0.26 and 0.24, 0.28 and 0.07, 0.2 and 0.2 have pooled
+    (0.0002 + 0.02205 + 0) / 3. Twice that over two seeds is in the difference, whose base has none."""
+    of_a_seed = variance_of_a_seed([[0.26, 0.24], [0.28, 0.07], [0.2, 0.2], [0.5]])
+    assert (of_a_seed.variance, of_a_seed.df) == (pytest.approx(0.02225 / 3), 3)
+    a, b = [first(26, 100), first(24, 100)], [first(18, 100), first(16, 100)]
+    lucky = difference_over_seeds(a, b, own(100), seeds_a=[0, 1], seeds_b=[0, 1])
+    assert lucky.ci_low > 0
+    found = difference_over_seeds(a, b, own(100), seeds_a=[0, 1], seeds_b=[0, 1], of_a_seed=of_a_seed)
+    assert found.ci_low < 0.08 - float(student.ppf(0.975, 3)) * math.sqrt(of_a_seed.variance) * 0.95
+    base = difference_over_seeds(a, [b[0]], own(100), seeds_a=[0, 1], seeds_b=[None], of_a_seed=of_a_seed)
+    assert found.ci_low < base.ci_low < lucky.ci_low
+    wide = [first(0, 100), first(90, 100)]  # its own spread is the larger one
+    alone, with_others = (pooled_over_seeds(wide, own(100), of_a_seed=of) for of in (None, of_a_seed))
+    assert alone == with_others
 
 
 def test_runs_of_the_same_seeds_are_paired_whatever_their_order():

@@ -28,6 +28,13 @@ def difference(found, of="opct", against="base", metric=RATE):
     return found.difference(row, of, against)
 
 
+def test_two_seeds_give_no_verdict(seeds):
+    """Three do, of the same difference."""
+    assert difference(compare(seeds[:4])).reading == "two_seeds"
+    assert difference(compare(seeds)).reading == "better"
+    assert difference(compare(seeds[:3])).reading == "better"  # one: of these very models
+
+
 def unscored(own, wanted):
     """The run with no value in the samples that are wanted."""
     made = [replace(s, values=dict.fromkeys(s.values)) if wanted(s) else s for s in own.samples]
