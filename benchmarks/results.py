@@ -249,7 +249,7 @@ CLAIMS = (
         "sycophancy",
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
-        "**seen** in short answers of SmolLM2; else not decided, but for BCT on a second model, where SFT is ahead",
+        "**confirmed** for short answers of SmolLM2; elsewhere unclear, and on one set of a second model SFT is ahead",
         ("opct", "sft-t1"),
     ),
     Claim(
@@ -259,7 +259,7 @@ CLAIMS = (
         HELD_OUT[0],
         "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviors defended, `transfer` "
         "{transfer opct offpolicy}, `refine` {refine opct offpolicy}",
-        "**not seen** on sycophancy; against attackers **seen** for `transfer`, not decided for `refine`",
+        "**mixed**: not found on sycophancy; confirmed against the attacker `transfer`, unclear against `refine`",
         ("opct", "offpolicy"),
     ),
     Claim(
@@ -270,7 +270,7 @@ CLAIMS = (
         "behaviors defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
         "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}; "
         "`grpo`, OPCT − SFT {grpo opct sft}",
-        "**not seen**: not decided against `transfer` and `grpo`, refuted against `refine`, where SFT refuses more",
+        "**not found**: unclear against `transfer` and `grpo`; against `refine` SFT defends more, and refuses more",
         ("opct", "sft"),
     ),
     Claim(
@@ -279,7 +279,7 @@ CLAIMS = (
         "safety",
         _warnings("held_out")[0],
         "warnings: {base} → {opct}%, SFT {sft}; OPCT − SFT {opct sft} points",
-        "**not seen**, by rules that find few warnings; the planned rise of 15 points is refuted",
+        "**not found**, by rules that miss many warnings; a rise of 15 points, as planned, can be ruled out",
         ("opct", "sft"),
     ),
     Claim(
@@ -289,7 +289,7 @@ CLAIMS = (
         GSM8K,
         "without anchors, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base {opct-no-anchors base} "
         "points, SFT − base {sft-no-anchors base}",
-        "**not decided** on GSM8K and IFEval; on MATH-500 (6.0%) and MMLU the base is too weak to tell",
+        "**unclear** on GSM8K and IFEval; on MATH-500 (6.0%) and MMLU the base is too weak to tell",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )

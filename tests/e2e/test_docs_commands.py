@@ -1,4 +1,4 @@
-"""The commands of the tutorial run on a tiny model, in their order."""
+"""The commands of the tutorial run on a tiny model, in their order; those of the recipes make their pairs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
+import opct
 from tests.conftest import REPOSITORY
 from tests.unit.cli.running import run
 
@@ -39,3 +42,20 @@ def test_the_tutorial_runs_from_a_csv_to_a_report(tiny_folder: Path, tmp_path: P
         given += ["--model", str(tiny_folder)] if words[0] == "init" or words[1] == "show" else []
         assert run(*given, *SMALL.get(words[0], [])) == 0, words
     assert Path("mine.html").is_file()
+
+
+@pytest.mark.parametrize(("recipe", "made"), [("system-prompt-leakage", "leak"), ("persona", "persona")])
+def test_the_files_of_a_recipe_become_pairs(recipe: str, made: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "recipes" / f"{recipe}.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r"`(\w+\.(?:csv|jinja))`[^`]*```\w+\n(.*?)```", page, re.DOTALL):
+        Path(name).write_text(text)
+    block = re.search(r'^```bash title="needs \w+\.csv and .*?\n(.*?)^```', page, re.DOTALL | re.MULTILINE)[1]
+    for line in block.replace("\\\n", "").splitlines():
+        if line.startswith("opct data build"):
+            assert run(*shlex.split(line)[1:]) == 0, line
+    files = {path.stem: opct.load_pairs(path) for path in Path().glob("*.jsonl")}
+    assert {stem: {pair.is_identity for pair in pairs} == {True} for stem, pairs in files.items()} == {
+        stem: stem != made for stem in files
+    }
+    assert len(files) == 2
