@@ -22,10 +22,15 @@ SMALL = {
 """What makes a command small."""
 
 
+def joined(block: str) -> list[str]:
+    """The lines of a block of bash, each with those that continue it."""
+    return block.replace("\\\n", "").splitlines()
+
+
 def commands_of(page: str) -> list[list[str]]:
     """The words of each command in its bash blocks; all are of `opct`. A block with a title needs something."""
     blocks = re.findall(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    lines = [shlex.split(line, comments=True) for block in blocks for line in joined(block)]
     assert {words[0] for words in lines if words} <= {"opct"}
     return [words[1:] for words in lines if words]
 
@@ -51,7 +56,7 @@ def test_the_files_of_a_recipe_become_pairs(recipe: str, made: str, tmp_path: Pa
     for name, text in re.findall(r"`(\w+\.(?:csv|jinja))`[^`]*```\w+\n(.*?)```", page, re.DOTALL):
         Path(name).write_text(text)
     block = re.search(r'^```bash title="needs \w+\.csv and .*?\n(.*?)^```', page, re.DOTALL | re.MULTILINE)[1]
-    for line in block.replace("\\\n", "").splitlines():
+    for line in joined(block):
         if line.startswith("opct data build"):
             assert run(*shlex.split(line)[1:]) == 0, line
     files = {path.stem: opct.load_pairs(path) for path in Path().glob("*.jsonl")}
