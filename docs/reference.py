@@ -1,5 +1,5 @@
 """Writes the generated parts of the docs: commands, settings, metrics, families and presets, as the code has them, and
-llms.txt, a list of all pages.
+llms.txt, a list of the pages.
 
     python docs/reference.py
 
@@ -340,16 +340,16 @@ def _blocks() -> dict[str, Any]:
 
 
 def llms() -> str:
-    """Every page of the site, for programs that read the docs."""
+    """Every page in the site's navigation, for programs that read the docs."""
     import yaml
 
-    nav = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
-    lines = ["# opct", "", "> On-policy consistency training of chat models, its baselines and its measurements.", ""]
-    for entry in nav:
+    site = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))
+    lines = ["# opct", "", f"> {site['site_description']}", ""]
+    for entry in site["nav"]:
         [(part, pages)] = entry.items()
         lines += [f"## {part}", ""]
         for page in [pages] if isinstance(pages, str) else pages:
-            title = (DOCS / page).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+            [title, *_] = re.findall(r"^# (.+)", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
             lines.append(f"- [{title}]({page})")
         lines.append("")
     return "\n".join(lines)

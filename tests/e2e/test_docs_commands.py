@@ -1,4 +1,4 @@
-"""The commands of the tutorial run on a tiny model, in their order."""
+"""The commands of the tutorial run on a tiny model, in their order; those of the recipes make their pairs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
+import opct
 from tests.conftest import REPOSITORY
 from tests.unit.cli.running import run
 
@@ -19,10 +22,15 @@ SMALL = {
 """What makes a command small."""
 
 
+def joined(block: str) -> list[str]:
+    """The lines of a block of bash, each with those that continue it."""
+    return block.replace("\\\n", "").splitlines()
+
+
 def commands_of(page: str) -> list[list[str]]:
     """The words of each command in its bash blocks; all are of `opct`. A block with a title needs something."""
     blocks = re.findall(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    lines = [shlex.split(line, comments=True) for block in blocks for line in joined(block)]
     assert {words[0] for words in lines if words} <= {"opct"}
     return [words[1:] for words in lines if words]
 
@@ -39,3 +47,20 @@ def test_the_tutorial_runs_from_a_csv_to_a_report(tiny_folder: Path, tmp_path: P
         given += ["--model", str(tiny_folder)] if words[0] == "init" or words[1] == "show" else []
         assert run(*given, *SMALL.get(words[0], [])) == 0, words
     assert Path("mine.html").is_file()
+
+
+@pytest.mark.parametrize(("recipe", "made"), [("system-prompt-leakage", "leak"), ("persona", "persona")])
+def test_the_files_of_a_recipe_become_pairs(recipe: str, made: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "recipes" / f"{recipe}.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r"`(\w+\.(?:csv|jinja))`[^`]*```\w+\n(.*?)```", page, re.DOTALL):
+        Path(name).write_text(text)
+    block = re.search(r'^```bash title="needs \w+\.csv and .*?\n(.*?)^```', page, re.DOTALL | re.MULTILINE)[1]
+    for line in joined(block):
+        if line.startswith("opct data build"):
+            assert run(*shlex.split(line)[1:]) == 0, line
+    files = {path.stem: opct.load_pairs(path) for path in Path().glob("*.jsonl")}
+    assert {stem: {pair.is_identity for pair in pairs} == {True} for stem, pairs in files.items()} == {
+        stem: stem != made for stem in files
+    }
+    assert len(files) == 2

@@ -17,7 +17,8 @@ AT_LEAST = {"vllm": (0, 24), "verl": (0, 9), "transformers": (5, 0), "peft": (0,
 def named() -> list[str]:
     """What `pip install` gets in the docs, each once."""
     pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-    return list(dict.fromkeys(command for page in pages for command in NAMED.findall(page.read_text(encoding="utf-8"))))
+    texts = (re.sub(r" *\\\n *", " ", page.read_text(encoding="utf-8")) for page in pages)
+    return list(dict.fromkeys(command for text in texts for command in NAMED.findall(text)))
 
 
 def test_the_docs_name_installations():

@@ -17,6 +17,12 @@ PAGES = {
 }
 
 
+WIDE = {"several-gpus.md", "verl.md", "vllm.md", "one-gpu.md", "python.md", "speed.md"}
+"""Pages whose code may be wider than `COLUMNS`, until they are rewritten."""
+COLUMNS = 80
+"""What a block shows on a screen of 1,280 pixels; what is longer is cut."""
+
+
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
@@ -90,7 +96,7 @@ def test_every_command_in_the_docs_parses_and_spares_what_it_reads():
 def test_every_command_named_in_a_sentence_is_there():
     """Its words and options; arguments may be left out there."""
     known = {words: {o for p in command.params for o in p.opts} for words, command in commands().items()}
-    groups = {" ".join(words.split(" ")[:n]) for words in known for n in (1, 2, 3)}
+    groups = {" ".join(words.split(" ")[:n]) for words in known for n in (1, 2, 3, 4)}
     of_all = {"--help", "--version", "--install-completion", "--show-completion"}
     for page, text in PAGES.items():
         for span in re.findall(r"`((?:[^`\n]* -m )?opct [^`\n]+)`", text):
@@ -110,3 +116,21 @@ def test_links_lead_somewhere_and_code_is_code():
             json.loads(block)
         for block in blocks(text, "python"):
             compile(block, str(page), "exec")
+
+
+def test_code_in_the_docs_is_not_cut():
+    """But for rows of a CSV, which cannot be wrapped, and for decisions, which are as they were made."""
+    wide = []
+    for page, text in PAGES.items():
+        if DOCS in page.parents and page.name not in WIDE and page.parent.name != "decisions":
+            for language, block in re.findall(r"^ *```([^\n]*)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
+                wide += [
+                    f"{page.name}: {line}" for line in block.splitlines() if len(line) > COLUMNS and language != "csv"
+                ]
+    assert not wide, "\n".join(wide)
+
+
+def test_every_front_says_what_opct_does_in_the_same_words():
+    tagline = re.search(r"^site_description: (.+)\.$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)[1]
+    fronts = ("README.md", "pyproject.toml", "CITATION.cff", "docs/index.md", "docs/llms.txt", "src/opct/cli/app.py")
+    assert [front for front in fronts if tagline not in (REPOSITORY / front).read_text(encoding="utf-8")] == []

@@ -45,8 +45,8 @@ from opct.runs.manifest import command_line
 
 app = App(
     name="opct",
-    help="On-policy consistency training: train, evaluate and compare chat models that answer the same whether or not "
-    "a prompt tries to bend them.",
+    help="Stop a chat model from changing its answer under pressure: on-policy consistency training, its baselines, "
+    "and the measurements that say whether it worked.",
     epilog="Start with: opct quickstart",
     no_args_is_help=True,
     add_completion=True,

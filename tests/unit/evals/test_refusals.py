@@ -98,7 +98,7 @@ def test_a_long_reply_takes_no_long_time():
 
 @pytest.mark.parametrize(("name", "floor"), [("XSTest, GPT-4", 0.92), ("GPTFuzz, eval", 0.66)])
 def test_the_rules_agree_with_people(name, floor):
-    """Cohen's kappa; docs/reference/graders.md has it with its interval."""
+    """Cohen's kappa; docs/reference/metrics.md has it with its interval."""
     file, read = SETS[name]
     if not (SHARED_DATA / file).is_file():
         pytest.skip(f"{file} is not in {SHARED_DATA}: name the folder with OPCT_SHARED_DATA")
