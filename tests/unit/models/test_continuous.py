@@ -3,10 +3,12 @@
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching.requests import RequestState
 
 from opct.config.schema import ModelConfig
 from opct.errors import ModelError
@@ -35,28 +37,69 @@ def tokens(groups) -> list[list[tuple[int, ...]]]:
     return [[completion.token_ids for completion in group] for group in groups]
 
 
+def flat(groups) -> list[Completion]:
+    return [completion for group in groups for completion in group]
+
+
 TRUNCATED = Sampling(6, temperature=0.7, top_p=0.9, top_k=20)
 
 
 @pytest.mark.parametrize(
     ("seeds", "sampling"), [([[1, 2], [3, 4], [5, 6]], SIX), ([[1], [2, 3, 4], []], TRUNCATED)], ids=["forked", "apart"]
 )
-def test_samples_have_the_log_probs_of_scoring_and_come_again_with_the_same_call(policy, seeds, sampling):
+def test_samples_are_those_of_the_other_sampler_and_leave_the_model_as_it_was(policy, seeds, sampling):
+    """So each follows from its prompt and seed."""
     policy.backbone.train()
     before, state, shown = policy.log_probs(PROMPTS[:1], [[7, 8]])[0], torch.get_rng_state(), []
-    first = policy.sample(PROMPTS, seeds, sampling, on_completions=shown.extend)
+    made = policy.sample(PROMPTS, seeds, sampling, on_completions=shown.extend)
     assert torch.equal(torch.get_rng_state(), state)
     assert policy.model.training
     assert torch.equal(policy.log_probs(PROMPTS[:1], [[7, 8]])[0], before)
-    assert [[completion.seed for completion in group] for group in first] == seeds
+    assert [[completion.seed for completion in group] for group in made] == seeds
     assert sorted(i for i, _ in shown) == [i for i, group in enumerate(seeds) for _ in group]
-    assert tokens(policy.sample(PROMPTS, seeds, sampling)) == tokens(first)
+    policy.engine = "in_process"
+    expected = policy.sample(PROMPTS, seeds, sampling)
+    assert tokens(made) == tokens(expected)
+    for one, other in zip(flat(made), flat(expected), strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
     if sampling is SIX:
-        assert tokens(policy.sample(PROMPTS, [[seed + 9 for seed in group] for group in seeds], SIX)) != tokens(first)
-        drawn = [(PROMPTS[i], completion) for i, group in enumerate(first) for completion in group]
-        scored = policy.log_probs([prompt for prompt, _ in drawn], [one.token_ids for _, one in drawn])
-        for (_, one), expected in zip(drawn, scored, strict=True):
-            assert torch.tensor(one.logprobs) == pytest.approx(expected, abs=1e-4)
+        scored = policy.log_probs([PROMPTS[i // 2] for i in range(6)], [one.token_ids for one in flat(made)])
+        for one, values in zip(flat(made), scored, strict=True):
+            assert torch.tensor(one.logprobs) == pytest.approx(values, abs=1e-4)
+
+
+def test_a_sample_alone_is_that_among_others_also_where_memory_is_too_short_for_all(policy, monkeypatch):
+    """Some requests then lose their pages within an answer and begin again, after what they have."""
+    policy.backbone.stop_ids, prompts = frozenset(), [list(range(5, 255)), [*range(60, 300), 7]]
+    sampling = Sampling(30)
+    alone = policy.sample(prompts[:1], [[1]], sampling)
+    policy.engine = "in_process"
+    expected = tokens(policy.sample(prompts, [[1, 2, 3]] * 2, sampling))
+    assert tokens(alone) == [expected[0][:1]]
+    policy.engine = CONTINUOUS
+    again, restart = [], RequestState.create_equivalent_initial_request
+    monkeypatch.setattr(
+        RequestState,
+        "create_equivalent_initial_request",
+        lambda self: again.append(self.generated_len()) or restart(self),
+    )
+    monkeypatch.setattr(continuous, "_blocks", lambda *_: 4)
+    assert tokens(policy.sample(prompts, [[1, 2, 3]] * 2, sampling)) == expected
+    assert any(again)
+
+
+def test_draws_have_the_probabilities_of_the_logits_and_their_log_probs():
+    """5,000 requests draw their second token of a vocabulary of five; chi-square, 4 degrees: 18.5 at 0.001."""
+    n, logits = 5_000, torch.tensor([2.0, 1.0, 0.0, -1.0, -3.0])
+    draws = continuous._Draws([[1, 2, 3]], [range(n)], Sampling(2, temperature=0.7))
+    states = [SimpleNamespace(request_id=name, position_offset=4) for name in continuous._places([range(n)])]
+    rows, output_ids = torch.zeros(2, n + 9, dtype=torch.int32), torch.zeros(2, n + 9, dtype=torch.int32)
+    draws.prepare_tensor_args([SimpleNamespace(state=state, has_new_token=True) for state in states], rows)
+    draws.write(draws(torch.empty(0), logits.repeat(n, 1), rows[:, :n]), output_ids)
+    expected, made = (logits / 0.7).softmax(-1), output_ids[0, :n].long()
+    counts = made.bincount(minlength=5)
+    assert float(((counts - n * expected) ** 2 / (n * expected)).sum()) < 18.5
+    assert torch.allclose(output_ids[1, :n].view(torch.float32), expected.log()[made], atol=1e-6)
 
 
 def test_greedy_answers_stop_tokens_and_the_base_are_those_of_the_other_sampler(policy):
@@ -90,9 +133,9 @@ def test_an_error_ends_it_within_a_moment(policy, monkeypatch):
 
 
 def test_it_samples_on_an_accelerator_unless_the_model_fails_its_check(policy, monkeypatch):
-    """Which then takes rows by the free memory. Outside of training nothing samples so."""
-    assert not tiny_adapter_policy().batches_continuously
-    policy.engine = "auto"
+    """Which then takes rows by the free memory."""
+    policy.engine = tiny_adapter_policy().engine  # of evaluations, attacks, chats and scripts
+    assert policy.engine == "auto"
     assert not policy.batches_continuously
     monkeypatch.setattr(Policy, "is_accelerated", True)
     assert not policy.batches_continuously
