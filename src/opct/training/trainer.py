@@ -25,7 +25,7 @@ from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.pairs import ContrastivePair, question_options, write_pairs
 from opct.data.render import RenderedPair
-from opct.errors import DivergenceError, NonFiniteError, RunError
+from opct.errors import DivergenceError, NonFiniteError, OpctError, RunError
 from opct.methods.base import Method
 from opct.methods.consistency import DIVERGENCES
 from opct.methods.offline import answers_to, offline_answers, offline_cost
@@ -328,7 +328,12 @@ class _Loop:
         started = time.perf_counter()
         rank_seed = () if distributed.is_main() else (distributed.rank(),)
         torch.manual_seed(sample_seed(self.config.seed, "step", step, *rank_seed))  # each process has its own dropout
-        rollouts = self._collect(step)
+        try:
+            rollouts = self._collect(step)
+        except OpctError:
+            if self.counters.step:  # the weights are still those of the step before; else it was computed for nothing
+                self._save()
+            raise
         rollout_s = time.perf_counter() - started
         if step == 1:
             self._look_at_replies(rollouts)

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching.cache import PagedAttentionMemoryHandler
 from transformers.generation.continuous_batching.requests import RequestState
 
-from opct.config.schema import ModelConfig
-from opct.errors import ModelError
+from opct.config.schema import LoraSettings, ModelConfig
+from opct.errors import ModelError, OutOfMemory
 from opct.models import policy as policies
 from opct.models.inference import continuous
 from opct.models.inference.continuous import tokens_in_memory, why_not_continuous
@@ -19,7 +20,7 @@ from opct.models.inference.sampler import Completion, rows_that_fit
 from opct.models.inference.token_sampling import Sampling
 from opct.models.policy import CONTINUOUS, Policy
 from tests.refusals import refused
-from tests.tiny import move, tiny_adapter_policy
+from tests.tiny import move, save_tiny, tiny_adapter_policy
 from tests.unit.models.test_architectures import save_model
 
 PROMPTS = [list(range(5, 25)), list(range(40, 47)), list(range(60, 90))]
@@ -153,10 +154,40 @@ def test_it_samples_on_an_accelerator_unless_the_model_fails_its_check(policy, m
     monkeypatch.setattr(policies, "sample", lambda *_, batch_tokens, **__: budgets.append(batch_tokens))
     other.sample(PROMPTS, [[1], [2], [3]], SIX)
     assert budgets == [tokens_in_memory(other.backbone)]
-    assert any("it is a test" in reason for reason in other.slow_reasons(1))
+    [line] = [reason for reason in other.slow_reasons(1) if "it is a test" in reason]
+    assert "llama" in line
+    assert "\n" not in line
     other.engine = CONTINUOUS
-    with refused(ModelError, CONTINUOUS, "it is a test"):
+    with refused(ModelError, CONTINUOUS, "llama", "it is a test"):
         other.sample(PROMPTS, [[1], [2], [3]], SIX)
+
+
+def test_too_little_memory_for_its_pages_is_a_reason_before_the_first_answer_and_later_an_error(policy, monkeypatch):
+    assert policy.batches_continuously
+    monkeypatch.setattr(PagedAttentionMemoryHandler, "get_available_memory", lambda self: 1000)
+    with refused(OutOfMemory, "1000", "rollout.engine=in_process"):
+        policy.sample(PROMPTS, [[1], [2], [3]], SIX)
+    other = tiny_adapter_policy()
+    assert "1000" in why_not_continuous(other.backbone)
+    other.engine = CONTINUOUS
+    with refused(ModelError, CONTINUOUS, "1000"):
+        other.sample(PROMPTS, [[1], [2], [3]], SIX)
+
+
+def test_a_quantised_base_is_sampled_so_where_it_computes_alike_in_both_and_else_refused(tmp_path):
+    """8 bits round their inputs by the batch, which float32 shows."""
+    pytest.importorskip("bitsandbytes")
+    save_tiny(tmp_path / "base", hidden=64)
+    for kind in ("4bit", "8bit"):
+        model = ModelConfig(name_or_path=str(tmp_path / "base"), device="cpu", dtype="float32", quantization=kind)
+        quantised = Policy.load(model, lora=LoraSettings(r=2))
+        move(quantised)
+        expected, quantised.engine = quantised.sample(PROMPTS, [[1, 2]] * 3, SIX), CONTINUOUS
+        if kind == "8bit":
+            with refused(ModelError, CONTINUOUS, "llama", "nats a token"):
+                quantised.sample(PROMPTS, [[1, 2]] * 3, SIX)
+        else:
+            assert tokens(quantised.sample(PROMPTS, [[1, 2]] * 3, SIX)) == tokens(expected)
 
 
 def test_eight_prompts_with_four_long_answers_are_one_batch_where_memory_allows(policy, monkeypatch):
