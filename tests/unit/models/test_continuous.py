@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers.generation.continuous_batching import ContinuousBatchingManager
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.generation.continuous_batching import ContinuousBatchingManager, initialization, input_outputs
 from transformers.generation.continuous_batching.cache import PagedAttentionMemoryHandler
+from transformers.generation.continuous_batching.model_runner import ModelRunner
 from transformers.generation.continuous_batching.requests import RequestState
 
 from opct.config.schema import LoraSettings, ModelConfig
@@ -190,13 +192,79 @@ def test_a_quantised_base_is_sampled_so_where_it_computes_alike_in_both_and_else
             assert tokens(quantised.sample(PROMPTS, [[1, 2]] * 3, SIX)) == tokens(expected)
 
 
-def test_eight_prompts_with_four_long_answers_are_one_batch_where_memory_allows(policy, monkeypatch):
+class Operations(TorchDispatchMode):
+    """What torch computes inside, by name, without views."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, op, types, arguments=(), keywords=None):
+        if not op.is_view:
+            self.names.append(op.overloadpacket.__name__)
+        return op(*arguments, **(keywords or {}))
+
+
+@pytest.fixture
+def replayed(policy, monkeypatch) -> list[tuple[int, bool, int]]:
+    """A step is what transformers does on CUDA outside of its graph, with flash attention; in the place of the replay a
+    stub writes three tokens a row, then one that stops it. Rows, whether these are decoded, and operations by step."""
+    steps: list[tuple[int, bool, int]] = []
+
+    def replay(self, model, batch_data):
+        n, stop = len(batch_data["logits_indices"]), min(policy.backbone.stop_ids)
+        long = [request.state.generated_len() >= 3 for request in self.inputs_and_outputs.requests_in_batch]
+        # written past torch, which would count it
+        self.inputs_and_outputs.output_ids.numpy()[0, :n] = [stop if is_long else 7 for is_long in long]
+        steps.append((n, self.inputs_and_outputs.use_block_table, 0))
+
+    body = ContinuousBatchingManager._generation_loop_body
+
+    def counted(self, *arguments, **keywords):
+        before = len(steps)
+        with Operations() as operations:
+            goes_on = body(self, *arguments, **keywords)
+        if len(steps) > before:
+            steps[-1] = (*steps[-1][:2], len(operations.names))
+        return goes_on
+
+    monkeypatch.setattr(ContinuousBatchingManager, "_generation_loop_body", counted)
+    monkeypatch.setattr(ModelRunner, "compute_batch", replay)
+    monkeypatch.setattr(input_outputs, "attn_mask_is_needed", lambda config: False)
+    monkeypatch.setattr(initialization, "ensure_decode_fast_path_is_available", lambda *_: None)
+    policy.backbone._reasons[why_not_continuous] = None  # its check needs the model
+    return steps
+
+
+def test_a_token_step_outside_of_the_graph_is_a_dozen_operations_and_two_a_row(policy, replayed):
+    """All on the CPU; on CUDA some copies of a whole batch come to these. `in_process` gives the device 3,741 for an 8B
+    model of 36 layers."""
+    for seeds in ([[1]], [[1, 2, 3, 4]] * 3):
+        policy.sample(PROMPTS[: len(seeds)], seeds, Sampling(9))
+    decoded = [(rows, operations) for rows, is_decoded, operations in replayed if is_decoded]
+    assert {rows for rows, _ in decoded} == {1, 12}
+    assert all(operations <= 12 + 2 * rows for rows, operations in decoded)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(2, temperature=0), SIX, TRUNCATED], ids=["greedy", "plain", "truncated"])
+def test_draws_can_be_captured_in_a_graph(sampling):
+    """None waits for a value of the device, or has a shape that follows from one."""
+    draws = continuous._Draws([[1, 2, 3]], [[1, 2]], sampling)
+    with Operations() as operations:
+        draws.write(draws(torch.empty(0), torch.randn(2, 700), torch.zeros(2, 5, dtype=torch.int32)), torch.zeros(2, 5))
+    assert not {"_local_scalar_dense", "nonzero", "masked_select", "_unique2"} & set(operations.names)
+    assert len(operations.names) <= 60
+
+
+def test_eight_prompts_with_four_long_answers_are_one_batch_where_memory_allows(policy, replayed, monkeypatch):
     """Of 1,024 tokens each, on a card with 24 GB free, with the keys and values of an 8B model (36 layers, 8 heads)."""
     monkeypatch.setattr(continuous, "free_memory", lambda device: 24 * 10**9)
     monkeypatch.setattr(continuous, "kv_bytes", lambda config, element: 36 * 2 * 8 * 128 * 2)
     for shared in (True, False):
         budget = tokens_in_memory(policy.backbone)
         assert rows_that_fit([4] * 8, 300, 1024, budget, shared=shared) == (32, 8)
+    policy.sample([list(range(300))] * 8, [[1, 2, 3, 4]] * 8, Sampling(1024))
+    assert [rows for rows, is_decoded, _ in replayed if is_decoded] == [32] * 4  # a stop token, too
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "gemma3", "qwen3_moe"])
