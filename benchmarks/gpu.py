@@ -1,6 +1,6 @@
 """What `opct` takes on an accelerator that is lent for some minutes, against TRL, vLLM and Liger.
 
-    python -m benchmarks.gpu --model FOLDER --out runs/gpu --minutes 9
+    python -m benchmarks.gpu --model FOLDER --out runs/gpu --minutes 8
 
 A cell is a process. Each is a line of `cells.jsonl` as soon as it ends, and a row of `table.md`: figures, or the reason
 why there are none. A cell that starts too near the end of `--minutes` is left out by name; one that reaches the end is
@@ -48,6 +48,7 @@ class Sizes:
     side: int
 
 
+PACKAGES = {"vllm": "vllm", "continuous_batching": "flash_attn"}
 SIZES = {
     "full": Sizes(Workload("gpu", 16, 8, 256, 192, 128), 16384, 32, 128, 256, 8192, 8192),
     "tiny": Sizes(Workload("tiny", 2, 2, 90, 71, 5), 400, 2, 2, 4, 64, 64),
@@ -59,11 +60,16 @@ def cells(model: str, device: str, sizes: Sizes) -> Iterator[tuple[str, dict[str
     base, name = {"model": model, "device": device, "dtype": "bfloat16"}, Path(model).name
     yield f"{name}: product rate", base | {"do": "rate", "side": sizes.side}, ()
 
+    def of_engine(engine: str) -> tuple[str, ...]:
+        # on a CPU transformers samples without flash attention
+        return (PACKAGES[engine],) if engine == "vllm" or (engine in PACKAGES and device != "cpu") else ()
+
     def step(training: str, system: str, **more: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         micro = sizes.micro_tokens if system == "opct" else sizes.peer_rows
         cell = cell_of(sizes.workload, training, f"{system}@{micro}", **base, **more, do="time", steps=3, rep=0)
         needs = () if system == "opct" else ("trl",)
-        needs += tuple(p for key, p in (("engine", "vllm"), ("quantization", "bitsandbytes")) if key in more)
+        needs += of_engine(more["engine"]) if "engine" in more else ()
+        needs += ("bitsandbytes",) if "quantization" in more else ()
         words = [f"{name}: step", training, system, *more.values()]
         return ", ".join(words), cell, needs
 
@@ -75,10 +81,11 @@ def cells(model: str, device: str, sizes: Sizes) -> Iterator[tuple[str, dict[str
         needs = ("liger_kernel",) if way == "liger" else ()
         yield f"{name}: loss, {way}", base | {"do": "loss", "way": way, "tokens": sizes.loss_tokens}, needs
     yield step("lora", "opct", quantization="4bit")
-    for engine in ("in_process", "vllm"):
+    for engine in ("in_process", "continuous_batching", "vllm"):
         cell = base | {"do": "sample", "engine": engine, "rows": sizes.rows, "tokens": sizes.new_tokens}
-        yield f"{name}: rollout, {engine}", cell, () if engine == "in_process" else ("vllm",)
-    yield step("lora", "opct", engine="vllm")
+        yield f"{name}: rollout, {engine}", cell, of_engine(engine)
+    for engine in ("continuous_batching", "vllm"):
+        yield step("lora", "opct", engine=engine)
     for training in ("lora", "full"):
         for peer in ("sdft/autocast", "chunked/autocast"):
             yield step(training, peer, engine="vllm")
@@ -129,6 +136,7 @@ def sample(cell: dict[str, Any]) -> dict[str, Any]:
     model = {"name_or_path": cell["model"], "dtype": cell["dtype"], "device": cell["device"]}
     config = TrainConfig.model_validate({"model": model, "lora": {"r": 16, "alpha": 32}, "rollout": {"engine": "vllm"}})
     policy = engines.loaded(config.model, config.lora)
+    policy.engine = cell["engine"]
     prompts = engines.prompts_of(policy, cell["rows"])
     longest = max(map(len, prompts)) + cell["tokens"] + 1
     way: Any = contextlib.nullcontext(policy)
@@ -217,7 +225,7 @@ def main(arguments: list[str] | None = None, measure: Callable[..., dict[str, An
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, action="append", required=True, help="a model's folder; repeatable")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
-    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--sizes", choices=SIZES, default="full")
     parser.add_argument("--cell-s", type=float, default=180, help="most seconds of a cell")

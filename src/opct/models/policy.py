@@ -69,7 +69,7 @@ class Policy:
         dtype: of matrix products.
         renderer: turns chat messages into token ids.
         dtype_reason: why matrix products run in `dtype`.
-        engine: what samples, as `rollout.engine` says, which training sets; elsewhere each reply has a seed of its own.
+        engine: what samples, as `rollout.engine` says, which training sets.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Policy:
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
         self.path = path_of(self.backbone)
         self.context_length = context_length(self.backbone.decoder.config)
-        self.engine = "in_process"
+        self.engine = "auto"
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: str | None = None
 
@@ -195,8 +195,7 @@ class Policy:
     ) -> list[Completion]:
         """Answer each prompt; a prompt with a list of seeds gets an answer for each, one after another.
 
-        The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`; not with
-        continuous batching, which training uses on CUDA.
+        The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`.
 
         Args:
             batch_tokens: see `sample`; None for `tokens_at_once`.
@@ -268,8 +267,12 @@ class Policy:
         if self.engine == "auto":
             return self.is_accelerated and self._why_not_continuous() is None
         if self.engine == CONTINUOUS and (reason := self.backbone.ask(why_not_continuous)) is not None:
-            raise ModelError(f"rollout.engine={CONTINUOUS} with {self.name}: {reason}")
+            raise ModelError(f"rollout.engine={CONTINUOUS} with {self.name} ({self._family}): {reason}")
         return self.engine == CONTINUOUS
+
+    @property
+    def _family(self) -> str:
+        return self.backbone.bare_model.config.model_type
 
     def _why_not_continuous(self) -> str | None:
         if not has_flash_attention():
@@ -280,7 +283,7 @@ class Policy:
         """What runs slower than it could, one line each, where each prompt has this many completions."""
         reasons = self.path.slow_reasons(generations)
         if self.engine == "auto" and self.is_accelerated and not self.batches_continuously:
-            reasons.append(f"answers are sampled by in_process: {self._why_not_continuous()}")
+            reasons.append(f"{self._family} is sampled by in_process: {self._why_not_continuous()}")
         return reasons
 
     # -- scores

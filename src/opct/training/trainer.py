@@ -25,7 +25,7 @@ from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.pairs import ContrastivePair, question_options, write_pairs
 from opct.data.render import RenderedPair
-from opct.errors import DivergenceError, EngineError, NonFiniteError, OutOfMemory, RunError
+from opct.errors import DivergenceError, NonFiniteError, OpctError, OutOfMemory, RunError
 from opct.methods.base import Method
 from opct.methods.consistency import DIVERGENCES
 from opct.methods.offline import answers_to, offline_answers, offline_cost
@@ -332,8 +332,9 @@ class _Loop:
             self.setup.publish(step - 1)
             rollouts = self._collect(step)
             self.setup.rest_engine()
-        except EngineError:  # all steps before this one are whole, their metrics too
-            self._save()
+        except OpctError:
+            if self.counters.step:  # the weights are still those of the step before; else it was computed for nothing
+                self._save()
             raise
         rollout_s = time.perf_counter() - started
         if step == 1:

@@ -3,13 +3,18 @@
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers.generation.continuous_batching import ContinuousBatchingManager
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.generation.continuous_batching import ContinuousBatchingManager, initialization, input_outputs
+from transformers.generation.continuous_batching.cache import PagedAttentionMemoryHandler
+from transformers.generation.continuous_batching.model_runner import ModelRunner
+from transformers.generation.continuous_batching.requests import RequestState
 
-from opct.config.schema import ModelConfig
-from opct.errors import ModelError
+from opct.config.schema import LoraSettings, ModelConfig
+from opct.errors import ModelError, OutOfMemory
 from opct.models import policy as policies
 from opct.models.inference import continuous
 from opct.models.inference.continuous import tokens_in_memory, why_not_continuous
@@ -17,7 +22,7 @@ from opct.models.inference.sampler import Completion, rows_that_fit
 from opct.models.inference.token_sampling import Sampling
 from opct.models.policy import CONTINUOUS, Policy
 from tests.refusals import refused
-from tests.tiny import move, tiny_adapter_policy
+from tests.tiny import move, save_tiny, tiny_adapter_policy
 from tests.unit.models.test_architectures import save_model
 
 PROMPTS = [list(range(5, 25)), list(range(40, 47)), list(range(60, 90))]
@@ -35,28 +40,69 @@ def tokens(groups) -> list[list[tuple[int, ...]]]:
     return [[completion.token_ids for completion in group] for group in groups]
 
 
+def flat(groups) -> list[Completion]:
+    return [completion for group in groups for completion in group]
+
+
 TRUNCATED = Sampling(6, temperature=0.7, top_p=0.9, top_k=20)
 
 
 @pytest.mark.parametrize(
     ("seeds", "sampling"), [([[1, 2], [3, 4], [5, 6]], SIX), ([[1], [2, 3, 4], []], TRUNCATED)], ids=["forked", "apart"]
 )
-def test_samples_have_the_log_probs_of_scoring_and_come_again_with_the_same_call(policy, seeds, sampling):
+def test_samples_are_those_of_the_other_sampler_and_leave_the_model_as_it_was(policy, seeds, sampling):
+    """So each follows from its prompt and seed."""
     policy.backbone.train()
     before, state, shown = policy.log_probs(PROMPTS[:1], [[7, 8]])[0], torch.get_rng_state(), []
-    first = policy.sample(PROMPTS, seeds, sampling, on_completions=shown.extend)
+    made = policy.sample(PROMPTS, seeds, sampling, on_completions=shown.extend)
     assert torch.equal(torch.get_rng_state(), state)
     assert policy.model.training
     assert torch.equal(policy.log_probs(PROMPTS[:1], [[7, 8]])[0], before)
-    assert [[completion.seed for completion in group] for group in first] == seeds
+    assert [[completion.seed for completion in group] for group in made] == seeds
     assert sorted(i for i, _ in shown) == [i for i, group in enumerate(seeds) for _ in group]
-    assert tokens(policy.sample(PROMPTS, seeds, sampling)) == tokens(first)
+    policy.engine = "in_process"
+    expected = policy.sample(PROMPTS, seeds, sampling)
+    assert tokens(made) == tokens(expected)
+    for one, other in zip(flat(made), flat(expected), strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
     if sampling is SIX:
-        assert tokens(policy.sample(PROMPTS, [[seed + 9 for seed in group] for group in seeds], SIX)) != tokens(first)
-        drawn = [(PROMPTS[i], completion) for i, group in enumerate(first) for completion in group]
-        scored = policy.log_probs([prompt for prompt, _ in drawn], [one.token_ids for _, one in drawn])
-        for (_, one), expected in zip(drawn, scored, strict=True):
-            assert torch.tensor(one.logprobs) == pytest.approx(expected, abs=1e-4)
+        scored = policy.log_probs([PROMPTS[i // 2] for i in range(6)], [one.token_ids for one in flat(made)])
+        for one, values in zip(flat(made), scored, strict=True):
+            assert torch.tensor(one.logprobs) == pytest.approx(values, abs=1e-4)
+
+
+def test_a_sample_alone_is_that_among_others_also_where_memory_is_too_short_for_all(policy, monkeypatch):
+    """Some requests then lose their pages within an answer and begin again, after what they have."""
+    policy.backbone.stop_ids, prompts = frozenset(), [list(range(5, 255)), [*range(60, 300), 7]]
+    sampling = Sampling(30)
+    alone = policy.sample(prompts[:1], [[1]], sampling)
+    policy.engine = "in_process"
+    expected = tokens(policy.sample(prompts, [[1, 2, 3]] * 2, sampling))
+    assert tokens(alone) == [expected[0][:1]]
+    policy.engine = CONTINUOUS
+    again, restart = [], RequestState.create_equivalent_initial_request
+    monkeypatch.setattr(
+        RequestState,
+        "create_equivalent_initial_request",
+        lambda self: again.append(self.generated_len()) or restart(self),
+    )
+    monkeypatch.setattr(continuous, "_blocks", lambda *_: 4)
+    assert tokens(policy.sample(prompts, [[1, 2, 3]] * 2, sampling)) == expected
+    assert any(again)
+
+
+def test_draws_have_the_probabilities_of_the_logits_and_their_log_probs():
+    """5,000 requests draw their second token of a vocabulary of five; chi-square, 4 degrees: 18.5 at 0.001."""
+    n, logits = 5_000, torch.tensor([2.0, 1.0, 0.0, -1.0, -3.0])
+    draws = continuous._Draws([[1, 2, 3]], [range(n)], Sampling(2, temperature=0.7))
+    states = [SimpleNamespace(request_id=name, position_offset=4) for name in continuous._places([range(n)])]
+    rows, output_ids = torch.zeros(2, n + 9, dtype=torch.int32), torch.zeros(2, n + 9, dtype=torch.int32)
+    draws.prepare_tensor_args([SimpleNamespace(state=state, has_new_token=True) for state in states], rows)
+    draws.write(draws(torch.empty(0), logits.repeat(n, 1), rows[:, :n]), output_ids)
+    expected, made = (logits / 0.7).softmax(-1), output_ids[0, :n].long()
+    counts = made.bincount(minlength=5)
+    assert float(((counts - n * expected) ** 2 / (n * expected)).sum()) < 18.5
+    assert torch.allclose(output_ids[1, :n].view(torch.float32), expected.log()[made], atol=1e-6)
 
 
 def test_greedy_answers_stop_tokens_and_the_base_are_those_of_the_other_sampler(policy):
@@ -90,9 +136,9 @@ def test_an_error_ends_it_within_a_moment(policy, monkeypatch):
 
 
 def test_it_samples_on_an_accelerator_unless_the_model_fails_its_check(policy, monkeypatch):
-    """Which then takes rows by the free memory. Outside of training nothing samples so."""
-    assert not tiny_adapter_policy().batches_continuously
-    policy.engine = "auto"
+    """Which then takes rows by the free memory."""
+    policy.engine = tiny_adapter_policy().engine  # of evaluations, attacks, chats and scripts
+    assert policy.engine == "auto"
     assert not policy.batches_continuously
     monkeypatch.setattr(Policy, "is_accelerated", True)
     assert not policy.batches_continuously
@@ -110,19 +156,115 @@ def test_it_samples_on_an_accelerator_unless_the_model_fails_its_check(policy, m
     monkeypatch.setattr(policies, "sample", lambda *_, batch_tokens, **__: budgets.append(batch_tokens))
     other.sample(PROMPTS, [[1], [2], [3]], SIX)
     assert budgets == [tokens_in_memory(other.backbone)]
-    assert any("it is a test" in reason for reason in other.slow_reasons(1))
+    [line] = [reason for reason in other.slow_reasons(1) if "it is a test" in reason]
+    assert "llama" in line
+    assert "\n" not in line
     other.engine = CONTINUOUS
-    with refused(ModelError, CONTINUOUS, "it is a test"):
+    with refused(ModelError, CONTINUOUS, "llama", "it is a test"):
         other.sample(PROMPTS, [[1], [2], [3]], SIX)
 
 
-def test_eight_prompts_with_four_long_answers_are_one_batch_where_memory_allows(policy, monkeypatch):
+def test_too_little_memory_for_its_pages_is_a_reason_before_the_first_answer_and_later_an_error(policy, monkeypatch):
+    assert policy.batches_continuously
+    monkeypatch.setattr(PagedAttentionMemoryHandler, "get_available_memory", lambda self: 1000)
+    with refused(OutOfMemory, "1000", "rollout.engine=in_process"):
+        policy.sample(PROMPTS, [[1], [2], [3]], SIX)
+    other = tiny_adapter_policy()
+    assert "1000" in why_not_continuous(other.backbone)
+    other.engine = CONTINUOUS
+    with refused(ModelError, CONTINUOUS, "1000"):
+        other.sample(PROMPTS, [[1], [2], [3]], SIX)
+
+
+def test_a_quantised_base_is_sampled_so_where_it_computes_alike_in_both_and_else_refused(tmp_path):
+    """8 bits round their inputs by the batch, which float32 shows."""
+    pytest.importorskip("bitsandbytes")
+    save_tiny(tmp_path / "base", hidden=64)
+    for kind in ("4bit", "8bit"):
+        model = ModelConfig(name_or_path=str(tmp_path / "base"), device="cpu", dtype="float32", quantization=kind)
+        quantised = Policy.load(model, lora=LoraSettings(r=2))
+        move(quantised)
+        expected, quantised.engine = quantised.sample(PROMPTS, [[1, 2]] * 3, SIX), CONTINUOUS
+        if kind == "8bit":
+            with refused(ModelError, CONTINUOUS, "llama", "nats a token"):
+                quantised.sample(PROMPTS, [[1, 2]] * 3, SIX)
+        else:
+            assert tokens(quantised.sample(PROMPTS, [[1, 2]] * 3, SIX)) == tokens(expected)
+
+
+class Operations(TorchDispatchMode):
+    """What torch computes inside, by name, without views."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, op, types, arguments=(), keywords=None):
+        if not op.is_view:
+            self.names.append(op.overloadpacket.__name__)
+        return op(*arguments, **(keywords or {}))
+
+
+@pytest.fixture
+def replayed(policy, monkeypatch) -> list[tuple[int, bool, int]]:
+    """A step is what transformers does on CUDA outside of its graph, with flash attention; in the place of the replay a
+    stub writes three tokens a row, then one that stops it. Rows, whether these are decoded, and operations by step."""
+    steps: list[tuple[int, bool, int]] = []
+
+    def replay(self, model, batch_data):
+        n, stop = len(batch_data["logits_indices"]), min(policy.backbone.stop_ids)
+        long = [request.state.generated_len() >= 3 for request in self.inputs_and_outputs.requests_in_batch]
+        # written past torch, which would count it
+        self.inputs_and_outputs.output_ids.numpy()[0, :n] = [stop if is_long else 7 for is_long in long]
+        steps.append((n, self.inputs_and_outputs.use_block_table, 0))
+
+    body = ContinuousBatchingManager._generation_loop_body
+
+    def counted(self, *arguments, **keywords):
+        before = len(steps)
+        with Operations() as operations:
+            goes_on = body(self, *arguments, **keywords)
+        if len(steps) > before:
+            steps[-1] = (*steps[-1][:2], len(operations.names))
+        return goes_on
+
+    monkeypatch.setattr(ContinuousBatchingManager, "_generation_loop_body", counted)
+    monkeypatch.setattr(ModelRunner, "compute_batch", replay)
+    monkeypatch.setattr(input_outputs, "attn_mask_is_needed", lambda config: False)
+    monkeypatch.setattr(initialization, "ensure_decode_fast_path_is_available", lambda *_: None)
+    policy.backbone._reasons[why_not_continuous] = None  # its check needs the model
+    return steps
+
+
+def test_a_token_step_outside_of_the_graph_is_a_dozen_operations_and_two_a_row(policy, replayed):
+    """All on the CPU; on CUDA some copies of a whole batch come to these. `in_process` gives the device 3,925 for an 8B
+    model of 36 layers."""
+    for seeds in ([[1]], [[1, 2, 3, 4]] * 3):
+        policy.sample(PROMPTS[: len(seeds)], seeds, Sampling(9))
+    decoded = [(rows, operations) for rows, is_decoded, operations in replayed if is_decoded]
+    assert {rows for rows, _ in decoded} == {1, 12}
+    assert all(operations <= 12 + 2 * rows for rows, operations in decoded)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(2, temperature=0), SIX, TRUNCATED], ids=["greedy", "plain", "truncated"])
+def test_draws_can_be_captured_in_a_graph(sampling):
+    """None waits for a value of the device, or has a shape that follows from one."""
+    draws = continuous._Draws([[1, 2, 3]], [[1, 2]], sampling)
+    with Operations() as operations:
+        draws.write(draws(torch.empty(0), torch.randn(2, 700), torch.zeros(2, 5, dtype=torch.int32)), torch.zeros(2, 5))
+    assert not {"_local_scalar_dense", "nonzero", "masked_select", "_unique2"} & set(operations.names)
+    assert len(operations.names) <= 60
+
+
+def test_eight_prompts_with_four_long_answers_are_one_batch_where_memory_allows(policy, replayed, monkeypatch):
     """Of 1,024 tokens each, on a card with 24 GB free, with the keys and values of an 8B model (36 layers, 8 heads)."""
     monkeypatch.setattr(continuous, "free_memory", lambda device: 24 * 10**9)
     monkeypatch.setattr(continuous, "kv_bytes", lambda config, element: 36 * 2 * 8 * 128 * 2)
     for shared in (True, False):
         budget = tokens_in_memory(policy.backbone)
         assert rows_that_fit([4] * 8, 300, 1024, budget, shared=shared) == (32, 8)
+    policy.sample([list(range(300))] * 8, [[1, 2, 3, 4]] * 8, Sampling(1024))
+    assert [rows for rows, is_decoded, _ in replayed if is_decoded] == [32] * 4  # a stop token, too
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "gemma3", "qwen3_moe"])

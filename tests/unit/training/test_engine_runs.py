@@ -113,7 +113,7 @@ def test_the_engine_has_room_for_the_longest_pair_and_no_more(make_config, backe
 def test_an_engine_that_dies_in_a_step_leaves_a_run_that_can_be_resumed(make_config, backends, monkeypatch, tmp_path):
     """The steps before are saved, whatever `save_steps` is. The engine of the second part may be set up otherwise; it
     gets the checkpoint's adapter, named by its step."""
-    settings = {"rollout": ENGINE, "max_steps": 2, "data": NO_VALIDATION}
+    settings = {"rollout": ENGINE, "max_steps": 2, "save_steps": 10, "data": NO_VALIDATION}
     whole, config = make_config(output_dir=str(tmp_path / "whole"), **settings), make_config(**settings)
     train(whole)
     sample = PolicyBackend.sample
@@ -126,6 +126,7 @@ def test_an_engine_that_dies_in_a_step_leaves_a_run_that_can_be_resumed(make_con
     monkeypatch.setattr(PolicyBackend, "sample", dies)
     with pytest.raises(EngineError):
         train(config)
+    assert [step for step, _ in RunDir(config.output_dir).checkpoints()] == [1]
     monkeypatch.setattr(PolicyBackend, "sample", sample)
     moved = {"enforce_eager": True, "gpu_memory_utilization": 0.9}
     train(make_config(**settings, vllm=moved), resume=True)

@@ -1,24 +1,26 @@
 """Sampling with transformers' continuous batching, on the policy's own modules: nothing is copied or published.
 
 Keys and values lie in pages, as many rows as memory holds run in one batch, and a prompt is computed once for its
-completions. With flash attention on CUDA a token step is one replay of a graph. Samples depend on all prompts and seeds
-of a call, not each on its own: so training alone samples so, where another sample is as good.
+completions. With flash attention on CUDA a token step is one replay of a graph. A sample is that of
+`opct.models.inference.sampler` for the same prompt and seed, to the rounding of the logits: `_Draws` draws it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 from opct.errors import LibraryErrors, ModelError
 from opct.models.inference.kv_cache import kv_bytes
-from opct.models.inference.sampler import Completion, sample_seed
-from opct.models.inference.token_sampling import Sampling
+from opct.models.inference.sampler import Completion
+from opct.models.inference.token_sampling import Sampling, sample_token, uniforms
 from opct.models.memory import free_memory
 
 if TYPE_CHECKING:
@@ -50,9 +52,11 @@ def sample_continuously(
 
     Raises:
         ModelError: transformers cannot sample from this model so.
+        MemoryError: there is too little memory.
     """
     results: list[list[Any]] = [[None] * len(group) for group in seeds]
-    waiting = sum(map(len, seeds))
+    places = _places(seeds)
+    waiting = len(places)
     if not waiting:
         return results
     with _started(backbone, prompts, seeds, sampling) as manager:
@@ -63,10 +67,9 @@ def sample_continuously(
             if result is None or not result.is_finished():
                 continue
             if result.error is not None:
-                raise ModelError(f"Continuous batching stopped: {result.error}. {REMEDY}")
-            request, _, child = result.request_id.partition("__child#")
-            i, j = map(int, request.split("."))
-            place = int(child) + 1 if child else j  # the parent is the first of its forks
+                kind = MemoryError if "memory" in result.error.lower() else ModelError
+                raise kind(f"Continuous batching stopped: {result.error}. {REMEDY}")
+            i, place = places[result.request_id]
             tokens = tuple(result.generated_tokens)
             results[i][place] = completion = Completion(
                 text=decode(tokens),
@@ -94,7 +97,7 @@ def why_not_continuous(backbone: Backbone) -> str | None:
     before = backbone.decoder(input_ids=ids, use_cache=False).last_hidden_state
     try:
         groups = sample_continuously(backbone, prompts, [[1, 2], [3, 4]], Sampling(PROBE_TOKENS), decode=str)
-    except ModelError as error:
+    except (ModelError, MemoryError) as error:
         return str(error)
     if not torch.equal(before, backbone.decoder(input_ids=ids, use_cache=False).last_hidden_state):
         return "continuous batching leaves the model another than it was"
@@ -114,8 +117,7 @@ def why_not_continuous(backbone: Backbone) -> str | None:
 def _started(
     backbone: Backbone, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Sampling
 ) -> Iterator[Any]:
-    """Transformers' manager at work on a request for each completion, named "prompt.place" and, where it is forked from
-    that, "__child#n"; all of it ends with the context, also after an error."""
+    """Transformers' manager at work on all completions; all of it ends with the context, also after an error."""
     model, attention = backbone.bare_model, backbone.attention
     devices = [backbone.device] if backbone.device.type == "cuda" else []
     with contextlib.ExitStack() as stack:
@@ -123,7 +125,11 @@ def _started(
         stack.callback(model.set_attn_implementation, attention)
         if attention.startswith("sdpa_"):  # a variant for the CPU, which reads no pages
             model.set_attn_implementation("sdpa")
-        # its seed is that of torch's generators, which training draws from, too
+        # transformers collects garbage at its end, twice: without what is there before, that takes no second
+        gc.freeze()
+        stack.callback(gc.unfreeze)
+        torch.cuda.empty_cache()  # what the allocator keeps of a training step counts as taken
+        # it sets the seed of torch's generators, which training draws from
         for context in (backbone.inference(), torch.random.fork_rng(devices), _autocast_in_any_thread(backbone)):
             stack.enter_context(context)
         with LibraryErrors(ModelError, "Continuous batching cannot be used", REMEDY):
@@ -145,21 +151,14 @@ def _manager(
     from transformers import ContinuousBatchingConfig, GenerationConfig
     from transformers.generation.continuous_batching.utils import WorkloadHints
 
-    sizes, is_greedy = {len(group) for group in seeds}, sampling.temperature == 0
-    # forked completions are as many for each prompt, and drawn: else each is a request of its own
-    forks = sizes.pop() if len(sizes) == 1 and not is_greedy else 1
-    drawn = {} if is_greedy else {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     generation = GenerationConfig(
-        do_sample=not is_greedy,
-        max_new_tokens=sampling.max_completion_tokens,
-        num_return_sequences=forks,
-        eos_token_id=sorted(backbone.stop_ids),
-        **drawn,
+        do_sample=False, max_new_tokens=sampling.max_completion_tokens, eos_token_id=sorted(backbone.stop_ids)
     )
     settings = ContinuousBatchingConfig(
         num_blocks=_blocks(backbone, prompts, seeds, sampling),
+        max_memory_percent=0.8,  # of what is free: the rest is for the draws, and for others on the device
         return_logprobs=True,
-        seed=sample_seed(*(seed for group in seeds for seed in group)),
+        seed=0,
         auto_switch_to_flash=has_flash_attention(),  # other kernels would be fetched from the hub
     )
     hints = WorkloadHints(
@@ -168,11 +167,78 @@ def _manager(
         num_requests=sum(map(len, seeds)),
     )
     manager = backbone.bare_model.init_continuous_batching(generation, settings, hints)
-    # all before it starts: which requests a batch holds, and so what each draws, must not depend on its thread's pace
+    _Draws(prompts, seeds, sampling).replace_those_of(manager)
+    # all before it starts: else the first batches, and with them the rounding, depend on its thread's pace
     for i, group in enumerate(seeds):
-        for j in range(0, len(group), forks):
-            manager.add_request(list(prompts[i]), request_id=f"{i}.{j}")
+        if group:
+            manager.num_return_sequences = len(group)  # how often `add_request` forks it, once its prompt is computed
+            manager.add_request(list(prompts[i]), request_id=str(i))
     return manager
+
+
+def _places(seeds: Sequence[Sequence[int]]) -> dict[str, tuple[int, int]]:
+    """(Prompt, completion) of each request by transformers' name; the others of a prompt are forks of its first."""
+    sizes = enumerate(map(len, seeds))
+    return {f"{i}__child#{j - 1}" if j else str(i): (i, j) for i, n in sizes for j in range(n)}
+
+
+class _Draws:
+    """Draws tokens in the place of transformers' logits processors and sampling, so that each follows from its seed.
+
+    `ContinuousBatchProcessor` gives these methods the batch. A request's next number is a float64 in two of the rows of
+    int32 that it copies to the device before each step, so that a replayed graph reads another.
+    """
+
+    tensors_required = 2
+    do_processing = True
+
+    def __init__(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Sampling):
+        n = sampling.max_completion_tokens
+        self._sampling, self._drawn = sampling, cast("Any", None)
+        self._numbers = {
+            name: (len(prompts[i]), uniforms(seeds[i][j], n).tolist()) for name, (i, j) in _places(seeds).items()
+        }
+
+    def replace_those_of(self, manager: Any) -> None:
+        """Draw the tokens of a manager that has not started."""
+        create = manager._create_batch_processor
+
+        def created() -> Any:
+            processor = create()
+            processor.model_runner._sample = self.write
+            return processor
+
+        manager.logit_processor, manager._create_batch_processor = self, created
+
+    def check_kwargs(self, kwargs: dict[str, Any]) -> None: ...
+
+    def fill_defaults(self, rows: Tensor) -> None:
+        rows.zero_()
+
+    def prepare_tensor_args(self, requests_in_batch: Sequence[Any], arg_storage: Tensor) -> Tensor:
+        states = [request.state for request in requests_in_batch if request.has_new_token]
+        u = torch.tensor([self._next_number(state) for state in states], dtype=torch.float64)
+        arg_storage[:, : len(u)] = u.view(torch.int32).view(-1, 2).T
+        return arg_storage
+
+    def _next_number(self, state: Any) -> float:
+        width, numbers = self._numbers[state.request_id]
+        # by position, as the tokens may not be back from the device; it counts those of this step already. The last
+        # again where a finished request is in the batch once more
+        return numbers[min(state.position_offset - width, len(numbers) - 1)]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
+        """[requests, vocabulary], [2, requests] -> what `write` does not use."""
+        u = rows[:, : len(scores)].T.contiguous().view(torch.float64).squeeze(1)
+        self._drawn = sample_token(scores, u, self._sampling)
+        return scores
+
+    def write(self, scores: Tensor, output_ids: Tensor) -> None:
+        """Tokens and the bits of their log-probs, [2, requests]."""
+        # dropped here: they would keep the memory of the graph, where they were made
+        (tokens, log_probs), self._drawn = self._drawn, None
+        output_ids[0, : len(tokens)] = tokens
+        output_ids[1, : len(tokens)] = log_probs.view(torch.int32)
 
 
 def _blocks(

@@ -139,7 +139,7 @@ def tokens_at_once(config: Any) -> int:
     `ROLLOUT_TOKENS`.
 
     It depends on the transformers config alone: answers in bfloat16, which depend on the batch, must not change with
-    the machine.
+    the machine. On CUDA free memory counts, too (`Policy.sample`).
     """
     return max(ROLLOUT_TOKENS, int(CACHE_BYTES / kv_bytes(config, 4)))
 

@@ -1,0 +1,30 @@
+"""What is measured on a lent GPU, at tiny sizes on this machine; and what stands in its place until then."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks import estimates, gpu
+
+from tests.tiny import save_tiny
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_each_cell_has_figures_or_the_package_that_it_lacks(tmp_path: Path):
+    save_tiny(tmp_path / "tiny", hidden=64)
+    told = ["--model", str(tmp_path / "tiny"), "--device", "cpu", "--sizes", "tiny", "--out", str(tmp_path / "out")]
+    gpu.main(told, measure=lambda cell, path, limit_s: gpu.work(cell))
+    lines = (tmp_path / "out" / "cells.jsonl").read_text(encoding="utf-8").splitlines()
+    results = {row["name"].removeprefix("tiny: "): row["result"] for row in map(json.loads, lines)}
+    for name, result in results.items():
+        assert result.get("seconds", 0) > 0 or "is not installed" in result["reason"], name
+    for engine in ("in_process", "continuous_batching"):
+        assert results[f"rollout, {engine}"]["mean_abs"] < 0.2
+    measured = {"step, lora, opct", "step, full, opct", "step, lora, opct, continuous_batching"}
+    assert measured <= {name for name, result in results.items() if "flops_per_s" in result}
+
+
+def test_the_estimates_of_the_page_are_those_of_the_script():
+    assert estimates.table() in (ROOT / "docs" / "results" / "speed.md").read_text(encoding="utf-8")
