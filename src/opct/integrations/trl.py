@@ -61,9 +61,6 @@ class OPCTTrainer(DistillationTrainer):
         self._renderer = Renderer(self._tokenizer, self.chat_template_kwargs)
         self.train_dataset = None if train_dataset is None else self._rows(train_dataset)
         self.eval_dataset = None if eval_dataset is None else self._rows(eval_dataset)
-        # without it `generate` ends in each process with its last completion, and others wait for its shards for ever
-        samples = self.model.get_base_model() if is_peft_model(self.model) else self.model
-        samples._is_fsdp_managed_module = self.accelerator.is_fsdp2
 
     def _frozen_copy(self) -> PreTrainedModel:
         kind = self.accelerator.distributed_type
