@@ -48,6 +48,10 @@ class OPCTTrainer(DistillationTrainer):
         DataError: the pairs are faulty, or none is left.
     """
 
+    model: Any  # TRL has it, and the two below, of many types; here they are of one
+    args: Any
+    chat_template_kwargs: Any
+
     def __init__(
         self,
         model: str | PreTrainedModel | PeftModel,
@@ -73,7 +77,7 @@ class OPCTTrainer(DistillationTrainer):
         rendered, overlong = render_pairs(
             load_pairs(source),
             self._renderer,
-            max_completion_tokens=self.max_completion_length,
+            max_completion_tokens=self.max_completion_length or 0,
             context_length=self.args.vllm_max_model_length or context_length(self.model.config),
         )
         left_out = [f"{pair.pair_id}: {pair.tokens} of {pair.limit} tokens, completion included" for pair in overlong]
