@@ -3,8 +3,8 @@
 `sdft`: SDFTTrainer. Its teacher `base` is the model before training, `distillation_alpha` 1 on full logits is the
 reverse KL; its teacher prompt, made from a template with the prompt in it, is replaced by the pair's own.
 
-`chunked`: DistillationTrainer, whose loss goes over the vocabulary in chunks. It knows one prompt; the teacher's pass
-here takes another, and with LoRA the teacher is the student with its adapter off.
+`chunked`: DistillationTrainer, whose loss goes over the vocabulary in chunks, with pairs and the base as teacher:
+`opct.integrations.trl.OPCTTrainer`.
 
 Variants: `shipped` is TRL's own defaults (float32 weights, bf16 = True, gradient checkpointing); `autocast` has no
 checkpointing and bfloat16 products also where TRL's own autocast does not reach (the losses of `chunked`, and sampling
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -24,18 +25,16 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # SDFTTrainer is marked experimental
 
 import torch
-from accelerate.utils import is_peft_model
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainerCallback
-from trl import DistillationConfig, DistillationTrainer
+from trl import DistillationConfig
 from trl.experimental.sdft import SDFTConfig, SDFTTrainer
-from trl.trainer.distillation_trainer import _chunked_divergence_loss
-from trl.trainer.utils import create_model_from_path, pad, use_adapter
 
 from benchmarks.phases import Phases, clock_of, teacher_or_policy
 from benchmarks.workloads import Workload, make_pairs
 from opct.data.render import Renderer
+from opct.integrations.trl import OPCTTrainer
 from opct.models.loading import resolve_model
 
 if TYPE_CHECKING:
@@ -65,44 +64,12 @@ class SDFT(Autocast, SDFTTrainer):
             return super()._generate_transformers(prompt_ids)
 
 
-class Chunked(Autocast, DistillationTrainer):
-    """DistillationTrainer whose teacher reads the column `teacher_prompt`, and is the base where none is given."""
+class Chunked(Autocast, OPCTTrainer):
+    """OPCTTrainer, whose sampling is cast too."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         with self.autocast_smart_context_manager():
             return super()._generate_single_turn(*args, **kwargs)
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = super()._generate_and_score_completions(inputs)
-        teacher_ids = self._tokenize_prompts([row["teacher_prompt"] for row in inputs])[0]
-        rows = [torch.tensor(ids, device=self.accelerator.device) for ids in teacher_ids]
-        batch["teacher_ids"] = pad(rows, padding_value=self._tokenizer.pad_token_id, padding_side="left")
-        batch["teacher_mask"] = pad([torch.ones_like(row) for row in rows], padding_value=0, padding_side="left")
-        return batch
-
-    def _compute_loss(self, unwrapped_student: Any, inputs: dict[str, Any], num_items_in_batch: Any) -> Any:
-        after = inputs["completion_ids"], inputs["completion_mask"]
-
-        def hidden(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            whole = [torch.cat(pair, dim=1) for pair in zip((ids, mask), after, strict=True)]
-            return self._get_last_hidden_state(model, *whole, logits_to_keep=after[0].size(1))
-
-        student = hidden(unwrapped_student, inputs["prompt_ids"], inputs["prompt_mask"])
-        teacher_model = unwrapped_student if self.teacher_model is None else self.teacher_model
-        adapter_off = use_adapter(teacher_model, None) if is_peft_model(teacher_model) else contextlib.nullcontext()
-        with torch.no_grad(), adapter_off:
-            teacher = hidden(teacher_model, inputs["teacher_ids"], inputs["teacher_mask"])
-        loss, entropy, tokens = _chunked_divergence_loss(
-            student,
-            teacher,
-            unwrapped_student.get_output_embeddings().weight,
-            teacher_model.get_output_embeddings().weight.detach(),
-            after[1],
-            self.beta,
-            num_items_in_batch=num_items_in_batch,
-            temperature=self.temperature,
-        )
-        return loss, entropy.detach(), tokens
 
 
 def make_trainer(workload: Workload, cell: dict[str, Any]) -> SDFT | Chunked:
@@ -176,16 +143,13 @@ def _sdft(model, weights, workload: Workload, pairs, steps: int, shared, options
 
 def _chunked(model, weights, workload: Workload, pairs, steps: int, shared, options) -> Chunked:
     rows = [
-        {"prompt": list(p.prompt), "teacher_prompt": list(p.teacher_prompt)}
-        for p in pairs
-        for _ in range(workload.generations)
+        dataclasses.replace(pair, id=f"{pair.id}/{step}/{i}")
+        for step in range(steps)
+        for pair in pairs
+        for i in range(workload.generations)
     ]
-    teacher = None
-    if options["peft_config"] is None:
-        teacher = create_model_from_path(model, **weights).requires_grad_(False).eval()
-    args = DistillationConfig(**shared, model_init_kwargs=weights, beta=1.0)
-    data = Dataset.from_list(rows * steps)
-    return Chunked(model=model, teacher_model=teacher, args=args, train_dataset=data, **options)
+    args = DistillationConfig(**shared, model_init_kwargs=weights)
+    return Chunked(model=model, args=args, train_dataset=rows, **options)
 
 
 def _check_lengths(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[ContrastivePair], workload: Workload) -> None:

@@ -47,7 +47,7 @@ def export(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Export pairs for ms-swift, SDFTTrainer of TRL, verl or prime-rl.
+    """Export pairs for ms-swift, TRL, verl or prime-rl.
 
     \b
     Examples:
@@ -70,8 +70,9 @@ def export(
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
         why = "whose prompts differ before the last turn, with" if format == "ms-swift" else "with"
         echo(f"left out: {len(left_out)} pair(s) {why} a turn sampled from the policy, or a prefill: {shown}")
-    sees = {"ms-swift": "`teacher_prompt` as its last turn", "trl": "both prompts"}.get(format, "the policy's prompt")
-    echo(f"{format} shows its teacher {sees} by default: see docs/how-to/several-gpus.md")
+    sees = {"ms-swift": "`teacher_prompt` as its last turn", "trl": "`teacher_prompt` in `OPCTTrainer`"}
+    shown = sees.get(format, "the policy's prompt by default")
+    echo(f"{format} shows its teacher {shown}: see docs/how-to/several-gpus.md")
 
 
 @app.command("check", cls=SettingsCommand)

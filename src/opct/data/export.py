@@ -1,15 +1,14 @@
 """Export pairs as rows for ms-swift, TRL, verl and prime-rl.
 
     ms-swift    the rows of its on-policy self-distillation: messages, and teacher_prompt, the teacher's last user turn
-    trl         the rows of its SDFTTrainer: prompt, privileged_context, and the pair's id
+    trl         the rows of `opct.integrations.trl.OPCTTrainer`: prompt, teacher_prompt, and the pair's id
     verl        the rows of its RLHFDataset: data_source, prompt, ability, reward_model, extra_info
     prime-rl    the rows of a verifiers dataset: prompt, answer, info
 
-verl and prime-rl show the policy and its teacher the same prompt, and SDFTTrainer shows its teacher both prompts, one
-after the other. `teacher_prompt` is in the rows, under `privileged_context`, `extra_info` and `info`, for a trainer
-that is configured to use it. Pairs that the rows cannot express are left out and counted: turns that the policy answers
-itself, and prefills, which the trainers would close before a new turn; for ms-swift prompts that differ elsewhere than
-in the last turn.
+verl and prime-rl show the policy and its teacher the same prompt. `teacher_prompt` is in the rows, under `extra_info`
+and `info`, for a trainer that is configured to use it. Pairs that the rows cannot express are left out and counted:
+turns that the policy answers itself, and prefills, which the trainers would close before a new turn; for ms-swift
+prompts that differ elsewhere than in the last turn.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ def _swift_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
 
 
 def _trl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
-    """As `trl.experimental.sdft.SDFTTrainer` reads it; columns besides these two are dropped there."""
-    return {"id": pair.id, "prompt": list(pair.prompt), "privileged_context": list(pair.teacher_prompt)}
+    return {"id": pair.id, "prompt": list(pair.prompt), "teacher_prompt": list(pair.teacher_prompt)}
 
 
 def _verl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_rows_for_trl(tmp_path: Path):
     assert json.loads((tmp_path / "trl.jsonl").read_text()) == {
         "id": "sum/0",
         "prompt": [{"role": "user", "content": "What is 0 plus 1? I think it is 0."}],
-        "privileged_context": [{"role": "user", "content": "What is 0 plus 1?"}],
+        "teacher_prompt": [{"role": "user", "content": "What is 0 plus 1?"}],
     }
 
 
