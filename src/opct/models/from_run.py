@@ -125,8 +125,8 @@ def _of_run(
     base = load_settings(ModelConfig, base={**of_run, **settings})
     if adapter is not None:
         policy = load(base, recorded_dtype=recorded)
-        if str(policy.dtype).removeprefix("torch.") == recorded and base.quantization == config.quantization:
-            refuse_other_base(run, base.name_or_path, policy.base_hash)
+        if settings.keys().isdisjoint(("dtype", "quantization")):  # in another one the hash is another
+            refuse_other_base(run, base.name_or_path, lambda: policy.base_hash())
         return policy
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)
