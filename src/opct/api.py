@@ -17,14 +17,17 @@ from opct.runs.console import Progress, shows_progress
 if TYPE_CHECKING:
     from inspect_ai import Task
     from inspect_ai.model import Model
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
     from opct.config.judge import JudgeConfig
     from opct.data.pairs import Prompt
     from opct.data.tables import Source
     from opct.evals.judges.llm import LLMJudge
     from opct.evals.run import About
+    from opct.models.given import GivenModel
     from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
+    from opct.runs.run_dir import RunDir
     from opct.training.setup import TrainingSetup
     from opct.training.trainer import TrainResult
 
@@ -50,10 +53,13 @@ class EvalResult:
 
 @shows_progress
 def train(
-    config: TrainConfig | Mapping[str, Any],
+    config: TrainConfig | Mapping[str, Any] | None = None,
     *,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     pairs: Source | None = None,
     questions: Source | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -62,6 +68,16 @@ def train(
 
     Args:
         config: a `TrainConfig`, or a dict of its settings, nested or by dotted name.
+        model: a loaded causal language model of transformers, of any quantisation, in place of `config.model`, with its
+            `tokenizer`. It is trained in its dtype on its device. The run records its name (`model.name_or_path`, or
+            that of `config.model`), from which `opct eval`, `opct chat` and `opct export` load it again, and a hash of
+            its weights: they refuse other weights of that name, and `resume` another model.
+            The object is changed, and left so: in `eval` mode, with the fused parts of `opct.cpu` (the same numbers to
+            rounding), and with the trained adapter in its layers and all else frozen, as `peft.get_peft_model` leaves
+            it; `result.model` is PEFT's model around it, and `result.model.unload()` gives it back without. With
+            `lora: null` its weights are made float32 and trained, products staying in the dtype that it had.
+        callbacks: objects of `transformers.TrainerCallback`, or with some of its methods, called in every process; see
+            `opct.training.callbacks.Callbacks` for what they are given.
         pairs: instead of `config.data.pairs`: dicts or `ContrastivePair`s, a DataFrame or a `datasets.Dataset`. The run
             keeps them as `pairs.jsonl`, which its config names, so that it can be resumed without them.
         questions: instead of pairs: a file, rows or `Question`s as `load_questions` takes them. Sycophancy pairs are
@@ -78,9 +94,13 @@ def train(
     from opct.data.tables import source_name
     from opct.evals.gradable import refuse_questions
     from opct.runs.run_dir import RunDir
+    from opct.training.callbacks import Hooks, made_callbacks
     from opct.training.trainer import train as run_training
 
-    config = as_settings(TrainConfig, config)
+    config = as_settings(TrainConfig, config or {})
+    given_model = None
+    if model is not None or tokenizer is not None:
+        config, given_model = _with_given_model(config, model, tokenizer)
     given = None if pairs is None else load_pairs(pairs)
     if questions is not None:
         if pairs is not None:
@@ -100,15 +120,84 @@ def train(
     if config.engine == "verl":
         from opct.integrations import verl
 
+        if given_model is not None or callbacks:
+            raise ConfigError("engine=verl loads and trains in processes of its own: leave model= and callbacks= out.")
         return verl.train_on_verl(config, pairs=given, resume=resume, overwrite=overwrite, progress=progress)
     work: Callable[..., Any] = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
         from torch.distributed.elastic.multiprocessing.errors import record
 
         work = record(run_training)
-    return work(
-        config, pairs=given, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher
-    )
+    hooks = Hooks(_check_teacher, suites_while_training(config), made_callbacks(callbacks))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "progress": progress}
+    return work(config, pairs=given, given_model=given_model, hooks=hooks, **options)
+
+
+def _with_given_model(
+    config: TrainConfig, model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[TrainConfig, GivenModel]:
+    """A loaded model, and the settings that name it."""
+    from opct.models.given import GivenModel
+
+    if model is None or tokenizer is None:
+        raise ConfigError("model and tokenizer belong together: give both, or a name as model.name_or_path.")
+    given = GivenModel(model, tokenizer)
+    explicit_settings = flat_settings(config.model_dump(mode="json", exclude_unset=True))
+    # checked again: a quantised model, for one, cannot be trained whole
+    return load_settings(TrainConfig, base=explicit_settings | given.settings(config.model)), given
+
+
+NOT_IN_TRAINING = {"suites", "judge", "chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
+"""Settings of an evaluation that `eval.settings` cannot have: the training has them, or they take a judge."""
+
+
+def suites_while_training(
+    config: TrainConfig,
+) -> Callable[[TrainingSetup, RunDir, int, Progress], dict[str, float]] | None:
+    """What asks the suites of `config.eval`; None where it has no steps.
+
+    It writes `evals/training/step-<step>/`, a folder as `opct eval` writes, and returns `eval/SUITE/METRIC`: of each
+    metric that of held-out families, else of its only group; one that was not scored is left out.
+
+    Raises:
+        ConfigError, EvaluationError, DataError: the suites cannot be asked with these settings.
+    """
+    settings = config.eval
+    if settings.steps is None:
+        return None
+    from opct.evals.run import evaluate_suites, make_tasks, prompts_of
+    from opct.evals.target import trained_on
+    from opct.models.self_test import self_test
+
+    if refused := sorted(NOT_IN_TRAINING & settings.settings.keys()):
+        raise ConfigError(f"eval.settings: {', '.join(refused)} cannot be set there: leave it out.")
+    limits = dict.fromkeys(("n_questions", "n_problems", "n_context", "n_benign"), settings.limit)
+    # the KL to the base is what the validation KL says
+    defaults = {"split": "validation", **limits, "kl_samples": 0, "browser_questions": 0}
+    chosen = load_settings(EvalConfig, base={**defaults, **settings.settings, "suites": settings.suites})
+    if config.lora is None and (chosen.kl_samples or chosen.browser_questions):
+        raise ConfigError("eval.settings: with lora: null the base is not at hand in training: leave kl_samples out.")
+    make_tasks(chosen)  # faults are raised before a model loads
+
+    def evaluate(setup: TrainingSetup, run: RunDir, step: int, progress: Progress) -> dict[str, float]:
+        policy, tasks = setup.policy, make_tasks(chosen)
+        self_test(policy, prompts_of(tasks))
+        about: About = {
+            "label": config.method,
+            "method": config.method,
+            "train_seed": config.seed,
+            "name": run.path.name,
+            "weights": {"step": step, "hash": policy.weights_hash()},
+            **trained_on(run.path, policy),
+        }
+        out = run.training_evals_dir / f"step-{step:06d}"
+        results = evaluate_suites(policy, chosen, out_dir=out, tasks=tasks, progress=progress, **about)
+        first: dict[str, float | None] = {}
+        for row in results["rows"]:  # of held-out families first
+            first.setdefault(f"eval/{row['suite']}/{row['metric']}", row["value"])
+        return {name: value for name, value in first.items() if value is not None}
+
+    return evaluate
 
 
 def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:

@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
+from opct import api as opct_api
+from opct.config.loader import load_config
 from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
 from opct.runs.checkpoints import fault
+from opct.runs.console import NullProgress
 from tests.e2e.cli import UNSHARED, Workplace, done, jsonl, result_of, workplace
 from tests.processes import TIMEOUT_S, end_ranks, opct, start_ranks
 
@@ -85,12 +89,38 @@ def copied(place: Workplace, name: str, step: int) -> Workplace:
 
 
 def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder):
-    """Two completions a prompt, turns that the policy answers, validation."""
-    one, two = (workplace(tmp_path / name, tiny_folder, max_steps=1) for name in ("one", "two"))
+    """Two completions a prompt, turns that the policy answers, validation, a suite that the main process asks."""
+    asked = {"steps": 1, "suites": ["benign"], "limit": 2, "settings": {"max_benign_tokens": 4}}
+    one, two = (workplace(tmp_path / name, tiny_folder, max_steps=1, eval=asked) for name in ("one", "two"))
     done(*one.command())
     together(two, 2)
     assert_same(two, one)
+    assert [row["step"] for row in jsonl(two.run.metrics_path) if "eval/benign/accuracy_identity" in row] == [0, 1]
     assert two.run.read_manifest()["processes"] == 2
+
+
+class StopSecond(TrainerCallback):
+    """Asks to stop after step 1, in the second process alone."""
+
+    def on_step_end(self, args, state, control, **_):
+        control.should_training_stop = not state.is_world_process_zero
+
+    def on_train_end(self, args, state, control, **_):
+        print(f"ended after {state.global_step}, main {state.is_world_process_zero}")
+
+
+def stopped_in_the_second(config: str) -> None:
+    opct_api.train(load_config(config), callbacks=[StopSecond()], progress=NullProgress())
+
+
+def test_a_callback_of_one_process_stops_all_after_the_step(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder)
+    log = log_of(place)
+    assert end_ranks(start_ranks(2, log, stopped_in_the_second, str(place.config))) == [0, 0], log.read_text()
+    assert sorted(line for line in log.read_text().splitlines() if line.startswith("ended")) == [
+        f"ended after 1, main {is_main}" for is_main in (False, True)
+    ]
+    assert saved_step(place) == 1
 
 
 def test_full_fine_tuning_in_data_parallel_is_one_process_and_resumes_on_any_number(tmp_path, tiny_folder):

@@ -36,6 +36,12 @@ def test_train_from_python(run):
     assert Path("trained/checkpoints/step-000001/adapter").is_dir()
 
 
+def test_loaded_model(run):
+    out = run("loaded_model.py", "--steps", "1", "--prompts", "2", "--out", "trained")
+    assert "train/loss" in out
+    assert len(list(Path("trained/evals/training").glob("step-00000[01]/evals/*.eval"))) == 2
+
+
 def test_own_pairs(run):
     out = run("own_pairs.py", "--steps", "1", "--out", "rude")
     assert "16 pairs" in out
@@ -77,4 +83,11 @@ def test_compare_runs_notebook(run, monkeypatch):
 
 def test_every_example_is_run_here():
     names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
-    assert names == {"train_from_python.py", "own_pairs.py", "own_attack.py", "own_eval.py", NOTEBOOK.name}
+    assert names == {
+        "train_from_python.py",
+        "loaded_model.py",
+        "own_pairs.py",
+        "own_attack.py",
+        "own_eval.py",
+        NOTEBOOK.name,
+    }

@@ -67,6 +67,20 @@ def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_f
     assert len(place.run.read_manifest()["resumed"]) >= 2
 
 
+def test_a_run_killed_while_a_suite_is_asked_equals_an_undisturbed_one(tmp_path, tiny_folder, undisturbed):
+    """At step 0, and at step 3, which is after the last checkpoint; its metrics are not written yet."""
+    asked = {"steps": 3, "suites": ["benign"], "limit": 4, "settings": {"max_benign_tokens": 4}}
+    short = {"max_steps": 4, "save_steps": 2, "eval": asked}
+    place = workplace(tmp_path, tiny_folder, **short)
+    for step, flags in ((0, ()), (3, ("--resume",))):
+        folder = place.run.training_evals_dir / f"step-{step:06d}" / "evals"
+        kill(place, lambda process, folder=folder: any(folder.glob("unfinished/*")), *flags)
+        assert step not in place.steps()
+    done(*place.command("--resume"))
+    assert result_of(place.run) == undisturbed(**short)
+    assert [path.name for path in sorted(place.run.training_evals_dir.glob("*/evals/*.eval"))] == ["benign.eval"] * 3
+
+
 def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_folder, undisturbed):
     """Some moment of its 10 steps, saves and validations, another one each time the tests run.
 

@@ -42,8 +42,10 @@ def train(
             raise ConfigError(
                 "--dry-run runs in one process: start it without the launcher (python -m opct train ...)."
             )
+        from opct.api import suites_while_training
         from opct.training.dry_run import make_plan
 
+        suites_while_training(settings)  # refused as by the training
         with show_progress() as progress:
             plan = make_plan(settings, progress)
         print_rich(plan.render())

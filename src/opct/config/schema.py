@@ -190,6 +190,24 @@ class VllmConfig(Section):
     )
 
 
+class SuitesConfig(Section):
+    """Evaluations on suites in the course of a training. A resumed run may change these."""
+
+    steps: int | None = Field(
+        None,
+        ge=1,
+        description="Steps between evaluations, also before the first step and after the last; null: none. "
+        "(`eval_steps` are those between validation KLs.)",
+    )
+    suites: list[str] = Field(["sycophancy_short"], min_length=1, description="As `suites` of `opct eval`.")
+    limit: int = Field(64, ge=1, description="Most questions, behaviors, facts, requests or problems of each suite.")
+    settings: dict[str, Any] = Field(
+        {},
+        description="Other settings of `opct eval`, such as `{questions: mine.csv}`. `split` is `validation` unless it "
+        "is set here, as the test split is for the end.",
+    )
+
+
 class StopConfig(Section):
     """When training stops itself."""
 
@@ -251,6 +269,7 @@ class TrainConfig(Section):
     loss: SerializeAsAny[MethodLoss] = Field({}, validate_default=True)
     teacher: TeacherConfig = TeacherConfig()
     optim: OptimConfig = OptimConfig()
+    eval: SuitesConfig = SuitesConfig()
     stop: StopConfig = StopConfig()
     vllm: VllmConfig = VllmConfig()
     parallel: ParallelConfig = ParallelConfig()

@@ -90,14 +90,14 @@ def describe_target(target: Target, policy: Policy) -> About:
         files = {path.name: file_sha256(path) for path in stored}
         label = "trained" if policy.has_adapter else "base"
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
-        return {"label": label, "weights": weights, **_trained_on(target, policy)}
+        return {"label": label, "weights": weights, **trained_on(target, policy)}
     config = load_run_config(run.config_path)
     about: About = {
         "label": config.method,
         "method": config.method,
         "train_seed": config.seed,
         "name": run.path.name,
-        **_trained_on(target, policy),
+        **trained_on(target, policy),
     }
     checkpoint = run.checkpoint_named(str(target))
     if checkpoint is not None:
@@ -127,7 +127,7 @@ def default_out(target: Target) -> Path:
     return Path("runs") / f"eval-{_file_name(str(inside)) or path.name}"
 
 
-def _trained_on(target: Target, policy: Policy) -> About:
+def trained_on(target: Target, policy: Policy) -> About:
     """Training data of the weights according to their run; unknown for an adapter without a run."""
     run = run_behind(target) if isinstance(target, str | Path) else None
     if run is None:

@@ -106,6 +106,7 @@ def faults_of(config: TrainConfig) -> Iterator[str]:
         "model.adapter": (config.model.adapter, (None,)),
         "model.quantization": (config.model.quantization, (None,)),
         "teacher.kind": (config.teacher.kind, ("base",)),
+        "eval.steps": (config.eval.steps, (None,)),
         "optim.lr_scheduler_type": (optim.lr_scheduler_type, ("constant", "cosine")),
     }
     if isinstance(loss, OpctLoss):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,10 @@ from opct.config.schema import Q4_MODEL, ModelConfig
 from opct.data.render import Renderer
 from opct.errors import DownloadError, LibraryErrors, ModelError
 from opct.models.adapters import quiet_peft
+from opct.models.from_run import refuse_other_base
 from opct.models.gguf import HUB_ID, HUB_TIMEOUT_S
 from opct.models.loading import (
+    base_hash,
     base_of,
     cannot_load,
     dequantized,
@@ -37,7 +40,7 @@ from opct.models.loading import (
 from opct.models.provenance import changed_files, fingerprint_weights
 from opct.redaction import redact_named
 from opct.runs.io import did_you_mean, remove
-from opct.runs.run_dir import run_of
+from opct.runs.run_dir import RunDir, run_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -234,7 +237,10 @@ def write_merged(trained: Trained, folder: Path, dtype: str | None = None) -> Di
         written = dtype or str(config.dtype or config.get_text_config().dtype or "float32").removeprefix("torch.")
         tokenizer = AutoTokenizer.from_pretrained(trained.weights)
         # in the run's dtype, then float32: the numbers that were evaluated, not the file's
-        model: Any = kind.from_pretrained(source, dtype=loaded_as, **load_kwargs, **whole).float().eval()
+        model: Any = kind.from_pretrained(source, dtype=loaded_as, **load_kwargs, **whole)
+        if trained.is_adapter:
+            refuse_other_base(RunDir(trained.folder), base.name_or_path, partial(base_hash, model))
+        model = model.float().eval()
         if trained.is_adapter:
             fit_vocabulary(base, tokenizer, model, trained.weights)
             model = PeftModel.from_pretrained(model, trained.weights).eval()

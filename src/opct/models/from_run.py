@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
+
+GIVEN_MODEL = "given_model"  # in the manifest of a run whose base the caller had loaded
 
 
 def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **settings: Any) -> Policy:
@@ -95,6 +97,21 @@ def adapter_now(adapter: str | None) -> Path | None:
     return next((folder for folder in folders if (folder / "adapter_config.json").is_file()), None)
 
 
+def refuse_other_base(run: RunDir, name: str, base_hash: Callable[[], str]) -> None:
+    """Raise ModelError if a run was trained on a loaded model, and its name stands for other weights.
+
+    Args:
+        base_hash: of the model that was loaded by its name, in the dtype of the run.
+    """
+    manifest: Mapping[str, Any] = run.read_manifest()
+    if manifest.get(GIVEN_MODEL) and base_hash() != manifest.get("base"):
+        raise ModelError(
+            f"{run.path} was trained on a model that was given to opct.train loaded, and {name} has other weights. "
+            "Load that model as then and put the adapter of a checkpoint on it with PEFT; opct.evaluate takes "
+            "opct.Policy(peft_model, tokenizer)."
+        )
+
+
 def _of_run(
     run: RunDir, checkpoint: Path | None, config: ModelConfig, settings: dict[str, Any], load: Callable[..., Policy]
 ) -> Policy:
@@ -107,7 +124,10 @@ def _of_run(
     of_run = config.model_dump() | {"adapter": adapter, "trust_remote_code": False}
     base = load_settings(ModelConfig, base={**of_run, **settings})
     if adapter is not None:
-        return load(base, recorded_dtype=recorded)
+        policy = load(base, recorded_dtype=recorded)
+        if settings.keys().isdisjoint(("dtype", "quantization")):  # in another one the hash is another
+            refuse_other_base(run, base.name_or_path, lambda: policy.base_hash())
+        return policy
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)
     policy.name = base.name_or_path

@@ -22,7 +22,7 @@ from opct.cpu import fuse_lora, install
 from opct.data.render import Renderer
 from opct.data.tables import hub_problem
 from opct.errors import LibraryErrors, ModelError
-from opct.models.adapters import fresh_adapter, load_adapter
+from opct.models.adapters import bare_name, fresh_adapter, load_adapter, split_weights
 from opct.models.gguf import (
     HUB_ID,
     HUB_REVISION,
@@ -291,7 +291,13 @@ def load_renderer(
     Raises:
         ModelError: there is none that can be used, or it writes other text each time.
     """
-    tokenizer = load_tokenizer(config, adapter)
+    return make_renderer(load_tokenizer(config, adapter), config, thinking_tags)
+
+
+def make_renderer(
+    tokenizer: PreTrainedTokenizerBase, config: ModelConfig, thinking_tags: tuple[str, str] | None = None
+) -> Renderer:
+    """As `load_renderer`, of a tokenizer that is loaded."""
     renderer = Renderer(tokenizer, config.chat_template_kwargs, thinking_tags, config.template_date)
     if changing := renderer.changing_text():
         raise ModelError(
@@ -351,10 +357,6 @@ def load_base(
     transformers_logging.disable_default_handler()  # it prints the names in a file as they are
     transformers_logging.add_handler(STDERR_HANDLER)
     device = choose_device(config.device)
-    if device.type == "cpu":
-        reuse_freed_memory()
-    elif device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans every new length: 2 ms a layer and token on an H100
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
         model_config = load_model_config(config)
         hidden_size = model_config.get_text_config().hidden_size
@@ -373,19 +375,28 @@ def load_base(
             f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
             "which would be random: give a complete model, or fetch it again."
         )
+    model.name_or_path = model.config.name_or_path = config.name_or_path
+    model = model if config.quantization else model.to(device)
+    return make_ready(model, config, master_float32=master_float32), compute_dtype, why
+
+
+def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreTrainedModel:
+    """Prepare a model on its device for sampling and scoring, in place, before it gets an adapter."""
+    if model.device.type == "cpu":
+        reuse_freed_memory()
+    elif model.device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans every new length: 2 ms a layer and token on an H100
     if master_float32:  # what takes pictures would be trained without a gradient
         text = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
-        for parameter in model.parameters():
+        for parameter in model.float().parameters():
             parameter.requires_grad_(id(parameter) in text)
-    model.name_or_path = model.config.name_or_path = config.name_or_path
-    model = (model if config.quantization else model.to(device)).eval()
     # either these norms or liger's, which replace the forward of the same modules
-    install(model, norms=not config.use_liger_kernel)
+    install(model.eval(), norms=not config.use_liger_kernel)
     if config.quantization == "4bit":
         _keep_weights(model)
     if config.use_liger_kernel:
         _use_liger(model)
-    return model, compute_dtype, why
+    return model
 
 
 def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:
@@ -533,6 +544,15 @@ def stop_tokens_of(
             "so none could ever stop: set eos_token in its tokenizer_config.json."
         )
     return frozenset(ids)
+
+
+def base_hash(model: Any) -> str:
+    """A hash of the weights without any adapter."""
+    base, _ = split_weights(model)
+    # the originals: what an adapter puts in their place changes with training
+    base |= getattr(model, "replaced_weights", {})
+    scales = quantization_state(model)
+    return weights_hash((*base.items(), *((bare_name(name), x) for name, x in scales)))
 
 
 def weights_hash(named_tensors) -> str:

@@ -20,8 +20,9 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
-from opct.models.adapters import TRAINED_ADAPTER, bare_name, split_weights
+from opct.models.adapters import TRAINED_ADAPTER, split_weights
 from opct.models.backbone import Backbone
+from opct.models.given import GivenModel
 from opct.models.inference.continuous import (
     has_flash_attention,
     sample_continuously,
@@ -118,6 +119,7 @@ class Policy:
         seed: int = 0,
         recorded_dtype: str | None = None,
         thinking_tags: tuple[str, str] | None = None,
+        given: GivenModel | None = None,
     ) -> Policy:
         """Load a model by hub id, folder, GGUF file, or the name of the default; an adapter then names its base.
 
@@ -129,6 +131,7 @@ class Policy:
             seed: of a fresh adapter.
             recorded_dtype: what `dtype: auto` chose when the run began, from its manifest.
             thinking_tags: of a reasoning block; by default those that the chat template names.
+            given: the model and tokenizer, which are loaded; `config` describes them.
 
         Raises:
             ModelError: the model, its tokenizer or the adapter cannot be loaded, or has no chat template that takes
@@ -137,11 +140,17 @@ class Policy:
         if not isinstance(config, ModelConfig):
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
         loading.choose_device(config.device)  # refused before anything is loaded
-        config, adapter = loading.with_weights(config), adapter or config.adapter
+        adapter = adapter or config.adapter
         folder = None if adapter is None else Path(adapter)
-        renderer = loading.load_renderer(config, folder, thinking_tags)  # refused before weights are loaded
         full = trainable and lora is None and adapter is None
-        model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
+        if given is None:
+            config = loading.with_weights(config)
+            renderer = loading.load_renderer(config, folder, thinking_tags)  # refused before weights are loaded
+            model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
+        else:
+            renderer = loading.make_renderer(given.tokenizer, config, thinking_tags)
+            dtype, why = given.dtype, f"{given.dtype}, that of the loaded model".removeprefix("torch.")
+            model = loading.make_ready(given.model, config, master_float32=full)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             loading.fit_vocabulary(config, renderer.tokenizer, model, folder)
         if lora is not None or adapter is not None:
@@ -389,11 +398,7 @@ class Policy:
     def base_hash(self) -> str:
         """A hash of the weights without any adapter; computed once where there is one, since they never change then."""
         if self._base_hash is None or not self.has_adapter:
-            base, _ = split_weights(self.model)
-            # the originals: what an adapter puts in their place changes with training
-            base |= getattr(self.model, "replaced_weights", {})
-            scales = loading.quantization_state(self.model)
-            self._base_hash = loading.weights_hash((*base.items(), *((bare_name(name), x) for name, x in scales)))
+            self._base_hash = loading.base_hash(self.model)
         return self._base_hash
 
     def weights_hash(self) -> str:

@@ -11,6 +11,7 @@
     RUN/verl/             settings, checkpoints and metrics of verl, where it trained
     RUN/trackers/         files of the trackers
     RUN/evals/            *.eval (Inspect's logs, one a suite or attack)
+    RUN/evals/training/   step-000010/ ... (evaluations while training; each as `opct eval` writes it)
     RUN/attacks/          attackers that were trained against the run (see opct.attack.training_folder)
     RUN/results.json  report.html  README.md
 
@@ -123,6 +124,7 @@ class RunDir:
         self.verl_dir = self.path / "verl"
         self.trackers_dir = self.path / "trackers"
         self.evals_dir = self.path / "evals"
+        self.training_evals_dir = self.evals_dir / "training"
         self.unfinished_dir = self.evals_dir / "unfinished"  # logs of evaluations that have not ended
         self.attacks_dir = self.path / "attacks"
         self.results_path = self.path / "results.json"
@@ -361,13 +363,13 @@ class RunDir:
     # ------------------------------------------------------------------------------------------- resume
 
     def truncate_after(self, step: int) -> None:
-        """Drop metrics and rollouts newer than `step`, so that a resumed run writes each of them once."""
+        """Drop metrics, rollouts and evaluations newer than `step`, so that a resumed run writes each of them once."""
         if self.metrics_path.exists():
             write_jsonl(self.metrics_path, [row for row in self.read_metrics() if row["step"] <= step])
-        for path in self.rollouts_dir.glob("*.jsonl"):
-            match = re.fullmatch(r"(?:step|validation)-(\d+)\.jsonl", path.name)
+        for path in (*self.rollouts_dir.glob("*.jsonl"), *self.training_evals_dir.glob("step-*")):
+            match = re.fullmatch(r"(?:step|validation)-(\d+)(?:\.jsonl)?", path.name)
             if match and int(match[1]) > step:
-                path.unlink()
+                remove(path)
 
     # ------------------------------------------------- checkpoints: see the functions of opct.runs.checkpoints
 

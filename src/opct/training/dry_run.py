@@ -96,6 +96,9 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
         for name, pairs in data.streams.items()
     ]
     yield "passes", ", ".join(passes)
+    if data.suite_steps:
+        asked = f"{', '.join(config.eval.suites)}, at most {config.eval.limit} questions each"
+        yield "evaluations", f"{len(data.suite_steps)} of {asked}; not in the time below"
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
 
 

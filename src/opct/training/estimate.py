@@ -182,17 +182,23 @@ def size(n: float) -> str:
 
 
 def fit_memory(
-    config: TrainConfig, pairs: Sequence[RenderedPair], progress: Progress, recorded: int | None = None
+    config: TrainConfig,
+    pairs: Sequence[RenderedPair],
+    progress: Progress,
+    recorded: int | None = None,
+    *,
+    is_loaded: bool = False,
 ) -> int:
     """The tokens of a micro-batch; on an accelerator says what is needed and free, and what helps where that is short.
 
     Args:
         recorded: what `optim.micro_batch_tokens: auto` chose when the run began; kept, since the micro-batches decide
             how sums are rounded.
+        is_loaded: the weights are on the device already, and what is free is besides them.
     """
     given, device = config.optim.micro_batch_tokens, choose_device(config.model.device)
     tokens = config.optim.fixed_micro_batch_tokens if given != "auto" or recorded is None else recorded
-    if device.type == "cpu":
+    if device.type == "cpu" or is_loaded:
         return tokens
     estimate, free = estimate_memory(config, pairs, tokens), free_memory(device)
     if given == "auto" and recorded is None:

@@ -23,7 +23,7 @@ from opct.config.loader import load_run_config
 from opct.config.schema import LENGTH, TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
-from opct.models.from_run import adapter_now
+from opct.models.from_run import GIVEN_MODEL, adapter_now
 from opct.models.loading import with_weights
 from opct.models.policy import Policy
 from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
@@ -39,7 +39,7 @@ STATE = "state.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 # settings that may differ when a run is resumed: when it ends, what it writes, and what a step holds in memory
 FREE_SETTINGS: dict[str, Any] = {
-    **dict.fromkeys(("save_steps", "save_total_limit", "report_to", "output_dir", "stop"), True),
+    **dict.fromkeys(("eval", "save_steps", "save_total_limit", "report_to", "output_dir", "stop"), True),
     **dict.fromkeys(("vllm", "parallel", "verl"), True),
     "data": {"pairs"},  # files, which may move; the hash of what they hold is compared
     "optim": {"gradient_checkpointing", "micro_batch_tokens"},
@@ -168,10 +168,11 @@ def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
         )
 
 
-def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
+def origin(run: RunDir, config: TrainConfig, *, is_given: bool) -> dict[str, Any]:
     """Where a run starts from, for its manifest.
 
     weights: fingerprints of the files of the base and of the adapter to continue, to be compared without a model.
+    given_model: the base came loaded, so files of its name may hold other weights, and are not among `weights`.
     earlier: the steps and seconds that the adapter to continue had taken when the run began; None without one.
     """
     manifest, adapter = run.read_manifest(), adapter_now(config.model.adapter)
@@ -179,7 +180,8 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
         earlier = manifest.get("earlier")
     else:
         earlier = None if adapter is None else prior_usage(adapter)
-    return {"weights": _weights_now(config), "earlier": earlier}
+    weights = _weights_now(config) | ({"base": {}} if is_given else {})
+    return {"weights": weights, GIVEN_MODEL: is_given, "earlier": earlier}
 
 
 def _weights_now(config: TrainConfig) -> dict[str, Fingerprints]:

@@ -21,7 +21,8 @@ from opct.methods.registry import METHODS
 from opct.methods.rollouts import sampling
 from opct.models.adapters import coverage, read_adapter_config
 from opct.models.from_run import adapter_folder, adapter_now
-from opct.models.loading import load_model_config, load_renderer
+from opct.models.given import GivenModel
+from opct.models.loading import load_model_config, load_renderer, make_renderer
 from opct.models.memory import SMALLER_MODEL, enough_memory
 from opct.models.policy import Policy, context_length
 from opct.models.self_test import refuse_moved_start, self_test
@@ -60,17 +61,28 @@ class TrainingData:
         """Optimizer steps of the whole run."""
         if self.config.max_steps is not None:
             return self.config.max_steps
+        return max(1, round(self.steps_per_epoch * self.config.num_train_epochs))
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which each pair is seen once."""
         fraction = self.config.data.anchor_fraction if self.anchors else 0.0
-        per_epoch = steps_per_epoch(self.streams, self.config.optim.prompts_per_step, fraction)
-        return max(1, round(per_epoch * self.config.num_train_epochs))
+        return steps_per_epoch(self.streams, self.config.optim.prompts_per_step, fraction)
 
     @property
     def validation_steps(self) -> list[int]:
         """The steps after which the validation KL is measured: 0, every `eval_steps`, and the last."""
         if not self.validation and not self.validation_anchors:
             return []
-        every = self.config.eval_steps or max(1, -(-self.total_steps // 2))
-        return sorted({*range(0, self.total_steps + 1, every), self.total_steps})
+        return self._every(self.config.eval_steps or max(1, -(-self.total_steps // 2)))
+
+    @property
+    def suite_steps(self) -> list[int]:
+        """The steps after which the suites of `eval` are asked: 0, every `eval.steps`, and the last."""
+        return [] if self.config.eval.steps is None else self._every(self.config.eval.steps)
+
+    def _every(self, n: int) -> list[int]:
+        return sorted({*range(0, self.total_steps + 1, n), self.total_steps})
 
     def batch(self, step: int) -> list[RenderedPair]:
         """The pairs of a step."""
@@ -98,6 +110,7 @@ class TrainingSetup:
         engine: samples for the policy; None if this process does.
         engine_distance: distance of the engine's log-probs from the policy's own, nats a token.
         warnings: of the self-test.
+        given_model: what the policy was made of, where the caller had loaded it.
     """
 
     config: TrainConfig
@@ -108,6 +121,7 @@ class TrainingSetup:
     engine: Engine | None = None
     engine_distance: float = 0.0
     warnings: list[str] = field(default_factory=list)
+    given_model: GivenModel | None = None
 
     def publish(self, step: int) -> None:
         """Send the policy's weights after `step` steps to the engine, unless it has them."""
@@ -125,19 +139,25 @@ class TrainingSetup:
             self.engine.close()
 
 
-def load_data(config: TrainConfig, given: Sequence[ContrastivePair] | None = None) -> TrainingData:
+def load_data(
+    config: TrainConfig, given: Sequence[ContrastivePair] | None = None, given_model: GivenModel | None = None
+) -> TrainingData:
     """Read the pairs and render them with the model's template; no weights are loaded.
 
     Args:
-        given: see `load_training_pairs`.
+        given: see `load_training_pairs`. given_model: see `build_setup`.
 
     Raises:
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model's tokenizer or configuration cannot be loaded.
     """
     read = load_training_pairs(config, given)
-    renderer = load_renderer(config.model, adapter_now(config.model.adapter))
-    limit = context_length(load_model_config(config.model))
+    if given_model is None:
+        renderer = load_renderer(config.model, adapter_now(config.model.adapter))
+        limit = context_length(load_model_config(config.model))
+    else:
+        renderer = make_renderer(given_model.tokenizer, config.model)
+        limit = context_length(given_model.model.config)
     parts = (read.pairs, read.anchors, read.validation, read.validation_anchors)
     rendered_pairs, left_out = render_pairs(
         [pair for part in parts for pair in part],  # all at once, so that a fault is counted among all pairs
@@ -164,6 +184,7 @@ def build_setup(
     config: TrainConfig,
     given: Sequence[ContrastivePair] | None = None,
     *,
+    given_model: GivenModel | None = None,
     before: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> TrainingSetup:
@@ -171,6 +192,7 @@ def build_setup(
 
     Args:
         given: see `load_training_pairs`.
+        given_model: to be trained in place of the one that `config.model` names; it is changed.
         before: the manifest of a run that is resumed, with what `auto` chose for dtype and micro-batches.
         progress: told the memory that is needed, before the weights are loaded.
 
@@ -182,17 +204,18 @@ def build_setup(
         OutOfMemory: the accelerator does not hold the weights.
     """
     adapter, before = _check_model_settings(config), before or {}
-    data = distributed.main_process_first(lambda _: load_data(config, given), None, lambda _: None)
-    tokens = fit_memory(config, data.pairs, progress or NullProgress(), before.get("micro_batch_tokens"))
+    data = distributed.main_process_first(lambda _: load_data(config, given, given_model), None, lambda _: None)
+    recorded, is_loaded = before.get("micro_batch_tokens"), given_model is not None
+    tokens = fit_memory(config, data.pairs, progress or NullProgress(), recorded, is_loaded=is_loaded)
     tokens = min(distributed.all_gather_object(tokens))
     with enough_memory("the model was loaded", SMALLER_MODEL):
-        policy = _load_policy(config, adapter, before.get("dtype"))
+        policy = _load_policy(config, adapter, before.get("dtype"), given_model)
         policy.engine = config.rollout.engine
         _refuse_untrained_head(policy)
         if config.optim.gradient_checkpointing:
             policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way
         teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
-    setup = TrainingSetup(config, data, policy, teacher, tokens)
+    setup = TrainingSetup(config, data, policy, teacher, tokens, given_model=given_model)
     setup.warnings = self_test(policy, pairs=[*data.pairs, *data.anchors, *data.validation, *data.validation_anchors])
     if policy.has_adapter and adapter is None:
         refuse_moved_start(policy)
@@ -257,7 +280,9 @@ def _start_engine(setup: TrainingSetup) -> None:
         raise
 
 
-def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str | None) -> Policy:
+def _load_policy(
+    config: TrainConfig, adapter: Path | None, recorded_dtype: str | None, given_model: GivenModel | None
+) -> Policy:
     """The policy on its device.
 
     The main process comes first: it alone downloads the model and chooses the dtype of `dtype: auto`.
@@ -273,6 +298,7 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
             seed=config.seed,
             recorded_dtype=dtype,
             thinking_tags=config.loss.thinking_tags,
+            given=given_model,
         )
 
     return distributed.main_process_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))

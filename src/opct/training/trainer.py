@@ -43,6 +43,7 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
+from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
 from opct.models.memory import enough_memory, peak_memory_gb
@@ -51,6 +52,7 @@ from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import LESS_TRAINING, TokenValues, accumulate
+from opct.training.callbacks import Callbacks, Hooks
 from opct.training.estimate import FEWEST_TOKENS
 from opct.training.resume import (
     Counters,
@@ -77,6 +79,7 @@ class TrainResult:
     Attributes:
         best_step: the step with the lowest validation KL.
         questions: the options of `opct eval` that ask the file which the pairs were made of; see `question_options`.
+        model: what a model that was given is now: PEFT's model around it, or itself in full fine-tuning; else None.
     """
 
     run_dir: Path
@@ -86,6 +89,7 @@ class TrainResult:
     metrics: dict[str, float] = field(default_factory=dict)
     best_step: int | None = None
     questions: str = ""
+    model: Any = field(default=None, repr=False)
 
     def render(self) -> str:
         """The result in a few lines for a terminal."""
@@ -106,7 +110,6 @@ class TrainResult:
         return "\n".join(lines)
 
 
-CheckTeacher = Callable[[TrainingSetup, Progress], dict[str, Any] | None] | None
 MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None
 
 
@@ -117,10 +120,11 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
-    check_teacher: CheckTeacher = None,
+    given_model: GivenModel | None = None,
+    hooks: Hooks = Hooks(),  # noqa: B008 - frozen
     method: MakeMethod = None,
 ) -> TrainResult:
-    """Train as `config` says, in `config.output_dir`; `opct.train` is this with the check of the teacher.
+    """Train as `config` says, in `config.output_dir`; `opct.train` is this with hooks.
 
     A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
 
@@ -128,8 +132,8 @@ def train(
         pairs: kept in the run directory, in the file that `data.pairs` then names.
         resume: continue from the last checkpoint in the run directory; a run killed at any moment can be resumed.
         overwrite: replace the run that is there.
-        check_teacher: called by every process before the first step, and not again in a resumed run. The manifest
-            keeps its result under "teacher_check".
+        given_model: trained in place of the one that `config.model` names; see `opct.train` for what it is left as.
+        hooks: what else is called in the course of the run.
         method: makes the method where `config` alone cannot: an attacker also needs its target.
 
     Raises:
@@ -157,10 +161,11 @@ def train(
         stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
         manifest: dict[str, Any] = {**run.read_manifest()} if is_main and resume else {}
-        payload = (manifest, with_weights(config.model) if is_main else config.model)
+        is_named = is_main and given_model is None
+        payload = (manifest, with_weights(config.model) if is_named else config.model)
         before, model = distributed.broadcast_object(payload)
         config = config.model_copy(update={"model": model})  # the weights that every process and a later reader takes
-        built = build_setup(config, pairs, before=before, progress=progress)
+        built = build_setup(config, pairs, given_model=given_model, before=before, progress=progress)
         setup = stack.enter_context(contextlib.closing(built))
         if overwrite:
             # not before: a run that cannot begin replaces nothing
@@ -170,7 +175,9 @@ def train(
         for line in (*describe(setup), *slow_paths, LEGEND + OF_SFT * (config.method == "sft")):
             progress.log(line)
         has_begun = "data" in before
-        checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
+        checked = (
+            before.get(TEACHER_CHECK) if has_begun or not hooks.check_teacher else hooks.check_teacher(setup, progress)
+        )
         # draws from here on must not depend on what loading and checks drew, which a resumed run does less of
         torch.manual_seed(sample_seed(config.seed, "start"))
         if pairs is not None and not has_begun:  # before the config that names the file
@@ -182,7 +189,9 @@ def train(
         trained = _make_method(setup, run, progress, stop) if method is None else method(setup, run)
         tracker = stack.enter_context(contextlib.closing(Tracker(run if is_main else None, config)))
         stack.enter_context(enough_memory("the model was trained", *LESS_TRAINING))
-        return _Loop(run, setup, trained, tracker, optimizer, counters, progress, stop).run_steps()
+        rows = run.read_metrics() if is_main and hooks.callbacks else ()
+        callbacks = Callbacks(hooks.callbacks, setup, optimizer, counters, rows)
+        return _Loop(run, setup, trained, tracker, optimizer, counters, progress, stop, hooks, callbacks).run_steps()
 
 
 def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: StopRequest) -> Method:
@@ -260,7 +269,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
         "left_out": [vars(o) for o in setup.data.left_out],
         WARNINGS: setup.warnings,
         "total_steps": setup.data.total_steps,
-        **origin(run, config),
+        **origin(run, config, is_given=setup.given_model is not None),
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,
     }
@@ -289,42 +298,57 @@ class _Loop:
     counters: Counters
     progress: Progress
     stop: StopRequest
+    hooks: Hooks
+    callbacks: Callbacks
 
     def __post_init__(self) -> None:
         self.config, self.policy = self.setup.config, self.setup.policy
+        self.saved_step = self.counters.step or None
         self.total, self.validation_steps = self.setup.data.total_steps, self.setup.data.validation_steps
         self.watched, self.validated_at_start = "train/loss", 0.0  # the metric whose growth stops the run
 
     def run_steps(self) -> TrainResult:
         """Train until the last step or a signal, and save."""
         counters, metrics = self.counters, dict[str, float]()
+        self.callbacks("on_train_begin")
         self._log_beginning()
-        self.progress.stage(f"train {self.config.method}", self.total, counters.step)
+        self._show_steps()
         while counters.step < self.total and not self._stopping():
             metrics = self._step(counters.step + 1)
             self._stop_on_divergence(metrics, counters.step)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
             is_due = counters.step % self.config.save_steps == 0 or counters.step == counters.best_step
-            if is_due and counters.step < self.total:
+            if (is_due or self.callbacks.save) and counters.step < self.total:
                 self._save()
         self._save()
+        self.callbacks("on_train_end")
         status = "finished" if counters.step >= self.total else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
         questions = question_options(rendered.pair for rendered in self.setup.data.pairs)
-        return TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step, questions)
+        model = None if self.setup.given_model is None else self.policy.model
+        run = self.run.path
+        return TrainResult(run, status, counters.step, self.total, shown, counters.best_step, questions, model)
+
+    def _show_steps(self) -> None:
+        self.progress.stage(f"train {self.config.method}", self.total, self.counters.step)
 
     def _log_beginning(self) -> None:
-        """Run the validation before the first step, and log the cost of offline answers."""
-        step = self.counters.step
+        """Measure before the first step, and log the cost of offline answers."""
         metrics = self._offline_cost()
-        if step == 0 and 0 in self.validation_steps and not self._stopping():
-            self.progress.stage("validation before training")
-            metrics |= self._validation(0)
+        if self.counters.step == 0 and not self._stopping():
+            if 0 in self.validation_steps:
+                self.progress.stage("validation before training")
+            metrics |= self._measured(0)
         if metrics:
-            self.tracker.log(step, metrics)
+            self._log(metrics)
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        self.tracker.log(self.counters.step, metrics)
+        self.callbacks.logged(metrics)
 
     def _step(self, step: int) -> dict[str, float]:
         """One update; writes its rollouts and metrics."""
+        self.callbacks("on_step_begin")
         started = time.perf_counter()
         rank_seed = () if distributed.is_main() else (distributed.rank(),)
         torch.manual_seed(sample_seed(self.config.seed, "step", step, *rank_seed))  # each process has its own dropout
@@ -348,9 +372,21 @@ class _Loop:
             "memory/peak_gb": max(distributed.all_gather_object(peak_memory_gb(self.policy.device))),
         }
         distributed.main_only(self._write_rollouts, rollouts, values)
-        if step in self.validation_steps:
-            metrics |= self._validation(step)
-        self.tracker.log(step, metrics)
+        self.callbacks("on_step_end")
+        metrics |= self._measured(step)
+        self._log(metrics)
+        return metrics
+
+    def _measured(self, step: int) -> dict[str, float]:
+        """The validation and the suites that are due after a step; not part of its time."""
+        metrics = self._validation(step) if step in self.validation_steps else {}
+        if self.hooks.evaluate is not None and step in self.setup.data.suite_steps:
+            started = time.perf_counter()
+            # the main process alone, which writes the logs; the others wait for its numbers
+            measured = self.hooks.evaluate(self.setup, self.run, step, self.progress) if distributed.is_main() else {}
+            metrics |= distributed.broadcast_object(measured) | {"time/eval_s": time.perf_counter() - started}
+            self._show_steps()  # an evaluation shows its own
+        self.callbacks.evaluated(metrics)
         return metrics
 
     def _offline_cost(self) -> dict[str, float]:
@@ -363,7 +399,7 @@ class _Loop:
 
     def _stopping(self) -> bool:
         """True in all processes at the same step if any of them was asked to stop."""
-        return any(distributed.all_gather_object(self.stop.requested))
+        return any(distributed.all_gather_object(self.stop.requested or self.callbacks.stop))
 
     def _collect(self, step: int) -> list[Rollout]:
         """The rollouts of a step; each process samples for some of its pairs."""
@@ -487,6 +523,9 @@ class _Loop:
         if distributed.is_main() and not self.run.checkpoint_path(self.counters.step).exists():
             write_checkpoint(self.run, self.setup, self.optimizer, self.counters)
             self.run.prune(self.config.save_total_limit, self.counters.best_step)
+        if self.saved_step != self.counters.step:
+            self.saved_step = self.counters.step
+            self.callbacks("on_save")
 
 
 def learning_rate(step: int, total: int, optim: OptimConfig) -> float:

@@ -1,0 +1,121 @@
+"""A loaded model in place of a name: the run is that of the name, and what cannot be right is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import opct
+from opct.errors import ConfigError, ModelError, RunError
+from opct.models.adapters import quiet_peft
+from opct.models.export import find_trained, write_merged
+from opct.models.from_run import load_policy
+from opct.runs.run_dir import RunDir
+from tests.progress import Noted
+from tests.refusals import refused
+from tests.tiny import save_tiny
+from tests.unit.training.conftest import NO_VALIDATION, metrics, untimed, weights
+
+
+def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> dict:
+    """The arguments of `opct.train` for the model in a folder."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return {"model": model, "tokenizer": AutoTokenizer.from_pretrained(folder)}
+
+
+def unnamed(config) -> dict:
+    """The settings of a config without those that a loaded model brings."""
+    return config.model_dump(exclude={"model"}, exclude_unset=True)
+
+
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
+def test_a_loaded_model_trains_as_a_named_one_to_the_last_bit(make_config, tiny_folder, tmp_path, lora):
+    """Adapter and full fine-tuning; the folder is known by its name then, and loads for an evaluation."""
+    named = make_config(lora=lora, max_steps=2)
+    given = make_config(lora=lora, max_steps=2, output_dir=str(tmp_path / "given"))
+    opct.train(named)
+    result = opct.train(unnamed(given), **loaded(tiny_folder))
+    assert (result.status, result.step) == ("finished", 2)
+    states = [RunDir(config.output_dir).latest_checkpoint() / "state.safetensors" for config in (given, named)]
+    assert states[0].read_bytes() == states[1].read_bytes()
+    assert untimed(given) == untimed(named)
+    run = RunDir(given.output_dir)
+    assert run.read_manifest()["base"] == RunDir(named.output_dir).read_manifest()["base"]
+    policy = load_policy(str(run.path))
+    assert policy.name == str(tiny_folder)
+    assert opct.Policy(result.model, policy.tokenizer).weights_hash() == policy.weights_hash()
+
+
+def test_bfloat16_is_trained_in_and_loaded_again(make_config, tiny_folder):
+    config = make_config(max_steps=1, data=NO_VALIDATION)
+    opct.train(unnamed(config), **loaded(tiny_folder, torch.bfloat16))
+    run = RunDir(config.output_dir)
+    assert run.read_manifest()["dtype"] == "bfloat16"
+    assert load_policy(str(run.path)).dtype == torch.bfloat16
+    write_merged(find_trained(run.path), run.path / "merged")
+
+
+def test_it_resumes_with_the_same_weights_alone(make_config, tiny_folder, tmp_path):
+    """Interrupted before its first step; another model of the same name; the same object; that of the whole run."""
+    config, whole = make_config(max_steps=2), make_config(max_steps=2, output_dir=str(tmp_path / "whole"))
+    same = loaded(tiny_folder)
+    first = opct.train(unnamed(config), **same, progress=Noted("validation before"))
+    assert first.status == "interrupted"
+    other = loaded(save_tiny(tmp_path / "other", seed=1))
+    other["model"].name_or_path = str(tiny_folder)
+    with refused(RunError, "base model's weights"):
+        opct.train(unnamed(config), **other, resume=True)
+    with refused(ModelError, "unload()"):
+        opct.train(unnamed(config), **same, resume=True)
+    same["model"] = first.model.unload()
+    assert opct.train(unnamed(config), **same, resume=True).step == 2
+    opct.train(whole)
+    assert weights(config) == weights(whole)
+    assert [row["step"] for row in metrics(config)] == [row["step"] for row in metrics(whole)]
+
+
+def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(make_config, tiny_folder, tmp_path):
+    """The weights were changed after they were loaded."""
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+    config, given = make_config(max_steps=1, data=NO_VALIDATION), loaded(folder)
+    with torch.no_grad():
+        given["model"].get_output_embeddings().weight.mul_(1.1)
+    result = opct.train(unnamed(config), **given)
+    for call in (load_policy, lambda path: write_merged(find_trained(path), tmp_path / "merged")):
+        with refused(ModelError, folder, "other weights"):
+            call(config.output_dir)
+    opct.evaluate(
+        opct.Policy(result.model, given["tokenizer"]), out=tmp_path / "out", suites=["benign"], n_benign=1, kl_samples=1
+    )
+    given["model"] = result.model.unload()
+    given["model"].save_pretrained(folder)
+    assert load_policy(config.output_dir).has_adapter
+
+
+def test_what_cannot_be_right_is_refused_before_anything_is_written(make_config, tiny_folder):
+    config, same = unnamed(make_config()), loaded(tiny_folder)
+
+    def fails(*words, error=ModelError, settings=None, **changes):
+        with refused(error, *words):
+            opct.train(config | (settings or {}), **same | changes)
+
+    fails("give both", error=ConfigError, tokenizer=None)
+    fails("tokenizer=", tokenizer="tiny")
+    fails("model=", "Linear", model=torch.nn.Linear(1, 1))
+    fails("model.dtype is bfloat16", "float32", settings={"model": {"dtype": "bfloat16"}})
+    fails("model.device is cuda", "cpu", settings={"model": {"device": "cuda"}})
+    fails("save_pretrained", "nowhere", settings={"model": {"name_or_path": "/nowhere/model"}})
+    fails("engine=verl", error=ConfigError, settings={"engine": "verl"})
+    fails("float16", error=ConfigError, **loaded(tiny_folder, torch.float16))
+    nameless = loaded(tiny_folder)["model"]
+    nameless.name_or_path = nameless.config._name_or_path = ""
+    fails("save_pretrained", model=nameless)
+    with quiet_peft():
+        adapted = get_peft_model(loaded(tiny_folder)["model"], LoraConfig(target_modules=["q_proj"]))
+    fails("unload()", "model.adapter", model=adapted)
+    assert not Path(config["output_dir"]).exists()

@@ -1,0 +1,86 @@
+"""Suites that are asked in the course of a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import opct
+from opct.errors import ConfigError, EvaluationError, RunError
+from opct.evals.logs import read_evaluation
+from opct.runs.run_dir import RunDir
+from tests.golden.test_invariants_of_runs import KillAfter, Killed
+from tests.refusals import refused
+from tests.unit.training.conftest import metrics, untimed, weights
+
+EVAL = {"steps": 2, "suites": ["benign"], "limit": 2, "settings": {"max_benign_tokens": 4}}
+ACCURACY = "eval/benign/accuracy_identity"
+
+
+def without_suites(config) -> list[dict]:
+    return [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in untimed(config)]
+
+
+def test_suites_are_asked_at_their_steps_and_change_no_step(make_config, tmp_path: Path):
+    """Of three steps before the first, after the second and after the last; step 2 also has a validation."""
+    plain = make_config(max_steps=3, output_dir=str(tmp_path / "plain"))
+    config = make_config(max_steps=3, eval=EVAL)
+    opct.train(plain)
+    opct.train(config)
+    assert weights(config) == weights(plain)
+    assert without_suites(config) == untimed(plain)
+    rows = [row for row in metrics(config) if ACCURACY in row]
+    assert [row["step"] for row in rows] == [0, 2, 3]
+    assert all(row["time/eval_s"] > 0 for row in rows)
+    run = RunDir(config.output_dir)
+    folders = sorted(run.training_evals_dir.iterdir())
+    assert [folder.name for folder in folders] == ["step-000000", "step-000002", "step-000003"]
+    evaluations = list(map(read_evaluation, folders))
+    assert [evaluation.run["weights"]["step"] for evaluation in evaluations] == [0, 2, 3]
+    assert len({evaluation.run["weights"]["hash"] for evaluation in evaluations}) == 3
+    assert {len(evaluation.samples) for evaluation in evaluations} == {2}
+    assert evaluations[0].settings["split"] == "validation"
+    with refused(EvaluationError, "holds no evaluation"):  # those of the end are others
+        read_evaluation(run.path)
+
+
+def test_a_run_that_is_killed_has_the_numbers_of_one_that_was_not(make_config, tmp_path: Path):
+    """Killed after step 2, which had been asked; resumed from the checkpoint of step 1."""
+    settings = {"max_steps": 2, "save_steps": 1, "eval": EVAL | {"steps": 1}}
+    whole, broken = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("whole", "broken"))
+    opct.train(whole)
+    with pytest.raises(Killed):
+        opct.train(broken, progress=KillAfter(2))
+    run = RunDir(broken.output_dir)
+    assert (run.latest_checkpoint().name, len(list(run.training_evals_dir.iterdir()))) == ("step-000001", 3)
+    opct.train(broken, resume=True)
+    assert untimed(broken) == untimed(whole)
+    assert weights(broken) == weights(whole)
+    assert len(list(run.training_evals_dir.iterdir())) == 3
+
+
+def test_full_fine_tuning_is_measured_on_the_weights_of_the_step(make_config):
+    config = make_config(max_steps=1, lora=None, eval=EVAL)
+    opct.train(config)
+    folders = sorted(RunDir(config.output_dir).training_evals_dir.iterdir())
+    assert len({read_evaluation(folder).run["weights"]["hash"] for folder in folders}) == 2
+
+
+def test_what_cannot_be_asked_is_refused_before_a_model_is_loaded(make_config):
+    def fails(error, *words, **changes):
+        settings = changes.pop("settings", {})
+        config = make_config(model={"name_or_path": "/nowhere"}, eval=EVAL | changes | {"settings": settings})
+        with refused(error, *words):
+            opct.train(config)
+
+    fails(EvaluationError, "benin", suites=["benin"])
+    fails(ConfigError, "judge", settings={"judge": {"name": "rubric"}})
+    fails(ConfigError, "n_benine", settings={"n_benine": 2})
+    with refused(ConfigError, "kl_samples"):
+        opct.train(make_config(lora=None, eval=EVAL | {"settings": {"kl_samples": 4}}))
+    with refused(ConfigError, "eval.steps"):
+        opct.train(make_config(engine="verl", eval=EVAL))
+    assert not Path(make_config().output_dir).exists()
+    with refused(RunError, "No run"):
+        opct.train(make_config(eval=EVAL), resume=True)
