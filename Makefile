@@ -81,7 +81,8 @@ test-newest: ## the golden tests and those of the commands with the newest relea
 	$(NEWEST)/bin/python -m pip --disable-pip-version-check --no-input install $(PIP_ARGS) \
 		--upgrade --upgrade-strategy eager -e ".[test]" uv
 	$(NEWEST)/bin/python -m pytest $(PYTEST_ARGS) tests/golden tests/unit/cli tests/e2e/test_train_cli.py
-	PATH="$(NEWEST)/bin:$$PATH" $(NEWEST)/bin/python -m pytest tests/e2e/test_installs.py
+	PATH="$(NEWEST)/bin:$$PATH" $(NEWEST)/bin/python -m pytest tests/e2e/test_installs.py tests/e2e/test_package.py \
+		tests/unit/test_front.py
 
 check: lint types docs ## everything: formatting, lint, types, docs, tests
 	$(BIN)/ruff format --check .
