@@ -6,7 +6,7 @@
 # docker run --rm --volume "$PWD":/work --volume opct-cache:/home/opct/.cache opct train mine.yaml
 FROM python:3.13-slim
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# An id that owns most people's files: what is written into /work is then theirs. Another: `docker run --user`.
+# The id of most people: what is written into /work is then theirs. Another: `docker run --user`.
 RUN useradd --create-home --uid 1000 opct && install --directory --owner opct /work /home/opct/.cache
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore HOME=/home/opct
 
@@ -22,7 +22,7 @@ COPY src src
 ARG EXTRAS=""
 RUN pip install -c constraints.txt ".$EXTRAS"
 
-USER opct
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["opct"]
 CMD ["--help"]

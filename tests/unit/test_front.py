@@ -57,7 +57,7 @@ def test_the_image_copies_what_is_there_and_what_its_context_has():
     assert all((REPOSITORY / name).exists() for name in copied)
     needed = [PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]]  # the build reads them
     assert set(needed) <= set(copied)
-    assert [step[1] for step in steps if step[0] == "USER"] == ["opct"]  # the last word: nothing runs as root
+    assert [step[1] for step in steps if step[0] == "USER"] == ["1000"]  # a number: clusters refuse names
     assert json.loads(lines[[line.split(" ")[0] for line in lines].index("ENTRYPOINT")].partition(" ")[2]) == ["opct"]
     make = json.loads(read(".devcontainer/devcontainer.json"))["postCreateCommand"].split()
     assert make[:3] == ["make", "install", "model"]
