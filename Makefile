@@ -82,7 +82,8 @@ test-newest: ## the golden tests and those of the commands with the newest relea
 	$(NEWEST)/bin/python -m pip --disable-pip-version-check --no-input install $(PIP_ARGS) \
 		--upgrade --upgrade-strategy eager -e ".[test]" uv
 	$(NEWEST)/bin/python -m pytest $(PYTEST_ARGS) tests/golden tests/unit/cli tests/e2e/test_train_cli.py
-	PATH="$(NEWEST)/bin:$$PATH" $(NEWEST)/bin/python -m pytest tests/e2e/test_installs.py
+	PATH="$(NEWEST)/bin:$$PATH" $(NEWEST)/bin/python -m pytest tests/e2e/test_installs.py tests/e2e/test_package.py \
+		tests/unit/test_front.py
 
 # vLLM's build for the CPU names wheels of torch's other libraries that it does not import. The two wheels for GPUs, the
 # oldest and the newest, are only read.

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from opct.config.loader import MAX_BYTES, dump_config, load_config, load_run_config, load_settings
+from opct.config.packaged import PACKAGED
 from opct.config.presets import PRESETS
 from opct.config.schema import ModelConfig, TrainConfig, flat_settings
 from opct.errors import ConfigError
@@ -194,6 +195,11 @@ def test_the_file_of_a_run_of_an_earlier_version_is_read_without_what_that_alone
         load_config(path)
     with refused(ConfigError, "run.yaml:1", "-1"):
         load_run_config(write("seed: -1\n"))
+
+
+def test_the_starter_configs_are_in_the_package_and_a_clone_has_links_to_them():
+    assert {path.stem: path.resolve() for path in CONFIGS.glob("*.yaml")} == PACKAGED
+    assert all(path.is_symlink() for path in CONFIGS.glob("*.yaml"))
 
 
 def shipped() -> list[Path]:

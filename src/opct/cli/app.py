@@ -57,6 +57,7 @@ app = App(
 app.command("quickstart", cls=SettingsCommand)(quickstart.quickstart)
 app.command("demo")(demo.demo)
 app.command("init")(init.init)
+app.command("configs")(config.configs)
 app.command("train", cls=SettingsCommand)(train.train)
 app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
 app.command("attack", cls=SettingsCommand)(attack.attack)

@@ -85,3 +85,20 @@ def presets() -> None:
 
     shown = {name: {"source": preset.source, "settings": preset.settings} for name, preset in PRESETS.items()}
     print(yaml.safe_dump(shown, sort_keys=False, width=100), end="")
+
+
+def configs() -> None:
+    """List the configs that come with opct.
+
+    `opct init --from NAME` writes one.
+
+    \b
+    Examples:
+      opct configs
+    """
+    from opct.config.packaged import PACKAGED, described
+
+    width = max(map(len, PACKAGED))
+    for name in PACKAGED:
+        command, what = described(name)
+        echo(f"{name:{width}}  {command.split()[1]:10}  {what}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opct.cli.options import Preset, QuestionColumns, named_columns, settings_words
-from opct.errors import ConfigError, ModelError
+from opct.errors import ConfigError, ModelError, unknown
 from opct.runs.console import echo, pluralize
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ HEAD = """\
 # All settings: opct config show {file}
 """
 
-
+Packaged = Annotated[
+    str | None, typer.Option("--from", metavar="NAME", help="One of `opct configs`, written as it is.")
+]
 NEXT = """\
 next: opct eval {model} --out {base}{options}
       opct train {file} --dry-run
@@ -32,7 +34,9 @@ next: opct eval {model} --out {base}{options}
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The config file to write.")] = Path("opct.yaml"),
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The file to write; by default opct.yaml, or NAME.yaml.")
+    ] = None,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="A hub id, model folder or .gguf file.")] = None,
     data: Annotated[
         str | None, typer.Option(metavar="PAIRS", help="Your pairs: JSONL, a dataset folder or hf:owner/name.")
@@ -46,23 +50,27 @@ def init(
         str | None, typer.Option(metavar="NAME", help="opct (default), sft, offpolicy, dpo or act.")
     ] = None,
     preset: Preset = None,
+    packaged: Packaged = None,
 ) -> None:
-    """Write a config file for your model and your data.
+    """Write a config file for your model and your data, or one that comes with opct.
 
-    It holds the settings that people change first; the others have their defaults.
+    Yours holds the settings that people change first; the others have their defaults.
 
     \b
     Examples:
       opct init mine.yaml --model Qwen/Qwen3-0.6B --data pairs.jsonl
       opct init mine.yaml --questions questions.csv --method sft
+      opct init jailbreak.yaml --from jailbreak
     """
-    from opct.config.commented import FIRST, commented_yaml
     from opct.config.loader import load_config
     from opct.data.builders.question_pairs import few_pair_steps, settings_for_questions
-    from opct.data.pairs import question_options
     from opct.models.names import check_path
-    from opct.runs.io import atomic_write
 
+    file = file or Path(f"{packaged or 'opct'}.yaml")
+    if packaged is not None:
+        options = {"model": model, "data": data, "questions": questions, "column": column, "method": method}
+        _write_packaged(packaged, file, [name for name, value in (options | {"preset": preset}).items() if value])
+        return
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:
@@ -93,13 +101,52 @@ def init(
     if derived_settings:
         given = derived_settings | given
         settings = load_config(*settings_words([], given), preset)
+    _write(file, settings, given, preset, loaded)
+    _note_what_is_not_measured(loaded)
+
+
+def _write(
+    file: Path, settings: TrainConfig, given: dict[str, object], preset: str | None, loaded: list[ContrastivePair]
+) -> None:
+    """Write the settings with their comments, and say what comes next."""
+    from opct.config.commented import FIRST, commented_yaml
+    from opct.data.pairs import question_options
+    from opct.runs.io import atomic_write
+
     head = HEAD.format(file=quote(str(file))) + (f"\npreset: {preset}\n" if preset else "\n")
     atomic_write(file, head + commented_yaml(settings, only={*FIRST, *given}, given=given))
     echo(f"{file}: written")
     base = f"{settings.output_dir}-base"
     words = {"file": file, "model": settings.model.name_or_path, "run": settings.output_dir, "base": base}
     echo(NEXT.format(**{name: quote(str(word)) for name, word in words.items()}, options=question_options(loaded)))
-    _note_what_is_not_measured(loaded)
+
+
+def _write_packaged(name: str, file: Path, options: list[str]) -> None:
+    """Write a config of the package, and the one that its experiment trains with unless that is there."""
+    from opct.config.loader import read_yaml
+    from opct.config.packaged import PACKAGED, described
+    from opct.runs.io import atomic_write
+
+    if name not in PACKAGED:
+        raise ConfigError(f"--from: {unknown('config', name, PACKAGED)}")
+    if options:
+        raise ConfigError(
+            f"--from and --{options[0]} contradict each other, as --from writes a file as it is: change settings in "
+            "it, or when you use it, such as model.name_or_path=MODEL."
+        )
+    if file.exists():
+        raise ConfigError(f"{file} exists, and init replaces nothing: give another FILE, or delete it.")
+    if train := read_yaml(PACKAGED[name]).get("train"):
+        beside = file.with_name(train)
+        if beside == file:
+            raise ConfigError(f"{file} is the name of the file that {name} trains with: give another FILE.")
+        if beside.exists():
+            echo(f"{beside}: exists, and {file} trains with it")
+        else:
+            _write_packaged(beside.stem, beside, [])
+    text, of_clone, here = PACKAGED[name].read_text(encoding="utf-8"), f"configs/{name}.yaml", quote(str(file))
+    atomic_write(file, text.replace(of_clone, here))
+    echo(f"{file}: written; next: {described(name)[0].replace(of_clone, here)}")
 
 
 def _of_model(settings: TrainConfig) -> dict[str, object]:

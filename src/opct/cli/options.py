@@ -27,9 +27,7 @@ Target = Annotated[
         "smollm2-135m-instruct.",
     ),
 ]
-ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG.yaml", help="Config file, such as configs/sycophancy.yaml.")
-]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Config file; `opct init` writes one.")]
 Preset = Annotated[
     str | None, typer.Option(metavar="NAME", help="Preset under the config file; `opct config presets` lists them.")
 ]

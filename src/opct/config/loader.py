@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from opct.config.methods import LOSSES, LossConfig
+from opct.config.packaged import PACKAGED
 from opct.config.presets import PRESETS
 from opct.config.schema import TrainConfig, flat_settings
 from opct.config.section import Name, Section, Tree, faults_of, settings_error
@@ -226,6 +228,10 @@ def _read_file(path: Path, faults: list[str]) -> Tree:
         remedy = " Give the path of a UTF-8 text file." if is_other else ""
         if "=" in str(path) and isinstance(error, FileNotFoundError):
             remedy = " The file comes first, then NAME=VALUE; `opct init` writes one."
+        elif path.stem in PACKAGED and isinstance(error, FileNotFoundError):
+            remedy = (
+                f" `opct init {shlex.quote(str(path.with_suffix('.yaml')))} --from {path.stem}` writes that of opct."
+            )
         raise ConfigError(f"Cannot read the config file {path}: {why}.{remedy}") from error
     try:
         node = yaml.compose(text, Loader=_CoreLoader)

@@ -14,13 +14,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from opct.config.loader import load_config
+from opct.config.packaged import PACKAGED
 from opct.config.schema import DEFAULT_MODEL, ModelConfig, OptimConfig, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
@@ -215,7 +215,7 @@ def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> 
     """
     # method and folder after the user's overrides: these must not make both runs the same
     all_overrides = [*overrides, f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
-    packaged = Path(str(resources.files("opct"))) / "config" / "quickstart.yaml"
+    packaged = PACKAGED["quickstart"]
     config = load_config(packaged, all_overrides)
     if config.model.name_or_path == DEFAULT_MODEL:
         return config

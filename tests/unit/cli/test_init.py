@@ -8,11 +8,13 @@ from transformers import AutoConfig
 
 from opct.config.commented import FIRST
 from opct.config.loader import load_config, load_settings
+from opct.config.packaged import PACKAGED
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
 from opct.data.pairs import read_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
+from opct.experiments.config import load_experiment
 from tests.tiny import save_tiny
 from tests.unit.cli.running import run
 
@@ -128,3 +130,38 @@ def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, 
             assert run("data", "check", questions) == 1
             assert capsys.readouterr().err == said
         assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
+
+
+def test_every_packaged_config_is_listed_and_can_be_written(tmp_path: Path, monkeypatch, capsys):
+    """Also where there is no clone. An experiment brings the file that it trains with."""
+    monkeypatch.chdir(tmp_path)
+    assert run("configs") == 0
+    listed = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, _, _ in listed] == list(PACKAGED)
+    for name, command, _ in listed:
+        path = Path(name) / "mine.yaml"
+        assert run("init", path, "--from", name) == 0
+        assert path.read_text().startswith(f"# opct {command} {path}")
+        load = load_experiment if command == "experiment" else load_config
+        assert load(path) == load(PACKAGED[name])
+    assert f"opct train {path}" in capsys.readouterr().out
+
+
+def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sycophancy.yaml").write_text("max_steps: 3\n")
+    assert run("init", "--from", "sycophancy") == 1
+    assert run("init", "sycophancy.yaml", "--from", "experiment") == 1  # it would train with itself
+    assert run("init", "--from", "experiment") == 0
+    assert load_experiment(Path("experiment.yaml")).configs["opct", 0].max_steps == 3  # with the file that was there
+    capsys.readouterr()
+    for words, named in (
+        (("--from", "jailbrake"), "'jailbreak'"),
+        (("--from", "jailbreak", "--questions", "q.csv"), "--questions"),
+        (("--from", "jailbreak", "--method", "sft"), "--method"),
+    ):
+        assert run("init", *words) == 1
+        assert named in capsys.readouterr().err
+    assert run("train", "configs/jailbreak.yaml") == 1
+    assert "opct init configs/jailbreak.yaml --from jailbreak" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sycophancy.yaml", "experiment.yaml"}

@@ -187,7 +187,7 @@ STRONGREJECT_PUBLISHED = PublishedRubric(
     formula=STRONGREJECT.formula,
     label="harmful",
 )
-"""The prompt of Souly et al. 2024 (arXiv 2402.10260; MIT licence), as in inspect_evals 0.26.0, strong_reject."""
+"""The prompt of Souly et al. 2024 (arXiv 2402.10260; MIT: NOTICE), as in inspect_evals 0.26.0, strong_reject."""
 
 FACT_WARNING = Rubric(
     name="fact_warning",
