@@ -12,19 +12,18 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
 
 from opct.config.methods import OpctLoss
 from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, EngineError
-from opct.models.adapters import TRAINED_ADAPTER
 from opct.models.loading import resolve_model, with_weights
 from opct.models.policy import Policy
 from opct.runs.console import NullProgress, Progress
@@ -81,7 +80,7 @@ def train_on_verl(
             run_verl(composed(settings, config.verl.overrides))
             progress.stage("load the result")
             # before the checkpoint is written: it is the loaded weights that are saved
-            load_result(setup.policy, folder / "checkpoints" / f"global_step_{steps}" / "actor", folder / "merged")
+            load_result(setup.policy, folder / "checkpoints" / f"global_step_{steps}" / "actor")
             write_jsonl(run.metrics_path, metrics_of(folder))
             write_checkpoint(run, setup, optimizer, Counters(step=steps))
         last = read_jsonl(run.metrics_path)[-1]
@@ -390,37 +389,37 @@ def validate(config: Any) -> None:
         raise ConfigError(f"verl refuses these settings: {' '.join(str(error).split())}") from error
 
 
-def load_result(policy: Policy, checkpoint: Path, merged: Path) -> None:
-    """Load verl's weights into the policy: its adapter, or all weights of a run without one.
+@torch.no_grad()
+def load_result(policy: Policy, checkpoint: Path) -> None:
+    """Load verl's weights into the policy's trained ones, as they are: verl's own merger rounds them to bfloat16.
 
     Args:
-        checkpoint: verl's `actor` folder; it is merged into the folder `merged` first.
+        checkpoint: verl's `actor` folder, with a file for each rank.
 
     Raises:
-        EngineError: there is no such checkpoint, it cannot be merged, or it holds other weights.
+        EngineError: there is no such checkpoint, or it holds other weights.
     """
-    from peft import set_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    if not checkpoint.is_dir():
+    files = sorted(checkpoint.glob("model_world_size_*.pt"), key=lambda file: int(file.stem.rpartition("_")[2]))
+    if not files:
         raise EngineError(f"verl ended without {checkpoint}; its output above says why. Continue with --resume.")
-    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
-    command += ["--local_dir", str(checkpoint), "--target_dir", str(merged)]
-    if (code := subprocess.run(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}).returncode) != 0:
-        raise EngineError(f"{checkpoint} cannot be merged: exit code {code} of {' '.join(command)}")
-    files = sorted((merged / "lora_adapter" if policy.has_adapter else merged).glob("*.safetensors"))
-    weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    model = policy.model
-    incompatible_keys = (
-        set_peft_model_state_dict(model, weights, TRAINED_ADAPTER)
-        if policy.has_adapter
-        else model.load_state_dict(weights, strict=False)  # a tied head is not in the file
-    )
-    # trained ones alone: frozen weights are not in the file of an adapter
-    lost = set(policy.trainable_parameters()) & set(incompatible_keys.missing_keys)
-    if lost or incompatible_keys.unexpected_keys:
-        named = ", ".join([*sorted(lost), *incompatible_keys.unexpected_keys][:5])
-        raise EngineError(f"{merged} holds other weights than the model that was trained: {named}")
+    # not weights alone: shards are pickled with their place; mmap: all weights of all ranks
+    shards = [torch.load(file, map_location="cpu", weights_only=False, mmap=True) for file in files]
+    trained = policy.trainable_parameters()
+    if lost := [name for name in trained if name not in shards[0]]:
+        raise EngineError(f"{checkpoint} holds other weights than the model: without {', '.join(lost[:5])}")
+    for name, parameter in trained.items():
+        parameter.copy_(whole([shard[name] for shard in shards]))
+
+
+def whole(shards: Sequence[Any]) -> torch.Tensor:
+    """The tensor of which each rank has a shard."""
+    first = shards[0]
+    if not isinstance(first, DTensor):
+        return first
+    # ranks after the mesh's last dimension hold copies
+    parts = [shard.to_local() for shard in shards[: first.device_mesh.mesh.shape[-1]]]
+    place = first.placements[-1]
+    return torch.cat(parts, place.dim) if isinstance(place, Shard) else parts[0]
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:

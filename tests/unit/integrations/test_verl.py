@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,19 +114,18 @@ def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monke
 
 
 @pytest.fixture
-def verl_that_trains(config: TrainConfig, monkeypatch, tmp_path: Path) -> SimpleNamespace:
-    """verl replaced where it would train and merge: its files are there, with an adapter of ones."""
-    trained = Policy.load(config.model.model_copy(update={"device": "cpu"}), lora=config.lora)
-    with torch.no_grad():
-        for own in trained.trainable_parameters().values():
-            own.fill_(1.0)
-    trained.save_adapter(tmp_path / "adapter")
-    state = SimpleNamespace(begin=1, steps=3, told=None, policy=trained)
+def verl_that_trains(config: TrainConfig, monkeypatch) -> SimpleNamespace:
+    """verl replaced where it would train: its files are there, with an adapter of ones."""
+    weights = Policy.load(config.model.model_copy(update={"device": "cpu"}), lora=config.lora).trainable_parameters()
+    state = SimpleNamespace(begin=1, steps=3, told=None)
 
     def run(settings: dict[str, Any]) -> None:
         state.told = settings
         folder = Path(config.output_dir) / "verl"
-        (folder / "checkpoints" / f"global_step_{state.steps}" / "actor").mkdir(parents=True, exist_ok=True)
+        checkpoint = folder / "checkpoints" / f"global_step_{state.steps}" / "actor"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        ones = {name: torch.ones_like(parameter) for name, parameter in weights.items()}
+        torch.save(ones, checkpoint / "model_world_size_1_rank_0.pt")
         steps = range(state.begin, state.steps + 1)
         rows = [{"step": n, "data": {"actor/distillation/loss": 1 / n, "text": "x"}} for n in steps]
         # a start validates first: two completions of 4 tokens on average, whose log-ratios sum to 6
@@ -135,15 +133,9 @@ def verl_that_trains(config: TrainConfig, monkeypatch, tmp_path: Path) -> Simple
         rows.insert(0, {"step": state.begin - 1, "data": totals})
         write_jsonl(Path(settings["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"]["VERL_FILE_LOGGER_PATH"]), rows)
 
-    def merge(command: list[str], **_: Any) -> SimpleNamespace:
-        target = Path(command[-1]) / "lora_adapter"
-        shutil.copytree(tmp_path / "adapter", target, dirs_exist_ok=True)
-        return SimpleNamespace(returncode=0)
-
     monkeypatch.setattr(verl, "check", lambda config: "0.9.1")
     monkeypatch.setattr(verl, "composed", lambda settings, overrides: settings)
     monkeypatch.setattr(verl, "run_verl", run)
-    monkeypatch.setattr(verl, "subprocess", SimpleNamespace(run=merge))
     return state
 
 
@@ -177,3 +169,10 @@ def test_a_run_that_verl_did_not_finish_says_so_and_can_be_resumed(config: Train
     rows = read_jsonl(RunDir(config.output_dir).metrics_path)
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert (rows[1]["train/loss"], rows[1]["validation/kl"]) == (1, 1.5)  # step 1 was validated by the second start
+
+
+def test_a_checkpoint_of_another_model_is_refused(config: TrainConfig, tmp_path: Path):
+    policy = Policy.load(config.model.model_copy(update={"device": "cpu"}), lora=config.lora)
+    torch.save(dict(list(policy.trainable_parameters().items())[1:]), tmp_path / "model_world_size_1_rank_0.pt")
+    with refused(EngineError, next(iter(policy.trainable_parameters()))):
+        verl.load_result(policy, tmp_path)
