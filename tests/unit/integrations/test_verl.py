@@ -20,6 +20,7 @@ from opct.models.policy import Policy
 from opct.runs.io import read_json, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
+from tests.progress import Noted
 from tests.refusals import refused
 from tests.tiny import tiny_pairs
 
@@ -140,7 +141,10 @@ def verl_that_trains(config: TrainConfig, monkeypatch) -> SimpleNamespace:
 
 
 def test_the_result_is_an_ordinary_run(config: TrainConfig, verl_that_trains: SimpleNamespace):
-    result = api.train(config)
+    config, progress = config.model_copy(update={"loss": config.loss.model_copy(update={"top_k": 7})}), Noted()
+    result = api.train(config, progress=progress)
+    assert any(line.startswith("pairs: 6 in ") for line in progress.lines)
+    assert any(line.startswith("warning: loss.top_k=7 does nothing") for line in progress.lines)
     run = RunDir.open(config.output_dir)
     assert (result.status, result.step) == ("finished", 3)
     rows = read_jsonl(run.metrics_path)
