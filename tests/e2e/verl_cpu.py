@@ -121,11 +121,7 @@ class Weights(base.BaseRollout):
     async def update_weights(self, weights: Any, peft_config: Any = None, global_steps: int = 0, **_: Any) -> None:
         # a copy: they are gathered one after the other, by all ranks together
         named = {name: tensor.detach().float().clone() for name, tensor in weights}
-        adapter = (
-            None
-            if peft_config is None
-            else {k: peft_config.to_dict()[k] for k in ("r", "lora_alpha", "target_modules")}
-        )
+        adapter = peft_config and {name: peft_config[name] for name in ("r", "lora_alpha", "target_modules")}
         await ray.get_actor(f"sampler-{self.rank}").load.remote(named, adapter, global_steps)
 
     async def resume(self, tags: list[str]) -> None: ...
