@@ -21,7 +21,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv install model quickstart lint types test test-hostile test-kills test-newest test-vllm check docs links results clean
+.PHONY: help venv install model quickstart lint types test test-hostile test-kills test-newest test-vllm test-verl check docs links results clean
 .PHONY: bench bench-gpu bench-scores bench-step bench-sampler bench-parts bench-cost
 
 help: ## this list
@@ -76,6 +76,10 @@ test-hostile: $(DEV) ## some 300 damaged files and odd names, other ones each ti
 
 test-kills: $(DEV) ## each command ended at five moments, other ones each time (SEED=N repeats them), and given again
 	OPCT_KILLS=5 OPCT_KILL_SEED=$(SEED) $(BIN)/python -m pytest -s tests/e2e/test_kills.py
+
+OPCT_VERL_PYTHON ?= verl-venv/bin/python
+test-verl: $(DEV) ## verl on a cluster of two nodes without a GPU; OPCT_VERL_PYTHON names an interpreter with verl
+	OPCT_VERL_PYTHON=$(OPCT_VERL_PYTHON) $(BIN)/python -m pytest tests/e2e/test_verl.py
 
 test-newest: ## the golden tests and those of the commands with the newest releases, in .venv-newest
 	$(MAKE) venv VENV=$(NEWEST)

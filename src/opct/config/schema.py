@@ -229,9 +229,20 @@ class ParallelConfig(Section):
 class VerlConfig(Section):
     """verl, where `engine` is `verl`. A resumed run may change these."""
 
-    nodes: int = Field(1, ge=1, description="Machines of the Ray cluster.")
+    nodes: int = Field(1, ge=1, description="Machines that train and sample, and as many that serve the teacher.")
     gpus_per_node: int = Field(1, ge=1, description="GPUs of a machine that train and sample.")
-    teacher_gpus_per_node: int = Field(1, ge=1, description="GPUs of a machine, beside those, that serve the teacher.")
+    teacher_gpus_per_node: int = Field(
+        1, ge=1, description="GPUs that serve the teacher, of the same machine if it has as many left, else of another."
+    )
+    gpu_memory_utilization: float = Field(
+        0.5, gt=0, le=1, description="Share of a GPU's memory for the sampler, which sleeps during an update."
+    )
+    teacher_gpu_memory_utilization: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of a teacher's GPU for its server; the log-probs of a prompt take memory beside it.",
+    )
     rollout: Literal["vllm", "sglang"] = Field("vllm", description="What samples, and scores for the teacher.")
     tensor_parallel: int = Field(1, ge=1, description="GPUs over which a copy of the sampler's model is split.")
     overrides: list[str] = Field(

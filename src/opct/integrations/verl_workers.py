@@ -71,10 +71,16 @@ class _Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignor
         """Score the response after the teacher's prompt, and lay the scores out as if it followed the policy's.
 
         verl's row i is about token i + 1; the loss reads the response's rows, the last but one [response] of a
-        sequence. Rows of the prompt are never read: zeros.
+        sequence. Rows of the prompt are never read: zeros. In validation, the sum of the log-ratios and the number of
+        tokens are what verl averages.
         """
         teacher_prompt = output.extra_fields.pop(TEACHER_PROMPT)
-        await super()._compute_teacher_logprobs(output, teacher_prompt, response_ids, validate, sample_kwargs)
+        # not `validate`: verl would not ask the teacher
+        await super()._compute_teacher_logprobs(output, teacher_prompt, response_ids, False, sample_kwargs)
+        if validate:
+            scores = output.extra_fields["teacher_logprobs"][len(teacher_prompt) - 1 : -1, 0]
+            kl = float(torch.tensor(output.response_logprobs).sum() - scores.sum())
+            output.extra_fields["reward_extra_info"] = {"kl": kl, "tokens": len(response_ids)}
         for name in ("teacher_ids", "teacher_logprobs"):
             if (rows := output.extra_fields.get(name)) is not None:
                 # - 1: row i is about token i + 1, so the first token of the response is in the last row of the prompt

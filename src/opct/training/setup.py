@@ -362,13 +362,18 @@ def describe(setup: TrainingSetup) -> list[str]:
         f"on {setup.policy.device}{processes}",
         *filter(None, [coverage(setup.policy.model)]),
         f"dtype: {setup.policy.dtype_reason}",
-        f"{_data_words(setup.data)}; {setup.data.total_steps} steps",
     ]
     if setup.engine is not None:
         lines.append(
             f"samples: {setup.engine.backend.name}; its log-probs are {setup.engine_distance:.2g} nats a token from "
             "this model's"
         )
+    return lines + describe_data(setup)
+
+
+def describe_data(setup: TrainingSetup) -> list[str]:
+    """The lines of `describe` that hold whatever trains: the pairs, and warnings about settings and pairs."""
+    lines = [f"{_data_words(setup.data)}; {setup.data.total_steps} steps"]
     if left_out := setup.data.left_out:
         shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in left_out[:3])
         lines.append(

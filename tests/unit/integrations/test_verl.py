@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +13,14 @@ import torch
 
 from opct import api
 from opct.config.loader import load_config
-from opct.config.schema import TrainConfig
+from opct.config.schema import TrainConfig, VerlConfig
 from opct.errors import ConfigError, EngineError
 from opct.integrations import verl
 from opct.models.policy import Policy
 from opct.runs.io import read_json, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
+from tests.progress import Noted
 from tests.refusals import refused
 from tests.tiny import tiny_pairs
 
@@ -55,19 +56,39 @@ def test_rows_are_the_pairs_of_the_steps_in_their_order(config: TrainConfig):
     assert {m["content"] for row in rows for m in row["prompt"]} >= {"a", "", "b"}  # verl counts no open turn
 
 
+def test_held_out_pairs_are_named_by_the_metric_that_counts_them(config: TrainConfig):
+    data = load_data(config)
+    assert [row["extra_info"]["index"] for row in verl.validation_rows(data)] == [0]  # verl cannot do without a row
+    data.validation, data.validation_anchors = data.pairs[:2], data.pairs[2:3]
+    rows = verl.validation_rows(data)
+    assert [row["data_source"] for row in rows] == ["validation/kl", "validation/kl", "validation/kl_identity"]
+    assert json.loads(rows[2]["extra_info"]["pair"])["id"] == data.pairs[2].pair.id
+
+
 def test_settings_say_what_the_run_says(config: TrainConfig, tmp_path: Path, tiny_policy: Policy):
     data = load_data(config)
-    found = verl.settings_of(config, data, tiny_policy.renderer, tmp_path, resume=True)
-    actor = found["actor_rollout_ref"]["actor"]
+    settings = verl.settings_of(config, data, tiny_policy.renderer, tmp_path, resume=True)
+    actor, rollout = (settings["actor_rollout_ref"][name] for name in ("actor", "rollout"))
+    teacher = settings["distillation"]["teacher_models"]["teacher_model"]["inference"]
     filled = [message | {"content": message["content"] or "."} for message in OPEN]
-    longest = max(len(tiny_policy.renderer.render(filled)) + 9, *(len(own.prompt_ids or []) for own in data.pairs))
-    assert found["data"]["max_prompt_length"] == longest
-    assert found["data"]["max_response_length"] == 9
+    longest = max(len(tiny_policy.renderer.render(filled)) + 9, *(len(pair.prompt_ids or []) for pair in data.pairs))
+    assert settings["data"]["max_prompt_length"] == longest
+    assert settings["data"]["max_response_length"] == 9
+    assert rollout["max_model_len"] == teacher["max_model_len"] == longest + 9 + 1
+    assert (rollout["gpu_memory_utilization"], teacher["gpu_memory_utilization"]) == (0.5, 0.8)
     assert actor["loss_agg_mode"] == "seq-mean-token-mean"
     assert actor["grad_clip"] == verl.NO_CLIP
     assert actor["fsdp_config"]["mixed_precision"]["param_dtype"] == "fp32"
-    assert found["actor_rollout_ref"]["model"]["lora_rank"] == 4
-    assert found["distillation"]["distillation_loss"]["use_task_rewards"] is False
+    assert settings["actor_rollout_ref"]["model"]["lora_rank"] == 4
+    assert settings["distillation"]["distillation_loss"]["use_task_rewards"] is False
+    assert settings["trainer"]["test_freq"] == -1
+    assert not settings["trainer"]["val_before_train"]
+    # a longer prompt that is only validated on counts too
+    data.validation = [replace(data.pairs[0], teacher_ids=[1] * 300)]
+    settings = verl.settings_of(config, data, tiny_policy.renderer, tmp_path, resume=True)
+    assert settings["data"]["max_prompt_length"] == 300
+    assert settings["trainer"]["val_before_train"]
+    assert settings["trainer"]["test_freq"] == 2  # the middle of three steps
 
 
 def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monkeypatch):
@@ -77,6 +98,9 @@ def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monke
     other = TrainConfig.model_validate(config.model_dump() | settings)
     with refused(ConfigError, "loss.estimator=exact", "loss.thinking_tags=", "teacher.kind=ema"):
         verl.check(other)
+    uneven = config.model_copy(update={"verl": VerlConfig(nodes=3, gpus_per_node=2, tensor_parallel=2)})
+    with refused(ConfigError, "multiple of the 6", "verl.teacher_gpus_per_node=3"):
+        verl.check(uneven)
     monkeypatch.setattr(verl.importlib.metadata, "version", lambda name: "0.8.0")
     with refused(ConfigError, "0.8.0", "0.9"):
         verl.check(config)
@@ -91,40 +115,41 @@ def test_every_setting_without_a_counterpart_is_named(config: TrainConfig, monke
 
 
 @pytest.fixture
-def verl_that_trains(config: TrainConfig, monkeypatch, tmp_path: Path) -> SimpleNamespace:
-    """verl replaced where it would train and merge: its files are there, with an adapter of ones."""
-    trained = Policy.load(config.model.model_copy(update={"device": "cpu"}), lora=config.lora)
-    with torch.no_grad():
-        for own in trained.trainable_parameters().values():
-            own.fill_(1.0)
-    trained.save_adapter(tmp_path / "adapter")
-    state = SimpleNamespace(begin=1, steps=3, told=None, policy=trained)
+def verl_that_trains(config: TrainConfig, monkeypatch) -> SimpleNamespace:
+    """verl replaced where it would train: its files are there, with an adapter of ones."""
+    weights = Policy.load(config.model.model_copy(update={"device": "cpu"}), lora=config.lora).trainable_parameters()
+    state = SimpleNamespace(begin=1, steps=3, told=None)
 
     def run(settings: dict[str, Any]) -> None:
         state.told = settings
         folder = Path(config.output_dir) / "verl"
-        (folder / "checkpoints" / f"global_step_{state.steps}" / "actor").mkdir(parents=True, exist_ok=True)
+        checkpoint = folder / "checkpoints" / f"global_step_{state.steps}" / "actor"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        ones = {name: torch.ones_like(parameter) for name, parameter in weights.items()}
+        torch.save(ones, checkpoint / "model_world_size_1_rank_0.pt")
         steps = range(state.begin, state.steps + 1)
         rows = [{"step": n, "data": {"actor/distillation/loss": 1 / n, "text": "x"}} for n in steps]
+        # a start validates first: two completions of 4 tokens on average, whose log-ratios sum to 6
+        totals = {f"val-aux/validation/kl/{part}/mean@1": value for part, value in (("kl", 6.0), ("tokens", 4.0))}
+        rows.insert(0, {"step": state.begin - 1, "data": totals})
         write_jsonl(Path(settings["ray_kwargs"]["ray_init"]["runtime_env"]["env_vars"]["VERL_FILE_LOGGER_PATH"]), rows)
-
-    def merge(command: list[str], **_: Any) -> SimpleNamespace:
-        target = Path(command[-1]) / "lora_adapter"
-        shutil.copytree(tmp_path / "adapter", target, dirs_exist_ok=True)
-        return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(verl, "check", lambda config: "0.9.1")
     monkeypatch.setattr(verl, "composed", lambda settings, overrides: settings)
     monkeypatch.setattr(verl, "run_verl", run)
-    monkeypatch.setattr(verl, "subprocess", SimpleNamespace(run=merge))
     return state
 
 
 def test_the_result_is_an_ordinary_run(config: TrainConfig, verl_that_trains: SimpleNamespace):
-    result = api.train(config)
+    config, progress = config.model_copy(update={"loss": config.loss.model_copy(update={"top_k": 7})}), Noted()
+    result = api.train(config, progress=progress)
+    assert any(line.startswith("pairs: 6 in ") for line in progress.lines)
+    assert any(line.startswith("warning: loss.top_k=7 does nothing") for line in progress.lines)
     run = RunDir.open(config.output_dir)
     assert (result.status, result.step) == ("finished", 3)
-    assert [(row["step"], row["train/loss"]) for row in read_jsonl(run.metrics_path)] == [(1, 1), (2, 0.5), (3, 1 / 3)]
+    rows = read_jsonl(run.metrics_path)
+    assert [(row["step"], row.get("train/loss")) for row in rows] == [(0, None), (1, 1), (2, 0.5), (3, 1 / 3)]
+    assert rows[0]["validation/kl"] == 1.5
     manifest = read_json(run.manifest_path)
     assert manifest["trained_with"] == "verl 0.9.1"
     saved = run.latest_checkpoint() / "adapter"
@@ -145,4 +170,13 @@ def test_a_run_that_verl_did_not_finish_says_so_and_can_be_resumed(config: Train
     own = load_config(RunDir(config.output_dir).config_path)
     assert api.train(own, resume=True).step == 3
     assert verl_that_trains.told["trainer"]["resume_mode"] == "auto"
-    assert [row["step"] for row in read_jsonl(RunDir(config.output_dir).metrics_path)] == [1, 2, 3]
+    rows = read_jsonl(RunDir(config.output_dir).metrics_path)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert (rows[1]["train/loss"], rows[1]["validation/kl"]) == (1, 1.5)  # step 1 was validated by the second start
+
+
+def test_a_checkpoint_of_another_model_is_refused(config: TrainConfig, tmp_path: Path):
+    policy = Policy.load(config.model.model_copy(update={"device": "cpu"}), lora=config.lora)
+    torch.save(dict(list(policy.trainable_parameters().items())[1:]), tmp_path / "model_world_size_1_rank_0.pt")
+    with refused(EngineError, next(iter(policy.trainable_parameters()))):
+        verl.load_result(policy, tmp_path)
