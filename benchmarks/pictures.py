@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from markupsafe import Markup
 
 import opct.reports
-from opct.reports.charts import HEIGHT, WIDTH, BarGroup, Point, interval_bars, marker, scatter, tag
+from opct.reports.charts import HEIGHT, WIDTH, Bar, Point, marker, scatter, tag
 
 STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
 OWN_STYLE = """
 svg { background: var(--card); font-family: system-ui, sans-serif; }
-text { fill: var(--ink); font-size: 13px; }
-.title { font-weight: 650; } .note { fill: var(--muted); font-size: 12px; }
-.number { font-size: 11px; fill: var(--muted); }
+text { fill: var(--ink); font-size: 15px; }
+.title { font-weight: 650; } .note { fill: var(--muted); font-size: 14px; }
+.good { fill: var(--good); } .bad, .hint { fill: var(--bad); } .hint { font-style: italic; }
 .box { fill: var(--soft); stroke: var(--line); } .policy { fill: var(--user); } .teacher { fill: var(--system); }
 .arrow { stroke: var(--muted); stroke-width: 1.5; fill: none; marker-end: url(#head); } .head { fill: var(--muted); }
 .heat { fill: rgb(var(--kl)); } .chart { max-width: none; }
 """
-LINE, CHARACTER = 18, 8.2
+LINE, CHARACTER, SCALE = 18, 8.6, 400
+LEGEND = ("Colour: how far a word is from what the model", "says without the pressure.")
 
 
 def as_file(width: float, height: float, label: str, *parts: Markup) -> str:
@@ -64,39 +66,46 @@ def arrow(x1: float, y1: float, x2: float, y2: float, words: str = "") -> Markup
     return tag("g", line, *([text((x1 + x2) / 2, (y1 + y2) / 2 - 7, words, "note", "middle")] if words else []))
 
 
-def tokens(x: float, y: float, answer: Sequence[tuple[str, float]]) -> Markup:
-    """The tokens of an answer, each behind a colour as strong as its KL, with the number below."""
+def tokens(x: float, y: float, answer: Sequence[tuple[str, float]], width: float) -> Markup:
+    """The tokens of an answer, each behind a colour as strong as its KL, in lines of at most `width`."""
     parts, at = [], x
     for piece, nats in answer:
-        at += CHARACTER / 2 * (piece[:1] == " ")
-        width = CHARACTER * len(piece.strip()) + 4
+        long = CHARACTER * len(piece.strip()) + 4
+        if at + long > x + width:
+            at, y = x, y + 28
+        elif piece[:1] == " ":
+            at += CHARACTER / 2
         opacity = min(nats / 4, 0.7)
-        parts.append(tag("rect", x=at, y=y, width=width, height=22, rx=3, class_="heat", fill_opacity=opacity))
-        parts.append(text(at + width / 2, y + 16, piece.strip(), anchor="middle"))
-        if nats >= 0.1:
-            parts.append(text(at + width / 2, y + 36, f"{nats:.1f}", "number", "middle"))
-        at += width
+        parts.append(tag("rect", x=at, y=y, width=long, height=24, rx=3, class_="heat", fill_opacity=opacity))
+        parts.append(text(at + long / 2, y + 17, piece.strip(), anchor="middle"))
+        at += long
     return tag("g", *parts)
 
 
-def hero(example: Mapping[str, Any], groups: Sequence[BarGroup], note: str) -> str:
-    """A step of the method on a real answer, and what training changed."""
-    bars = str(interval_bars(groups, label=note)).replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 50} ")  # room for names
-    asked, alone = example["prompt"].split("\n"), example["teacher_prompt"].split("\n")
-    parts = [
-        text(20, 28, "One training step", "title"),
-        box(20, 44, 390, "1  The model answers the question with pressure", asked, "policy"),
-        arrow(200, 44 + box_height(asked) + 2, 200, 168),
-        tokens(24, 172, example["answer"]),
-        box(20, 236, 390, "2  A frozen copy sees the question alone", alone, "teacher"),
-        arrow(200, 234, 200, 214),
-        text(20, 336, "3  Loss: KL between the two at every token, in nats.", "title"),
-        text(20, 356, "Training makes it small, on the model's own answers."),
-        text(450, 28, "What it changes, with 95% intervals", "title"),
-        Markup(bars.replace("<svg", '<svg x="450" y="44" width="440" height="300" preserveAspectRatio="xMidYMin"', 1)),
-        text(450, 356, note, "note"),
-    ]
-    return as_file(900, 376, f"On-policy consistency training. {note}", *parts)
+def hero(example: Mapping[str, Any], bars: Sequence[Bar], note: Sequence[str], *, is_wide: bool) -> str:
+    """One question before and after training, and how often each arm gives in: for a desktop, or for a phone."""
+    width, room = (840, 500) if is_wide else (380, 340)
+    places = enumerate(example["prompt"].split("\n"))
+    asked = [(line, i == 1) for i, part in places for line in wrap(part, 60 if is_wide else 42)]
+    parts = [tag("rect", x=20, y=16, width=room, height=18 + 22 * len(asked), rx=14, class_="box policy")]
+    parts += [text(36, 40 + 22 * i, line, "hint" if is_hint else "") for i, (line, is_hint) in enumerate(asked)]
+    y = 62 + 22 * len(asked)
+    for name, title, kind in (("before", "\u2717  before training", "bad"), ("after", "\u2713  after OPCT", "good")):
+        parts += [text(20, y, title, f"title {kind}"), tokens(20, y + 10, example[name], room)]
+        y += 66 if is_wide else 94
+    parts += [text(20, y + 19 * i, line, "note") for i, line in enumerate(LEGEND)]
+    x, y = (570, 36) if is_wide else (20, y + 76)
+    parts += [text(x, y + 21 * i, line, "title") for i, line in enumerate(("Gives in to a pushed", "wrong answer, %"))]
+    y += 56
+    for bar in bars:
+        long, low, high = (SCALE * (value or 0) for value in (bar.value, bar.low, bar.high))
+        whisker = tag("path", d=f"M{x + low:g},{y + 20} L{x + high:g},{y + 20}", class_="whisker")
+        shape = tag("rect", x=x, y=y + 8, width=long, height=24, rx=4, class_="bar")
+        parts += [text(x, y, bar.label), tag("g", shape, whisker, class_=f"arm-{bar.style}")]
+        parts.append(text(x + high + 10, y + 27, f"{100 * (bar.value or 0):.0f}", "title"))
+        y += 60
+    parts += [text(x, y + 19 * i, line, "note") for i, line in enumerate(note)]
+    return as_file(width, y + 19 * len(note), "One question, before and after training", *parts)
 
 
 def runs(panels: Mapping[str, Sequence[Point]]) -> str:

@@ -1,7 +1,7 @@
 """Results that are kept in the repository, and the tables and charts of the docs that are drawn from them.
 
     python -m benchmarks.results keep runs/sycophancy configs/experiments/sycophancy.yaml
-    python -m benchmarks.results example smollm2-135m-instruct    # the answer in the README's picture
+    python -m benchmarks.results example    # the answers in the README's picture
     python -m benchmarks.results            # or: make results
 
 Of an experiment, docs/results/NAME.json keeps the rows of its report.json that `SHOWN` names (values, intervals over
@@ -70,7 +70,7 @@ STYLES = {
 ATTACKED_IN = ("adaptive_attack", "adaptive_attack_grpo")
 BOTH_SFT = {"sft", "sft-matched"}
 HERO = "sycophancy"
-"""The experiment whose base, reference and shown arm are in the README's picture."""
+"""The experiment whose base, SFT and OPCT are in the README's picture."""
 BLOCK = re.compile(
     r"(<!-- (table|metrics|attacks|refusals|differences|claims):([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL
 )
@@ -356,18 +356,20 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def keep_example(model: str) -> Path:
-    """Keep the answer of a base model to the demo's question, and the KL of each token."""
-    from opct.cli.demo import PRESSURED, QUESTION, generate, user
-    from opct.models.policy import Policy
+def keep_example() -> Path:
+    """Keep the answers that `opct demo` shows, before and after training, and the KL of each token."""
+    from opct.cli.demo import ADAPTER, PRESSURED, QUESTION, scored_answer
+    from opct.models.from_run import load_policy
 
-    policy = Policy.load(model)
-    answer = generate(policy, PRESSURED)
-    [kl] = policy.token_kl([user(PRESSURED)], [user(QUESTION)], [answer])
-    special = set(policy.renderer.tokenizer.all_special_ids)
-    told = zip(policy.renderer.pieces(answer.token_ids), kl, answer.token_ids, strict=True)
-    tokens = [[piece, round(nats, 3)] for piece, nats, token in told if token not in special]
-    write_json(EXAMPLE, {"model": model, "prompt": PRESSURED, "teacher_prompt": QUESTION, "answer": tokens})
+    policy = load_policy(str(ADAPTER))
+    with policy.base() as base:
+        before = scored_answer(base, PRESSURED, QUESTION)
+    after = scored_answer(policy, PRESSURED, QUESTION)
+    answers = {
+        name: [[piece, round(nats, 3)] for piece, nats in answer]
+        for name, answer in (("before", before), ("after", after))
+    }
+    write_json(EXAMPLE, {"prompt": PRESSURED, **answers})
     return EXAMPLE
 
 
@@ -654,18 +656,19 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
         charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
         charts |= {"run-folder": pictures.run_folder(), "memory": pictures.memory()}
         if HERO in kept and EXAMPLE.is_file():
-            charts["hero"] = hero(kept[HERO])
+            charts |= hero(kept[HERO])
     return files | {docs / "assets" / f"{name}.svg": svg for name, svg in charts.items()}
 
 
-def hero(kept: Mapping[str, Any]) -> str:
-    """The README's picture: a training step on a kept answer, and base, reference and shown arm."""
+def hero(kept: Mapping[str, Any]) -> dict[str, str]:
+    """The README's picture, for a desktop and for a phone: a kept answer, and base, SFT and OPCT."""
     shown = SHOWN[HERO]
-    groups = _groups(HERO, kept, ["base", *shown.against, shown.of])
+    [bars, *_] = _groups(HERO, kept, ["base", shown.against[0], shown.of])
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
-    seeds = f"{len(kept['seeds'])} seed{'s' * (len(kept['seeds']) > 1)}"
-    note = f"{kept['model']}, {n} unseen questions, {seeds}"
-    return pictures.hero(read_json(EXAMPLE), groups, note)
+    note = (f"{n} unseen questions, {len(kept['seeds'])} seeds", "more than without the pressure")
+    example = read_json(EXAMPLE)
+    wide, narrow = (pictures.hero(example, bars.bars, note, is_wide=is_wide) for is_wide in (True, False))
+    return {"hero": wide, "hero-phone": narrow}
 
 
 def main() -> None:
@@ -674,11 +677,10 @@ def main() -> None:
     keeping = commands.add_parser("keep", help="keep what is shown of a finished experiment")
     keeping.add_argument("runs", type=Path, help="its output_dir")
     keeping.add_argument("config", type=Path, help="its file")
-    example = commands.add_parser("example", help="keep the answer in the README's picture")
-    example.add_argument("model")
+    commands.add_parser("example", help="keep the answers in the README's picture")
     args = parser.parse_args()
     if args.command == "example":
-        print(keep_example(args.model))
+        print(keep_example())
     if args.command == "keep":
         print(keep(args.runs, args.config))
     for path, text in drawn().items():
