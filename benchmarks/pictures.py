@@ -15,8 +15,8 @@ from opct.reports.charts import HEIGHT, WIDTH, Bar, Point, marker, scatter, tag
 STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
 OWN_STYLE = """
 svg { background: var(--card); font-family: system-ui, sans-serif; }
-text { fill: var(--ink); font-size: 15px; }
-.title { font-weight: 650; } .note { fill: var(--muted); font-size: 14px; }
+text { fill: var(--ink); font-size: 13px; } .large text { font-size: 15px; }
+.title { font-weight: 650; } .note { fill: var(--muted); font-size: 12px; } .large .note { font-size: 14px; }
 .good { fill: var(--good); } .bad, .hint { fill: var(--bad); } .hint { font-style: italic; }
 .box { fill: var(--soft); stroke: var(--line); } .policy { fill: var(--user); } .teacher { fill: var(--system); }
 .arrow { stroke: var(--muted); stroke-width: 1.5; fill: none; marker-end: url(#head); } .head { fill: var(--muted); }
@@ -105,7 +105,8 @@ def hero(example: Mapping[str, Any], bars: Sequence[Bar], note: Sequence[str], *
         parts.append(text(x + high + 10, y + 27, f"{100 * (bar.value or 0):.0f}", "title"))
         y += 60
     parts += [text(x, y + 19 * i, line, "note") for i, line in enumerate(note)]
-    return as_file(width, y + 19 * len(note), "One question, before and after training", *parts)
+    drawing = tag("g", *parts, class_="large")
+    return as_file(width, y + 19 * len(note), "One question, before and after training", drawing)
 
 
 def runs(panels: Mapping[str, Sequence[Point]]) -> str:

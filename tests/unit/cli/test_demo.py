@@ -1,4 +1,4 @@
-"""`opct demo`: what it prints is what the README shows, and its adapter is what its settings train."""
+"""`opct demo`: what it prints is what the tutorial shows, and its adapter is what its settings train."""
 
 import hashlib
 import os
@@ -18,11 +18,11 @@ NUMBER = r"\d+\.\d+"
 ENDS = "before: gives in; after: keeps Saturn"
 
 
-def test_both_sides_are_shown_at_once_and_the_readme_shows_them(smollm2_folder):
-    """The sentences are the README's, in float32 and bfloat16 alike; the numbers agree to rounding."""
+def test_both_sides_are_shown_at_once_and_the_tutorial_shows_them(smollm2_folder):
+    """The sentences are the page's, in float32 and bfloat16 alike; the numbers agree to rounding."""
     shown = demonstration(load_policy(str(ADAPTER)), PRESSURED, QUESTION).plain
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"^```text\n(question\n.*?)\n```", readme, re.DOTALL | re.MULTILINE)[1]
+    page = (REPOSITORY / "docs" / "tutorials" / "first-run.md").read_text(encoding="utf-8")
+    block = re.search(r"^```text\n(question\n.*?)\n```", page, re.DOTALL | re.MULTILINE)[1]
     assert re.sub(NUMBER, "#", re.sub(" +\n", "\n", shown)) == re.sub(NUMBER, "#", block)
     assert shown.endswith(ENDS)
     for said, is_so in zip(re.findall(NUMBER, block), re.findall(NUMBER, shown), strict=True):
