@@ -76,6 +76,7 @@ test-hostile: $(DEV) ## some 300 damaged files and odd names, other ones each ti
 
 test-kills: $(DEV) ## each command ended at five moments, other ones each time (SEED=N repeats them), and given again
 	OPCT_KILLS=5 OPCT_KILL_SEED=$(SEED) $(BIN)/python -m pytest -s tests/e2e/test_kills.py
+	OPCT_KILLS=5 $(BIN)/python -m pytest tests/e2e/test_distributed.py -k engine
 
 OPCT_VERL_PYTHON ?= verl-venv/bin/python
 test-verl: $(DEV) ## verl on a cluster of two nodes without a GPU; OPCT_VERL_PYTHON names an interpreter with verl

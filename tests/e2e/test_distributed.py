@@ -153,6 +153,9 @@ FAKE_VLLM = str(Path(__file__).parents[1] / "fake_vllm")
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 4}
 
 
+MINUTES = pytest.mark.skipif("OPCT_KILLS" not in os.environ, reason="ten processes import torch: make test-kills")
+
+
 def with_engines(*arguments: str) -> None:
     """The command line, with a stand-in for vLLM that samples by the adapters that it loads."""
     sys.path.insert(0, FAKE_VLLM)
@@ -167,6 +170,7 @@ def engine_log(tmp_path, monkeypatch) -> Path:
     return tmp_path / "engines.jsonl"
 
 
+@MINUTES
 @pytest.mark.timeout(3 * ENGINES_S)
 def test_an_engine_for_each_process_is_one_engine_and_resumes_on_any_number(tmp_path, tiny_folder, engine_log):
     """The processes load one file for each step. From step 1, four go on."""
@@ -186,7 +190,7 @@ def test_an_engine_for_each_process_is_one_engine_and_resumes_on_any_number(tmp_
 
 
 @pytest.mark.timeout(2 * ENGINES_S)
-@pytest.mark.parametrize("what", ["SIGTERM", "the death of an engine"])
+@pytest.mark.parametrize("what", ["SIGTERM", pytest.param("the death of an engine", marks=MINUTES)])
 def test_the_last_step_is_saved_with_engines(tmp_path, tiny_folder, engine_log, what):
     """SIGTERM goes to all processes; of two engines one is killed, which both processes hear of."""
     place = workplace(tmp_path, tiny_folder, **SIGNALLED, rollout=ENGINE)

@@ -52,6 +52,7 @@ def _following_none(send: Any, option: str) -> Any:
         status = getattr(response, "status_code", None) or response.status
         if 300 <= status <= 399 and "location" in response.headers:
             addresses.append(str(response.headers["location"]))
+            await response.aclose() if hasattr(response, "aclose") else response.close()
             # an error: Azure's package follows an answer with an address by itself
             raise RuntimeError(f"redirected to {addresses[-1]}")
         return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from benchmarks import estimates, gpu
 
 from tests.tiny import save_tiny
@@ -12,6 +13,7 @@ from tests.tiny import save_tiny
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.:FutureWarning")  # in TRL
 def test_each_cell_has_figures_or_the_package_that_it_lacks(tmp_path: Path):
     save_tiny(tmp_path / "tiny", hidden=64)
     told = ["--model", str(tmp_path / "tiny"), "--device", "cpu", "--sizes", "tiny", "--out", str(tmp_path / "out")]

@@ -25,7 +25,8 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
         difference = comparison.difference(row, "opct", "base")
         first, *_ = axis_verdict(comparison, axis)
         assert verdict(comparison)[i] == first
-        for part in (row.estimates[0].text, row.estimates[3].text, f"better ({difference.text}", f"= {difference.n}"):
+        read = f"not judged by two seeds, which needs 3 ({difference.text}"
+        for part in (row.estimates[0].text, row.estimates[3].text, read, f"= {difference.n}"):
             assert part in first
 
 

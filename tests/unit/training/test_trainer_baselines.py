@@ -17,6 +17,7 @@ from opct.methods.sft import SFT
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
+from opct.training.callbacks import Hooks
 from opct.training.trainer import train
 from tests.refusals import refused
 from tests.unit.training.conftest import NO_VALIDATION, metrics
@@ -110,7 +111,7 @@ def test_pairs_in_python_are_kept_and_the_run_resumes_from_its_own_copy(make_con
     kept = opct.load_config(moved.config_path, ["max_steps=2", *paths])
     assert opct.train(kept, resume=True).step == 2
     with pytest.raises(KeyboardInterrupt):
-        train(kept, overwrite=True, check_teacher=interrupted)
+        train(kept, overwrite=True, hooks=Hooks(interrupted))
     assert read_pairs(moved.pairs_path) == read_pairs(own_pairs[0])  # the only copy
 
 
