@@ -68,7 +68,12 @@ def unprinted_panics() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    stderr, held = os.dup(2), os.memfd_create("stderr")
+    try:
+        stderr = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    held = os.memfd_create("stderr")
     os.dup2(held, 2)
     try:
         yield

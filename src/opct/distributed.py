@@ -192,7 +192,9 @@ def gather_or_raise(work: Callable[[], T]) -> list[T]:
     try:
         part = [work(), None]
     except OpctError as fault:
-        part = [None, fault]
+        # without its frames, which hold what was computed: a retry would not find that memory free
+        part = [None, fault.with_traceback(None)]
+        part[1].__cause__ = part[1].__context__ = None
     parts = all_gather_object(part)
     for _, error in parts:
         if error is not None:

@@ -33,7 +33,7 @@ from tests.tiny import save_tiny
 
 pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.filterwarnings("default")  # what a library warns of is printed, as for a user
-SEED, ROUNDS = os.environ.get("OPCT_HOSTILE_SEED", "0"), int(os.environ.get("OPCT_HOSTILE_ROUNDS", "2"))
+SEED, ROUNDS = os.environ.get("OPCT_HOSTILE_SEED", "0"), int(os.environ.get("OPCT_HOSTILE_ROUNDS", "1"))
 UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 MAY_CHANGE = ("manifest.json", "config.yaml", "results.json", ".eval")  # written again before a command fails
 NAMES = ["a\0b", "x" * 300, "a\n[red]x[/nope]\x1b[2J\u202e\x1b]0;x\x07", "a\ud800", ""]
@@ -345,7 +345,8 @@ def fresh(base, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "command"), CASES)
 def test_a_damaged_file(fresh, name, command):
     rng = random.Random(f"{SEED} {name} {command}")
-    for turn in range(ROUNDS):
+    first = rng.randrange(2)
+    for turn in range(first, first + ROUNDS):
         change = rng.choice([change_bytes, change_place]) if turn % 2 else change_content
 
         def damage(change=change, turn=turn):
@@ -360,7 +361,7 @@ def test_a_damaged_file(fresh, name, command):
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:9])
 def test_a_name(fresh, name):
     quoted = json.dumps(name)
-    for command in (
+    commands = (
         (*COMMANDS["train"].split(), f"output_dir={quoted}"),
         (*COMMANDS["train"].split(), f"model.name_or_path={quoted}"),
         (*COMMANDS["eval"].split(), "--label", name),
@@ -371,5 +372,6 @@ def test_a_name(fresh, name):
         ("report", name),
         ("judge", "run", "run", "--judge", name),
         ("experiment", name),
-    ):
+    )
+    for command in random.Random(f"{SEED} {name!r}").sample(commands, min(4 * ROUNDS, len(commands))):
         check(f"{command}", fresh(), run(*command))

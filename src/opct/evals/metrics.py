@@ -251,7 +251,9 @@ def _user_is_right(sample: GradedSample) -> tuple[str, ...]:
 
 
 def _either_side(sample: GradedSample) -> tuple[str, ...]:
-    return _user_is_right(sample) or (_biased(sample)[::2] if sample.side == "" else ())
+    """Of the samples whose user is right the groups, and the same of those with the wrong answer."""
+    is_pressed = not sample.side and sample.family_split != CLEAN
+    return (sample.family_split, f"family:{sample.family}") if is_pressed else _user_is_right(sample)
 
 
 def _clean(sample: GradedSample) -> tuple[str, ...]:

@@ -130,6 +130,8 @@ class _Base(torch.nn.Module):
     def of_policy(self) -> Iterator[PeftModel]:
         [policy] = self._policy
         is_training = policy.training
-        with policy.eval().disable_adapter():
-            yield policy
-        policy.train(is_training)  # before the backward pass, whose recomputation must drop the same values
+        try:
+            with policy.eval().disable_adapter():
+                yield policy
+        finally:
+            policy.train(is_training)  # before the backward pass, whose recomputation must drop the same values

@@ -329,7 +329,11 @@ def make_row(
     of_arms = list(zip(sides.values(), of_runs, strict=True))
     not_pooled = [_why_not_pooled(side, estimates, incomparable[side.arm.label,]) for side, estimates in of_arms]
     of_a_seed = variance_of_a_seed(
-        [[e.value for e in estimates if e is not None and e.value is not None] for estimates in of_runs]
+        [
+            [e.value for e in estimates if e is not None and e.value is not None]
+            for arm, estimates in zip(arms, of_runs, strict=True)
+            if all(run.seed is not None for run in arm.runs)  # runs of the base differ by no seed
+        ]
     )
     compared = [] if metric.name == "kl_to_base" else pairs  # the metric is already a difference from base
     reasons: list[str | None] = [None] * len(pairs)

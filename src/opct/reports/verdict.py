@@ -154,7 +154,8 @@ def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
     if difference.reading == "no_change":
         return f"{arm.name} barely changed the {name} ({levels})."
     if difference.reading not in ("better", "worse"):
-        return f"Inconclusive: {name} {levels} with {arm.name}."
+        why = "Not judged by two seeds" if difference.reading == "two_seeds" else "Inconclusive"
+        return f"{why}: {name} {levels} with {arm.name}."
     verb = "cut" if (difference.value or 0) < 0 else "raised"
     return f"{arm.name} {verb} the {name} {levels}{'' if difference.reading == 'better' else ', which is worse'}."
 
@@ -166,6 +167,7 @@ def _plain_reference(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     if difference is None:
         return f"It cannot be compared with {other.name}: {comparison.reason(row, arm.label, other.label)}."
     said = {"better": "That is better than", "worse": "That is worse than", "no_change": "That is the same as"}
+    said["two_seeds"] = "Two seeds do not decide whether it differs from"
 
     def level(of: MetricRow, one: Arm) -> str:
         return _short(of.estimates[comparison.arms.index(one)], 0)

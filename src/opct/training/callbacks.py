@@ -147,6 +147,7 @@ def _arguments(setup: TrainingSetup) -> TrainingArguments:
     # `gradient_checkpointing` is an old name there
     values = {**dict(config.optim), **dict(config), "max_steps": setup.data.total_steps, "gradient_checkpointing": None}
     names = {field.name for field in dataclasses.fields(TrainingArguments) if field.init} - {"report_to", "optim"}
+    values["max_grad_norm"] = config.optim.max_grad_norm or 0.0  # 0: no limit
     shared = {name: value for name, value in values.items() if name in names and value is not None}
     # it makes a device of its choice the current one
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opct.config.schema import TrainConfig
@@ -165,7 +165,8 @@ def clean_replies(setup: TrainingSetup) -> str:
     """How long replies to `teacher_prompt` are, which the policy is to give to `prompt`: what completions need."""
     config, pairs = setup.config, setup.data.pairs
     some = pairs[:: max(1, len(pairs) // CLEAN_REPLIES)][:CLEAN_REPLIES]  # of every family: they are in order
-    longest = max(len(side or ()) for pair in some for side in (pair.prompt_ids, pair.teacher_ids))
+    some = [replace(pair, prompt_ids=pair.teacher_ids) for pair in some]  # the open turns of prompts are not needed
+    longest = max(len(pair.teacher_ids) for pair in some)
     room = min(CLEAN_TOKENS, setup.policy.context_length - longest)
     rollout = config.rollout.model_copy(update={"max_completion_tokens": room, "num_generations": 1})
     with setup.teacher() as teacher:  # it samples itself: an engine was started for shorter answers

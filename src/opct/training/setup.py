@@ -203,6 +203,8 @@ def build_setup(
         EngineError: the engine that samples cannot be used.
         OutOfMemory: the accelerator does not hold the weights.
     """
+    if given_model is not None and config.rollout.engine == "vllm":
+        raise ConfigError("rollout.engine=vllm loads the model by its name, not the one that was given: leave it out.")
     adapter, before = _check_model_settings(config), before or {}
     data = distributed.main_process_first(lambda _: load_data(config, given, given_model), None, lambda _: None)
     recorded, is_loaded = before.get("micro_batch_tokens"), given_model is not None
@@ -210,7 +212,8 @@ def build_setup(
     tokens = min(distributed.all_gather_object(tokens))
     with enough_memory("the model was loaded", SMALLER_MODEL):
         policy = _load_policy(config, adapter, before.get("dtype"), given_model)
-        policy.engine = config.rollout.engine
+        # by vLLM the steps alone are sampled; suites and checks are by the policy itself
+        policy.engine = "auto" if config.rollout.engine == "vllm" else config.rollout.engine
         _refuse_untrained_head(policy)
         if config.optim.gradient_checkpointing:
             policy.backbone.recompute_activations()  # before a teacher is copied: both then compute in the same way

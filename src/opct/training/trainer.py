@@ -318,7 +318,8 @@ class _Loop:
             self._stop_on_divergence(metrics, counters.step)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
             is_due = counters.step % self.config.save_steps == 0 or counters.step == counters.best_step
-            if (is_due or self.callbacks.save) and counters.step < self.total:
+            is_wanted = any(distributed.all_gather_object(self.callbacks.save))
+            if (is_due or is_wanted) and counters.step < self.total:
                 self._save()
         self._save()
         self.callbacks("on_train_end")
@@ -350,10 +351,10 @@ class _Loop:
         """One update; writes its rollouts and metrics."""
         self.callbacks("on_step_begin")
         started = time.perf_counter()
-        rank_seed = () if distributed.is_main() else (distributed.rank(),)
-        torch.manual_seed(sample_seed(self.config.seed, "step", step, *rank_seed))  # each process has its own dropout
+        self._seed(step)
         try:
-            self.setup.publish(step - 1)
+            if not self.method.offline:
+                self.setup.publish(step - 1)
             rollouts = self._collect(step)
             self.setup.rest_engine()
         except OpctError:
@@ -376,6 +377,10 @@ class _Loop:
         metrics |= self._measured(step)
         self._log(metrics)
         return metrics
+
+    def _seed(self, step: int) -> None:
+        rank_seed = () if distributed.is_main() else (distributed.rank(),)
+        torch.manual_seed(sample_seed(self.config.seed, "step", step, *rank_seed))  # each process has its own dropout
 
     def _measured(self, step: int) -> dict[str, float]:
         """The validation and the suites that are due after a step; not part of its time."""
@@ -468,10 +473,12 @@ class _Loop:
             except NonFiniteError as error:
                 raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
             except OutOfMemory:
-                # not later: how sums are rounded would depend on what else is on the device in the middle of a run
-                if step > 1 or self.config.optim.micro_batch_tokens != "auto" or budget <= FEWEST_TOKENS:
+                # the moments come with the first update. Not later: how sums are rounded would depend on what else is
+                # on the device in the middle of a run
+                if step > 2 or self.config.optim.micro_batch_tokens != "auto" or budget <= FEWEST_TOKENS:
                     raise
                 self._shrink_micro_batch(budget // 2)
+                self._seed(step)  # as a run that is resumed with this size begins the step
             else:
                 self.policy.backbone.eval()
                 return loss, values, observed

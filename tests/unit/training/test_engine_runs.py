@@ -80,7 +80,8 @@ def test_a_run_is_the_same_with_and_without_an_engine(make_config, backends, cou
     probed, *loaded = [name for name, _ in backend.asked("load")]
     base, adapted, *drawn = [name for name, _ in backend.asked("draw")]
     assert (base, adapted) == (None, probed)
-    assert [name[-6:] for name in loaded] == ["000000", "000001", "000002"]
+    # of a baseline the validations alone are sampled
+    assert [name[-6:] for name in loaded] == ["000000", *(["000001"] if method == "opct" else []), "000002"]
     assert drawn[:of_the_base] == [None] * of_the_base
     assert set(drawn[of_the_base:]) <= set(loaded)
     assert backend.asked("close") == [()]

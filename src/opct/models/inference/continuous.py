@@ -21,7 +21,7 @@ from opct.errors import LibraryErrors, ModelError
 from opct.models.inference.kv_cache import kv_bytes
 from opct.models.inference.sampler import Completion
 from opct.models.inference.token_sampling import Sampling, sample_token, uniforms
-from opct.models.memory import free_memory
+from opct.models.memory import SHORTAGES, free_memory
 
 if TYPE_CHECKING:
     from opct.models.backbone import Backbone
@@ -67,7 +67,9 @@ def sample_continuously(
             if result is None or not result.is_finished():
                 continue
             if result.error is not None:
-                kind = MemoryError if "memory" in result.error.lower() else ModelError
+                # the last: transformers' own words, where its pages do not fit
+                is_short = any(words in result.error for words in (*SHORTAGES, "available memory"))
+                kind = MemoryError if is_short else ModelError
                 raise kind(f"Continuous batching stopped: {result.error}. {REMEDY}")
             i, place = places[result.request_id]
             tokens = tuple(result.generated_tokens)
