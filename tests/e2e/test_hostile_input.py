@@ -96,7 +96,7 @@ COMMANDS = {
     "runs": "runs .",
 }
 STEP = "run/checkpoints/step-000001"
-HANGS_AFTER_S = 120
+HANGS_AFTER_S = 300  # a config that became empty trains the default model
 OUTSIDE = "../precious"  # of the folder that commands work in
 TARGETS = f"""
 config.yaml                                 dry-run resume
@@ -159,7 +159,7 @@ def change_content(path: Path, rng: random.Random) -> None:
     elif path.suffix == ".yaml":
         path.write_text(changed(json.dumps(yaml.safe_load(path.read_text()), default=str), rng))
     elif path.suffix == ".jinja":
-        path.write_text(rng.choice(TEMPLATES))
+        path.write_bytes(rng.choice(TEMPLATES).encode("utf-8", "surrogatepass"))
     elif path.suffix == ".safetensors":
         change_tensors(path, rng)
     elif path.suffix == ".parquet":
