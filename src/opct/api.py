@@ -120,8 +120,8 @@ def train(
     if config.engine == "verl":
         from opct.integrations import verl
 
-        if given_model is not None or callbacks:
-            raise ConfigError("engine=verl loads and trains in processes of its own: leave model= and callbacks= out.")
+        if callbacks:
+            raise ConfigError("engine=verl trains in processes of its own: leave callbacks= out.")
         return verl.train_on_verl(config, pairs=given, resume=resume, overwrite=overwrite, progress=progress)
     work: Callable[..., Any] = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
@@ -141,6 +141,9 @@ def _with_given_model(
 
     if model is None or tokenizer is None:
         raise ConfigError("model and tokenizer belong together: give both, or a name as model.name_or_path.")
+    for setting, engine in (("engine", config.engine), ("rollout.engine", config.rollout.engine)):
+        if engine in ("verl", "vllm"):
+            raise ConfigError(f"{setting}={engine} loads a model by its name, not the one that is given: leave it out.")
     given = GivenModel(model, tokenizer)
     explicit_settings = flat_settings(config.model_dump(mode="json", exclude_unset=True))
     # checked again: a quantised model, for one, cannot be trained whole
@@ -181,8 +184,8 @@ def suites_while_training(
 
     def evaluate(setup: TrainingSetup, run: RunDir, step: int, progress: Progress) -> dict[str, float]:
         policy, tasks = setup.policy, make_tasks(chosen)
-        self_test(policy, prompts_of(tasks))
         about: About = {
+            "warnings": self_test(policy, prompts_of(tasks)),
             "label": config.method,
             "method": config.method,
             "train_seed": config.seed,

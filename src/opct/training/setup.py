@@ -203,8 +203,6 @@ def build_setup(
         EngineError: the engine that samples cannot be used.
         OutOfMemory: the accelerator does not hold the weights.
     """
-    if given_model is not None and config.rollout.engine == "vllm":
-        raise ConfigError("rollout.engine=vllm loads the model by its name, not the one that was given: leave it out.")
     adapter, before = _check_model_settings(config), before or {}
     data = distributed.main_process_first(lambda _: load_data(config, given, given_model), None, lambda _: None)
     recorded, is_loaded = before.get("micro_batch_tokens"), given_model is not None

@@ -111,6 +111,7 @@ def test_what_cannot_be_right_is_refused_before_anything_is_written(make_config,
     fails("model.device is cuda", "cpu", settings={"model": {"device": "cuda"}})
     fails("save_pretrained", "nowhere", settings={"model": {"name_or_path": "/nowhere/model"}})
     fails("engine=verl", error=ConfigError, settings={"engine": "verl"})
+    fails("rollout.engine=vllm", error=ConfigError, settings={"rollout": {"engine": "vllm"}})
     fails("float16", error=ConfigError, **loaded(tiny_folder, torch.float16))
     nameless = loaded(tiny_folder)["model"]
     nameless.name_or_path = nameless.config._name_or_path = ""
