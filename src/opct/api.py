@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opct.config.loader import as_settings, load_settings
 from opct.config.schema import TrainConfig, flat_settings
 from opct.distributed import launched, map_across_ranks
-from opct.errors import ConfigError, EvaluationError
+from opct.errors import ConfigError, EvaluationError, OpctError
 from opct.evals.config import EvalConfig
 from opct.runs.console import Progress, shows_progress
 
@@ -163,7 +163,7 @@ def suites_while_training(
     metric that of held-out families, else of its only group; one that was not scored is left out.
 
     Raises:
-        ConfigError, EvaluationError, DataError: the suites cannot be asked with these settings.
+        ConfigError: the suites cannot be asked with these settings.
     """
     settings = config.eval
     if settings.steps is None:
@@ -177,10 +177,13 @@ def suites_while_training(
     limits = dict.fromkeys(("n_questions", "n_problems", "n_context", "n_benign"), settings.limit)
     # the KL to the base is what the validation KL says
     defaults = {"split": "validation", **limits, "kl_samples": 0, "browser_questions": 0}
-    chosen = load_settings(EvalConfig, base={**defaults, **settings.settings, "suites": settings.suites})
+    try:
+        chosen = load_settings(EvalConfig, base={**defaults, **settings.settings, "suites": settings.suites})
+        make_tasks(chosen)  # faults are raised before a model loads
+    except OpctError as error:
+        raise ConfigError(f"eval.suites, eval.settings: {error}") from error
     if config.lora is None and (chosen.kl_samples or chosen.browser_questions):
         raise ConfigError("eval.settings: with lora: null the base is not at hand in training: leave kl_samples out.")
-    make_tasks(chosen)  # faults are raised before a model loads
 
     def evaluate(setup: TrainingSetup, run: RunDir, step: int, progress: Progress) -> dict[str, float]:
         policy, tasks = setup.policy, make_tasks(chosen)

@@ -74,9 +74,9 @@ def test_what_cannot_be_asked_is_refused_before_a_model_is_loaded(make_config):
         with refused(error, *words):
             opct.train(config)
 
-    fails(EvaluationError, "benin", suites=["benin"])
+    fails(ConfigError, "eval.suites", "benin", suites=["benin"])
     fails(ConfigError, "judge", settings={"judge": {"name": "rubric"}})
-    fails(ConfigError, "n_benine", settings={"n_benine": 2})
+    fails(ConfigError, "eval.settings", "n_benine", settings={"n_benine": 2})
     with refused(ConfigError, "kl_samples"):
         opct.train(make_config(lora=None, eval=EVAL | {"settings": {"kl_samples": 4}}))
     with refused(ConfigError, "eval.steps"):
