@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -268,12 +268,8 @@ def model_settings(config: TrainConfig, path: str) -> dict[str, Any]:
         "trust_remote_code": config.model.trust_remote_code,
         "enable_gradient_checkpointing": config.optim.gradient_checkpointing,
         # verl's default fails where flash-attn is not installed; sdpa masks packed sequences by their positions
-        "override_config": {"attn_implementation": "flash_attention_2" if has_flash_attention() else "sdpa"},
+        "override_config": {"attn_implementation": "flash_attention_2" if find_spec("flash_attn") else "sdpa"},
     }
-
-
-def has_flash_attention() -> bool:
-    return importlib.util.find_spec("flash_attn") is not None
 
 
 def actor_settings(config: TrainConfig, longest: int) -> dict[str, Any]:
