@@ -22,7 +22,8 @@ Q4_MODEL = "smollm2-135m-instruct-q4_1"
 """The same model quantised to Q4_1 and dequantised: a file on PyPI. Published results were measured on it."""
 
 MICRO_BATCH_TOKENS = 1536
-"""`optim.micro_batch_tokens: auto` on a CPU, where more saves little time."""
+"""`optim.micro_batch_tokens: auto` on a CPU, where more saves little time, and for a model that was given loaded; on an
+accelerator, what is doubled or halved."""
 
 TEMPLATE_DATE = "2026-01-01"
 """The day that chat templates with a date are told, so that a prompt has the same tokens on every day."""
@@ -162,9 +163,10 @@ class OptimConfig(Section):
     micro_batch_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description="Maximum tokens (padding included) in one forward pass. Prompts that completions share are "
-        "counted apart. `auto`: 1536 on a CPU, where more takes memory and saves little time; on an accelerator the "
-        "most of 192, 384 ... 12288 that its free memory holds by estimate, halved while the first step runs out of "
-        "it. The gradient is the same to rounding; the manifest has the number, and a resumed run keeps it.",
+        "counted apart. `auto`: 1536 on a CPU, where more takes memory and saves little time, and for a model that is "
+        "given loaded; on an accelerator the most of 192, 384 ... 12288 that its free memory holds by estimate. It is "
+        "halved while the first step runs out of memory. The gradient is the same to rounding; the manifest has the "
+        "number, and a resumed run keeps it.",
     )
 
     @property
@@ -229,10 +231,14 @@ class ParallelConfig(Section):
 class VerlConfig(Section):
     """verl, where `engine` is `verl`. A resumed run may change these."""
 
-    nodes: int = Field(1, ge=1, description="Machines that train and sample, and as many that serve the teacher.")
+    nodes: int = Field(
+        1, ge=1, description="Machines that train and sample; as many, which may be the same, serve the teacher."
+    )
     gpus_per_node: int = Field(1, ge=1, description="GPUs of a machine that train and sample.")
     teacher_gpus_per_node: int = Field(
-        1, ge=1, description="GPUs that serve the teacher, of the same machine if it has as many left, else of another."
+        1,
+        ge=1,
+        description="GPUs of a machine that serve the teacher; of a machine that trains if it has as many left.",
     )
     gpu_memory_utilization: float = Field(
         0.5, gt=0, le=1, description="Share of a GPU's memory for the sampler, which sleeps during an update."

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from opct.config.methods import OpctLoss
 from opct.config.schema import TrainConfig
+from opct.config.section import Section
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.render import RenderedPair, Renderer
 from opct.errors import ConfigError, EngineError
@@ -116,23 +117,22 @@ def faults_of(config: TrainConfig) -> Iterator[str]:
     }
     if isinstance(loss, OpctLoss):
         allowed |= {
+            **_at_defaults("loss", loss, but=("estimator", "reduction", "ppo_clip", "jsd_weight", "top_k")),
             "loss.estimator": (loss.estimator, ("sampled",)),
-            "loss.divergence": (loss.divergence, ("reverse_kl",)),
-            "loss.kl_coef": (loss.kl_coef, (1.0,)),
-            "loss.kl_discount_factor": (loss.kl_discount_factor, (0.0,)),
             "loss.reduction": (loss.reduction, tuple(REDUCTIONS)),
-            "loss.mask_truncated": (loss.mask_truncated, (False,)),
-            "loss.thinking_tags": (loss.thinking_tags, (None,)),
-            "loss.mask_thinking": (loss.mask_thinking, (False,)),
         }
     if lora is not None:
-        supported = ("r", "alpha", "target_modules", "exclude_modules")
-        others = {name: field for name, field in type(lora).model_fields.items() if name not in supported}
-        allowed |= {f"lora.{name}": (getattr(lora, name), (field.get_default(),)) for name, field in others.items()}
+        allowed |= _at_defaults("lora", lora, but=("r", "alpha", "target_modules", "exclude_modules"))
     for name, (value, accepted) in allowed.items():
         if value not in accepted:
             yield f"{name}={value}: set it to {' or '.join(map(str, accepted))}"
     yield from _uneven(config)
+
+
+def _at_defaults(name: str, section: Section, but: Sequence[str]) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """The settings of a section with their values and the one that each may have: its default."""
+    fields = {key: field for key, field in type(section).model_fields.items() if key not in but}
+    return {f"{name}.{key}": (getattr(section, key), (field.get_default(),)) for key, field in fields.items()}
 
 
 def _uneven(config: TrainConfig) -> Iterator[str]:
@@ -154,13 +154,10 @@ def rows_of(data: TrainingData) -> list[dict[str, Any]]:
 
 def validation_rows(data: TrainingData) -> list[dict[str, Any]]:
     """The held-out pairs; their source is the metric that they are counted in."""
-    sources = [(name, rendered) for name, pairs in _held_out(data).items() for rendered in pairs]
+    held_out = zip(VALIDATION, (data.validation, data.validation_anchors), strict=True)
+    sources = [(name, rendered) for name, pairs in held_out for rendered in pairs]
     # verl wants a file with a row, also where nothing is held out and it is not read
     return [_row(i, rendered, data, name) for i, (name, rendered) in enumerate(sources)] or rows_of(data)[:1]
-
-
-def _held_out(data: TrainingData) -> dict[str, list[RenderedPair]]:
-    return dict(zip(VALIDATION, (data.validation, data.validation_anchors), strict=True))
 
 
 def _row(index: int, rendered: RenderedPair, data: TrainingData, source: str | None = None) -> dict[str, Any]:
@@ -271,12 +268,8 @@ def model_settings(config: TrainConfig, path: str) -> dict[str, Any]:
         "trust_remote_code": config.model.trust_remote_code,
         "enable_gradient_checkpointing": config.optim.gradient_checkpointing,
         # verl's default fails where flash-attn is not installed; sdpa masks packed sequences by their positions
-        "override_config": {"attn_implementation": "flash_attention_2" if has_flash_attention() else "sdpa"},
+        "override_config": {"attn_implementation": "flash_attention_2" if find_spec("flash_attn") else "sdpa"},
     }
-
-
-def has_flash_attention() -> bool:
-    return importlib.util.find_spec("flash_attn") is not None
 
 
 def actor_settings(config: TrainConfig, longest: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 
 from opct.config.schema import ModelConfig
 from opct.errors import ModelError
-from opct.models.loading import check_model_name
+from opct.models.loading import bits_of, check_model_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,12 +27,6 @@ class GivenModel:
     def dtype(self) -> torch.dtype:
         """Of matrix products: that of the output head, which quantisation leaves out."""
         return self.model.get_output_embeddings().weight.dtype
-
-    @property
-    def quantization(self) -> str | None:
-        """As `model.quantization`; None also where another library than bitsandbytes quantised the weights."""
-        config = getattr(self.model.config, "quantization_config", None)
-        return next((bits for bits in ("4bit", "8bit") if getattr(config, f"load_in_{bits}", False)), None)
 
     def settings(self, config: ModelConfig) -> dict[str, Any]:
         """The settings by which a command can load the same model later, by dotted name.
@@ -55,7 +49,7 @@ class GivenModel:
                 "it with its save_pretrained and that of the tokenizer, and set model.name_or_path to the folder."
             ) from error
         dtype = str(self.dtype).removeprefix("torch.")
-        return {"model.name_or_path": name, "model.dtype": dtype, "model.quantization": self.quantization}
+        return {"model.name_or_path": name, "model.dtype": dtype, "model.quantization": bits_of(self.model)}
 
     def _unusable(self) -> Iterator[str]:
         from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -78,7 +72,7 @@ class GivenModel:
         for name, value in (
             ("dtype", str(self.dtype).removeprefix("torch.")),
             ("device", self.model.device),
-            ("quantization", self.quantization),
+            ("quantization", bits_of(self.model)),
             ("attn_implementation", self.model.config._attn_implementation),
         ):
             wanted = getattr(config, name)

@@ -399,6 +399,12 @@ def make_ready(model: Any, config: ModelConfig, *, master_float32: bool) -> PreT
     return model
 
 
+def bits_of(model: Any) -> str | None:
+    """As `model.quantization`; None also where another library than bitsandbytes quantised the weights."""
+    config = getattr(model.config, "quantization_config", None)
+    return next((bits for bits in ("4bit", "8bit") if getattr(config, f"load_in_{bits}", False)), None)
+
+
 def _quantized(config: ModelConfig, device: torch.device, compute_dtype: torch.dtype) -> dict[str, Any]:
     """Arguments of `from_pretrained` that quantise the layers, not the embeddings or the output head."""
     from transformers import BitsAndBytesConfig

@@ -105,8 +105,7 @@ class Policy:
         config = getattr(self.model.config, "quantization_config", None)
         if config is None:
             return None
-        bits = next((n for n in ("4bit", "8bit") if getattr(config, f"load_in_{n}", False)), None)
-        return bits or str(getattr(config, "quant_method", "unknown"))
+        return loading.bits_of(self.model) or str(getattr(config, "quant_method", "unknown"))
 
     @classmethod
     def load(
@@ -291,8 +290,8 @@ class Policy:
     def slow_reasons(self, generations: int) -> list[str]:
         """What runs slower than it could, one line each, where each prompt has this many completions."""
         reasons = self.path.slow_reasons(generations)
-        if self.engine == "auto" and self.is_accelerated and not self.batches_continuously:
-            reasons.append(f"{self._family} is sampled by in_process: {self._why_not_continuous()}")
+        if self.engine == "auto" and self.is_accelerated and (reason := self._why_not_continuous()) is not None:
+            reasons.append(f"{self._family} is sampled by in_process: {reason}")
         return reasons
 
     # -- scores

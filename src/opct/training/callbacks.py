@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
     from opct.training.resume import Counters
 
-EVENTS = (
-    *("on_train_begin", "on_step_begin", "on_step_end", "on_evaluate", "on_log", "on_save"),
-    "on_train_end",
-)
+EVENTS = ("on_train_begin", "on_step_begin", "on_step_end", "on_evaluate", "on_log", "on_save", "on_train_end")
 VALIDATION = "validation/kl"
 
 

@@ -9,7 +9,7 @@ Any number of processes can resume from it. It holds no pickle, so loading an un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,15 +180,14 @@ def origin(run: RunDir, config: TrainConfig, *, is_given: bool) -> dict[str, Any
         earlier = manifest.get("earlier")
     else:
         earlier = None if adapter is None else prior_usage(adapter)
-    weights = _weights_now(config) | ({"base": {}} if is_given else {})
-    return {"weights": weights, GIVEN_MODEL: is_given, "earlier": earlier}
+    return {"weights": _weights_now(config, base=not is_given), GIVEN_MODEL: is_given, "earlier": earlier}
 
 
-def _weights_now(config: TrainConfig) -> dict[str, Fingerprints]:
-    """Fingerprints of the files of the base and of the adapter to continue; empty for what is gone."""
+def _weights_now(config: TrainConfig, *, base: bool) -> dict[str, Fingerprints]:
+    """Fingerprints of the files of the base, if asked for, and of the adapter to continue; empty for what is gone."""
     adapter = adapter_now(config.model.adapter)
     return {
-        "base": fingerprint_weights(config.model),
+        "base": fingerprint_weights(config.model) if base else {},
         "adapter": {} if adapter is None else fingerprint_adapter(adapter),
     }
 
@@ -203,7 +202,7 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
     if "data" not in manifest:
         return  # it was stopped before it began
     faults = _loaded(manifest).diff(_loaded(identity))
-    faults += _weight_faults(manifest, config, ("adapter",))  # the base was loaded, and is compared above
+    faults += _weight_faults(manifest, config, base=False)  # the base was loaded, and is compared above
     faults += _setting_faults(run, config)
     if faults:
         raise RunError(
@@ -235,7 +234,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     if not faults and "data" in manifest:
         before = {"data": manifest["data"]}  # the rest of what is loaded is known once a model is
         faults = _loaded(before).diff(_loaded({"data": load_training_pairs(config).hashes}))
-        faults += _weight_faults(manifest, config)
+        faults += _weight_faults(manifest, config, base=True)
     is_as_long = all(getattr(then, name) == getattr(config, name) for name in LENGTH)
     total = config.max_steps or (manifest.get("total_steps") if is_as_long else None)
     last = max((step for step, _ in run.checkpoints()), default=0)
@@ -250,17 +249,14 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     return total is not None and last >= total
 
 
-def _weight_faults(
-    manifest: Mapping[str, Any], config: TrainConfig, of: Sequence[str] = ("base", "adapter")
-) -> list[str]:
+def _weight_faults(manifest: Mapping[str, Any], config: TrainConfig, *, base: bool) -> list[str]:
     """Which files of the base or the adapter have changed since the run began."""
-    before = manifest.get("weights") or {}
-    now = _weights_now(config)
+    before, now = manifest.get("weights") or {}, _weights_now(config, base=base)
     names = {
         "base": f"the base model {config.model.name_or_path}",
         "adapter": f"the adapter that it continued, {config.model.adapter},",
     }
-    changes = {part: changed_files(before.get(part) or {}, now[part]) for part in of}
+    changes = {part: changed_files(before.get(part) or {}, now[part]) for part in names}
     return [f"{names[part]} changed ({'; '.join(files)})" for part, files in changes.items() if files]
 
 

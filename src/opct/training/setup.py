@@ -145,7 +145,8 @@ def load_data(
     """Read the pairs and render them with the model's template; no weights are loaded.
 
     Args:
-        given: see `load_training_pairs`. given_model: see `build_setup`.
+        given: see `load_training_pairs`.
+        given_model: see `build_setup`.
 
     Raises:
         DataError: the pairs are faulty, or none fits the model.
@@ -194,7 +195,7 @@ def build_setup(
         given: see `load_training_pairs`.
         given_model: to be trained in place of the one that `config.model` names; it is changed.
         before: the manifest of a run that is resumed, with what `auto` chose for dtype and micro-batches.
-        progress: told the memory that is needed, before the weights are loaded.
+        progress: told the memory that is needed, before the weights are loaded on an accelerator.
 
     Raises:
         ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue.

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 REMEDY = "Use rollout.engine=in_process."
 PROBE_TOKENS = 8
-PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01  # nats a token, as of an engine of its own
+# nats a token, on average; bfloat16 kernels of a small model differ by .04
+PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01
 
 
 def has_flash_attention() -> bool:

@@ -24,13 +24,12 @@ import torch
 
 from opct import distributed
 from opct.errors import EngineError, LibraryErrors
+from opct.models.inference.continuous import PROBE_BOUND, PROBE_BOUND_FLOAT32
 from opct.models.inference.sampler import Completion, Sampling, check_room
 from opct.models.inference.token_sampling import drawn_log_probs
 from opct.models.policy import Policy
 from opct.models.scoring import tokenwise
 
-# nats a token, on average; bfloat16 kernels of a small model differ by .04
-PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
 PROBE_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of the random adapter that is tried
 PROBE_CLIP = 1.0  # most that one token counts: by rounding, top_p may cut it off on one side alone
@@ -130,13 +129,7 @@ class Engine:
         distributed.gather_or_raise(lambda: self._write(folder))
         distributed.gather_or_raise(lambda: self.backend.load_adapter(name, folder))
         # after the load: if that fails, the former adapter still serves
-        former, self._synced = self._synced, name
-        self._drop(former)
-
-    def withdraw(self) -> None:
-        """Serve no adapter."""
-        former, self._synced = self._synced, None
-        self._drop(former)
+        self._serve(name)
 
     def _write(self, folder: Path) -> None:
         if self._writes:
@@ -144,10 +137,15 @@ class Engine:
             with LibraryErrors(EngineError, f"The adapter {folder.name} cannot be written to {folder}", remedy):
                 self._policy.save_adapter(folder)
 
-    def _drop(self, name: str | None) -> None:
-        if name is not None:
-            self.backend.unload_adapter(name)
-            self._delete(self._folder / name)
+    def withdraw(self) -> None:
+        """Serve no adapter."""
+        self._serve(None)
+
+    def _serve(self, name: str | None) -> None:
+        former, self._synced = self._synced, name
+        if former is not None:
+            self.backend.unload_adapter(former)
+            self._delete(self._folder / former)
 
     def _delete(self, folder: Path) -> None:
         if self._writes:

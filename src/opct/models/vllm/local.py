@@ -62,8 +62,6 @@ class VllmEngine:
     def __init__(self, policy: Policy, config: TrainConfig, *, max_model_len: int):
         self.max_model_len = max_model_len
         self._stop_ids = policy.backbone.stop_ids
-        self._numbers: dict[str, int] = {}
-        self._loaded = 0
         self._sleeps, self._is_asleep = config.vllm.enable_sleep_mode, False
         here, there = socket.socketpair()
         self._connection: Connection = Connection(here.detach())
@@ -79,23 +77,19 @@ class VllmEngine:
         share = f"vllm.gpu_memory_utilization={config.vllm.gpu_memory_utilization}"
         remedy = f"{ITS_MESSAGES} {share} is its share of the device; rollout.engine=auto needs no engine."
         try:
-            version = self._call(
-                "start", _arguments(policy, config, max_model_len), fault="cannot start", remedy=remedy
-            )
+            arguments = _arguments(policy, config, max_model_len)
+            version = self._call("start", arguments, fault="cannot start", remedy=remedy)
         except BaseException:  # after Ctrl-C too, nothing may be left of an engine that holds a device
             self.close()
             raise
         self.name = f"vLLM {version}"
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load an adapter; each version gets a unique number for vLLM."""
         self._wake_up()
-        self._loaded += 1
-        self._call("load", name, self._loaded, str(folder), fault=f"did not load the adapter {name} from {folder}")
-        self._numbers[name] = self._loaded
+        self._call("load", name, str(folder), fault=f"did not load the adapter {name} from {folder}")
 
     def unload_adapter(self, name: str) -> None:
-        self._call("unload", self._numbers.pop(name), fault=f"did not unload the adapter {name}")
+        self._call("unload", name, fault=f"did not unload the adapter {name}")
 
     def sample(
         self,
@@ -109,10 +103,10 @@ class VllmEngine:
         self._wake_up()
         shared = request_settings(sampling, self._stop_ids)
         settings = [shared | {"n": len(seed_range), "seed": seed_range.start} for seed_range in seeds]
-        number, sampled = None if adapter is None else self._numbers[adapter], list[list[Sample]]()
+        sampled: list[list[Sample]] = []
         for start in range(0, len(prompts), REQUESTS):
             rows = slice(start, start + REQUESTS)
-            for group in self._call("sample", [list(ids) for ids in prompts[rows]], settings[rows], number):
+            for group in self._call("sample", [list(ids) for ids in prompts[rows]], settings[rows], adapter):
                 sampled.append([Sample(*raw) for raw in group])
                 on_done(len(group))
         return sampled
@@ -153,9 +147,8 @@ class VllmEngine:
         except (EOFError, OSError):
             raise EngineError(self._death()) from None
         if not succeeded:
-            with LibraryErrors(
-                EngineError, f"vLLM {fault}", f"{remedy} A run that has a checkpoint goes on with --resume."
-            ):
+            remedy = f"{remedy} A run that has a checkpoint goes on with --resume."
+            with LibraryErrors(EngineError, f"vLLM {fault}", remedy):
                 raise RuntimeError(result)
         return result
 

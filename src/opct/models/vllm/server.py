@@ -26,24 +26,25 @@ class Server:
         import vllm
 
         self._llm: Any = vllm.LLM(**arguments)
-        self._adapters: dict[int, Any] = {}
+        self._adapters: dict[str, Any] = {}
+        self._loaded = 0
         return vllm.__version__
 
-    def load(self, name: str, number: int, folder: str) -> None:
-        """Load an adapter under a number that was never used."""
+    def load(self, name: str, folder: str) -> None:
+        """Load an adapter, for vLLM under a number that was never used."""
         from vllm.lora.request import LoRARequest
 
-        request = LoRARequest(lora_name=name, lora_int_id=number, lora_path=folder)
+        self._loaded += 1
+        request = LoRARequest(lora_name=name, lora_int_id=self._loaded, lora_path=folder)
         if not self._llm.llm_engine.add_lora(request):
             raise RuntimeError("it gives no reason")
-        self._adapters[number] = request
+        self._adapters[name] = request
 
-    def unload(self, number: int) -> None:
-        del self._adapters[number]
-        self._llm.llm_engine.remove_lora(number)
+    def unload(self, name: str) -> None:
+        self._llm.llm_engine.remove_lora(self._adapters.pop(name).lora_int_id)
 
     def sample(
-        self, prompts: list[list[int]], settings: list[dict[str, Any]], adapter: int | None
+        self, prompts: list[list[int]], settings: list[dict[str, Any]], adapter: str | None
     ) -> list[list[RawSample]]:
         """Token ids and log-probs of the samples of each prompt, in the order of their seeds."""
         outputs = self._generate(prompts, settings, None if adapter is None else self._adapters[adapter])
