@@ -128,9 +128,3 @@ def test_code_in_the_docs_is_not_cut():
                     f"{page.name}: {line}" for line in block.splitlines() if len(line) > COLUMNS and language != "csv"
                 ]
     assert not wide, "\n".join(wide)
-
-
-def test_every_front_says_what_opct_does_in_the_same_words():
-    tagline = re.search(r"^site_description: (.+)\.$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)[1]
-    fronts = ("README.md", "pyproject.toml", "CITATION.cff", "docs/index.md", "docs/llms.txt", "src/opct/cli/app.py")
-    assert [front for front in fronts if tagline not in (REPOSITORY / front).read_text(encoding="utf-8")] == []

@@ -19,11 +19,12 @@ def read(name: str) -> str:
     return (REPOSITORY / name).read_text(encoding="utf-8")
 
 
-def test_the_workflow_runs_what_is_there_with_actions_of_a_major_version():
+def test_the_workflow_and_the_container_run_what_is_there_with_actions_of_a_major_version():
     jobs = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]
     steps = [step for job in jobs.values() for step in job["steps"]]
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
-    ran = " ".join(step.get("run", "") for step in steps)
+    created = json.loads(read(".devcontainer/devcontainer.json"))["postCreateCommand"]
+    ran = " ".join([created, *(step.get("run", "") for step in steps)])
     assert ".ci/run" in ran
     for path in re.findall(r"(?:\.ci|tests)/\S+", ran):
         assert (REPOSITORY / path).exists(), path
@@ -48,8 +49,6 @@ def test_issue_forms_are_complete():
 def test_the_image_copies_what_is_there_and_what_its_context_has():
     lines = re.sub(r"\\\n\s*", " ", read("Dockerfile")).splitlines()
     steps = [line.split() for line in lines if line and not line.startswith("#")]
-    assert {step[0] for step in steps} <= {"FROM", "ARG", "RUN", "ENV", "WORKDIR", "COPY", "USER", "ENTRYPOINT", "CMD"}
-    assert [step[1] for step in steps if step[0] == "FROM"] == ["python:3.13-slim"]
     copied = [name for step in steps if step[0] == "COPY" for name in step[1:-1]]
     ignored, *kept = [line for line in read(".dockerignore").splitlines() if not line.startswith("**")]
     assert ignored == "*"
@@ -59,8 +58,6 @@ def test_the_image_copies_what_is_there_and_what_its_context_has():
     assert set(needed) <= set(copied)
     assert [step[1] for step in steps if step[0] == "USER"] == ["1000"]  # a number: clusters refuse names
     assert json.loads(lines[[line.split(" ")[0] for line in lines].index("ENTRYPOINT")].partition(" ")[2]) == ["opct"]
-    make = json.loads(read(".devcontainer/devcontainer.json"))["postCreateCommand"].split()
-    assert make[:3] == ["make", "install", "model"]
 
 
 def test_the_lock_file_has_the_versions_of_the_constraints():
@@ -89,13 +86,8 @@ def test_what_others_wrote_has_its_notice():
     assert notice.count("Permission is hereby granted") == notice.count("    Copyright (c) ") == len(texts)
 
 
-def test_the_citation_names_the_authors_of_the_paper():
-    citation = yaml.safe_load(read("CITATION.cff"))
-    assert citation["version"] == PROJECT["project"]["version"]
-    [paper] = citation["references"]
-    assert [author["family-names"] for author in paper["authors"]] == (
-        ["Han", "Fujimoto", "Shah", "Nguyen", "Xu", "Chen", "Sucholutsky", "Angell"]
-    )
+def test_the_citation_has_the_version_of_the_package():
+    assert yaml.safe_load(read("CITATION.cff"))["version"] == PROJECT["project"]["version"]
 
 
 def test_every_example_is_in_the_list():
