@@ -1,4 +1,4 @@
-"""The examples run as they stand, on the tiny model and without a network."""
+"""The examples run as they stand but for fewer pairs, on the tiny model and without a network."""
 
 import json
 import runpy
@@ -19,8 +19,10 @@ SMALL = {"n_benign": 2, "n_context": 2, "max_completion_tokens": 4, "max_benign_
 
 @pytest.fixture
 def run(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Runs an example in an empty folder; returns its stdout."""
+    """Runs an example in an empty folder, with 40 pairs of each file; returns its stdout."""
     monkeypatch.chdir(tmp_path)
+    config = opct.TrainConfig
+    monkeypatch.setattr(opct, "TrainConfig", lambda **own: config(**own | {"data": own["data"] | {"max_pairs": 40}}))
     monkeypatch.setenv("OPCT_EXAMPLE_MODEL", str(tiny_folder))
 
     def run_example(name: str, *arguments: str) -> str:
@@ -83,11 +85,5 @@ def test_compare_runs_notebook(run, monkeypatch):
 
 def test_every_example_is_run_here():
     names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
-    assert names == {
-        "train_from_python.py",
-        "loaded_model.py",
-        "own_pairs.py",
-        "own_attack.py",
-        "own_eval.py",
-        NOTEBOOK.name,
-    }
+    scripts = ("train_from_python", "loaded_model", "own_pairs", "own_attack", "own_eval")
+    assert names == {NOTEBOOK.name, *(f"{script}.py" for script in scripts)}

@@ -3,11 +3,11 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.conftest import REPOSITORY
+
 UV = shutil.which("uv")
 NAMED = re.compile(r"^pip install ((?:-c \S+ )?'?\..*?)(?: --extra-index-url \S+)?(?: +#.*)?$", re.MULTILINE)
 AT_LEAST = {"vllm": (0, 24), "verl": (0, 9), "transformers": (5, 0), "peft": (0, 19)}

@@ -12,7 +12,7 @@ from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.registry import METHODS
 from opct.methods.rollouts import policy_rollouts
 from opct.models.chunked_loss import one_pass
-from opct.training.dry_run import make_plan
+from opct.training import dry_run
 from opct.training.trainer import train
 from tests.refusals import refused
 from tests.unit.training.conftest import NO_VALIDATION, metrics
@@ -45,8 +45,9 @@ def test_a_method_is_added_by_two_classes_in_a_file(make_config, monkeypatch):
     """Planned, trained, resumed, watched by its loss, its samples compared with the policy's; its settings checked."""
     monkeypatch.setitem(METHODS, "toy", LikelySamples)
     monkeypatch.setitem(LOSSES, "toy", LikelyLoss)
+    monkeypatch.setattr(dry_run, "CLEAN_REPLIES", 2)
     config = make_config(method="toy", max_steps=2, data=NO_VALIDATION, loss={"scale": 2.0})
-    assert "the toy's 2.0" in dict(make_plan(config).rows)["method"]
+    assert "the toy's 2.0" in dict(dry_run.make_plan(config).rows)["method"]
     train(config.model_copy(update={"max_steps": 1}))
     assert train(config, resume=True).status == "finished"
     rows = metrics(config)

@@ -58,46 +58,40 @@ def index():
         page.markdown = plugins.on_page_markdown(page.markdown, page=page, config=config, files=files)
         page.render(config, files)
         search.search_index.add_entry_from_context(page)
-    return search.search_index.entries, separator
+    entries = search.search_index.entries
+    words = [
+        {name: Counter(w for w in split(entry[name], separator) if w not in STOP_WORDS) for name in ("title", "text")}
+        for entry in entries
+    ]
+    return entries, words, separator
+
+
+def split(text, separator):
+    return [word for word in re.split(separator, re.sub(r"<[^>]*>", " ", text).lower()) if word]
 
 
 def first_pages(index, query):
     """The pages in the order of the browser's search: lunr with Material's settings (no length norm, prefixes)."""
-    entries, separator = index
-    words = [
-        {
-            name: Counter(word for word in split(entry[name], separator) if word not in STOP_WORDS)
-            for name in ("title", "text")
-        }
-        for entry in entries
-    ]
-    scores = Counter()
+    entries, words, separator = index
+    terms, scores = split(query, separator), Counter()
+    having = Counter(word for one in words for field in one.values() for word in field)
     for field, boost in (("title", TITLE_BOOST), ("text", 1)):
-        clauses = [
-            {word for one in words for word in one[field] if word.startswith(term)} for term in split(query, separator)
-        ]
-        terms = Counter(word for clause in clauses for word in clause)
-        norm = math.sqrt(sum(weight**2 for weight in terms.values()))
-        for word, weight in terms.items():
-            having = sum(word in one[name] for one in words for name in ("title", "text"))
-            idf = math.log(1 + abs((len(words) - having + 0.5) / (having + 0.5)))
+        there = {word for one in words for word in one[field]}
+        weights = Counter(word for term in terms for word in there if word.startswith(term))
+        norm = math.sqrt(sum(weight**2 for weight in weights.values()))
+        for word, weight in weights.items():
+            idf = math.log(1 + abs((len(words) - having[word] + 0.5) / (having[word] + 0.5)))
             for number, one in enumerate(words):
                 if n := one[field][word]:
-                    scores[number] += (
-                        weight / norm * idf * (K1 + 1) * n / (K1 + n) * boost * entries[number].get("boost", 1)
-                    )
+                    share = weight / norm * idf * (K1 + 1) * n / (K1 + n)
+                    scores[number] += share * boost * entries[number].get("boost", 1)
     for number in scores:
-        there = [word for field in words[number].values() for word in field]
-        typed = {term: any(word.startswith(term) for word in there) for term in split(query, separator)}
+        typed = {term: any(w.startswith(term) for field in words[number].values() for w in field) for term in terms}
         counted = [has for term, has in typed.items() if has or term in STOP_WORDS]
         whole_page = "#" not in entries[number]["location"]
         scores[number] *= 1 + (whole_page + sum(counted) / len(counted)) ** 2
     pages = (entries[number]["location"].partition("#")[0] for number, _ in scores.most_common())
     return [page.removesuffix(".html") for page in dict.fromkeys(pages)]
-
-
-def split(text, separator):
-    return [word for word in re.split(separator, re.sub(r"<[^>]*>", " ", text).lower()) if word]
 
 
 @pytest.mark.parametrize("query", ANSWERS)

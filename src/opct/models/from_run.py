@@ -126,7 +126,7 @@ def _of_run(
     if adapter is not None:
         policy = load(base, recorded_dtype=recorded)
         if settings.keys().isdisjoint(("dtype", "quantization")):  # in another one the hash is another
-            refuse_other_base(run, base.name_or_path, policy.base_hash)
+            refuse_other_base(run, base.name_or_path, lambda: policy.base_hash())
         return policy
     trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
     policy = load(trained, recorded_dtype=recorded)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from benchmarks import estimates
 
+from tests.conftest import REPOSITORY
 from tests.tiny import save_tiny
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_each_cell_has_figures_or_the_package_that_it_lacks(tmp_path: Path):
@@ -19,7 +18,7 @@ def test_each_cell_has_figures_or_the_package_that_it_lacks(tmp_path: Path):
     told = ["--model", str(tmp_path / "tiny"), "--device", "cpu", "--sizes", "tiny", "--out", str(tmp_path / "out")]
     # one process for all cells, and not this one, whose functions they would replace by ones that are timed
     work = "from benchmarks import gpu; gpu.main(measure=lambda cell, path, limit_s: gpu.work(cell))"
-    subprocess.run([sys.executable, "-c", work, *told], cwd=ROOT, check=True, capture_output=True, timeout=300)
+    subprocess.run([sys.executable, "-c", work, *told], cwd=REPOSITORY, check=True, capture_output=True, timeout=300)
     lines = (tmp_path / "out" / "cells.jsonl").read_text(encoding="utf-8").splitlines()
     results = {row["name"].removeprefix("tiny: "): row["result"] for row in map(json.loads, lines)}
     for name, result in results.items():
@@ -31,4 +30,4 @@ def test_each_cell_has_figures_or_the_package_that_it_lacks(tmp_path: Path):
 
 
 def test_the_estimates_of_the_page_are_those_of_the_script():
-    assert estimates.table() in (ROOT / "docs" / "results" / "speed.md").read_text(encoding="utf-8")
+    assert estimates.table() in (REPOSITORY / "docs" / "results" / "speed.md").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -29,38 +30,20 @@ class Watch(TrainerCallback):
                 raise ZeroDivisionError("mine")
             setattr(control, self.switch, True)
 
-    def on_train_begin(self, *known, **values):
-        self.note("on_train_begin", *known, **values)
 
-    def on_step_begin(self, *known, **values):
-        self.note("on_step_begin", *known, **values)
-
-    def on_step_end(self, *known, **values):
-        self.note("on_step_end", *known, **values)
-
-    def on_evaluate(self, *known, **values):
-        self.note("on_evaluate", *known, **values)
-
-    def on_log(self, *known, **values):
-        self.note("on_log", *known, **values)
-
-    def on_save(self, *known, **values):
-        self.note("on_save", *known, **values)
-
-    def on_train_end(self, *known, **values):
-        self.note("on_train_end", *known, **values)
+for name in ("train_begin", "step_begin", "step_end", "evaluate", "log", "save", "train_end"):
+    setattr(Watch, f"on_{name}", partialmethod(Watch.note, f"on_{name}"))
 
 
-def test_callbacks_see_the_run_as_it_is_and_change_nothing(make_config, tmp_path: Path):
+def test_callbacks_see_the_run_as_it_is_and_change_nothing(make_config, trained, tmp_path: Path):
     """Two steps, a validation at 0 and 2, checkpoints at both; a duck with one method beside it."""
-    plain = make_config(max_steps=2, save_steps=1, output_dir=str(tmp_path / "plain"))
-    config, watch, steps = make_config(max_steps=2, save_steps=1), Watch(), []
+    plain, config = trained(max_steps=2), make_config(max_steps=2, save_steps=1, output_dir=str(tmp_path / "watched"))
+    watch, steps = Watch(), []
 
     class Duck:
         def on_step_end(self, args, state, control, **_):
             steps.append((state.global_step, state.max_steps))
 
-    opct.train(plain)
     opct.train(config, callbacks=[watch, Duck])
     one, two = ([(event, n) for event in ("on_step_end", "on_log", "on_save")] for n in (1, 2))
     two.insert(1, ("on_evaluate", 2))
@@ -80,10 +63,9 @@ def test_callbacks_see_the_run_as_it_is_and_change_nothing(make_config, tmp_path
     assert watch.values["on_step_end"]["model"].peft_config["default"].r == 4
 
 
-def test_a_callback_stops_a_run_after_the_step_and_it_resumes(make_config, tmp_path: Path):
+def test_a_callback_stops_a_run_after_the_step_and_it_resumes(make_config, trained, tmp_path: Path):
     """With the rows of the steps before; the end is that of a run that was not stopped."""
-    whole, config = (make_config(max_steps=2, output_dir=str(tmp_path / name)) for name in ("whole", "stopped"))
-    opct.train(whole)
+    whole, config = trained(max_steps=2), make_config(max_steps=2, output_dir=str(tmp_path / "stopped"))
     stopped = opct.train(config, callbacks=[Watch("should_training_stop")])
     assert (stopped.status, stopped.step) == ("interrupted", 1)
     assert RunDir(config.output_dir).latest_checkpoint().name == "step-000001"

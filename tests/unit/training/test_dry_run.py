@@ -14,7 +14,7 @@ from opct.data.pairs import write_pairs
 from opct.errors import ConfigError
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.training import estimate
+from opct.training import dry_run, estimate
 from opct.training import setup as building
 from opct.training.dry_run import clean_replies, make_plan
 from opct.training.estimate import estimate_memory, size
@@ -28,6 +28,14 @@ def numbers(text: str) -> list[float]:
     return [float(x) for x in re.findall(r"\d+(?:\.\d+)?", text)]
 
 
+@pytest.fixture
+def few_replies(monkeypatch):
+    """Two clean replies of at most 8 tokens, in place of 32 of 512."""
+    monkeypatch.setattr(dry_run, "CLEAN_REPLIES", 2)
+    monkeypatch.setattr(dry_run, "CLEAN_TOKENS", 8)
+
+
+@pytest.mark.usefixtures("few_replies")
 @pytest.mark.parametrize(("method", "completions", "tokens", "probed"), [("opct", 2, 192, 8), ("dpo", 4, 384, 16)])
 def test_its_numbers_are_those_of_the_run(make_config, method: str, completions: int, tokens: int, probed: int):
     """4 steps x 4 pairs x 2 completions x 6 tokens; `dpo` has preferences of 2."""
@@ -43,6 +51,7 @@ def test_its_numbers_are_those_of_the_run(make_config, method: str, completions:
     assert ("offline" in rows["time"]) == (method == "dpo")
 
 
+@pytest.mark.usefixtures("few_replies")
 def test_it_writes_nothing_and_shows_its_warnings(make_config, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.rglob("*"))

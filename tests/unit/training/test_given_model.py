@@ -33,12 +33,11 @@ def unnamed(config) -> dict:
     return config.model_dump(exclude={"model"}, exclude_unset=True)
 
 
-@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
-def test_a_loaded_model_trains_as_a_named_one_to_the_last_bit(make_config, tiny_folder, tmp_path, lora):
+@pytest.mark.parametrize("settings", [{}, {"lora": None}], ids=["adapter", "every weight"])
+def test_a_loaded_model_trains_as_a_named_one_to_the_last_bit(make_config, trained, tiny_folder, tmp_path, settings):
     """Adapter and full fine-tuning; the folder is known by its name then, and loads for an evaluation."""
-    named = make_config(lora=lora, max_steps=2)
-    given = make_config(lora=lora, max_steps=2, output_dir=str(tmp_path / "given"))
-    opct.train(named)
+    settings = {"max_steps": 2, **settings}
+    named, given = trained(**settings), make_config(**settings, output_dir=str(tmp_path / "given"))
     result = opct.train(unnamed(given), **loaded(tiny_folder))
     assert (result.status, result.step) == ("finished", 2)
     states = [RunDir(config.output_dir).latest_checkpoint() / "state.safetensors" for config in (given, named)]
@@ -60,9 +59,9 @@ def test_bfloat16_is_trained_in_and_loaded_again(make_config, tiny_folder):
     write_merged(find_trained(run.path), run.path / "merged")
 
 
-def test_it_resumes_with_the_same_weights_alone(make_config, tiny_folder, tmp_path):
+def test_it_resumes_with_the_same_weights_alone(make_config, trained, tiny_folder, tmp_path):
     """Interrupted before its first step; another model of the same name; the same object; that of the whole run."""
-    config, whole = make_config(max_steps=2), make_config(max_steps=2, output_dir=str(tmp_path / "whole"))
+    whole, config = trained(max_steps=2), make_config(max_steps=2, output_dir=str(tmp_path / "given"))
     same = loaded(tiny_folder)
     first = opct.train(unnamed(config), **same, progress=Noted("validation before"))
     assert first.status == "interrupted"
@@ -74,7 +73,6 @@ def test_it_resumes_with_the_same_weights_alone(make_config, tiny_folder, tmp_pa
         opct.train(unnamed(config), **same, resume=True)
     same["model"] = first.model.unload()
     assert opct.train(unnamed(config), **same, resume=True).step == 2
-    opct.train(whole)
     assert weights(config) == weights(whole)
     assert [row["step"] for row in metrics(config)] == [row["step"] for row in metrics(whole)]
 
@@ -89,9 +87,8 @@ def test_a_name_that_stands_for_other_weights_is_refused_when_the_run_is_loaded(
     for call in (load_policy, lambda path: write_merged(find_trained(path), tmp_path / "merged")):
         with refused(ModelError, folder, "other weights"):
             call(config.output_dir)
-    opct.evaluate(
-        opct.Policy(result.model, given["tokenizer"]), out=tmp_path / "out", suites=["benign"], n_benign=1, kl_samples=1
-    )
+    small = {"n_benign": 1, "kl_samples": 1, "max_benign_tokens": 4}
+    opct.evaluate(opct.Policy(result.model, given["tokenizer"]), out=tmp_path / "out", suites=["benign"], **small)
     given["model"] = result.model.unload()
     given["model"].save_pretrained(folder)
     assert load_policy(config.output_dir).has_adapter
