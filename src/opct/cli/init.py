@@ -22,6 +22,9 @@ HEAD = """\
 # All settings: opct config show {file}
 """
 
+Packaged = Annotated[
+    str | None, typer.Option("--from", metavar="NAME", help="One of `opct configs`, written as it is.")
+]
 NEXT = """\
 next: opct eval {model} --out {base}{options}
       opct train {file} --dry-run
@@ -47,9 +50,7 @@ def init(
         str | None, typer.Option(metavar="NAME", help="opct (default), sft, offpolicy, dpo or act.")
     ] = None,
     preset: Preset = None,
-    packaged: Annotated[
-        str | None, typer.Option("--from", metavar="NAME", help="One of `opct configs`, written as it is.")
-    ] = None,
+    packaged: Packaged = None,
 ) -> None:
     """Write a config file for your model and your data, or one that comes with opct.
 
