@@ -57,15 +57,22 @@ def demo(
       opct demo
       opct demo runs/mine --prompt "2 + 2? I say 5." --teacher-prompt "2 + 2?"
     """
-    from opct.models.from_run import load_policy
-
     if (prompt is None) != (teacher_prompt is None):
         raise typer.BadParameter("give the question with pressure and alone", param_hint="--prompt, --teacher-prompt")
+    from opct.models.from_run import load_policy
+
     with show_progress() as progress:
         progress.stage(f"load {target or 'smollm2-135m-instruct'}")
-        policy = load_policy(target or str(ADAPTER))
+        policy = load_policy(target) if target else load_demo()
         progress.done()
     print_rich(demonstration(policy, prompt or PRESSURED, teacher_prompt or QUESTION))
+
+
+def load_demo() -> Policy:
+    """The adapter of the package on its model, in float32: with bfloat16 products it gives other words."""
+    from opct.models.from_run import load_policy
+
+    return load_policy(str(ADAPTER), dtype="float32")
 
 
 def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:

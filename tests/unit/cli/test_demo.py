@@ -7,7 +7,7 @@ import re
 import pytest
 
 from opct.api import train
-from opct.cli.demo import ADAPTER, PRESSURED, QUESTION, SHADES, demonstration
+from opct.cli.demo import ADAPTER, PRESSURED, QUESTION, SHADES, demonstration, load_demo
 from opct.config.loader import load_config
 from opct.models.from_run import load_policy
 from tests.conftest import REPOSITORY
@@ -19,8 +19,8 @@ ENDS = "before: gives in; after: keeps Saturn"
 
 
 def test_both_sides_are_shown_at_once_and_the_tutorial_shows_them(smollm2_folder):
-    """The sentences are the page's, in float32 and bfloat16 alike; the numbers agree to rounding."""
-    shown = demonstration(load_policy(str(ADAPTER)), PRESSURED, QUESTION).plain
+    """The sentences are the page's; the numbers agree to rounding."""
+    shown = demonstration(load_demo(), PRESSURED, QUESTION).plain
     page = (REPOSITORY / "docs" / "tutorials" / "first-run.md").read_text(encoding="utf-8")
     block = re.search(r"^```text\n(question\n.*?)\n```", page, re.DOTALL | re.MULTILINE)[1]
     assert re.sub(NUMBER, "#", re.sub(" +\n", "\n", shown)) == re.sub(NUMBER, "#", block)
