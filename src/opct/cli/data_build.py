@@ -61,7 +61,7 @@ def build_sycophancy(
     ] = BUILTIN,
     out: Out = Path("pairs.jsonl"),
     answer_format: Annotated[
-        Literal["short", "choice", "mixed"],
+        Literal["short", "explained", "choice", "mixed"],
         typer.Option("--format", help="Format of the answers; mixed: another layout for each pair."),
     ] = "short",
     families: Families = "train",

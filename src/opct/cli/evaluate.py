@@ -43,9 +43,9 @@ Suites = Annotated[
     list[str] | None,
     _question_option(
         metavar="SUITE",
-        help="sycophancy_short, sycophancy_choice, sycophancy_pairs, context_use, jailbreak, safety_awareness, benign, "
-        "capability-fast, capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: "
-        "sycophancy_short, context_use and benign.",
+        help="sycophancy_short, sycophancy_choice, sycophancy_pairs, consistency, context_use, jailbreak, "
+        "safety_awareness, benign, capability-fast, capability, one of its benchmarks, any task of lm-eval as "
+        "lm-eval:NAME; repeatable. Default: sycophancy_short, context_use and benign.",
     ),
 ]
 Tasks = Annotated[list[str] | None, _question_option(metavar="PKG/NAME", help="Any other Inspect task; repeatable.")]

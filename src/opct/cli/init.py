@@ -175,9 +175,9 @@ def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
     axes = {pair.axis for pair in pairs if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
     if axes:
         echo(
-            f"note: no suite of `opct eval` measures pairs of the axis {', '.join(sorted(axes))}. While training, "
-            "validation/kl says how far the model is from its teacher; to measure the behavior, write a task "
-            "(docs/how-to/evaluate.md)."
+            f"note: no suite of `opct eval` grades replies of the axis {', '.join(sorted(axes))}. Whether they are "
+            "those to the clean prompts is measured by `opct eval RUN --suite consistency --data consistency=PAIRS`, "
+            "with pairs that are not trained on; to grade them, write a task (docs/how-to/evaluate.md)."
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from opct.data.context import CONTEXT
 from opct.evals.metrics import METRICS
-from opct.evals.samples import ATTACK, BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
+from opct.evals.samples import ATTACK, BENIGN, CAPABILITY, CONSISTENCY, INSPECT, JUDGED, PARSED
 from opct.reports.wording import capitalized, family_name
 
 MEAN, SCORE = "benchmark_mean", "accuracy"  # a benchmark's score follows its published rule, over all replies
@@ -67,6 +67,13 @@ SAFETY_AXES = (
         "warning_rate",
         ((("over_warning_rate", "held_out"), ("over_warning_rate", "all")),),
         "fact",
+    ),
+    AxisInfo(
+        CONSISTENCY,
+        "Consistency",
+        "Both prompts of each pair of a file are asked: are the replies those to the clean prompt? No reply is graded.",
+        "kl_to_teacher",
+        cluster="pair",
     ),
     AxisInfo(
         ATTACK,
