@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opct.cli.options import Preset, QuestionColumns, named_columns, settings_words
-from opct.errors import ConfigError, ModelError, unknown
+from opct.errors import ConfigError, ModelError, OpctError, unknown
 from opct.runs.console import echo, pluralize
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ def init(
     ] = None,
     preset: Preset = None,
     packaged: Packaged = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Load the model, and fit the completion length to its clean replies.")
+    ] = False,
 ) -> None:
     """Write a config file for your model and your data, or one that comes with opct.
 
@@ -59,7 +62,7 @@ def init(
     \b
     Examples:
       opct init mine.yaml --model Qwen/Qwen3-0.6B --data pairs.jsonl
-      opct init mine.yaml --questions questions.csv --method sft
+      opct init mine.yaml --questions questions.csv --method sft --measure
       opct init jailbreak.yaml --from jailbreak
     """
     from opct.config.loader import load_config
@@ -68,7 +71,7 @@ def init(
 
     file = file or Path(f"{packaged or 'opct'}.yaml")
     if packaged is not None:
-        options = {"model": model, "data": data, "questions": questions, "column": column, "method": method}
+        options = {"model": model, "data": data, "questions": questions, "column": column, "method": method, "measure": measure}
         _write_packaged(packaged, file, [name for name, value in (options | {"preset": preset}).items() if value])
         return
     if data is not None and questions is not None:
@@ -98,11 +101,28 @@ def init(
             derived_settings |= settings_for_questions(settings.model.name_or_path, *size)
         elif settings.max_steps is None:
             derived_settings |= few_pair_steps(*size)
-    if derived_settings:
-        given = derived_settings | given
+    given = derived_settings | given
+    settings = load_config(*settings_words([], given), preset)
+    if measure:
+        given["rollout.max_completion_tokens"] = _measured_length(settings, built if questions else None)
         settings = load_config(*settings_words([], given), preset)
     _write(file, settings, given, preset, loaded)
     _note_what_is_not_measured(loaded)
+
+
+def _measured_length(settings: TrainConfig, built: Path | None) -> int:
+    from opct.runs.console import show_progress
+    from opct.training.dry_run import measured_length
+
+    try:
+        with show_progress() as progress:
+            length, why = measured_length(settings, progress)
+    except OpctError:
+        if built is not None:  # left there, it would refuse the same command given again
+            built.unlink(missing_ok=True)
+        raise
+    echo(f"rollout.max_completion_tokens: {length}; {why}")
+    return length
 
 
 def _write(
@@ -155,7 +175,7 @@ def _of_model(settings: TrainConfig) -> dict[str, object]:
     from opct.training.setup import learning_rate_for
 
     length = settings.rollout.max_completion_tokens
-    echo(f"rollout.max_completion_tokens: {length}; --dry-run says how long the model's clean replies are")
+    echo(f"rollout.max_completion_tokens: {length}; --measure fits it to the model's clean replies")
     try:
         weights = sum(parameter.numel() for parameter in empty_model(settings.model).parameters())
     except ModelError:
