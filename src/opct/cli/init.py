@@ -25,6 +25,9 @@ HEAD = """\
 Packaged = Annotated[
     str | None, typer.Option("--from", metavar="NAME", help="One of `opct configs`, written as it is.")
 ]
+Measure = Annotated[
+    bool, typer.Option("--measure", help="Load the model, and fit the completion length to its clean replies.")
+]
 NEXT = """\
 next: opct eval {model} --out {base}{options}
       opct train {file} --dry-run
@@ -51,9 +54,7 @@ def init(
     ] = None,
     preset: Preset = None,
     packaged: Packaged = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Load the model, and fit the completion length to its clean replies.")
-    ] = False,
+    measure: Measure = False,
 ) -> None:
     """Write a config file for your model and your data, or one that comes with opct.
 
@@ -66,19 +67,18 @@ def init(
       opct init jailbreak.yaml --from jailbreak
     """
     from opct.config.loader import load_config
-    from opct.data.builders.question_pairs import few_pair_steps, settings_for_questions
     from opct.models.names import check_path
 
     file = file or Path(f"{packaged or 'opct'}.yaml")
     if packaged is not None:
-        options = {"model": model, "data": data, "questions": questions, "column": column, "method": method, "measure": measure}
-        _write_packaged(packaged, file, [name for name, value in (options | {"preset": preset}).items() if value])
+        options = {"model": model, "data": data, "questions": questions, "column": column, "method": method}
+        options |= {"preset": preset, "measure": measure}
+        _write_packaged(packaged, file, [name for name, value in options.items() if value])
         return
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:
         raise ConfigError("--column is for --questions; for prompts: `opct data build pairs --from FILE --column ...`.")
-    loaded: list[ContrastivePair] = []
     built = file.with_suffix(".pairs.jsonl")
     for path in (file, built) if questions else (file,):
         if path.exists():
@@ -93,15 +93,9 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
-    derived_settings: dict[str, object] = _of_model(settings) if model and preset is None else {}
-    if questions or data:
-        loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(str(data))
-        size = len(loaded), settings.optim.prompts_per_step
-        if questions and preset is None:
-            derived_settings |= settings_for_questions(settings.model.name_or_path, *size)
-        elif settings.max_steps is None:
-            derived_settings |= few_pair_steps(*size)
-    given = derived_settings | given
+    of_model = _of_model(settings) if model and preset is None else {}
+    loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(data) if data else []
+    given = of_model | _of_pairs(settings, len(loaded), are_of_questions=bool(questions) and preset is None) | given
     settings = load_config(*settings_words([], given), preset)
     if measure:
         given["rollout.max_completion_tokens"] = _measured_length(settings, built if questions else None)
@@ -187,6 +181,16 @@ def _of_model(settings: TrainConfig) -> dict[str, object]:
         return {}
     echo(f"optim.learning_rate: {rate:g}, for {weights / 1e9:.1f}B weights; try a third and three times it")
     return {"optim.learning_rate": rate}
+
+
+def _of_pairs(settings: TrainConfig, n: int, *, are_of_questions: bool) -> dict[str, object]:
+    """Steps, and what else was measured, for so many pairs."""
+    from opct.data.builders.question_pairs import few_pair_steps, settings_for_questions
+
+    size = n, settings.optim.prompts_per_step
+    if are_of_questions:
+        return settings_for_questions(settings.model.name_or_path, *size)
+    return few_pair_steps(*size) if n and settings.max_steps is None else {}
 
 
 def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:

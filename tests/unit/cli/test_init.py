@@ -75,12 +75,14 @@ def test_the_completion_length_is_fitted_to_the_clean_replies(tmp_path: Path, ca
     write_pairs(tmp_path / "p.jsonl", tiny_pairs(4))
     path, model = tmp_path / "mine.yaml", save_tiny(tmp_path / "tiny")
     assert run("init", path, "--model", model, "--data", tmp_path / "p.jsonl", "--measure") == 0
-    (length,) = re.findall(r"^rollout.max_completion_tokens: (\d+); .* end within", capsys.readouterr().out, re.MULTILINE)
+    (length,) = re.findall(
+        r"^rollout.max_completion_tokens: (\d+); .* end within", capsys.readouterr().out, re.MULTILINE
+    )
     assert load_config(path).rollout.max_completion_tokens == int(length) != TrainConfig().rollout.max_completion_tokens
     (tmp_path / "q.csv").write_text("question,answer,wrong\n" + "".join(f"Item {i}?,a{i},b{i}\n" for i in range(8)))
     (model / "model.safetensors").write_bytes(b"damaged")
     assert run("init", tmp_path / "b.yaml", "--model", model, "--questions", tmp_path / "q.csv", "--measure") == 1
-    assert not (tmp_path / "b.yaml").exists() and not (tmp_path / "b.pairs.jsonl").exists()
+    assert not list(tmp_path.glob("b.*"))
 
 
 def test_a_model_whose_config_is_broken_is_refused(tmp_path: Path, capsys):
