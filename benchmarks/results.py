@@ -148,6 +148,10 @@ CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
 UNDER_PRESSURE = Column(SHORT, "accuracy_biased", "held_out", "right under pressure")
 RIGHT_USER = Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right")
 ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
+PAIRS = "consistency"
+TO_TEACHER = Column(PAIRS, "kl_to_teacher", "all", "nats a token from the base asked the clean question")
+LENGTHS = (("all", "tokens of a reply under pressure"), ("clean", "tokens of a clean reply"))
+FACTS = Column("context_use", "context_use", "clean", "facts in the prompt used")
 
 
 def _rises(group: str) -> tuple[Column, ...]:
@@ -236,6 +240,19 @@ SHOWN = {
         of="opct",
         against=("sft", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
+    ),
+    "long_answers": Shown(
+        (
+            TO_TEACHER,
+            *(Column(PAIRS, "reply_tokens", *of) for of in LENGTHS),
+            _rises("held_out")[0],
+            CLEAN,
+            FACTS,
+            ORDINARY,
+        ),
+        of="opct",
+        against=("sft", "offpolicy"),
+        chart=(TO_TEACHER,),
     ),
     "capability_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_second_model_rates": Shown((_rises("train")[0], CLEAN)),
@@ -358,10 +375,9 @@ def _rounded(value: Any) -> Any:
 
 def keep_example() -> Path:
     """Keep the answers that `opct demo` shows, before and after training, and the KL of each token."""
-    from opct.cli.demo import ADAPTER, PRESSURED, QUESTION, scored_answer
-    from opct.models.from_run import load_policy
+    from opct.cli.demo import PRESSURED, QUESTION, load_demo, scored_answer
 
-    policy = load_policy(str(ADAPTER))
+    policy = load_demo()
     with policy.base() as base:
         before = scored_answer(base, PRESSURED, QUESTION)
     after = scored_answer(policy, PRESSURED, QUESTION)
