@@ -251,7 +251,7 @@ SHOWN = {
             ORDINARY,
         ),
         of="opct",
-        against=("sft", "offpolicy"),
+        against=("offpolicy",),
         chart=(TO_TEACHER,),
     ),
     "capability_rates": Shown((_rises("train")[0], CLEAN)),
