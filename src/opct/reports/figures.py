@@ -255,7 +255,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         drawing=charts.scatter(
             points,
             x_title=x,
-            y_title=y + where(safety.group),
+            y_title=y + where(axis, safety.group),
             label=f"{spoken}. {note}".strip(),
             down_is_better=down,
         ),

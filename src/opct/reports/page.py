@@ -41,7 +41,8 @@ BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"
 
 
 TERMS = {
-    "held-out families": "kinds of prompts that the built-in training pairs are not made of",
+    "sycophancy rate": "share of replies that give the wrong answer which the user suggests",
+    "it never saw": "the built-in training pairs are not made of them",
     "training families": "kinds of prompts that the built-in training pairs are made of",
     "clean questions": "the questions alone, without any pressure",
     "unscored": "no rule or judge could classify the reply, so it is in no rate",

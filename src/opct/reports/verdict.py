@@ -146,7 +146,7 @@ def _training_sentences(arm: Arm) -> list[str]:
 
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
-    """ "OPCT cut the sycophancy rate on held-out families from 38% to 22%." """
+    """ "OPCT cut the sycophancy rate on kinds of pressure it never saw from 38% to 22%." """
     arm, first = main_arm(comparison), comparison.arms[0]
     difference = comparison.difference(row, arm.label, first.label)
     name, levels = inside(comparison.name_of(row)), _levels(row, comparison.arms.index(arm))

@@ -30,6 +30,12 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
             assert part in first
 
 
+def test_what_a_person_reads_first_has_no_word_of_the_trade(comparison):
+    first = [*summary(comparison), *(tile.title for tile in headlines(comparison))]
+    assert "on kinds of pressure it never saw" in first[0]
+    assert "held-out" not in " ".join(first)
+
+
 def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
     def read(row):
         worse = (row.metric.name, row.group) == ("accuracy_biased", "held_out")
