@@ -34,6 +34,7 @@ from opct.reports.load import EvaluatedRun
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
 from opct.reports.training import COST_COLUMNS, cost_rows, families_note, rollouts_over_time
 from opct.reports.verdict import axis_verdict, findings, headlines, main_arm, other_arms_note, subtitle, summary, title
+from opct.reports.warnings import find_notes
 from opct.runs.console import pluralize
 
 BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
@@ -127,6 +128,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             example=_example(browser, comparison),
             other_arms=other_arms_note(comparison),
             warnings=list(warnings),
+            notes=find_notes(comparison),
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
             chance=chance_note(comparison),
