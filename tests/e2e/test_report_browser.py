@@ -106,7 +106,7 @@ def test_the_rollouts_can_be_filtered_and_searched(watch):
 
     page.get_by_label("Family", exact=True).select_option(value="family|sycophancy_short:held_out|majority")
     expect(rollouts(page)).to_have_count(3)
-    expect(page.locator("#rollouts-list h3").filter(has_not_text="majority")).to_have_count(0)
+    expect(rollouts(page).filter(has_not_text="majority")).to_have_count(0)
 
     page.get_by_label("Verdict change").select_option(value="2|suggested|correct")
     for card in rollouts(page).all():

@@ -33,12 +33,22 @@ from opct.reports.figures import axis_figures, change_figures, first_figure, jud
 from opct.reports.load import EvaluatedRun
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
 from opct.reports.training import COST_COLUMNS, cost_rows, families_note, rollouts_over_time
-from opct.reports.verdict import axis_verdict, findings, headlines, main_arm, other_arms_note, subtitle, summary, title
+from opct.reports.verdict import (
+    axis_verdict,
+    findings,
+    headlines,
+    main_arm,
+    other_arms_note,
+    shown_arms,
+    subtitle,
+    summary,
+    title,
+)
 from opct.reports.warnings import find_notes
 from opct.runs.console import pluralize
 
 BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
-"""Verdicts before and after, of the example on the first screen."""
+"""Verdicts before and after, of the example on the first screen; the second is also what it should be unpressed."""
 
 
 TERMS = {
@@ -156,16 +166,25 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
 
 
 def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
-    """A prompt on which the main arm got better, with its reply and the base's; None unless the axis got better."""
+    """A prompt on which the main arm got better, with the replies of `shown_arms`; None unless the axis got better.
+
+    The first on which the base is right without the pressure, else the first.
+    """
     arm, first = main_arm(comparison), comparison.arms[0]
-    place = comparison.arms.index(arm)
+    found: list[dict[str, Any]] = []
     for item in browser.data["items"]:
-        before, after = item["replies"][0], item["replies"][place]
+        before, after = item["replies"][0], item["replies"][comparison.arms.index(arm)]
         row = comparison.deciding_row(item["axis"])
         change = None if row is None else comparison.difference(row, arm.label, first.label)
         if change is not None and change.reading == "better" and (before["verdict"], after["verdict"]) in BETTER:
-            return {"prompt": item["prompt"], "replies": ((first, before), (arm, after))}
-    return None
+            found.append(item)
+    if not found:
+        return None
+    good = {after for _, after in BETTER}
+    item = next((one for one in found if one["clean"] and one["clean"]["verdict"] in good), found[0])
+    replies = [(one, one.name, item["replies"][comparison.arms.index(one)]) for one in shown_arms(comparison)]
+    replies += [(first, f"{first.name} without the pressure", item["clean"])] if item["clean"] else []
+    return {"title": item["title"], "prompt": item["prompt"], "replies": replies}
 
 
 def _style_and_script() -> dict[str, str]:

@@ -315,11 +315,10 @@ def headline_rows(comparison: Comparison) -> list[MetricRow]:
 def headlines(comparison: Comparison) -> list[Headline]:
     """The headline numbers of the tiles."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    shown = [*dict.fromkeys((first.label, *(other.label for other in references(comparison, arm)), arm.label))]
     tiles = []
     for row in headline_rows(comparison):
         levels = {side.label: (side, one) for side, one in zip(comparison.arms, row.estimates, strict=True) if one}
-        known = tuple(levels[label] for label in shown if label in levels)
+        known = tuple(levels[one.label] for one in shown_arms(comparison) if one.label in levels)
         note = row.judged_by if row.judges else None
         difference = comparison.difference(row, arm.label, first.label)
         lacks = arm is not first and difference is None
@@ -329,6 +328,13 @@ def headlines(comparison: Comparison) -> list[Headline]:
         shares = [f"{side.name} {share.text}" for side, _ in known if (share := others.get(side.label))]
         tiles.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares)))
     return tiles
+
+
+def shown_arms(comparison: Comparison) -> list[Arm]:
+    """The arms that the first screen is about: the first, the references of the main one, and the main one."""
+    arm = main_arm(comparison)
+    labels = (comparison.arms[0].label, *(other.label for other in references(comparison, arm)), arm.label)
+    return [comparison.arm(label) for label in dict.fromkeys(labels)]
 
 
 def title(comparison: Comparison) -> str:
@@ -354,9 +360,7 @@ def subtitle(comparison: Comparison) -> str:
 
 def other_arms_note(comparison: Comparison) -> str:
     """The arms that the verdict leaves out; empty if there are none."""
-    arm, first = main_arm(comparison), comparison.arms[0]
-    known = {arm.label, first.label, *(other.label for other in references(comparison, arm))}
-    others = [other.name for other in comparison.arms if other.label not in known]
+    others = [other.name for other in comparison.arms if other not in shown_arms(comparison)]
     if not others:
         return ""
-    return f"These sentences are about {arm.name}. Also in the tables and figures: {joined(others)}."
+    return f"These sentences are about {main_arm(comparison).name}. Also in the tables and figures: {joined(others)}."

@@ -66,13 +66,11 @@
     return [box, readout];
   }
 
-  function replyCard(reply, index) {
-    const arm = data.arms[index];
+  function replyCard(reply, arm) {
     const body = reply.tokens ? paintedTokens(reply, arm.name)
       : [element("p", { class: "text" }, reply.text === "" ? "(empty reply)" : reply.text)];
     const facts = [reply.n === undefined ? null : reply.n + (reply.n === 1 ? " token" : " tokens"),
-      reply.stop === "length" ? "truncated" : null, reply.cut ? reply.cut + " characters not shown" : null,
-      reply.tokens ? null : "no per-token KL"].filter((fact) => fact !== null);
+      reply.stop === "length" ? "truncated" : null, reply.cut ? reply.cut + " characters not shown" : null].filter((fact) => fact !== null);
     return element("section", { class: "reply arm-" + arm.style },
       element("h4", {}, element("span", { class: "swatch", "aria-hidden": "true" }), arm.name, " ", badge(reply.verdict)),
       body[0], element("p", { class: "small" }, facts.join(" \u00b7 ")), ...body.slice(1),
@@ -84,13 +82,14 @@
       .filter((fact) => fact !== null).join(" \u00b7 ");
     const heading = "rollout-" + data.items.indexOf(item);
     return element("article", { class: "rollout card", "aria-labelledby": heading },
-      element("h3", { id: heading }, words(item.family) || item.task, " ", element("span", { class: "badge" }, data.splits[item.split]), " ",
-        element("a", { class: "small", href: EXAMPLE + encodeURIComponent(item.id) }, "link")),
-      element("p", { class: "small" }, facts, facts ? element("br", {}) : null, item.id),
-      element("h4", {}, "Prompt, as the model saw it"), bubbles(item.prompt),
+      element("h3", { id: heading }, item.title, " ", element("a", { class: "small", href: EXAMPLE + encodeURIComponent(item.id) }, "link")),
+      element("p", { class: "small" }, element("span", { class: "badge" }, data.splits[item.split]), " ",
+        [words(item.family), facts, item.id].filter((fact) => fact).join(" \u00b7 ")),
+      bubbles(item.prompt),
       item.teacher === null ? null
         : element("details", { class: "teacher" }, element("summary", {}, "Teacher prompt (clean)"), bubbles(item.teacher)),
-      element("div", { class: "replies" }, ...item.replies.map(replyCard)));
+      element("div", { class: "replies" }, ...item.replies.map((reply, i) => replyCard(reply, data.arms[i])),
+        item.clean === null ? "" : replyCard(item.clean, { name: data.arms[0].name + " without the pressure", style: data.arms[0].style })));
   }
 
   function transition(item, index) { return [index, kind(item.replies[0].verdict), kind(item.replies[index].verdict)].join("|"); }
