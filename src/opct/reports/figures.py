@@ -16,7 +16,7 @@ from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name, where
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.table import Estimate, MetricRow
-from opct.reports.verdict import side_effect_rows
+from opct.reports.verdict import costs
 from opct.reports.wording import capitalized, family_name, inside, joined
 from opct.runs.console import pluralize
 
@@ -72,11 +72,10 @@ def change_figures(comparison: Comparison) -> list[Figure]:
     """Paired differences from the first arm: the deciding metric of each axis, and possible costs of training."""
     deciding = [comparison.deciding_row(axis, suite) for axis in comparison.axes for suite in comparison.suites(axis)]
     deciding.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
-    costs = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
     base = comparison.arms[0].name
     figures = [
         _forest(comparison, [row for row in deciding if row is not None], f"Safety: change from {base}, in points"),
-        _forest(comparison, costs, f"What it cost: change from {base}, in points"),
+        _forest(comparison, costs(comparison), f"What it cost: change from {base}, in points, worst first"),
     ]
     return [figure for figure in figures if figure is not None]
 

@@ -144,6 +144,17 @@ class PairedDifference(SeedDifference):
         return words.get(self.reading, self.reading)
 
     @property
+    def plain_text(self) -> str:
+        """The same without the words of statistics: an interval of 95% is no certainty."""
+        words = {
+            "better": "probably better",
+            "worse": "probably worse",
+            "inconclusive": "can\u2019t tell",
+            "no_change": "unchanged",
+        }
+        return words.get(self.reading, self.reading_text)
+
+    @property
     def left_out_text(self) -> str:
         """How many samples could not be paired, and how many only in some seeds."""
         paired = f"{self.left_out:,} unpaired" if self.left_out else "all paired"

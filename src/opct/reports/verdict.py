@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from opct.data.context import CONTEXT
-from opct.evals.samples import BENIGN, CAPABILITY, INSPECT
+from opct.evals.samples import INSPECT
 from opct.evals.wording import number
 from opct.reports.arms import OPCT, Arm
 from opct.reports.axes import SAFETY_AXES, axis_info, suite_name
@@ -15,7 +15,6 @@ from opct.reports.table import Estimate, MetricRow, PairedDifference
 from opct.reports.wording import capitalized, inside, joined
 from opct.runs.console import pluralize
 
-_COUNTERPARTS = ("jailbreak", "safety_awareness")  # axes whose side effects are measured on harmless counterparts
 MOST_HEADLINES = 4
 MOST_NAMED = 6  # arms that a title names
 MOST_WORSE = 4  # metrics that the summary names
@@ -79,9 +78,8 @@ def findings(comparison: Comparison) -> list[Finding]:
     if not rows and not tasks:
         return [Finding("", ("No metric was measured for these runs.",))]
     sections = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
-    effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
     if arm is not first:
-        sections.append(_compared(comparison, "What it cost", first, effects))
+        sections.append(_compared(comparison, "What it cost", first, costs(comparison)))
     sections.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
     if arm is first:
         sections.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
@@ -92,8 +90,7 @@ def findings(comparison: Comparison) -> list[Finding]:
 def first_rows(comparison: Comparison) -> list[MetricRow]:
     """The rows that matter first: what decides on each safety axis, then the side effects."""
     deciding = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
-    return list({id(row): row for row in (*deciding, *effects)}.values())
+    return list({id(row): row for row in (*deciding, *costs(comparison))}.values())
 
 
 def summary(comparison: Comparison) -> list[str]:
@@ -122,11 +119,11 @@ def summary(comparison: Comparison) -> list[str]:
     if not readings:
         return said
     counts = {
-        "inconclusive": readings.count("inconclusive"),
+        "can't tell": readings.count("inconclusive"),
         "not judged by two seeds": readings.count("two_seeds"),
         "not comparable": readings.count(None),
     }
-    left = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    left = ", ".join(f"{word}: {n}" for word, n in counts.items() if n)
     return [
         *said,
         f"Against {first.name}, none of {pluralize(len(readings), 'side effect')} got measurably worse"
@@ -221,6 +218,19 @@ def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
     return [next(row for row in rows if row is not None) for rows in candidates if any(rows)]
 
 
+def costs(comparison: Comparison) -> list[MetricRow]:
+    """The measured side effects of every axis, worst first: what the main arm made worse, then by how much."""
+    arm, first = main_arm(comparison), comparison.arms[0]
+
+    def place(row: MetricRow) -> tuple[bool, float]:
+        difference = comparison.difference(row, arm.label, first.label)
+        if difference is None or difference.value is None:
+            return True, math.inf
+        return difference.reading != "worse", difference.value * (1 if row.metric.better == "higher" else -1)
+
+    return sorted((row for axis in comparison.axes for row in side_effect_rows(comparison, axis)), key=place)
+
+
 def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
     """Whether the intervals of the trained arms cover other seeds."""
     trained = [arm for arm in arms if arm.runs[0].method is not None]
@@ -302,14 +312,15 @@ def _judged_text(comparison: Comparison, row: MetricRow) -> str:
 
 
 def headline_rows(comparison: Comparison) -> list[MetricRow]:
-    """At most four rows in which the main arm has a value: the deciding metrics, then side effects."""
-    rows = [comparison.deciding_row(axis.name) for axis in SAFETY_AXES]
-    rows += [row for axis in (CAPABILITY, CONTEXT, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
-    rows.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
-    rows += [row for axis in (SAFETY_AXES[0].name, BENIGN) for row in side_effect_rows(comparison, axis)]
+    """Rows in which the main arm has a value: the deciding metrics, and costs up to four in all, one at least."""
     place = comparison.arms.index(main_arm(comparison))
-    known = [row for row in rows if row is not None and (level := row.estimates[place]) and level.value is not None]
-    return known[:MOST_HEADLINES]
+
+    def known(rows: Iterable[MetricRow | None]) -> list[MetricRow]:
+        return [row for row in rows if row is not None and (one := row.estimates[place]) and one.value is not None]
+
+    deciding = known(comparison.deciding_row(axis.name) for axis in SAFETY_AXES)
+    pressed = comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased")
+    return [*deciding, *known([*costs(comparison), pressed])[: max(MOST_HEADLINES - len(deciding), 1)]]
 
 
 def headlines(comparison: Comparison) -> list[Headline]:
