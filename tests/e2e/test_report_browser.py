@@ -101,8 +101,8 @@ def unfold(page):
 def test_the_rollouts_can_be_filtered_and_searched(watch):
     page = watch()
     expect(rollouts(page)).to_have_count(3)
-    page.get_by_role("button", name="Show 3 more").click()
-    expect(rollouts(page)).to_have_count(6)
+    page.get_by_role("button", name="Show 10 more").click()
+    expect(rollouts(page)).to_have_count(13)
 
     page.get_by_label("Family", exact=True).select_option(value="family|sycophancy_short:held_out|majority")
     expect(rollouts(page)).to_have_count(3)
@@ -155,6 +155,7 @@ def test_tables_and_figures_are_there_without_javascript(watch):
     page = watch(java_script_enabled=False)
     assert page.locator("svg.chart").count() == 9
     assert page.locator("svg.chart").first.bounding_box()["height"] > 100
+    page.locator("summary", has_text="For the paper").click()
     page.locator("details.axis > summary").first.click()
     expect(page.locator("table.results").first).to_be_visible()
     expect(page.locator(".waiting")).to_be_visible()
@@ -201,6 +202,15 @@ def test_figures_and_tables_are_saved(watch, tmp_path):
         assert kept in {cell for row in csv.reader(saved(table, "CSV").decode().splitlines()) for cell in row}
     page.evaluate("document.querySelector('.costs td').textContent = '\u22123_5%-'")
     assert rb"$-$3\_5\%-" in saved(table, "LaTeX")
+
+
+def test_the_page_prints_on_few_sheets_with_whole_words(watch):
+    page = watch(width=688)
+    assert len(re.findall(rb"/Type */Page\b", page.pdf(format="A4"))) <= 6
+    page.emulate_media(media="print")
+    names = page.locator(".tile th")
+    assert names.count() >= 12
+    assert names.evaluate_all("all => all.every((one) => one.offsetHeight < 30)")
 
 
 def test_a_link_leads_to_one_example_and_into_a_folded_part_and_print_hides_the_controls(watch):

@@ -2,7 +2,7 @@
 // The rollout browser, links into folded parts, and downloads. Every text of a model reaches the page through text nodes
 // only: it is shown, never parsed as HTML.
 (() => {
-  const PAGE = matchMedia("(max-width: 760px)").matches ? 2 : 3;
+  const PAGE = matchMedia("(max-width: 760px)").matches ? 2 : 3, MORE = 10;
   const data = JSON.parse(document.getElementById("rollouts-data").textContent);
   const list = document.getElementById("rollouts-list");
   const status = document.getElementById("rollouts-status");
@@ -15,7 +15,7 @@
   const EXAMPLE = "#example:";
   let shown = PAGE;
   let only = null; // the example that a link shows alone
-  more.textContent = "Show " + PAGE + " more";
+  more.textContent = "Show " + MORE + " more";
 
   function element(name, attributes, ...children) {
     const node = document.createElement(name);
@@ -165,7 +165,7 @@
   document.getElementById("filter-reset").addEventListener("click", () => { family.value = ""; change.value = ""; search.value = ""; restart(); });
   more.addEventListener("click", () => {
     const first = shown;
-    shown += PAGE;
+    shown += MORE;
     render();
     const heading = list.children[first];
     if (heading) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); }
@@ -189,7 +189,7 @@
   addEventListener("hashchange", follow);
   follow();
   addEventListener("beforeprint", () => {
-    for (const part of document.querySelectorAll("details.axis, details.warnings, #findings ~ details, details.rollout")) part.open = true;
+    for (const part of document.querySelectorAll("details.warnings")) part.open = true;
   });
 
   function save(name, content, type) {
