@@ -204,6 +204,21 @@ def test_figures_and_tables_are_saved(watch, tmp_path):
     assert rb"$-$3\_5\%-" in saved(table, "LaTeX")
 
 
+def test_the_keyboard_sorts_a_table_up_and_down(watch):
+    page = watch()
+    unfold(page)
+    table = page.get_by_role("region", name="Cost of each arm").locator("table")
+    head = table.get_by_role("columnheader", name="completion tokens")
+    head.get_by_role("button").focus()
+    for direction in ("ascending", "descending"):
+        page.keyboard.press("Enter")
+        expect(head).to_have_attribute("aria-sort", direction)
+        texts = table.locator('td[data-label="completion tokens"]').all_inner_texts()
+        values = [int(text.replace(",", "")) for text in texts]
+        assert values == sorted(values, reverse=direction == "descending")
+        assert len(set(values)) == 2
+
+
 def test_the_page_prints_on_few_sheets_with_whole_words(watch):
     page = watch(width=688)
     assert len(re.findall(rb"/Type */Page\b", page.pdf(format="A4"))) <= 6

@@ -1,5 +1,5 @@
 "use strict";
-// The rollout browser, links into folded parts, and downloads. Every text of a model reaches the page through text nodes
+// The rollout browser, links into folded parts, sorted tables, and downloads. Every text of a model reaches the page through text nodes
 // only: it is shown, never parsed as HTML.
 (() => {
   const PAGE = matchMedia("(max-width: 760px)").matches ? 2 : 3, MORE = 10;
@@ -240,6 +240,31 @@
     const figure = chart.closest("figure"), name = fileName(figure.getAttribute("aria-label"));
     figure.append(buttons("Save:", ["SVG", () => save(name + ".svg", standalone(chart), "image/svg+xml")],
       ["PNG", () => savePng(chart, name + ".png")]));
+  }
+
+  // A table sorts by a column: figures first, by the first one of a cell; then texts. Sections keep their places.
+  function figureOf(cell) {
+    const found = /^[\u2212+-]?\d[\d,]*(\.\d+)?/.exec(cell.textContent.trim());
+    return found ? Number(found[0].replace("\u2212", "-").replaceAll(",", "")) : Infinity;
+  }
+  function sortBy(table, head) {
+    const column = head.cellIndex, sign = head.ariaSort === "ascending" ? -1 : 1;
+    for (const other of table.tHead.rows[0].cells) other.ariaSort = other === head ? (sign > 0 ? "ascending" : "descending") : null;
+    const order = (a, b) => {
+      const [x, y] = [figureOf(a), figureOf(b)];
+      return x === y ? sign * a.textContent.localeCompare(b.textContent) : x === Infinity ? 1 : y === Infinity ? -1 : sign * (x - y);
+    };
+    for (const body of table.tBodies) {
+      const rows = [...body.rows].filter((row) => row.cells.length > column);
+      body.append(...rows.sort((a, b) => order(a.cells[column], b.cells[column])));
+    }
+  }
+  for (const table of document.querySelectorAll(".box > table")) {
+    for (const head of table.tHead.rows[0].cells) {
+      const button = element("button", { type: "button", class: "sort" }, ...head.childNodes);
+      button.addEventListener("click", () => sortBy(table, head));
+      head.append(button);
+    }
   }
 
   const cells = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")));
