@@ -32,16 +32,16 @@ class Figure:
     """A chart with caption, legend and a table of the same numbers.
 
     Attributes:
-        arms: of the legend, with their lines if `has_lines`.
+        arms: of the legend, with their lines if `has_lines`; none where each stands beside its bar.
         note: names the grader and its agreement with human labels.
     """
 
     title: str
     drawing: Markup
     caption: str
-    arms: Sequence[Arm]
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    arms: Sequence[Arm] = ()
     note: str = ""
     has_lines: bool = False
 
@@ -123,7 +123,6 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
         title=title,
         drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
         caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change.",
-        arms=[comparison.arm(pair.of) for pair in shown],
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
         rows=table,
         note=note,
@@ -332,7 +331,6 @@ def _bars_figure(
         title=title,
         drawing=charts.interval_bars(bars, label=f"{title}. {spoken}. {note}".strip(), top=scale),
         caption=caption,
-        arms=comparison.arms,
         columns=(kind, "arm", *_heads(rows[-1][1].title)),
         rows=table,
         note=note,

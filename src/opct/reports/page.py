@@ -37,6 +37,7 @@ from opct.reports.verdict import (
     axis_verdict,
     findings,
     headlines,
+    leaderboard,
     main_arm,
     other_arms_note,
     shown_arms,
@@ -50,7 +51,8 @@ from opct.runs.console import pluralize
 BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
 """Verdicts before and after, of the example on the first screen; the second is also what it should be unpressed."""
 
-
+FEW_ARMS = 3
+"""Up to so many arms need no leaderboard: the tiles have each of them."""
 TERMS = {
     "sycophancy rate": "share of replies that give the wrong answer which the user suggests",
     "it never saw": "the built-in training pairs are not made of them",
@@ -135,6 +137,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             summary=summary(comparison),
             first=first_figure(comparison),
             tiles=headlines(comparison),
+            ranked=leaderboard(comparison) if len(arms) > FEW_ARMS else [],
             example=_example(browser, comparison),
             other_arms=other_arms_note(comparison),
             warnings=list(warnings),

@@ -341,6 +341,30 @@ def headlines(comparison: Comparison) -> list[Headline]:
     return tiles
 
 
+def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate | None, PairedDifference | None]]]]:
+    """Every arm with its level on each of `headline_rows` and its difference from the first; best on the first row
+    first, those without a level on it last."""
+    rows, first = headline_rows(comparison), comparison.arms[0]
+
+    def place(arm: Arm) -> float:
+        level = rows[0].estimates[comparison.arms.index(arm)]
+        if level is None or level.value is None:
+            return math.inf
+        return -level.value if rows[0].metric.better == "higher" else level.value
+
+    ranked = sorted(comparison.arms, key=place) if rows else []
+    return [
+        (
+            arm,
+            [
+                (row.estimates[comparison.arms.index(arm)], comparison.difference(row, arm.label, first.label))
+                for row in rows
+            ],
+        )
+        for arm in ranked
+    ]
+
+
 def shown_arms(comparison: Comparison) -> list[Arm]:
     """The arms that the first screen is about: the first, the references of the main one, and the main one."""
     arm = main_arm(comparison)
