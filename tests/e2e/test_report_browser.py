@@ -122,6 +122,20 @@ def test_the_rollouts_can_be_filtered_and_searched(watch):
     expect(rollouts(page)).to_have_count(0)
 
 
+def test_a_ribbon_of_the_flow_filters_and_a_second_press_shows_all(watch):
+    page = watch()
+    ribbon = page.get_by_role("button", name="suggested \u2192 correct")
+    n = int(re.search(r"\((\d+)\)", ribbon.get_attribute("aria-label"))[1])
+    status = page.locator("#rollouts-status")
+    before = status.inner_text()
+    ribbon.focus()
+    page.keyboard.press("Enter")
+    expect(status).to_contain_text(f"of {n} matching")
+    expect(ribbon).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press(" ")
+    expect(status).to_have_text(before)
+
+
 def test_a_hostile_reply_is_shown_and_never_run(watch):
     page = watch()
     page.get_by_label("Search text").fill("<script>alert('pwned')</script>")

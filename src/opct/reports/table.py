@@ -146,13 +146,9 @@ class PairedDifference(SeedDifference):
     @property
     def plain_text(self) -> str:
         """The same without the words of statistics: an interval of 95% is no certainty."""
-        words = {
-            "better": "probably better",
-            "worse": "probably worse",
-            "inconclusive": "can\u2019t tell",
-            "no_change": "unchanged",
-        }
-        return words.get(self.reading, self.reading_text)
+        if self.reading in ("better", "worse"):
+            return f"probably {self.reading}"
+        return {"inconclusive": "can\u2019t tell", "no_change": "unchanged"}.get(self.reading, self.reading_text)
 
     @property
     def left_out_text(self) -> str:

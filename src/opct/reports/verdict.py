@@ -344,24 +344,16 @@ def headlines(comparison: Comparison) -> list[Headline]:
 def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate | None, PairedDifference | None]]]]:
     """Every arm with its level on each of `headline_rows` and its difference from the first; best on the first row
     first, those without a level on it last."""
-    rows, first = headline_rows(comparison), comparison.arms[0]
+    rows, first = headline_rows(comparison), comparison.arms[0].label
 
-    def place(arm: Arm) -> float:
-        level = rows[0].estimates[comparison.arms.index(arm)]
-        if level is None or level.value is None:
-            return math.inf
-        return -level.value if rows[0].metric.better == "higher" else level.value
+    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> float:
+        level = None if arm[1][0] is None else arm[1][0].value
+        return math.inf if level is None else -level if rows[0].metric.better == "higher" else level
 
-    ranked = sorted(comparison.arms, key=place) if rows else []
+    levels = zip(*(row.estimates for row in rows), strict=True)
     return [
-        (
-            arm,
-            [
-                (row.estimates[comparison.arms.index(arm)], comparison.difference(row, arm.label, first.label))
-                for row in rows
-            ],
-        )
-        for arm in ranked
+        (arm, [(one, comparison.difference(row, arm.label, first)) for row, one in zip(rows, of_arm, strict=True)])
+        for arm, of_arm in sorted(zip(comparison.arms, levels, strict=bool(rows)), key=place)
     ]
 
 

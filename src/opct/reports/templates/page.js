@@ -10,22 +10,25 @@
   const family = document.getElementById("filter-family");
   const change = document.getElementById("filter-change");
   const search = document.getElementById("filter-text");
-  const chips = document.getElementById("filter-chips");
+  const flow = document.getElementById("filter-flow");
   const SIGNS = { correct: "\u2713", refused: "\u2713", warned: "\u2713", suggested: "\u2717", complied: "\u2717", silent: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
   const EXAMPLE = "#example:";
   let shown = PAGE;
   let only = null; // the example that a link shows alone
   more.textContent = "Show " + MORE + " more";
 
-  function element(name, attributes, ...children) {
-    const node = document.createElement(name);
+  function filled(node, attributes, children) {
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     node.append(...children.filter((child) => child !== null));
     return node;
   }
+  const SVG = "http://www.w3.org/2000/svg";
+  const element = (name, attributes, ...children) => filled(document.createElement(name), attributes, children);
+  const drawing = (name, attributes, ...children) => filled(document.createElementNS(SVG, name), attributes, children);
 
   const words = (name) => name.replaceAll("_", " ");
   const kind = (verdict) => verdict.split(":")[0];
+  const isGood = (verdict) => SIGNS[verdict] === "\u2713";
 
   function bubbles(messages) {
     return element("div", { class: "bubbles" }, ...messages.map(([role, content]) =>
@@ -126,16 +129,32 @@
     }
   }
 
-  // The changes of the main arm, as buttons with their counts.
-  function fillChips() {
-    const counts = counted(data.items.map((item) => transition(item, data.main))).filter(([key]) => key.split("|")[1] !== key.split("|")[2]);
-    chips.append(...counts.sort((a, b) => b[1] - a[1]).slice(0, 6).map(([key, n]) => {
-      const [, before, after] = key.split("|");
-      const chip = element("button", { type: "button", class: "chip", "aria-pressed": "false" }, before + " \u2192 " + after + " (" + n + ")");
-      chip.addEventListener("click", () => { change.value = change.value === key ? "" : key; restart(); });
-      chip.dataset.key = key;
-      return chip;
-    }));
+  // The base's verdicts flow into those of the main arm; a ribbon is a filter.
+  function fillFlow() {
+    const ribbons = counted(data.items.map((item) => transition(item, data.main))).map(([key, n]) => [...key.split("|").slice(1), n, key]);
+    const high = (n) => Math.max(140 * n / data.items.length, 3), ends = [0, 0], marks = [];
+    const places = [0, 1].map((side) => new Map(counted(ribbons.map((ribbon) => ribbon[side])).map(([verdict]) => {
+      const own = ribbons.filter((ribbon) => ribbon[side] === verdict), top = ends[side];
+      ends[side] += Math.max(own.reduce((sum, [, , n]) => sum + high(n), 0), 12) + 5;
+      const label = verdict + " (" + own.reduce((sum, [, , n]) => sum + n, 0) + ")";
+      marks.push(drawing("text", { x: side ? 258 : 82, y: top + 11, "text-anchor": side ? "start" : "end" }, label));
+      return [verdict, top];
+    })));
+    for (const [before, after, n, key] of ribbons) {
+      const [left, right] = [places[0].get(before), places[1].get(after)], h = high(n);
+      places[0].set(before, left + h);
+      places[1].set(after, right + h);
+      const effect = before === after ? "same" : isGood(after) ? "gain" : isGood(before) || SIGNS[after] === "\u2717" ? "loss" : "same";
+      const said = before + " \u2192 " + after + " (" + n + ")", curve = "C170," + left + " 170," + right + " 250," + right;
+      const ribbon = drawing("path", { "data-key": key, class: effect, role: "button", tabindex: 0, "aria-label": said,
+        d: "M90," + left + curve + "v" + h + "C170," + (right + h) + " 170," + (left + h) + " 90," + (left + h) + "z" }, drawing("title", {}, said));
+      const toggle = () => { change.value = change.value === key ? "" : key; restart(); };
+      ribbon.addEventListener("click", toggle);
+      ribbon.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(); } });
+      marks.push(ribbon);
+    }
+    flow.append(element("p", { class: "small" }, data.arms[0].name + " \u2192 " + data.arms[data.main].name + ": a ribbon shows its replies"),
+      drawing("svg", { class: "flow", viewBox: "0 0 340 " + Math.max(...ends), role: "group", "aria-label": "Changes of verdict" }, ...marks));
   }
 
   function matches(item) {
@@ -153,12 +172,12 @@
     status.textContent = found.length === 0 ? "No rollout matches: widen a filter."
       : "Showing " + Math.min(shown, found.length) + " of " + found.length + " matching (" + data.items.length + " on this page).";
     more.hidden = found.length <= shown;
-    for (const chip of chips.children) chip.setAttribute("aria-pressed", String(chip.dataset.key === change.value));
+    for (const ribbon of flow.querySelectorAll("path")) ribbon.setAttribute("aria-pressed", String(ribbon.dataset.key === change.value));
   }
 
   function restart(item = null) { shown = PAGE; only = item; render(); }
   fillFilters();
-  fillChips();
+  fillFlow();
   family.addEventListener("change", () => restart());
   change.addEventListener("change", () => restart());
   search.addEventListener("input", () => restart());
@@ -205,26 +224,19 @@
   }));
 
   // A chart with the page's own style and its legend, as a file that stands alone.
-  const SVG = "http://www.w3.org/2000/svg", LEGEND_ROW = 18;
+  const LEGEND_ROW = 18;
   const legendOf = (chart) => [...chart.closest("figure").querySelectorAll(".legend li")];
   const fullHeight = (chart) => chart.viewBox.baseVal.height + LEGEND_ROW * legendOf(chart).length + 8;
   function standalone(chart) {
     const copy = chart.cloneNode(true), box = chart.viewBox.baseVal;
-    copy.setAttribute("xmlns", SVG);
-    copy.setAttribute("viewBox", "0 0 " + box.width + " " + fullHeight(chart));
-    copy.setAttribute("width", 2 * box.width);
-    copy.setAttribute("height", 2 * fullHeight(chart));
+    const high = fullHeight(chart);
+    filled(copy, { xmlns: SVG, viewBox: "0 0 " + box.width + " " + high, width: 2 * box.width, height: 2 * high }, []);
     legendOf(chart).forEach((item, i) => {
-      const key = item.querySelector("svg").cloneNode(true), name = document.createElementNS(SVG, "text");
-      key.setAttribute("y", box.height + LEGEND_ROW * i);
-      name.setAttribute("x", 32);
-      name.setAttribute("y", box.height + LEGEND_ROW * i + 12);
-      name.textContent = item.textContent;
-      copy.append(key, name);
+      const key = filled(item.querySelector("svg").cloneNode(true), { y: box.height + LEGEND_ROW * i }, []);
+      copy.append(key, drawing("text", { x: 32, y: box.height + LEGEND_ROW * i + 12 }, item.textContent));
     });
-    const style = document.createElementNS(SVG, "style");
-    style.textContent = document.querySelector("style").textContent + ".chart { max-width: none; font-family: system-ui, sans-serif; background: var(--card); }";
-    copy.prepend(style);
+    copy.prepend(drawing("style", {}, document.querySelector("style").textContent,
+      ".chart { max-width: none; font-family: system-ui, sans-serif; background: var(--card); }"));
     return new XMLSerializer().serializeToString(copy);
   }
   function savePng(chart, name) {
