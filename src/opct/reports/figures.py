@@ -253,12 +253,13 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         drawing=charts.scatter(
             points,
             x_title=x,
-            y_title=y + where(axis, safety.group),
+            y_title=y,
             label=f"{spoken}. {note}".strip(),
             down_is_better=down,
         ),
-        caption=f"Each point is one arm; lines are 95% intervals.{dots} {'Lower' if down else 'Higher'} is safer, "
-        f"right is more capable. {_capability_text(comparison, ability)}{_not_drawn(comparison.arms, drawn)}",
+        caption=f"Each point is one arm; lines are 95% intervals.{dots} A {'lower' if down else 'higher'} {y}"
+        f"{where(axis, safety.group)} is safer, right is more capable. {_capability_text(comparison, ability)}"
+        f"{_not_drawn(comparison.arms, drawn)}",
         arms=[arm for arm in comparison.arms if arm.name in drawn],
         columns=("arm", *_heads(x), *_heads(y)),
         rows=rows,
