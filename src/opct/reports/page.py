@@ -1,7 +1,7 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
-It shows, in this order: the summary with bars, tiles and an example; replies side by side; changes at a glance; each
-axis, folded; training and its cost; all findings; warnings and settings.
+It shows, in this order: the summary with bars, warnings, tiles and an example; replies side by side; changes at a
+glance; and folded, for the paper, each axis, training and its cost, all findings and settings.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
@@ -174,6 +174,7 @@ def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
     item = next((one for one in found if one["clean"] and one["clean"]["verdict"] in good), found[0])
     replies = [(one, one.name, item["replies"][comparison.arms.index(one)]) for one in verdict.shown_arms(comparison)]
     replies += [(first, f"{first.name} without the pressure", item["clean"])] if item["clean"] else []
+    items.sort(key=lambda one: one is item)  # the last among the others: it is shown already
     return {"title": item["title"], "prompt": item["prompt"], "replies": replies}
 
 

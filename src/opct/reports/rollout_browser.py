@@ -92,7 +92,7 @@ def _is_withheld(sample: GradedSample) -> bool:
 def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]) -> list[str]:
     """The ids in turn over (family, verdict change).
 
-    Held-out families and real changes come first; within a combination, samples with per-token KL do.
+    Changes with per-token KL come first, then held-out families and other changes; within a combination, KL does.
     """
     strata: dict[tuple[int, str, str, str], list[tuple[bool, str, str]]] = {}
     for identifier in identifiers:
@@ -110,7 +110,13 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]
         families.setdefault((rank, family), []).append((before, after))
     ordered = sorted((turn, key) for key, changes in families.items() for turn in range(len(changes)))
     queues = [sorted(strata[(*key, *families[key][turn])]) for turn, key in ordered]
-    return [place[-1] for turn in zip_longest(*queues) for place in turn if place is not None]
+    ordered_ids = [place[-1] for turn in zip_longest(*queues) for place in turn if place is not None]
+    return sorted(ordered_ids, key=lambda identifier: not _is_painted_change([arm[identifier] for arm in by_arm]))
+
+
+def _is_painted_change(samples: Sequence[GradedSample]) -> bool:
+    """Whether the reply of the last arm is another than the first's, with the KL that says at which token."""
+    return _verdict(samples[0]) != _verdict(samples[-1]) and any(sample.kl for sample in samples)
 
 
 def _split_key(sample: GradedSample) -> str:

@@ -118,12 +118,8 @@ def summary(comparison: Comparison) -> list[str]:
     readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in rows if id(row) not in decides]
     if not readings:
         return said
-    counts = {
-        "can't tell": readings.count("inconclusive"),
-        "not judged by two seeds": readings.count("two_seeds"),
-        "not comparable": readings.count(None),
-    }
-    left = ", ".join(f"{word}: {n}" for word, n in counts.items() if n)
+    words = {"inconclusive": "can't tell", "two_seeds": "not judged by two seeds", None: "not comparable"}
+    left = ", ".join(f"{word}: {n}" for reading, word in words.items() if (n := readings.count(reading)))
     return [
         *said,
         f"Against {first.name}, none of {pluralize(len(readings), 'side effect')} got measurably worse"

@@ -137,7 +137,7 @@
       const own = ribbons.filter((ribbon) => ribbon[side] === verdict), top = ends[side];
       ends[side] += Math.max(own.reduce((sum, [, , n]) => sum + high(n), 0), 12) + 5;
       const label = verdict + " (" + own.reduce((sum, [, , n]) => sum + n, 0) + ")";
-      marks.push(drawing("text", { x: side ? 258 : 82, y: top + 11, "text-anchor": side ? "start" : "end" }, label));
+      marks.push(drawing("text", { x: side ? 246 : 94, y: top + 11, "text-anchor": side ? "start" : "end" }, label));
       return [verdict, top];
     })));
     for (const [before, after, n, key] of ribbons) {
@@ -145,9 +145,9 @@
       places[0].set(before, left + h);
       places[1].set(after, right + h);
       const effect = before === after ? "same" : isGood(after) ? "gain" : isGood(before) || SIGNS[after] === "\u2717" ? "loss" : "same";
-      const said = before + " \u2192 " + after + " (" + n + ")", curve = "C170," + left + " 170," + right + " 250," + right;
+      const said = before + " \u2192 " + after + " (" + n + ")", curve = "C170," + left + " 170," + right + " 240," + right;
       const ribbon = drawing("path", { "data-key": key, class: effect, role: "button", tabindex: 0, "aria-label": said,
-        d: "M90," + left + curve + "v" + h + "C170," + (right + h) + " 170," + (left + h) + " 90," + (left + h) + "z" }, drawing("title", {}, said));
+        d: "M100," + left + curve + "v" + h + "C170," + (right + h) + " 170," + (left + h) + " 100," + (left + h) + "z" }, drawing("title", {}, said));
       const toggle = () => { change.value = change.value === key ? "" : key; restart(); };
       ribbon.addEventListener("click", toggle);
       ribbon.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(); } });
@@ -172,6 +172,7 @@
     status.textContent = found.length === 0 ? "No rollout matches: widen a filter."
       : "Showing " + Math.min(shown, found.length) + " of " + found.length + " matching (" + data.items.length + " on this page).";
     more.hidden = found.length <= shown;
+    document.getElementById("kl-scale").hidden = !list.querySelector(".tokens");
     for (const ribbon of flow.querySelectorAll("path")) ribbon.setAttribute("aria-pressed", String(ribbon.dataset.key === change.value));
   }
 
@@ -207,9 +208,7 @@
   }
   addEventListener("hashchange", follow);
   follow();
-  addEventListener("beforeprint", () => {
-    for (const part of document.querySelectorAll("details.warnings")) part.open = true;
-  });
+  addEventListener("beforeprint", () => document.querySelectorAll("details.warnings").forEach((part) => { part.open = true; }));
 
   function save(name, content, type) {
     const link = element("a", { download: name, href: URL.createObjectURL(new Blob([content], { type })) });
