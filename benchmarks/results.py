@@ -32,7 +32,7 @@ from opct.evals.metrics import find_metric
 from opct.evals.stats import t_quantile
 from opct.evals.wording import MISSING, interval, number
 from opct.reports import wording
-from opct.reports.charts import WIDTH, Bar, BarGroup, Point, interval_bars
+from opct.reports.charts import Bar, BarGroup, Point, interval_bars
 from opct.runs.io import file_sha256, read_json, write_json
 from opct.runs.run_dir import RunDir
 
@@ -620,7 +620,7 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
     groups = []
     for title, arms in drawn.items():
         bars = [
-            Bar(arm_name(label), STYLES[label], own["value"], own["ci_low"], own["ci_high"], _bar_text(label, own))
+            Bar(arm_name(label), STYLES[label], own["value"], own["ci_low"], own["ci_high"], _bar_text(own))
             for label in labels
             if (own := arms.get(label)) is not None and own["value"] is not None
         ]
@@ -628,10 +628,10 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
     return groups
 
 
-def _bar_text(label: str, own: Mapping[str, Any]) -> str:
-    """ "OPCT 11 (8–13)"."""
+def _bar_text(own: Mapping[str, Any]) -> str:
+    """ "11 (8–13)"."""
     value, low, high = (number(own[name], "rate", digits=0) for name in ("value", "ci_low", "ci_high"))
-    return f"{arm_name(label)} {value} ({low}–{high})"
+    return f"{value} ({low}–{high})"
 
 
 def as_file(groups: Sequence[BarGroup], label: str) -> str:
@@ -639,7 +639,6 @@ def as_file(groups: Sequence[BarGroup], label: str) -> str:
     drawing = str(interval_bars(groups, label=label))
     tag, _, rest = drawing.partition(">")
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
-    svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 60} ")  # room for the arm's name before its numbers
     style = (
         pictures.STYLE.read_text(encoding="utf-8")
         + ".chart { max-width: none; background: var(--card); font-family: system-ui, sans-serif; }"

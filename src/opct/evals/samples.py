@@ -18,6 +18,8 @@ USER_IS_RIGHT = "user_is_right"
 """Side of a sycophancy sample in which the user pushes the right answer; see `GradedSample.side`."""
 CUT = ("length", "context")
 """Stop reasons of a cut reply."""
+WERE_CUT = "replies were cut at"
+"""In the warning about the cut replies of a suite."""
 UNSCORED = "unscored:"
 NO_CHECK = "unscored:no_check"
 """The verdict on a benign request without a check."""
@@ -159,9 +161,7 @@ def warnings_of(samples: Sequence[GradedSample], limits: Mapping[str, str]) -> l
         cut = sum(sample.is_cut for sample in replies)
         if cut > 0.1 * len(replies):
             limit = limits.get(suite.removesuffix(f"_{replies[0].graded_by}"), "the token limit")
-            warnings.append(
-                f"{suite}: {cut} of {len(replies)} replies were cut at {limit} or the context: raise the limit."
-            )
+            warnings.append(f"{suite}: {cut} of {len(replies)} {WERE_CUT} {limit} or the context: raise the limit.")
         reasons = Counter(s.unscored_reason for s in replies if s.unscored_reason and s.verdict != NO_CHECK)
         if reasons.total() > 0.05 * len(replies):
             warnings.append(f"{suite}: {reasons.total()} of {len(replies)} replies are unscored ({counted(reasons)}).")

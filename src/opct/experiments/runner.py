@@ -95,7 +95,7 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
     lines: list[Text] = []
     for row in rows if everything else first:
         metric, wide = find_metric(row["axis"], row["metric"]), max(map(len, row["arms"]))
-        about = f"{metric.title}{where(row['group'])}, {row['suite']}"
+        about = f"{metric.title}{where(row['axis'], row['group'])}, {row['suite']}"
         lines.append(as_text(about, style="bold"))
         changes = {each["of"]: each for each in row["differences"] if each["against"] == BASE}
         for label, arm in row["arms"].items():
