@@ -52,7 +52,7 @@ def init(
     preset: Preset = None,
     packaged: Packaged = None,
 ) -> None:
-    """Write a config file for your model and your data, or one that comes with opct.
+    """Write a config for your model and data, or one of opct's.
 
     Yours holds the settings that people change first; the others have their defaults.
 

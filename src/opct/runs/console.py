@@ -45,6 +45,9 @@ EARLY = 0.02  # below this share no remaining time is shown: the first result of
 INTERVAL_S = 5.0  # between two lines of a stage
 # C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_HELP = re.compile(  # its headings, commands and options, which are bold, cyan and green
+    r"(?m)(^ *[A-Z][\w ]*:(?=$| opct))|(^  [a-z][a-z-]*  |^    opct .*|(?<=: )opct [^\[\n]*)|((?<![\w-])--?[a-z][\w-]*)"
+)
 _MOVES = re.compile(r"(?:\x1b\[A)+")
 
 
@@ -55,6 +58,14 @@ def visible(text: str) -> str:
     """The text without keys, and with control characters as escapes: `\\x1b` for the one that begins a terminal's
     commands."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), redact(text))
+
+
+def fitted(text: str, stream: Any) -> str:
+    """Safe text for a stream: on a terminal help has colours."""
+    is_terminal = not getattr(stream, "closed", True) and stream.isatty()
+    if is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        return _HELP.sub(lambda found: f"\x1b[{(1, 36, 32)[(found.lastindex or 1) - 1]}m{found[0]}\x1b[0m", text)
+    return text
 
 
 class SafeStream:
@@ -81,7 +92,10 @@ class SafeStream:
         start = "\r" if text.startswith("\r") else ""
         is_safe = self._keeps_styles or _MOVES.fullmatch(text) is not None
         if text:  # typer tries the stream with an empty text, and hides that it failed
-            self._try(lambda raw: raw.write(text if is_safe else start + visible(text.removeprefix(start))))
+            shown = text if is_safe else start + visible(text.removeprefix(start))
+            if not is_safe and text.startswith("Usage: "):
+                shown = fitted(shown, self.raw)
+            self._try(lambda raw: raw.write(shown))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
