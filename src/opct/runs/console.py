@@ -201,6 +201,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
+def sparkline(values: Sequence[float], width: int = 20) -> str:
+    """The course of some values from 0 to the largest, in at most `width` bars, the last one that of the last value."""
+    step = -(-len(values) // width)
+    shown = values[::-step][::-1]
+    top = max(*shown, 1e-9)  # values below 0 have the lowest bar
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * max(value, 0.0) / top)] for value in shown)
+
+
 class _StderrHandler(logging.Handler):
     """Writes messages to the current `sys.stderr`, which progress bars replace while they run."""
 
