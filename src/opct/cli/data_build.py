@@ -365,5 +365,6 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
     for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
         echo(f"warning: {warning}")
     are_anchors = all(pair.is_identity for pair in pairs)
-    command = f"train CONFIG.yaml 'data.anchors=[{out}]'" if are_anchors else f"init mine.yaml --data {quote(str(out))}"
-    echo(f"next: opct data show {out}\n      opct {command}")
+    path = quote(str(out))
+    command = f"train CONFIG.yaml {quote(f'data.anchors=[{out}]')}" if are_anchors else f"init mine.yaml --data {path}"
+    echo(f"next: opct data show {path}\n      opct {command}")

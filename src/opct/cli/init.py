@@ -56,7 +56,7 @@ def init(
     packaged: Packaged = None,
     measure: Measure = False,
 ) -> None:
-    """Write a config file for your model and your data, or one that comes with opct.
+    """Write a config for your model and data, or one of opct's.
 
     Yours holds the settings that people change first; the others have their defaults.
 
