@@ -52,7 +52,8 @@ class _Root(TyperGroup):
         wide, groups = max(map(len, self.commands)), dict[str, list[tuple[str, str]]]()
         for name, command in self.commands.items():
             words = command.get_short_help_str(formatter.width - 6 - wide)
-            groups.setdefault(command.rich_help_panel, []).append((name.ljust(wide), words))
+            title = getattr(command, "rich_help_panel", None) or "Commands"
+            groups.setdefault(title, []).append((name.ljust(wide), words))
         records = filter(None, (parameter.get_help_record(ctx) for parameter in self.get_params(ctx)))
         groups["Options"] = sorted(records, key=lambda record: "completion" in record[0])
         for title, rows in groups.items():

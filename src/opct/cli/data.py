@@ -263,8 +263,8 @@ def pair_text(
         renderer.render([{**m, "content": sampled if m["content"] is None else m["content"]} for m in messages])
         for messages in (pair.prompt, pair.teacher_prompt)
     ]
-    words = ([piece.strip(" ") for piece in renderer.pieces(ids)] for ids in prompts)
-    shared = difflib.SequenceMatcher(None, *words, autojunk=False).get_matching_blocks()
+    ours, theirs = ([piece.strip(" ") for piece in renderer.pieces(ids)] for ids in prompts)
+    shared = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
     for place, (side, who) in enumerate((("prompt", "the policy"), ("teacher_prompt", "the teacher"))):
         ids, same = prompts[place], {block[place] + i for block in shared for i in range(block.size)}
         text.append(f"\n{side}: what {who} sees, {len(ids)} tokens\n", style="bold")

@@ -16,7 +16,6 @@ from opct.runs.console import make_console, print_text
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-    from rich.console import RenderableType
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer's own copy of click is private
 Target = Annotated[
@@ -110,7 +109,7 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
 
 
-def print_rich(result: RenderableType) -> None:
+def print_rich(result: Any) -> None:
     """Print what rich draws on stdout."""
     if hasattr(result, "renderables"):  # a group
         for part in result.renderables:

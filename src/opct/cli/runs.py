@@ -38,8 +38,7 @@ def runs(
         print(json.dumps([asdict(entry) for entry in entries], indent=2, default=str))
         return
     if not entries:
-        echo(f"{folder} holds no runs.")
-        return
+        return echo(f"{folder} holds no runs.")
     names = [str(entry.path.relative_to(folder)) if entry.path != folder else str(folder) for entry in entries]
     _print_table(names, entries)
     for name, entry in zip(names, entries, strict=True):
