@@ -383,11 +383,7 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
 
 
 def open_judge(config: JudgeConfig, suites: Sequence[str]) -> tuple[LLMJudge, str]:
-    """The judge, and the axis that it is for.
-
-    Raises:
-        EvaluationError: there is no such judge or model, or no suite that it is for.
-    """
+    """The judge, and the axis that it is for. Raises EvaluationError where there is no such judge, model or suite."""
     from opct.evals.judges.apply import axis_judged
     from opct.evals.judges.llm import load_judge
 

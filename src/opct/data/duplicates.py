@@ -232,11 +232,8 @@ def trained_names(pairs: Iterable[ContrastivePair], model: ModelConfig) -> dict[
 
 
 def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: ModelConfig) -> None:
-    """Store the texts of the pairs, and of the runs that training continues from, in the run directory.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Store the texts of the pairs, and of the runs that training continues from, in the run directory. Raises RunError
+    where the file cannot be written."""
     texts = trained_texts(pairs)
     for earlier in _earlier_runs(model):
         # unknown is not none: without a list the results must say that overlap cannot be excluded

@@ -132,11 +132,8 @@ class Renderer:
         return self._written(messages, add_generation_prompt=not prefill, continue_final_message=prefill)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of the prompt, special tokens included, up to where the completion begins.
-
-        Raises:
-            DataError: as `text`, or the tokenizer fails.
-        """
+        """Token ids of the prompt, special tokens included, up to where the completion begins. Raises DataError as
+        `text`, or where the tokenizer fails."""
         text = self.text(messages)
         with LibraryErrors(DataError, f"The tokenizer of {self.tokenizer.name_or_path} cannot read a prompt"):
             # the template writes BOS itself: with add_special_tokens a prompt would begin with two
@@ -266,11 +263,7 @@ class Renderer:
             return cast(str, self.tokenizer.decode(list(token_ids), **options))
 
     def _written(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
-        """What the template writes for the messages.
-
-        Raises:
-            DataError: it fails, or writes nothing.
-        """
+        """What the template writes for the messages. Raises DataError where it fails, or writes nothing."""
         import jinja2
 
         # the user's arguments last, so that they win

@@ -171,11 +171,7 @@ def _watched(before: Any, progress: Progress, first: _FirstReplies) -> Any:
 
 
 def write_log(log: EvalLog, path: Path) -> None:
-    """Write a log whole or not at all; that of an attack can be read by its owner alone.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write a log whole, or raise RunError and write nothing; that of an attack can be read by its owner alone."""
     failed = f"Cannot write {path} by way of {tempfile.gettempdir()}"
     # made elsewhere: Inspect writes in place, and a kill would leave half of a log under its name
     with LibraryErrors(RunError, failed), quiet(), tempfile.TemporaryDirectory() as folder:
@@ -276,11 +272,8 @@ def _stored_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -
 
 
 def check_task(spec: str) -> list[str]:
-    """Resolve `spec` (`file.py@name` or `package/name`) to Inspect's task names.
-
-    Raises:
-        EvaluationError: there is no such task; the message suggests the nearest one.
-    """
+    """Resolve `spec` (`file.py@name` or `package/name`) to Inspect's task names. Raises EvaluationError where there is
+    no such task; the message suggests the nearest one."""
     file, _, wanted = spec.partition("@")
     if not file.endswith(".py"):
         ensure_entry_points()

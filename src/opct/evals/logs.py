@@ -55,11 +55,7 @@ FIELDS = ("axis", "family", "family_split", "side", "cluster", "teacher_prompt",
 
 
 def log_paths(path: str | Path) -> list[Path]:
-    """The paths of the logs in a run directory, or the log itself.
-
-    Raises:
-        EvaluationError: there is none.
-    """
+    """The paths of the logs in a run directory, or the log itself. Raises EvaluationError where there is none."""
     path = Path(path)
     if path.is_file():
         return [path]
@@ -70,11 +66,8 @@ def log_paths(path: str | Path) -> list[Path]:
 
 
 def open_log(path: Path, *, header_only: bool = False, remedy: str = "Evaluate again.") -> EvalLog:
-    """An Inspect log as it is, finished or not; `remedy` is what the error proposes.
-
-    Raises:
-        EvaluationError: it is not a regular file, is no log, or a member unpacks to more than `MAX_MEMBER_BYTES`.
-    """
+    """An Inspect log as it is, finished or not; `remedy` is what the error proposes. Raises EvaluationError where it is
+    not a regular file, is no log, or a member unpacks to more than `MAX_MEMBER_BYTES`."""
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", remedy):
         check_readable(path)
         if zipfile.is_zipfile(path):
@@ -85,11 +78,8 @@ def open_log(path: Path, *, header_only: bool = False, remedy: str = "Evaluate a
 
 
 def read_log(path: str | Path) -> EvalLog:
-    """A finished Inspect log with all its samples.
-
-    Raises:
-        EvaluationError: it cannot be read, did not finish, or lacks samples.
-    """
+    """A finished Inspect log with all its samples. Raises EvaluationError where it cannot be read, did not finish, or
+    lacks samples."""
     log = open_log(Path(path))
     # checked before samples are counted: an error message says more than a count
     check_finished(log)
@@ -127,11 +117,7 @@ def _add_side(metadata: dict[str, Any]) -> None:
 
 
 def check_finished(log: EvalLog) -> None:
-    """Reject the log of an unfinished evaluation.
-
-    Raises:
-        EvaluationError: with its error and its place.
-    """
+    """Raise EvaluationError, with its error and its place, for the log of an unfinished evaluation."""
     if log.status != "success":
         said = f"it is marked as {log.status!r}" if log.error is None else log.error.message
         said = re.sub(r"RetryError\(<.* raised (\w+)>\)", r"the model did not answer (\1)", said)
@@ -371,11 +357,8 @@ def read_samples(path: str | Path) -> list[GradedSample]:
 
 
 def read_evaluation(path: str | Path) -> Evaluation:
-    """The logs of a run directory, or any Inspect log.
-
-    Raises:
-        EvaluationError: there is no log, or one cannot be read, did not finish, or lacks samples.
-    """
+    """The logs of a run directory, or any Inspect log. Raises EvaluationError where there is none, or one cannot be
+    read, did not finish, or lacks samples."""
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
         ours = [log for log in logs if "settings" in about_of(log)]

@@ -158,11 +158,8 @@ def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollou
 
 
 def sampled_rollout(policy: Policy, pair: ContrastivePair, config: TrainConfig) -> Rollout:
-    """One rollout of one pair outside any run, as OPCT would sample it.
-
-    Raises:
-        DataError: the pair does not fit the model's context.
-    """
+    """One rollout of one pair outside any run, as OPCT would sample it. Raises DataError where the pair does not fit
+    the model's context."""
     rendered, too_long = render_pairs(
         [pair],
         policy.renderer,

@@ -115,11 +115,8 @@ def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Ite
 
 
 def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> PeftModel:
-    """The model with an adapter of these settings that changes nothing yet.
-
-    Raises:
-        ModelError: the settings do not fit the model.
-    """
+    """The model with an adapter of these settings that changes nothing yet. Raises ModelError where they do not fit
+    it."""
     from peft import LoraConfig, get_peft_model
 
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
@@ -304,11 +301,8 @@ _ADAPTER_CONFIG = TypeAdapter(AdapterConfig)
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """PEFT's settings of the adapter in a folder.
-
-    Raises:
-        ModelError: it is not a JSON object, or a setting is of another type.
-    """
+    """PEFT's settings of the adapter in a folder. Raises ModelError where it is not a JSON object, or a setting is of
+    another type."""
     path = folder / "adapter_config.json"
     config: AdapterConfig = read_json(path, _ADAPTER_CONFIG, hint="Fetch the adapter again.", error=ModelError)
     return {**config}

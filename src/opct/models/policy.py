@@ -267,11 +267,8 @@ class Policy:
 
     @property
     def batches_continuously(self) -> bool:
-        """Whether transformers' continuous batching samples.
-
-        Raises:
-            ModelError: it was asked for, and cannot be used with this model.
-        """
+        """Whether transformers' continuous batching samples. Raises ModelError where it was asked for, and cannot be
+        used with this model."""
         if self.engine == "auto":
             return self.is_accelerated and self._why_not_continuous() is None
         if self.engine == CONTINUOUS and (reason := self.backbone.ask(why_not_continuous)) is not None:

@@ -49,12 +49,8 @@ def sample_continuously(
     on_done: Callable[[int], None] = lambda n: None,
     on_completions: Callable[[list[tuple[int, Completion]]], None] = lambda finished: None,
 ) -> list[list[Completion]]:
-    """As `opct.models.inference.sampler.sample`, without its limit on tokens.
-
-    Raises:
-        ModelError: transformers cannot sample from this model so.
-        MemoryError: there is too little memory.
-    """
+    """As `opct.models.inference.sampler.sample`, without its limit on tokens. Raises ModelError where transformers
+    cannot sample from this model so; MemoryError where there is too little memory."""
     results: list[list[Any]] = [[None] * len(group) for group in seeds]
     places = _places(seeds)
     waiting = len(places)

@@ -113,11 +113,8 @@ class Engine:
         self._synced: str | None = None
 
     def sync_weights(self, step: int) -> None:
-        """Serve the policy's adapter after `step` steps, unless it is served already.
-
-        Raises:
-            EngineError: it could not be written or loaded, by any process.
-        """
+        """Serve the policy's adapter after `step` steps, unless it is served already. Raises EngineError where it could
+        not be written or loaded, by any process."""
         name = f"step-{step:06d}"  # a new one each time: vLLM keeps keys and values by the adapter's name
         if name != self._synced:
             self.publish(name)
