@@ -23,7 +23,6 @@ from inspect_ai.log import EvalSample as LogSample
 from pydantic import TypeAdapter
 
 from opct.data.context import CONTEXT
-from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.attackers.samples import attack_sample
 from opct.evals.metrics import metric_rows
@@ -34,7 +33,6 @@ from opct.evals.samples import (
     JUDGED,
     PARSED,
     UNSCORED,
-    USER_IS_RIGHT,
     GradedSample,
     add_paired_values,
     graded_name,
@@ -83,8 +81,6 @@ def read_log(path: str | Path) -> EvalLog:
     log = open_log(Path(path))
     # checked before samples are counted: an error message says more than a count
     check_finished(log)
-    for sample in log.samples or []:
-        _add_side(sample.metadata)
     results, there = log.results, len(log.samples or [])
     stopped = results.early_stopping.early_stops if results and results.early_stopping else ()
     # Inspect counts epochs that were stopped early as samples: an attack's counterparts have few of them
@@ -100,20 +96,6 @@ def usable_log(path: Path) -> tuple[EvalLog | None, str]:
         return read_log(path), ""
     except EvaluationError as error:
         return None, str(error)
-
-
-def _add_side(metadata: dict[str, Any]) -> None:
-    """Set `side` on a sample of an older version, which stored it at the start of split and family."""
-    if "side" in metadata or "family_split" not in metadata:
-        return
-    side, split, family = "", str(metadata["family_split"]), str(metadata.get("family", ""))
-    if split.startswith(f"{BENIGN}_"):
-        side, split, family = BENIGN, split.removeprefix(f"{BENIGN}_"), family.removeprefix(f"{BENIGN}_")
-    elif split == USER_IS_RIGHT:
-        side, split = split, "held_out"
-    elif split == SAFE_TWIN:
-        side, split = split, FAMILIES[family].split if family in FAMILIES else "held_out"
-    metadata |= {"side": side, "family_split": split, "family": family}
 
 
 def check_finished(log: EvalLog) -> None:
