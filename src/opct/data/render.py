@@ -31,7 +31,7 @@ from opct.data.reasoning import (
     of_response_template,
 )
 from opct.data.tables import Fault, refuse
-from opct.errors import DataError, LibraryErrors, ModelError, shorten
+from opct.errors import DataError, LibraryErrors, ModelError, first_of, shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -415,7 +415,7 @@ def _rendered_alike(alike: Sequence[ContrastivePair], n: int) -> str:
     sides = [(pair.prompt, pair.teacher_prompt) for pair in alike]
     only = [m for a, b in sides for m in (*a, *b) if (m in a) != (m in b)]
     roles = " and ".join(sorted({str(m["role"]) for m in only})) or "any"
-    shown = ", ".join(repr(pair.id) for pair in alike[:3]) + (" ..." if len(alike) > 3 else "")
+    shown = first_of([repr(pair.id) for pair in alike])
     return (
         f"The model's chat template renders both prompts alike in {len(alike)} of {n} pairs whose messages differ "
         f"({shown}): it does not write what differs in their {roles} messages, so there is nothing to learn from them. "

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from opct.errors import DataError, LibraryErrors, shown_faults, unknown
+from opct.errors import DataError, LibraryErrors, first_of, shown_faults, unknown
 from opct.runs import io
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 HUB = "hf:"
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-SHOWN_PLACES = 3
 MAX_ROWS = 10**6
 
 T = TypeVar("T")
@@ -106,8 +105,7 @@ def duplicate_ids(places: Iterable[tuple[str, str]]) -> list[Fault]:
 def warn_of_repeats(source: str | Path, places: Sequence[str], what: str) -> None:
     """Warn of rows that are left out, since they repeat an earlier one; `what` they are, in the plural."""
     if places:
-        shown = ", ".join(places[:SHOWN_PLACES]) + (", ..." if len(places) > SHOWN_PLACES else "")
-        log.warning("%s: repeated %s dropped: %d (%s)", source, what, len(places), shown)
+        log.warning("%s: repeated %s dropped: %d (%s)", source, what, len(places), first_of(places))
 
 
 def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
@@ -120,7 +118,7 @@ def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d+|found .*", "", fault), []).append((where, fault))
     lines = []
     for (where, fault), *others in kinds.values():
-        more = ", ".join(place for place, _ in others[:SHOWN_PLACES]) + (", ..." if len(others) > SHOWN_PLACES else "")
+        more = first_of([place for place, _ in others])
         lines.append(f"{where}: {fault}" + (f" (and {len(others)} more like it: {more})" if others else ""))
     count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
     raise DataError(f"{source}: {count}:", shown_faults(lines))

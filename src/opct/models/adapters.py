@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from opct.bounds import try_in_bounds
 from opct.config.schema import LoraSettings
-from opct.errors import LibraryErrors, ModelError
+from opct.errors import LibraryErrors, ModelError, first_of
 from opct.runs.io import read_json
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ PREFIX = "base_model.model."
 """What PEFT writes before the name of a weight."""
 ADDED_NAMES = ("base_layer", "original_module", "token_adapter")
 """What PEFT puts into the name of a weight of the model."""
-SHOWN = 3  # names in a message
 
 
 @contextlib.contextmanager
@@ -376,7 +375,7 @@ def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str]
     lacking = [name.replace(f".{TRAINED_ADAPTER}.", ".") for name in lacking]
     if unloaded:
         raise ModelError(
-            f"{len(unloaded)} weights of the adapter at {folder} have no place in the model ({_first(unloaded)}), so "
+            f"{len(unloaded)} weights of the adapter at {folder} have no place in the model ({first_of(unloaded)}), so "
             f"only a part of it would be loaded: {_how_to_place(model, folder, unloaded, lacking)}."
         )
     if lacking:
@@ -387,7 +386,7 @@ def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str]
             remedy = f"it holds layers {ids}; give the model that it was trained on, or set layers_to_transform: {ids}"
         raise ModelError(
             f"The adapter at {folder} lacks {len(lacking)} of the weights that its adapter_config.json names "
-            f"({_first(lacking)}): {remedy}."
+            f"({first_of(lacking)}): {remedy}."
         )
 
 
@@ -427,14 +426,10 @@ def _changes_the_model(folder: Path, names: list[str]) -> str:
     init = read_adapter_config(folder).get("init_lora_weights")
     cause = f"init_lora_weights={init!r}" if isinstance(init, str) else "see its adapter_config.json"
     return (
-        f"The adapter at {folder} changes {len(names)} weights of the model itself ({_first(names)}; {cause}), so "
+        f"The adapter at {folder} changes {len(names)} weights of the model itself ({first_of(names)}; {cause}), so "
         "without the adapter it would not be its base. Merge the two with PEFT (merge_and_unload), save the model, and "
         "give its folder as model.name_or_path."
     )
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 @contextlib.contextmanager
