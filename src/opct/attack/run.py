@@ -39,7 +39,7 @@ from opct.evals.outcomes import COMPLETE
 from opct.evals.run import about_run, next_order, set_aside_others, unfinished_paths, write_results
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
-from opct.runs.console import Progress, shows_progress
+from opct.runs.console import Progress, show_warnings, shows_progress
 from opct.runs.identity import Identity
 from opct.runs.io import PRIVATE_MODE, check_writable, write_jsonl
 from opct.runs.lock import locked, refuse_existing, this_process
@@ -120,7 +120,7 @@ def run_attack(
     identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-    warnings = setup.show_warnings(notes, progress)  # before it costs anything
+    warnings = show_warnings(notes, progress)  # before it costs anything
     if plan is not None and overwrite:
         check_training(plan, progress)
     cast, training, made = _cast(config.target, player, judged), None, known_samples(earlier)
@@ -129,7 +129,7 @@ def run_attack(
             folder.begin(identity)
             solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
             roles, pool, cast = {ROLE: model}, [*pool, *shots], replace(cast, attacker=solver)
-            warnings += setup.show_warnings(no_learning_signal_warning(training), progress)
+            warnings += show_warnings(no_learning_signal_warning(training), progress)
         played = play(
             name,
             subjects,

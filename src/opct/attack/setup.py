@@ -39,7 +39,7 @@ from opct.evals.tasks.attack import rule_judge, rules_identity
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
 from opct.models.self_test import self_test
-from opct.runs.console import Progress, pluralize
+from opct.runs.console import Progress, pluralize, show_warnings
 from opct.runs.identity import Identity
 from opct.runs.run_dir import run_behind
 
@@ -185,12 +185,6 @@ def load_target(
 def _model_settings(config: settings.LocalModelSettings) -> dict[str, Any]:
     """Without those that are None, which leave the setting of the run: passed on they would replace it by nothing."""
     return config.model_dump(include={*OF_POLICY, "trust_remote_code"}, exclude_none=True)
-
-
-def show_warnings(warnings: list[str], progress: Progress) -> list[str]:
-    for warning in warnings:
-        progress.log(f"warning: {warning}")
-    return warnings
 
 
 def _open_endpoint(name: str, config: Any, role: str) -> tuple[Model, dict[str, Any]]:

@@ -35,7 +35,7 @@ from opct.evals.provider import as_inspect_model
 from opct.evals.same_questions import refuse_other_questions
 from opct.evals.tasks.common import is_cut
 from opct.models.self_test import FIRST_REPLIES, FirstReply, cut_warnings, reply_warnings
-from opct.runs.console import NullProgress, Progress
+from opct.runs.console import NullProgress, Progress, show_warnings
 from opct.runs.io import PRIVATE_MODE, atomic_write
 from opct.runs.run_dir import RunDir
 
@@ -143,8 +143,7 @@ class _FirstReplies:
         replies, self._replies = self._replies or [], None
         self.warnings += [f"{self._name}: {text}" for text in reply_warnings(replies, self._renderer)]
         cut = [f"{self._name}: {text}" for text in cut_warnings(replies, "the token limit")]
-        for warning in [*cut, *self.warnings] if replies else ():
-            self._progress.log(f"warning: {warning}")
+        show_warnings([*cut, *self.warnings] if replies else [], self._progress)
 
 
 def _continued(task: Task, log: EvalLog) -> PreviousTask:

@@ -33,7 +33,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from opct.errors import REMEDY, CheckpointError, RunError, reason
+from opct.errors import REMEDY, CheckpointError, RunError, first_of, reason
 from opct.runs import checkpoints
 from opct.runs.io import did_you_mean, read_json, read_jsonl, remove, write_json, write_jsonl
 from opct.runs.lock import is_running, locked, owner_of, refuse_existing
@@ -256,9 +256,8 @@ class RunDir:
             raise RunError(f"No run to resume in {self.path}: leave out --resume to start one, or correct output_dir.")
         names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         if others := [name for name in names if not name.startswith(".")]:  # those are of a process that starts now
-            shown = ", ".join(others[:5]) + (" ..." if len(others) > 5 else "")
             raise RunError(
-                f"{self.path} is not empty and not a run ({shown}); nothing in it was touched. "
+                f"{self.path} is not empty and not a run ({first_of(others, 5)}); nothing in it was touched. "
                 "Choose another output_dir."
             )
 
@@ -359,9 +358,6 @@ class RunDir:
 
     def latest_checkpoint(self) -> Path | None:
         return checkpoints.latest(self.checkpoints_dir)
-
-    def prune(self, keep: int, best_step: int | None = None) -> list[Path]:
-        return checkpoints.prune(self.checkpoints_dir, keep, best_step)
 
     def checkpoint_named(self, path: str | Path) -> Path | None:
         """The checkpoint of a path: the path itself if it is in `checkpoints/`, else the newest. Raises CheckpointError
