@@ -207,13 +207,17 @@ WARNING = "warning: "
 class Progress(Protocol):
     """Interface for reporting progress."""
 
-    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None: ...
+    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
+        return
 
-    def advance(self, n: int = 1, **fields: Field) -> None: ...
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        return
 
-    def log(self, message: str) -> None: ...
+    def log(self, message: str) -> None:
+        return
 
-    def done(self) -> None: ...
+    def done(self) -> None:
+        return
 
 
 def show_warnings(warnings: list[str], progress: Progress) -> list[str]:
