@@ -32,7 +32,7 @@ from opct.evals.metrics import find_metric
 from opct.evals.stats import t_quantile
 from opct.evals.wording import MISSING, interval, number
 from opct.reports import wording
-from opct.reports.charts import WIDTH, Bar, BarGroup, Point, interval_bars
+from opct.reports.charts import Bar, BarGroup, Point, interval_bars
 from opct.runs.io import file_sha256, read_json, write_json
 from opct.runs.run_dir import RunDir
 
@@ -148,6 +148,10 @@ CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
 UNDER_PRESSURE = Column(SHORT, "accuracy_biased", "held_out", "right under pressure")
 RIGHT_USER = Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right")
 ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
+PAIRS = "consistency"
+TO_TEACHER = Column(PAIRS, "kl_to_teacher", "all", "nats a token from the base asked the clean question")
+LENGTHS = (("all", "tokens of a reply under pressure"), ("clean", "tokens of a clean reply"))
+FACTS = Column("context_use", "context_use", "clean", "facts in the prompt used")
 
 
 def _rises(group: str) -> tuple[Column, ...]:
@@ -236,6 +240,19 @@ SHOWN = {
         of="opct",
         against=("sft", "offpolicy"),
         chart=(*HELD_OUT[:1], CLEAN),
+    ),
+    "long_answers": Shown(
+        (
+            TO_TEACHER,
+            *(Column(PAIRS, "reply_tokens", *of) for of in LENGTHS),
+            _rises("held_out")[0],
+            CLEAN,
+            FACTS,
+            ORDINARY,
+        ),
+        of="opct",
+        against=("offpolicy",),
+        chart=(TO_TEACHER,),
     ),
     "capability_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_second_model_rates": Shown((_rises("train")[0], CLEAN)),
@@ -358,10 +375,9 @@ def _rounded(value: Any) -> Any:
 
 def keep_example() -> Path:
     """Keep the answers that `opct demo` shows, before and after training, and the KL of each token."""
-    from opct.cli.demo import ADAPTER, PRESSURED, QUESTION, scored_answer
-    from opct.models.from_run import load_policy
+    from opct.cli.demo import PRESSURED, QUESTION, load_demo, scored_answer
 
-    policy = load_policy(str(ADAPTER))
+    policy = load_demo()
     with policy.base() as base:
         before = scored_answer(base, PRESSURED, QUESTION)
     after = scored_answer(policy, PRESSURED, QUESTION)
@@ -604,7 +620,7 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
     groups = []
     for title, arms in drawn.items():
         bars = [
-            Bar(arm_name(label), STYLES[label], own["value"], own["ci_low"], own["ci_high"], _bar_text(label, own))
+            Bar(arm_name(label), STYLES[label], own["value"], own["ci_low"], own["ci_high"], _bar_text(own))
             for label in labels
             if (own := arms.get(label)) is not None and own["value"] is not None
         ]
@@ -612,10 +628,10 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
     return groups
 
 
-def _bar_text(label: str, own: Mapping[str, Any]) -> str:
-    """ "OPCT 11 (8–13)"."""
+def _bar_text(own: Mapping[str, Any]) -> str:
+    """ "11 (8–13)"."""
     value, low, high = (number(own[name], "rate", digits=0) for name in ("value", "ci_low", "ci_high"))
-    return f"{arm_name(label)} {value} ({low}–{high})"
+    return f"{value} ({low}–{high})"
 
 
 def as_file(groups: Sequence[BarGroup], label: str) -> str:
@@ -623,7 +639,6 @@ def as_file(groups: Sequence[BarGroup], label: str) -> str:
     drawing = str(interval_bars(groups, label=label))
     tag, _, rest = drawing.partition(">")
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
-    svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 60} ")  # room for the arm's name before its numbers
     style = (
         pictures.STYLE.read_text(encoding="utf-8")
         + ".chart { max-width: none; background: var(--card); font-family: system-ui, sans-serif; }"

@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import opct
 from opct.evals.logs import read_log, read_samples
 from tests.conftest import REPOSITORY
+from tests.unit.cli.running import run as command
 
 EXAMPLES = REPOSITORY / "examples"
 NOTEBOOK = EXAMPLES / "compare_runs.ipynb"
@@ -52,6 +54,24 @@ def test_own_pairs(run):
     assert Path("rude/pairs.jsonl").exists()
 
 
+def test_leakage(run, tiny_folder, capsys):
+    """No teacher sees a secret, and no secret is in both files; the suite and the task ask the pairs."""
+    run("leakage.py", "--out", "data")
+    pairs, test = (opct.load_pairs(f"data/{name}.jsonl") for name in ("pairs", "test"))
+    secrets = [{pair.id.split("/")[1] for pair in of} for of in (pairs, test)]
+    assert not set.intersection(*secrets)
+    for pair in (*pairs, *test):
+        secret = pair.id.split("/")[1]
+        assert secret in pair.prompt[0]["content"]
+        assert secret not in pair.teacher_prompt[0]["content"]
+    suite = ("--suite", "consistency", "--data", "consistency=data/test.jsonl", "max_reply_tokens=4")
+    for asked in (suite, ("--task", f"{EXAMPLES / 'leakage.py'}@leaks")):
+        assert command("eval", tiny_folder, "--out", "asked", "--n-questions", 4, *asked) == 0
+    assert Counter(sample.axis for sample in read_samples("asked")) == {"consistency": 8, "inspect": 4}
+    assert command("report", "asked", "--out", "page.html") == 0
+    assert "KL to the clean prompt" in capsys.readouterr().out
+
+
 def test_own_eval(run):
     out = run("own_eval.py", "--out", "measured")
     assert "keeps_to_one_sentence" in out
@@ -85,5 +105,5 @@ def test_compare_runs_notebook(run, monkeypatch):
 
 def test_every_example_is_run_here():
     names = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
-    scripts = ("train_from_python", "loaded_model", "own_pairs", "own_attack", "own_eval")
+    scripts = ("train_from_python", "loaded_model", "own_pairs", "leakage", "own_attack", "own_eval")
     assert names == {NOTEBOOK.name, *(f"{script}.py" for script in scripts)}

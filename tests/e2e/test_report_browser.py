@@ -101,12 +101,12 @@ def unfold(page):
 def test_the_rollouts_can_be_filtered_and_searched(watch):
     page = watch()
     expect(rollouts(page)).to_have_count(3)
-    page.get_by_role("button", name="Show 3 more").click()
-    expect(rollouts(page)).to_have_count(6)
+    page.get_by_role("button", name="Show 10 more").click()
+    expect(rollouts(page)).to_have_count(13)
 
     page.get_by_label("Family", exact=True).select_option(value="family|sycophancy_short:held_out|majority")
     expect(rollouts(page)).to_have_count(3)
-    expect(page.locator("#rollouts-list h3").filter(has_not_text="majority")).to_have_count(0)
+    expect(rollouts(page).filter(has_not_text="majority")).to_have_count(0)
 
     page.get_by_label("Verdict change").select_option(value="2|suggested|correct")
     for card in rollouts(page).all():
@@ -120,6 +120,20 @@ def test_the_rollouts_can_be_filtered_and_searched(watch):
     expect(rollouts(page).first).to_be_visible()
     page.get_by_label("Search text").fill("no reply holds this")
     expect(rollouts(page)).to_have_count(0)
+
+
+def test_a_ribbon_of_the_flow_filters_and_a_second_press_shows_all(watch):
+    page = watch()
+    ribbon = page.get_by_role("button", name="suggested \u2192 correct")
+    n = int(re.search(r"\((\d+)\)", ribbon.get_attribute("aria-label"))[1])
+    status = page.locator("#rollouts-status")
+    before = status.inner_text()
+    ribbon.focus()
+    page.keyboard.press("Enter")
+    expect(status).to_contain_text(f"of {n} matching")
+    expect(ribbon).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press(" ")
+    expect(status).to_have_text(before)
 
 
 def test_a_hostile_reply_is_shown_and_never_run(watch):
@@ -155,6 +169,7 @@ def test_tables_and_figures_are_there_without_javascript(watch):
     page = watch(java_script_enabled=False)
     assert page.locator("svg.chart").count() == 9
     assert page.locator("svg.chart").first.bounding_box()["height"] > 100
+    page.locator("summary", has_text="For the paper").click()
     page.locator("details.axis > summary").first.click()
     expect(page.locator("table.results").first).to_be_visible()
     expect(page.locator(".waiting")).to_be_visible()
@@ -201,6 +216,31 @@ def test_figures_and_tables_are_saved(watch, tmp_path):
         assert kept in {cell for row in csv.reader(saved(table, "CSV").decode().splitlines()) for cell in row}
     page.evaluate("document.querySelector('.costs td').textContent = '\u22123_5%-'")
     assert rb"$-$3\_5\%-" in saved(table, "LaTeX")
+
+
+def test_the_keyboard_sorts_a_table_up_and_down(watch):
+    page = watch()
+    unfold(page)
+    table = page.get_by_role("region", name="Sycophancy: headline results")
+    head = table.get_by_role("columnheader", name="Base", exact=True)
+    head.get_by_role("button").focus()
+    for direction in ("ascending", "descending"):
+        page.keyboard.press("Enter")
+        expect(head).to_have_attribute("aria-sort", direction)
+        section = table.locator("tbody").first
+        values = [float(text.rstrip("%")) for text in section.locator('[data-label="Base"] .level').all_inner_texts()]
+        assert values == sorted(values, reverse=direction == "descending")
+        assert len(set(values)) > 2
+        expect(section.locator("tr").first).to_contain_text("Held-out families")
+
+
+def test_the_page_prints_on_few_sheets_with_whole_words(watch):
+    page = watch(width=688)
+    assert len(re.findall(rb"/Type */Page\b", page.pdf(format="A4"))) <= 6
+    page.emulate_media(media="print")
+    names = page.locator(".tile th")
+    assert names.count() >= 12
+    assert names.evaluate_all("all => all.every((one) => one.offsetHeight < 30)")
 
 
 def test_a_link_leads_to_one_example_and_into_a_folded_part_and_print_hides_the_controls(watch):

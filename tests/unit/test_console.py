@@ -5,7 +5,7 @@ import signal
 import pytest
 from rich.console import Console
 
-from opct.runs.console import RichProgress, StopRequest, echo, make_table, visible
+from opct.runs.console import RichProgress, StopRequest, as_text, echo, make_table, print_text, visible
 
 
 def terminate() -> None:
@@ -46,6 +46,27 @@ def test_it_says_that_it_stops_even_in_the_middle_of_a_write(capfd, monkeypatch)
     with StopRequest():
         terminate()
     assert "SIGTERM: saving after this step" in capfd.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_whole_words_and_whole_commands(monkeypatch):
+    """In 80 columns; a pipe gets the line as it is."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words, command, path = "a-word-of-18-chars " * 9, f"next: opct eval {'run ' * 30}--all", "x/" * 50
+    for out in (Terminal(), io.StringIO()):
+        echo(words, file=out)
+        echo(command, file=out)
+        console = Console(file=out, width=80, force_terminal=out.isatty(), color_system=None)
+        print_text(console, as_text(f"{words}\n{command}\n{path}"))
+        lines = out.getvalue().splitlines()
+        assert lines.count(command) == 2
+        assert path in lines
+        assert all(len(line) <= 80 for line in lines if line.startswith("a-")) == out.isatty()
+        assert set(" ".join(lines).split()) == {"a-word-of-18-chars", *command.split(), path}
 
 
 def test_text_from_outside_cannot_command_the_terminal(capsys):

@@ -276,8 +276,7 @@ class AttackLog:
                 self.training.clear_unless_played()
                 if not isinstance(stopped, KeyboardInterrupt):
                     raise
-                without = ", without --overwrite" if overwrite else ""
-                stopped.add_note(f"what has ended is kept: continue with the same command and --resume{without}")
+                stopped.add_note("what has ended is kept; to continue, resume the attack")
                 raise
 
     def keep(

@@ -15,9 +15,10 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from opct.cli import (
     attack,
@@ -43,33 +44,56 @@ from opct.redaction import redact_named
 from opct.runs.console import STDERR_HANDLER, echo, guard_streams
 from opct.runs.manifest import command_line
 
+
+class _Root(TyperGroup):
+    """Its help has the commands in groups, the options, what installs completion last, the version and the docs."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        wide, groups = max(map(len, self.commands)), dict[str, list[tuple[str, str]]]()
+        for name, command in self.commands.items():
+            words = command.get_short_help_str(formatter.width - 6 - wide)
+            groups.setdefault(command.rich_help_panel, []).append((name.ljust(wide), words))
+        records = filter(None, (parameter.get_help_record(ctx) for parameter in self.get_params(ctx)))
+        groups["Options"] = sorted(records, key=lambda record: "completion" in record[0])
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from importlib.metadata import version
+
+        about = f"opct {version('opct')}; docs: docs/index.md of the repository; paper: arXiv 2605.21834"
+        self.epilog = f"Start with: opct quickstart\n\n{about}"
+        super().format_epilog(ctx, formatter)
+
+
 app = App(
+    cls=_Root,
     name="opct",
     help="Stop a chat model from changing its answer under pressure: on-policy consistency training, its baselines, "
     "and the measurements that say whether it worked.",
-    epilog="Start with: opct quickstart",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its tables cut the names of options where they are narrow
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("quickstart", cls=SettingsCommand)(quickstart.quickstart)
-app.command("demo")(demo.demo)
-app.command("init")(init.init)
-app.command("configs")(config.configs)
-app.command("train", cls=SettingsCommand)(train.train)
-app.command("eval", cls=SettingsCommand)(evaluate.evaluate)
-app.command("attack", cls=SettingsCommand)(attack.attack)
-app.command("experiment", cls=SettingsCommand)(experiment.experiment)
-app.command("report")(report.report)
-app.command("runs")(runs.runs)
-app.command("export")(export.export)
-app.command("chat", cls=SettingsCommand)(chat.chat)
-app.command("env")(env.env)
-app.add_typer(data.app, name="data")
-app.add_typer(judge.app, name="judge")
-app.add_typer(config.app, name="config")
+app.command("quickstart", cls=SettingsCommand, rich_help_panel="Start")(quickstart.quickstart)
+app.command("demo", rich_help_panel="Start")(demo.demo)
+app.command("init", rich_help_panel="Start")(init.init)
+app.command("configs", rich_help_panel="Start")(config.configs)
+app.command("train", cls=SettingsCommand, rich_help_panel="Work")(train.train)
+app.command("eval", cls=SettingsCommand, rich_help_panel="Work")(evaluate.evaluate)
+app.command("attack", cls=SettingsCommand, rich_help_panel="Work")(attack.attack)
+app.command("report", rich_help_panel="Work")(report.report)
+app.command("chat", cls=SettingsCommand, rich_help_panel="Work")(chat.chat)
+app.command("export", rich_help_panel="Work")(export.export)
+app.command("experiment", cls=SettingsCommand, rich_help_panel="Manage")(experiment.experiment)
+app.command("runs", rich_help_panel="Manage")(runs.runs)
+app.add_typer(data.app, name="data", rich_help_panel="Manage")
+app.add_typer(judge.app, name="judge", rich_help_panel="Manage")
+app.add_typer(config.app, name="config", rich_help_panel="Manage")
+app.command("env", rich_help_panel="Manage")(env.env)
 
 
 def _print_version(wanted: bool) -> None:

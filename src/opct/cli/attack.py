@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from opct.cli.options import print_rich, settings_words
+from opct.runs.manifest import command_line
 
 _output_option = partial(typer.Option, rich_help_panel="Output")
 AttackTarget = Annotated[
@@ -81,7 +82,7 @@ def attack(
     try:
         result = run_attack(target, config, out=out, resume=resume, overwrite=overwrite)
     except KeyboardInterrupt as stopped:
-        for note in getattr(stopped, "__notes__", ()):  # of an attack that had begun: how to resume
-            print(note, file=sys.stderr)
+        for note in getattr(stopped, "__notes__", ()):  # of an attack that had begun
+            print(f"{note}: {command_line('--resume', without=('--overwrite',))}", file=sys.stderr)
         raise
     print_rich(result.render())

@@ -53,7 +53,7 @@ def show(
         from opct.attack.run import load_attack_config
 
         loaded = load_attack_config(path, overrides)
-    echo(commented_yaml(loaded).strip())
+    print(commented_yaml(loaded).strip())  # not broken into lines: it can be copied
 
 
 @app.command("schema")

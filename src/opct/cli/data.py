@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,7 +29,7 @@ app = App(
 )
 app.add_typer(data_build.app, name="build")
 
-SPECIAL, IN_LOSS, NOT_IN_LOSS = "bold magenta", "black on green", "black on yellow"
+SPECIAL, DIFFERS, IN_LOSS, NOT_IN_LOSS = "bold magenta", "underline", "black on green", "black on yellow"
 Source = Annotated[
     str, typer.Argument(metavar="FILE", help="A pair file, a dataset folder, hf:owner/name, or builtin:NAME.")
 ]
@@ -258,16 +258,22 @@ def pair_text(
     in_loss = (True,) * len(completion.token_ids) if completion is not None and mask is None else tuple(mask or ())
     kind = "identity pair" if pair.is_identity else f"family {pair.family}"
     text.append_text(as_text(f"{pair.id}  (axis {pair.axis}, {kind})\n", style="bold"))
-    for side, who in (("prompt", "the policy"), ("teacher_prompt", "the teacher")):
-        sampled = "[answered by the policy before the rollout]"
-        messages = [{**m, "content": sampled if m["content"] is None else m["content"]} for m in getattr(pair, side)]
-        ids = renderer.render(messages)
+    sampled = "[answered by the policy before the rollout]"
+    prompts = [
+        renderer.render([{**m, "content": sampled if m["content"] is None else m["content"]} for m in messages])
+        for messages in (pair.prompt, pair.teacher_prompt)
+    ]
+    words = ([piece.strip(" ") for piece in renderer.pieces(ids)] for ids in prompts)
+    shared = difflib.SequenceMatcher(None, *words, autojunk=False).get_matching_blocks()
+    for place, (side, who) in enumerate((("prompt", "the policy"), ("teacher_prompt", "the teacher"))):
+        ids, same = prompts[place], {block[place] + i for block in shared for i in range(block.size)}
         text.append(f"\n{side}: what {who} sees, {len(ids)} tokens\n", style="bold")
-        _append_tokens(text, renderer, ids)
+        _append_tokens(text, renderer, ids, same=same)
         if completion is not None:
             _append_tokens(text, renderer, list(completion.token_ids), in_loss)
         text.append("\n")
     text.append("\ncolours:  ").append("special token", style=SPECIAL)
+    text.append("  ").append("where the prompts differ", style=DIFFERS)
     if completion is None:
         return text.append("\nThe policy samples the completion; --sample shows one. Prompts are not in the loss.\n")
     text.append("  ").append("in the loss", style=IN_LOSS)
@@ -277,12 +283,14 @@ def pair_text(
     return text.append(f"\n{counted}; stop reason: {completion.stop_reason}.\n")
 
 
-def _append_tokens(text: Text, renderer: Renderer, ids: list[int], mask: Sequence[bool] | None = None) -> None:
-    """Append prompt tokens, or, with a mask, completion tokens."""
+def _append_tokens(
+    text: Text, renderer: Renderer, ids: list[int], mask: Sequence[bool] | None = None, same: Container[int] = ()
+) -> None:
+    """Append prompt tokens, marked but at the places in `same`; or, with a mask, completion tokens."""
     special = set(renderer.tokenizer.all_special_ids)
     for i, (token, piece) in enumerate(zip(ids, renderer.pieces(ids), strict=True)):
         shown = visible(piece)
         if mask is None:
-            text.append(shown, style=SPECIAL if token in special else "")
+            text.append(shown, style=SPECIAL if token in special else "" if i in same else DIFFERS)
         else:
             text.append(shown.replace("\n", "↵\n"), style=IN_LOSS if mask[i] else NOT_IN_LOSS)

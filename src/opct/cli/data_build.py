@@ -61,7 +61,7 @@ def build_sycophancy(
     ] = BUILTIN,
     out: Out = Path("pairs.jsonl"),
     answer_format: Annotated[
-        Literal["short", "choice", "mixed"],
+        Literal["short", "explained", "choice", "mixed"],
         typer.Option("--format", help="Format of the answers; mixed: another layout for each pair."),
     ] = "short",
     families: Families = "train",
@@ -364,5 +364,6 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
     for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
         echo(f"warning: {warning}")
     are_anchors = all(pair.is_identity for pair in pairs)
-    command = f"train CONFIG.yaml 'data.anchors=[{out}]'" if are_anchors else f"init mine.yaml --data {quote(str(out))}"
-    echo(f"next: opct data show {out}\n      opct {command}")
+    path = quote(str(out))
+    command = f"train CONFIG.yaml {quote(f'data.anchors=[{out}]')}" if are_anchors else f"init mine.yaml --data {path}"
+    echo(f"next: opct data show {path}\n      opct {command}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from functools import partial
 from itertools import groupby
@@ -12,7 +13,8 @@ import typer
 
 from opct.cli.options import QuestionColumns, ShowAll, named_columns, named_files, print_rich, settings_words
 from opct.errors import EvaluationError
-from opct.runs.console import as_text, make_table, pluralize
+from opct.runs.console import as_text, echo, make_table, pluralize
+from opct.runs.manifest import command_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,9 +45,9 @@ Suites = Annotated[
     list[str] | None,
     _question_option(
         metavar="SUITE",
-        help="sycophancy_short, sycophancy_choice, sycophancy_pairs, context_use, jailbreak, safety_awareness, benign, "
-        "capability-fast, capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: "
-        "sycophancy_short, context_use and benign.",
+        help="sycophancy_short, sycophancy_choice, sycophancy_pairs, consistency, context_use, jailbreak, "
+        "safety_awareness, benign, capability-fast, capability, one of its benchmarks, any task of lm-eval as "
+        "lm-eval:NAME; repeatable. Default: sycophancy_short, context_use and benign.",
     ),
 ]
 Tasks = Annotated[list[str] | None, _question_option(metavar="PKG/NAME", help="Any other Inspect task; repeatable.")]
@@ -152,7 +154,7 @@ def evaluate(
         folder = Path(out or target)
         done = grade_again(folder)
         print_rich(evaluation_tables(EvalResult(folder, done.results), everything=everything, again="--all"))
-        print(done.describe())
+        echo(done.describe())
         return
     config = load_settings(EvalConfig, *settings_words(settings or [], options))
     try:
@@ -168,7 +170,7 @@ def evaluate(
         )
     except KeyboardInterrupt:
         if not task:
-            print("the replies so far are kept; the same command with --resume asks for the rest", file=sys.stderr)
+            print(f"the replies so far are kept; to ask for the rest: {command_line('--resume')}", file=sys.stderr)
         raise
     print_rich(evaluation_tables(result, everything=everything))
 
@@ -177,7 +179,7 @@ def evaluation_tables(result: EvalResult, *, everything: bool = False, again: st
     """Warnings, the rows of our suites (those that matter first, or all) and of Inspect tasks, and the logs' folder.
 
     Args:
-        again: the options that a repeated command shows all rows with, without asking anything again.
+        again: the options with which the command shows all rows, and asks nothing again.
     """
     from rich.console import Group
 
@@ -189,14 +191,14 @@ def evaluation_tables(result: EvalResult, *, everything: bool = False, again: st
         parts.append(_suites_table(result.results, everything, again))
     parts += [_task_table(summary) for summaries in result.tasks.values() for summary in summaries]
     logs = RunDir(result.out).evals_dir
-    parts.append(as_text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
+    parts.append(as_text(f"logs: {logs}\nto read them: inspect view --log-dir {shlex.quote(str(logs))}"))
     return Group(*parts)
 
 
 def _suites_table(results: dict[str, Any], everything: bool, again: str) -> RenderableType:
     """Table of the rows of `results.json`, under a heading for each suite and group, without single families.
 
-    Lines below name the graders and their agreement with human labels.
+    Lines below all rows name the graders and their agreement with human labels.
     """
     from rich.console import Group
 
@@ -220,7 +222,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     left = len(whole) - len(shown)
-    more = [f"{pluralize(left, 'more row')}: type the same command again with {again}"] if left else []
+    more = [f"{pluralize(left, 'more row')}: {command_line(*again.split())}"] if left else []
     deciding: dict[str, dict[str, Any]] = {}
     for row in shown:
         if axis_info(row["axis"]).metric == row["metric"]:
@@ -230,7 +232,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
             more.append(f"note: {pluralize(n, axis_info(row['axis']).cluster)} of {suite} {decides(n)}")
     if earlier_suites:
         more.append("earlier settings: kept from an evaluation with other settings")
-    return Group(rows_table(title, shown, earlier), *map(as_text, [*more, *graders]))
+    return Group(rows_table(title, shown, earlier), *map(as_text, [*more, *(graders if everything else ())]))
 
 
 def _is_shown(row: dict[str, Any], split: set[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opct.cli.options import Preset, QuestionColumns, named_columns, settings_words
-from opct.errors import ConfigError, ModelError, unknown
+from opct.errors import ConfigError, ModelError, OpctError, unknown
 from opct.runs.console import echo, pluralize
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ HEAD = """\
 
 Packaged = Annotated[
     str | None, typer.Option("--from", metavar="NAME", help="One of `opct configs`, written as it is.")
+]
+Measure = Annotated[
+    bool, typer.Option("--measure", help="Load the model, and fit the completion length to its clean replies.")
 ]
 NEXT = """\
 next: opct eval {model} --out {base}{options}
@@ -51,31 +54,31 @@ def init(
     ] = None,
     preset: Preset = None,
     packaged: Packaged = None,
+    measure: Measure = False,
 ) -> None:
-    """Write a config file for your model and your data, or one that comes with opct.
+    """Write a config for your model and data, or one of opct's.
 
     Yours holds the settings that people change first; the others have their defaults.
 
     \b
     Examples:
       opct init mine.yaml --model Qwen/Qwen3-0.6B --data pairs.jsonl
-      opct init mine.yaml --questions questions.csv --method sft
+      opct init mine.yaml --questions questions.csv --method sft --measure
       opct init jailbreak.yaml --from jailbreak
     """
     from opct.config.loader import load_config
-    from opct.data.builders.question_pairs import few_pair_steps, settings_for_questions
     from opct.models.names import check_path
 
     file = file or Path(f"{packaged or 'opct'}.yaml")
     if packaged is not None:
         options = {"model": model, "data": data, "questions": questions, "column": column, "method": method}
-        _write_packaged(packaged, file, [name for name, value in (options | {"preset": preset}).items() if value])
+        options |= {"preset": preset, "measure": measure}
+        _write_packaged(packaged, file, [name for name, value in options.items() if value])
         return
     if data is not None and questions is not None:
         raise ConfigError("--data and --questions contradict each other: give your pairs, or your questions.")
     if column and not questions:
         raise ConfigError("--column is for --questions; for prompts: `opct data build pairs --from FILE --column ...`.")
-    loaded: list[ContrastivePair] = []
     built = file.with_suffix(".pairs.jsonl")
     for path in (file, built) if questions else (file,):
         if path.exists():
@@ -90,19 +93,30 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
-    derived_settings: dict[str, object] = _of_model(settings) if model and preset is None else {}
-    if questions or data:
-        loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(str(data))
-        size = len(loaded), settings.optim.prompts_per_step
-        if questions and preset is None:
-            derived_settings |= settings_for_questions(settings.model.name_or_path, *size)
-        elif settings.max_steps is None:
-            derived_settings |= few_pair_steps(*size)
-    if derived_settings:
-        given = derived_settings | given
+    of_model = _of_model(settings) if model and preset is None else {}
+    loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(data) if data else []
+    given = of_model | _of_pairs(settings, len(loaded), are_of_questions=bool(questions) and preset is None) | given
+    settings = load_config(*settings_words([], given), preset)
+    if measure:
+        given["rollout.max_completion_tokens"] = _measured_length(settings, built if questions else None)
         settings = load_config(*settings_words([], given), preset)
     _write(file, settings, given, preset, loaded)
     _note_what_is_not_measured(loaded)
+
+
+def _measured_length(settings: TrainConfig, built: Path | None) -> int:
+    from opct.runs.console import show_progress
+    from opct.training.dry_run import measured_length
+
+    try:
+        with show_progress() as progress:
+            length, why = measured_length(settings, progress)
+    except OpctError:
+        if built is not None:  # left there, it would refuse the same command given again
+            built.unlink(missing_ok=True)
+        raise
+    echo(f"rollout.max_completion_tokens: {length}; {why}")
+    return length
 
 
 def _write(
@@ -155,7 +169,7 @@ def _of_model(settings: TrainConfig) -> dict[str, object]:
     from opct.training.setup import learning_rate_for
 
     length = settings.rollout.max_completion_tokens
-    echo(f"rollout.max_completion_tokens: {length}; --dry-run says how long the model's clean replies are")
+    echo(f"rollout.max_completion_tokens: {length}; --measure fits it to the model's clean replies")
     try:
         weights = sum(parameter.numel() for parameter in empty_model(settings.model).parameters())
     except ModelError:
@@ -169,15 +183,25 @@ def _of_model(settings: TrainConfig) -> dict[str, object]:
     return {"optim.learning_rate": rate}
 
 
+def _of_pairs(settings: TrainConfig, n: int, *, are_of_questions: bool) -> dict[str, object]:
+    """Steps, and what else was measured, for so many pairs."""
+    from opct.data.builders.question_pairs import few_pair_steps, settings_for_questions
+
+    size = n, settings.optim.prompts_per_step
+    if are_of_questions:
+        return settings_for_questions(settings.model.name_or_path, *size)
+    return few_pair_steps(*size) if n and settings.max_steps is None else {}
+
+
 def _note_what_is_not_measured(pairs: list[ContrastivePair]) -> None:
     from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, SYCOPHANCY
 
     axes = {pair.axis for pair in pairs if not pair.is_identity} - {SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS}
     if axes:
         echo(
-            f"note: no suite of `opct eval` measures pairs of the axis {', '.join(sorted(axes))}. While training, "
-            "validation/kl says how far the model is from its teacher; to measure the behavior, write a task "
-            "(docs/how-to/evaluate.md)."
+            f"note: no suite of `opct eval` grades replies of the axis {', '.join(sorted(axes))}. Whether they are "
+            "those to the clean prompts is measured by `opct eval RUN --suite consistency --data consistency=PAIRS`, "
+            "with pairs that are not trained on; to grade them, write a task (docs/how-to/evaluate.md)."
         )
 
 

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from opct.errors import DataError
-from opct.runs.console import make_console
+from opct.runs.console import make_console, print_text
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -41,7 +41,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file i
 
 
 class Command(TyperCommand):
-    """A command whose help groups options by `rich_help_panel`, in plain text, and names no Python types."""
+    """A command whose help groups options by `rich_help_panel`, and names no Python types."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -108,7 +108,13 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
 
 def print_rich(result: RenderableType) -> None:
     """Print what rich draws on stdout."""
-    make_console().print(result)
+    if hasattr(result, "renderables"):  # a group
+        for part in result.renderables:
+            print_rich(part)
+    elif hasattr(result, "plain"):  # text
+        print_text(make_console(), result)
+    else:
+        make_console().print(result)
 
 
 def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:

@@ -8,7 +8,7 @@ import typer
 
 from opct.cli.options import ConfigFile, Preset, print_rich
 from opct.errors import ConfigError
-from opct.runs.console import as_text, show_progress
+from opct.runs.console import echo, show_progress
 
 
 def train(
@@ -54,6 +54,7 @@ def train(
 
     result = run_training(settings, resume=resume, overwrite=overwrite)
     if is_main():
-        print_rich(as_text(result.render()))
+        for line in result.render().splitlines():
+            echo(line)
     if result.status == "interrupted":
         raise typer.Exit(130)

@@ -325,7 +325,7 @@ def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str
     return nearest_ids
 
 
-NOUNS = {JAILBREAK: "behaviors", SAFETY_AWARENESS: "facts", "benign": "benign requests"}
+NOUNS = {JAILBREAK: "behaviors", SAFETY_AWARENESS: "facts", "benign": "benign requests", "consistency": "pairs"}
 """Axis -> what its clusters are; any other axis has questions."""
 
 

@@ -24,8 +24,9 @@ class EvalConfig(Section):
 
     suites: list[str] = Field(
         ["sycophancy_short", "context_use", "benign"],
-        description="sycophancy_short, sycophancy_choice, sycophancy_pairs, context_use, jailbreak, safety_awareness, "
-        "benign, one of the benchmarks, or capability-fast and capability, which stand for several benchmarks.",
+        description="sycophancy_short, sycophancy_choice, sycophancy_pairs, consistency, context_use, jailbreak, "
+        "safety_awareness, benign, one of the benchmarks, or capability-fast and capability, which stand for several "
+        "benchmarks.",
     )
     questions: str | None = Field(None, description="File of your own questions; null: the embedded ones.")
     columns: dict[str, str | list[str]] | None = Field(
@@ -59,8 +60,8 @@ class EvalConfig(Section):
     data: dict[str, str] = Field(
         {},
         description="Files by use: jailbreak (behaviors), jailbreak_counterparts (their benign counterparts), "
-        "in_the_wild (templates), artifact (attackers' prompts), sycophancy_pairs, safety_awareness (facts), "
-        "safety_awareness_safe, a benchmark.",
+        "in_the_wild (templates), artifact (attackers' prompts), sycophancy_pairs and consistency (pairs), "
+        "safety_awareness (facts), safety_awareness_safe, a benchmark.",
     )
     behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviors by role.")
     exclude: list[str] = Field([], description="Categories of that file to leave out.")
@@ -73,7 +74,9 @@ class EvalConfig(Section):
     max_completion_tokens: int = Field(
         32, ge=1, description="Most tokens in an answer to a question; benchmarks have their own limits."
     )
-    max_reply_tokens: int = Field(96, ge=1, description="Most tokens in a reply in jailbreak and safety_awareness.")
+    max_reply_tokens: int = Field(
+        96, ge=1, description="Most tokens in a reply in jailbreak, safety_awareness and consistency."
+    )
     max_problem_tokens: int | None = Field(
         None, ge=1, description="Most tokens in a reply to a benchmark problem; null: the benchmark's own limit."
     )

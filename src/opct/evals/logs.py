@@ -29,6 +29,7 @@ from opct.evals.metrics import metric_rows
 from opct.evals.samples import (
     ATTACK,
     BENIGN,
+    CONSISTENCY,
     INSPECT,
     JUDGED,
     PARSED,
@@ -367,7 +368,8 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 
 SUITE_ORDER = (
-    *("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", CONTEXT),
+    *("sycophancy_short", "sycophancy_choice", "sycophancy_pairs", "jailbreak", "safety_awareness", CONSISTENCY),
+    CONTEXT,
     BENIGN,
 )
 

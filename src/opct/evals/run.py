@@ -46,7 +46,7 @@ from opct.evals.logs import (
     task_name,
     usable_log,
 )
-from opct.evals.samples import BENIGN, GradedSample, warnings_of
+from opct.evals.samples import BENIGN, CONSISTENCY, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
     BENCHMARKS,
@@ -57,6 +57,7 @@ from opct.evals.tasks.capability import (
     parts_of,
 )
 from opct.evals.tasks.common import NAN
+from opct.evals.tasks.consistency import consistency_task
 from opct.evals.tasks.jailbreak import JAILBREAK, JAILBREAK_COUNTERPARTS, jailbreak_task
 from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, safety_task
 from opct.evals.tasks.sycophancy import CHOICE, PAIRS, SHORT, context_task, pairs_task, sycophancy_task
@@ -106,6 +107,7 @@ SUITES = {
     SHORT: Suite(partial(sycophancy_task, SHORT), families=FAMILIES),
     CHOICE: Suite(partial(sycophancy_task, CHOICE), families=FAMILIES),
     PAIRS: Suite(pairs_task),
+    CONSISTENCY: Suite(consistency_task, limit="max_reply_tokens"),
     JAILBREAK: Suite(jailbreak_task, families=wrappers.FAMILIES, limit="max_reply_tokens"),
     SAFETY_AWARENESS: Suite(safety_task, families=hidden.FAMILIES, limit="max_reply_tokens"),
     CONTEXT: Suite(context_task),
@@ -182,7 +184,7 @@ def _check_choices(config: EvalConfig, names: Sequence[str], *, has_questions: b
         raise EvaluationError("columns needs a question file: give it with --questions.")
     if has_questions and not {SHORT, CHOICE} & set(names):
         raise EvaluationError(f"Only {SHORT} and {CHOICE} ask your questions: add one, or leave the questions out.")
-    known = [*USES[JAILBREAK], *USES[SAFETY_AWARENESS], PAIRS, *BENCHMARKS]
+    known = [*USES[JAILBREAK], *USES[SAFETY_AWARENESS], PAIRS, CONSISTENCY, *BENCHMARKS]
     used = [use for name in names for use in USES.get(name, (name,))]
     for use in config.data:
         if use not in known and not is_benchmark(use):
@@ -546,8 +548,12 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
         assert scores is not None
         scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
 
-    plain = [sample for sample in samples if _is_plain(sample) and sample.token_ids]
-    wanted = shown | {sample.id for sample in plain[: config.kl_samples]}
+    sides: tuple[list[str], list[str]] = ([], [])
+    for sample in samples:
+        # of graded suites the plain side alone: under pressure the grades say more
+        if sample.token_ids and (_is_plain(sample) or sample.axis == CONSISTENCY):
+            sides[_is_plain(sample)].append(sample.id)
+    wanted = shown.union(*(side[: config.kl_samples] for side in sides))
     selected = [sample for sample in samples if sample.id in wanted and sample.token_ids]
     plain_first = [[s for s in selected if _is_plain(s)], [s for s in selected if not _is_plain(s)]]
     if not policy.has_base:  # it is its own base, so the KL of equal prompts is 0

@@ -41,6 +41,7 @@ from opct.runs.console import NullProgress, Progress, as_text, duration, make_ta
 from opct.runs.identity import Identity
 from opct.runs.io import read_json, write_json
 from opct.runs.lock import locked
+from opct.runs.manifest import command_line
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage
 from opct.training.resume import is_finished
@@ -53,7 +54,7 @@ FIRST = 5
 """Rows that the terminal shows without `--all`."""
 WAIT_SECONDS = 5.0
 """Between two looks at what other processes do."""
-LOCKS = ".locks"
+LOCKS, ANEW = ".locks", ("--overwrite", "--force")
 TERMINAL_COSTS = ("optimizer steps", "completion tokens", "total seconds")
 """The costs that the terminal shows; the page has all."""
 
@@ -95,7 +96,7 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
     lines: list[Text] = []
     for row in rows if everything else first:
         metric, wide = find_metric(row["axis"], row["metric"]), max(map(len, row["arms"]))
-        about = f"{metric.title}{where(row['group'])}, {row['suite']}"
+        about = f"{metric.title}{where(row['axis'], row['group'])}, {row['suite']}"
         lines.append(as_text(about, style="bold"))
         changes = {each["of"]: each for each in row["differences"] if each["against"] == BASE}
         for label, arm in row["arms"].items():
@@ -105,8 +106,8 @@ def headline(page: Path, seconds: float, *, everything: bool = False) -> Rendera
                 line += f" {number(diff['difference'], metric.unit, signed=True)}, {diff['reading'].replace('_', ' ')}"
             lines.append(as_text(line))
     left = 0 if everything else len(rows) - len(first)
-    more = [f"{pluralize(left, 'more row')}: type the same command again with --all"] if left else []
-    said = [*more, "", *document["summary"], f"done in {duration(seconds)}. Open the page: {page.resolve().as_uri()}"]
+    more = [f"{pluralize(left, 'more row')}: {command_line('--all', without=ANEW)}"] if left else []
+    said = [*more, "", *document["summary"], f"done in {duration(seconds)}. Open the page:", page.resolve().as_uri()]
     return Group(*lines, *map(as_text, said))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from opct.data.context import CONTEXT
 from opct.evals.metrics import METRICS
-from opct.evals.samples import ATTACK, BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
+from opct.evals.samples import ATTACK, BENIGN, CAPABILITY, CONSISTENCY, INSPECT, JUDGED, PARSED
 from opct.reports.wording import capitalized, family_name
 
 MEAN, SCORE = "benchmark_mean", "accuracy"  # a benchmark's score follows its published rule, over all replies
@@ -24,6 +24,7 @@ class AxisInfo:
         metric: the deciding metric; None if there is none.
         side_effects: what training may make worse; for each, the first measured (metric, group) is used. Group
             None is the most general one.
+        unseen: where the groups of held-out families were measured, as a person says it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class AxisInfo:
     metric: str | None = None
     side_effects: tuple[Effect, ...] = ()
     cluster: str = "question"
+    unseen: str = "on kinds of pressure it never saw"
 
     @property
     def is_safety(self) -> bool:
@@ -58,6 +60,7 @@ SAFETY_AXES = (
         "attack_success_rate",
         (tuple(("over_refusal_rate", group) for group in ("benign_held_out", "benign_wrapped", "benign_bare")),),
         "behavior",
+        "in wrappers it never saw",
     ),
     AxisInfo(
         "safety_awareness",
@@ -67,6 +70,14 @@ SAFETY_AXES = (
         "warning_rate",
         ((("over_warning_rate", "held_out"), ("over_warning_rate", "all")),),
         "fact",
+        "in kinds of messages it never saw",
+    ),
+    AxisInfo(
+        CONSISTENCY,
+        "Consistency",
+        "Both prompts of each pair of a file are asked: are the replies those to the clean prompt? No reply is graded.",
+        "kl_to_teacher",
+        cluster="pair",
     ),
     AxisInfo(
         ATTACK,
@@ -134,9 +145,7 @@ _BENCHMARKS = {
     "ifeval": "IFEval",
 }
 _WHERE = {
-    "held_out": "on held-out families",
     "train": "on training families",
-    "benign_held_out": "in held-out wrappers",
     "benign_wrapped": "in wrappers",
 }
 
@@ -166,9 +175,10 @@ def group_name(group: str) -> str:
     return _GROUPS.get(group, family_name(group))
 
 
-def where(group: str) -> str:
-    """A group within a sentence: " on held-out families"; empty if it needs no mention."""
-    return f" {_WHERE[group]}" if group in _WHERE else ""
+def where(axis: str, group: str) -> str:
+    """A group within a sentence: " on kinds of pressure it never saw"; empty if it needs no mention."""
+    words = axis_info(axis).unseen if group in ("held_out", "benign_held_out") else _WHERE.get(group)
+    return f" {words}" if words else ""
 
 
 def matters_first(axis: str, metric: str, group: str) -> bool:

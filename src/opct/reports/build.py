@@ -61,7 +61,7 @@ def report(
     from opct.reports.card import model_card_text, new_stamp
     from opct.reports.compare import compare
     from opct.reports.page import page_html
-    from opct.reports.warnings import find_warnings
+    from opct.reports.warnings import find_notes, find_warnings
 
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
@@ -85,7 +85,8 @@ def report(
     # the page first: numbers without a page are taken for another's file (above)
     atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name))
     write_json(json_path, numbers)
-    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name))
+    told = [*warnings, *find_notes(comparison)]
+    atomic_write(card_path, model_card_text(comparison, told, stamp, page_name=out.name))
     assert progress is not None
     for line in in_short(numbers):
         progress.log(line)
@@ -112,6 +113,7 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
     """The page's numbers as one JSON object; null means not measured or not logged."""
     from opct.reports.training import arm_cost, families_note
     from opct.reports.verdict import axis_verdict, first_rows, summary, title, verdict
+    from opct.reports.warnings import find_notes
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
     of_run = ("name", "label", "model", "method", "seed", "path")
@@ -133,6 +135,7 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
             for axis in comparison.axes
         ],
         "warnings": list(warnings),
+        "notes": find_notes(comparison),
         "comparisons": {"intervals": comparison.n_intervals, "expected_by_chance": comparison.n_by_chance},
         "runs": [
             {name: str(value) if isinstance(value := getattr(run, name), Path) else value for name in of_run}

@@ -23,6 +23,8 @@ STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
 ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
 HEADING_CHARACTERS = 32
+MOST_LETTERS = 16  # of an arm's name beside its bar
+LETTER = 6.2  # width
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with its interval; `text` is printed beside it."""
+    """A value with its interval; `label` stands before it and `text` behind."""
 
     label: str
     style: int
@@ -273,7 +275,10 @@ def _rows(
 ) -> Markup:
     """One row per bar, under the heading of its group, with one scale at the bottom."""
     height = sum(group.height for group in groups) + 24
-    frame = Frame(x_ticks, (0.0, 1.0), left=16, top=0, right=222, bottom=height - 20)
+    bars = [bar for group in groups for bar in group.bars]
+    name_width = LETTER * min(max(len(bar.label) for bar in bars), MOST_LETTERS)
+    text_width = LETTER * max(len(bar.text) for bar in bars)
+    frame = Frame(x_ticks, (0.0, 1.0), left=28 + name_width, top=0, right=WIDTH - 10 - text_width, bottom=height - 20)
     parts, y = [], 0.0
     for value in frame.x_ticks:
         sign = "\u2212" if value < 0 else ""
@@ -289,14 +294,18 @@ def _rows(
             parts.append(_line(at, at, first - 2, y + group.height - 2, "axis" if value == 0 else "grid"))
         for i, bar in enumerate(group.bars):
             middle = first + ROW * (i + 0.5) - 1
+            is_long = len(bar.label) > MOST_LETTERS
+            name = bar.label[: MOST_LETTERS - 1] + "\u2026" if is_long else bar.label
+            key_of_arm = (marker(bar.style, 6, middle, 3.5), _text(name, 15, middle + 4, "name"))
             number = _text(bar.text, frame.right + 8, middle + 4, "value")
-            parts.append(_of_arm(bar.style, f"{bar.label}: {bar.text}", *draw(bar, middle, frame), number))
+            drawn = (*key_of_arm, *draw(bar, middle, frame), number)
+            parts.append(_of_arm(bar.style, f"{bar.label}: {bar.text}", *drawn))
         y += group.height
     return _drawing(height, label, *parts)
 
 
 def _bar(bar: Bar, middle: float, frame: Frame) -> list[Markup]:
-    parts = [marker(bar.style, 6, middle, 3.5)]
+    parts = []
     if bar.value is not None:
         # a bar of 0 stays visible
         width = max(frame.x(bar.value * 100) - frame.left, 0.8)

@@ -109,10 +109,10 @@ class Comparison:
         return f" ({short_suite_name(suite)})" if several else ""
 
     def name_of(self, row: MetricRow) -> str:
-        """Full name of a row outside its section: "Sycophancy rate on held-out families", "Accuracy on GSM8K"."""
+        """Full name of a row outside its section: "Sycophancy rate on training families", "Accuracy on GSM8K"."""
         if row.axis == INSPECT or (row.axis == CAPABILITY and row.suite != CAPABILITY):
             return f"{capitalized(row.title)} on {suite_name(row.suite)}"
-        return row.title + where(row.group) + self.of_suite(row.axis, row.suite)
+        return row.title + where(row.axis, row.group) + self.of_suite(row.axis, row.suite)
 
     def row(
         self, metric: str, group: str | None = None, suite: str | None = None, axis: str | None = None

@@ -16,7 +16,7 @@ from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name, where
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.table import Estimate, MetricRow
-from opct.reports.verdict import side_effect_rows
+from opct.reports.verdict import costs
 from opct.reports.wording import capitalized, family_name, inside, joined
 from opct.runs.console import pluralize
 
@@ -32,16 +32,16 @@ class Figure:
     """A chart with caption, legend and a table of the same numbers.
 
     Attributes:
-        arms: of the legend, with their lines if `has_lines`.
+        arms: of the legend, with their lines if `has_lines`; none where each stands beside its bar.
         note: names the grader and its agreement with human labels.
     """
 
     title: str
     drawing: Markup
     caption: str
-    arms: Sequence[Arm]
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    arms: Sequence[Arm] = ()
     note: str = ""
     has_lines: bool = False
 
@@ -72,11 +72,10 @@ def change_figures(comparison: Comparison) -> list[Figure]:
     """Paired differences from the first arm: the deciding metric of each axis, and possible costs of training."""
     deciding = [comparison.deciding_row(axis, suite) for axis in comparison.axes for suite in comparison.suites(axis)]
     deciding.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
-    costs = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
     base = comparison.arms[0].name
     figures = [
         _forest(comparison, [row for row in deciding if row is not None], f"Safety: change from {base}, in points"),
-        _forest(comparison, costs, f"What it cost: change from {base}, in points"),
+        _forest(comparison, costs(comparison), f"What it cost: change from {base}, in points, worst first"),
     ]
     return [figure for figure in figures if figure is not None]
 
@@ -124,7 +123,6 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
         title=title,
         drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
         caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change.",
-        arms=[comparison.arm(pair.of) for pair in shown],
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
         rows=table,
         note=note,
@@ -255,12 +253,13 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         drawing=charts.scatter(
             points,
             x_title=x,
-            y_title=y + where(safety.group),
+            y_title=y,
             label=f"{spoken}. {note}".strip(),
             down_is_better=down,
         ),
-        caption=f"Each point is one arm; lines are 95% intervals.{dots} {'Lower' if down else 'Higher'} is safer, "
-        f"right is more capable. {_capability_text(comparison, ability)}{_not_drawn(comparison.arms, drawn)}",
+        caption=f"Each point is one arm; lines are 95% intervals.{dots} A {'lower' if down else 'higher'} {y}"
+        f"{where(axis, safety.group)} is safer, right is more capable. {_capability_text(comparison, ability)}"
+        f"{_not_drawn(comparison.arms, drawn)}",
         arms=[arm for arm in comparison.arms if arm.name in drawn],
         columns=("arm", *_heads(x), *_heads(y)),
         rows=rows,
@@ -333,7 +332,6 @@ def _bars_figure(
         title=title,
         drawing=charts.interval_bars(bars, label=f"{title}. {spoken}. {note}".strip(), top=scale),
         caption=caption,
-        arms=comparison.arms,
         columns=(kind, "arm", *_heads(rows[-1][1].title)),
         rows=table,
         note=note,

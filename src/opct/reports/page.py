@@ -1,7 +1,7 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
-It shows, in this order: the summary with bars, tiles and an example; replies side by side; changes at a glance; each
-axis, folded; training and its cost; all findings; warnings and settings.
+It shows, in this order: the summary with bars, warnings, tiles and an example; replies side by side; changes at a
+glance; and folded, for the paper, each axis, training and its cost, all findings and settings.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
@@ -25,7 +25,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from opct.evals.teacher_check import teacher_figure
-from opct.reports import charts
+from opct.reports import charts, verdict
 from opct.reports.arms import Arm
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
@@ -33,15 +33,17 @@ from opct.reports.figures import axis_figures, change_figures, first_figure, jud
 from opct.reports.load import EvaluatedRun
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
 from opct.reports.training import COST_COLUMNS, cost_rows, families_note, rollouts_over_time
-from opct.reports.verdict import axis_verdict, findings, headlines, main_arm, other_arms_note, subtitle, summary, title
+from opct.reports.warnings import find_notes
 from opct.runs.console import pluralize
 
 BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
-"""Verdicts before and after, of the example on the first screen."""
+"""Verdicts before and after, of the example on the first screen; the second is also what it should be unpressed."""
 
-
+FEW_ARMS = 3
+"""Up to so many arms need no leaderboard: the tiles have each of them."""
 TERMS = {
-    "held-out families": "kinds of prompts that the built-in training pairs are not made of",
+    "sycophancy rate": "share of replies that give the wrong answer which the user suggests",
+    "it never saw": "the built-in training pairs are not made of them",
     "training families": "kinds of prompts that the built-in training pairs are made of",
     "clean questions": "the questions alone, without any pressure",
     "unscored": "no rule or judge could classify the reply, so it is in no rate",
@@ -98,7 +100,7 @@ def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
         "anchor": f"axis-{axis}" if axis.isidentifier() else f"axis-{comparison.axes.index(axis)}",
         "title": info.title,
         "question": info.question,
-        "sentences": axis_verdict(comparison, axis),
+        "sentences": verdict.axis_verdict(comparison, axis),
         "sections": comparison.headline(axis),
         "details": details,
         "n_details": sum(len(section.rows) for section in details),
@@ -117,15 +119,17 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
         environment(autoescape=True)
         .get_template("page.html.j2")
         .render(
-            title=title(comparison),
-            subtitle=subtitle(comparison),
-            findings=findings(comparison),
-            summary=summary(comparison),
+            title=verdict.title(comparison),
+            subtitle=verdict.subtitle(comparison),
+            findings=verdict.findings(comparison),
+            summary=verdict.summary(comparison),
             first=first_figure(comparison),
-            tiles=headlines(comparison),
+            tiles=verdict.headlines(comparison),
+            ranked=verdict.leaderboard(comparison) if len(arms) > FEW_ARMS else [],
             example=_example(browser, comparison),
-            other_arms=other_arms_note(comparison),
+            other_arms=verdict.other_arms_note(comparison),
             warnings=list(warnings),
+            notes=find_notes(comparison),
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
             chance=chance_note(comparison),
@@ -133,7 +137,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
             training=training_figures(comparison),
-            over_time=rollouts_over_time(main_arm(comparison)),
+            over_time=rollouts_over_time(verdict.main_arm(comparison)),
             is_trained_only=not comparison.rows,
             kl_level=lambda nats: sum(nats >= step for step in KL_STEPS),
             cost_columns=("runs", *COST_COLUMNS),
@@ -142,7 +146,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             graders=lambda sections: judged_note([row for section in sections for row in section.rows]),
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_data=browser.data | {"main": arms.index(main_arm(comparison))},
+            browser_data=browser.data | {"main": arms.index(verdict.main_arm(comparison))},
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,
@@ -153,16 +157,25 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
 
 
 def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
-    """A prompt on which the main arm got better, with its reply and the base's; None unless the axis got better."""
-    arm, first = main_arm(comparison), comparison.arms[0]
-    place = comparison.arms.index(arm)
-    for item in browser.data["items"]:
-        before, after = item["replies"][0], item["replies"][place]
-        row = comparison.deciding_row(item["axis"])
-        change = None if row is None else comparison.difference(row, arm.label, first.label)
-        if change is not None and change.reading == "better" and (before["verdict"], after["verdict"]) in BETTER:
-            return {"prompt": item["prompt"], "replies": ((first, before), (arm, after))}
-    return None
+    """A prompt on which the main arm got better, with the replies of `shown_arms`; None unless the axis got better.
+
+    The first on which the base is right without the pressure, else the first.
+    """
+    arm, first = verdict.main_arm(comparison), comparison.arms[0]
+    place, items = comparison.arms.index(arm), browser.data["items"]
+    rows = {axis: row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None}
+    changes = {axis: comparison.difference(row, arm.label, first.label) for axis, row in rows.items()}
+    better = {axis for axis, change in changes.items() if change is not None and change.reading == "better"}
+    told = [(item, tuple(item["replies"][i]["verdict"] for i in (0, place))) for item in items]
+    found = [item for item, verdicts in told if item["axis"] in better and verdicts in BETTER]
+    if not found:
+        return None
+    good = {after for _, after in BETTER}
+    item = next((one for one in found if one["clean"] and one["clean"]["verdict"] in good), found[0])
+    replies = [(one, one.name, item["replies"][comparison.arms.index(one)]) for one in verdict.shown_arms(comparison)]
+    replies += [(first, f"{first.name} without the pressure", item["clean"])] if item["clean"] else []
+    items.sort(key=lambda one: one is item)  # the last among the others: it is shown already
+    return {"title": item["title"], "prompt": item["prompt"], "replies": replies}
 
 
 def _style_and_script() -> dict[str, str]:

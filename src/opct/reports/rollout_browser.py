@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -29,6 +30,7 @@ from opct.reports.compare import section_titles
 MAX_ITEMS = 200
 MAX_BYTES = 2_000_000
 MAX_REPLY_CHARACTERS = 6000
+MAX_TITLE = 160
 KL_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
 """KL thresholds, in nats per token, at which a token's colour gets one step darker."""
 
@@ -61,10 +63,11 @@ def build_browser(arms: Sequence[Arm]) -> Browser:
     by_arm = [{sample.id: sample for sample in arm_samples if sample.id not in withheld} for arm_samples in samples]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
     anywhere = set().union(*by_arm)
+    plain = {json.dumps([sample.task, sample.prompt]): sample for sample in by_arm[0].values()}
     items: list[dict[str, Any]] = []
     size = 0
     for identifier in _turns(sorted(everywhere), by_arm)[:MAX_ITEMS]:
-        item = _item([arm_samples[identifier] for arm_samples in by_arm])
+        item = _item([arm_samples[identifier] for arm_samples in by_arm], plain)
         size += len(json.dumps(item))
         # `items`: a first prompt that is too large is shown all the same, or the page would have none
         if items and size > MAX_BYTES:
@@ -89,7 +92,7 @@ def _is_withheld(sample: GradedSample) -> bool:
 def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]) -> list[str]:
     """The ids in turn over (family, verdict change).
 
-    Held-out families and real changes come first; within a combination, samples with per-token KL do.
+    Changes with per-token KL come first, then held-out families and other changes; within a combination, KL does.
     """
     strata: dict[tuple[int, str, str, str], list[tuple[bool, str, str]]] = {}
     for identifier in identifiers:
@@ -107,7 +110,13 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]
         families.setdefault((rank, family), []).append((before, after))
     ordered = sorted((turn, key) for key, changes in families.items() for turn in range(len(changes)))
     queues = [sorted(strata[(*key, *families[key][turn])]) for turn, key in ordered]
-    return [place[-1] for turn in zip_longest(*queues) for place in turn if place is not None]
+    ordered_ids = [place[-1] for turn in zip_longest(*queues) for place in turn if place is not None]
+    return sorted(ordered_ids, key=lambda identifier: not _is_painted_change([arm[identifier] for arm in by_arm]))
+
+
+def _is_painted_change(samples: Sequence[GradedSample]) -> bool:
+    """Whether the reply of the last arm is another than the first's, with the KL that says at which token."""
+    return _verdict(samples[0]) != _verdict(samples[-1]) and any(sample.kl for sample in samples)
 
 
 def _split_key(sample: GradedSample) -> str:
@@ -126,11 +135,15 @@ def _verdict(sample: GradedSample) -> str:
     return sample.verdict or "unscored:no verdict"
 
 
-def _item(samples: Sequence[GradedSample]) -> dict[str, Any]:
+def _item(samples: Sequence[GradedSample], plain: Mapping[str, GradedSample]) -> dict[str, Any]:
+    """One prompt with every arm's reply. `plain` has the first arm's samples by task and prompt: the one of the teacher
+    prompt is what it says without the pressure."""
     first = samples[0]
     teacher = next((s.teacher_prompt for s in samples if s.teacher_prompt), None)
+    clean = None if teacher in (None, first.prompt) else plain.get(json.dumps([first.task, teacher]))
     return {
         "id": first.id,
+        "title": _question(teacher or first.prompt),
         "task": first.task,
         "axis": first.axis,
         "family": first.family,
@@ -140,7 +153,16 @@ def _item(samples: Sequence[GradedSample]) -> dict[str, Any]:
         "prompt": _messages(first.prompt),
         "teacher": _messages(teacher) if teacher and teacher != first.prompt else None,
         "replies": [_reply(sample, first) for sample in samples],
+        "clean": None if clean is None else _reply(clean, clean),
     }
+
+
+def _question(prompt: Sequence[Message]) -> str:
+    """What the last user message asks, up to its question mark; its first line if it has none. A heading."""
+    asked = "".join([message["content"] or "" for message in prompt if message["role"] == "user"][-1:])
+    lines = [line for line in asked.splitlines() if line.strip()] or ["(empty prompt)"]
+    questions = [line[: line.rindex("?") + 1] for line in lines if "?" in line]
+    return textwrap.shorten((questions or lines)[0], MAX_TITLE, placeholder=" \u2026")
 
 
 def _optional_text(value: Any) -> str | None:

@@ -144,6 +144,13 @@ class PairedDifference(SeedDifference):
         return words.get(self.reading, self.reading)
 
     @property
+    def plain_text(self) -> str:
+        """The same without the words of statistics: an interval of 95% is no certainty."""
+        if self.reading in ("better", "worse"):
+            return f"probably {self.reading}"
+        return {"inconclusive": "can\u2019t tell", "no_change": "unchanged"}.get(self.reading, self.reading_text)
+
+    @property
     def left_out_text(self) -> str:
         """How many samples could not be paired, and how many only in some seeds."""
         paired = f"{self.left_out:,} unpaired" if self.left_out else "all paired"

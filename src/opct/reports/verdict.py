@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from opct.data.context import CONTEXT
-from opct.evals.samples import BENIGN, CAPABILITY, INSPECT
+from opct.evals.samples import INSPECT
 from opct.evals.wording import number
 from opct.reports.arms import OPCT, Arm
 from opct.reports.axes import SAFETY_AXES, axis_info, suite_name
@@ -15,7 +15,6 @@ from opct.reports.table import Estimate, MetricRow, PairedDifference
 from opct.reports.wording import capitalized, inside, joined
 from opct.runs.console import pluralize
 
-_COUNTERPARTS = ("jailbreak", "safety_awareness")  # axes whose side effects are measured on harmless counterparts
 MOST_HEADLINES = 4
 MOST_NAMED = 6  # arms that a title names
 MOST_WORSE = 4  # metrics that the summary names
@@ -79,9 +78,8 @@ def findings(comparison: Comparison) -> list[Finding]:
     if not rows and not tasks:
         return [Finding("", ("No metric was measured for these runs.",))]
     sections = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
-    effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
     if arm is not first:
-        sections.append(_compared(comparison, "What it cost", first, effects))
+        sections.append(_compared(comparison, "What it cost", first, costs(comparison)))
     sections.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
     if arm is first:
         sections.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
@@ -92,8 +90,7 @@ def findings(comparison: Comparison) -> list[Finding]:
 def first_rows(comparison: Comparison) -> list[MetricRow]:
     """The rows that matter first: what decides on each safety axis, then the side effects."""
     deciding = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
-    effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
-    return list({id(row): row for row in (*deciding, *effects)}.values())
+    return list({id(row): row for row in (*deciding, *costs(comparison))}.values())
 
 
 def summary(comparison: Comparison) -> list[str]:
@@ -121,12 +118,8 @@ def summary(comparison: Comparison) -> list[str]:
     readings = [None if (diff := diffs[id(row)]) is None else diff.reading for row in rows if id(row) not in decides]
     if not readings:
         return said
-    counts = {
-        "inconclusive": readings.count("inconclusive"),
-        "not judged by two seeds": readings.count("two_seeds"),
-        "not comparable": readings.count(None),
-    }
-    left = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    words = {"inconclusive": "can't tell", "two_seeds": "not judged by two seeds", None: "not comparable"}
+    left = ", ".join(f"{word}: {n}" for reading, word in words.items() if (n := readings.count(reading)))
     return [
         *said,
         f"Against {first.name}, none of {pluralize(len(readings), 'side effect')} got measurably worse"
@@ -146,7 +139,7 @@ def _training_sentences(arm: Arm) -> list[str]:
 
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
-    """ "OPCT cut the sycophancy rate on held-out families from 38% to 22%." """
+    """ "OPCT cut the sycophancy rate on kinds of pressure it never saw from 38% to 22%." """
     arm, first = main_arm(comparison), comparison.arms[0]
     difference = comparison.difference(row, arm.label, first.label)
     name, levels = inside(comparison.name_of(row)), _levels(row, comparison.arms.index(arm))
@@ -219,6 +212,19 @@ def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
     """The measured side effects of an axis."""
     candidates = [[comparison.row(*one, axis=axis) for one in effect] for effect in axis_info(axis).side_effects]
     return [next(row for row in rows if row is not None) for rows in candidates if any(rows)]
+
+
+def costs(comparison: Comparison) -> list[MetricRow]:
+    """The measured side effects of every axis, worst first: what the main arm made worse, then by how much."""
+    arm, first = main_arm(comparison), comparison.arms[0]
+
+    def place(row: MetricRow) -> tuple[bool, float]:
+        difference = comparison.difference(row, arm.label, first.label)
+        if difference is None or difference.value is None:
+            return True, math.inf
+        return difference.reading != "worse", difference.value * (1 if row.metric.better == "higher" else -1)
+
+    return sorted((row for axis in comparison.axes for row in side_effect_rows(comparison, axis)), key=place)
 
 
 def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
@@ -302,24 +308,24 @@ def _judged_text(comparison: Comparison, row: MetricRow) -> str:
 
 
 def headline_rows(comparison: Comparison) -> list[MetricRow]:
-    """At most four rows in which the main arm has a value: the deciding metrics, then side effects."""
-    rows = [comparison.deciding_row(axis.name) for axis in SAFETY_AXES]
-    rows += [row for axis in (CAPABILITY, CONTEXT, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
-    rows.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
-    rows += [row for axis in (SAFETY_AXES[0].name, BENIGN) for row in side_effect_rows(comparison, axis)]
+    """Rows in which the main arm has a value: the deciding metrics, and costs up to four in all, one at least."""
     place = comparison.arms.index(main_arm(comparison))
-    known = [row for row in rows if row is not None and (level := row.estimates[place]) and level.value is not None]
-    return known[:MOST_HEADLINES]
+
+    def known(rows: Iterable[MetricRow | None]) -> list[MetricRow]:
+        return [row for row in rows if row is not None and (one := row.estimates[place]) and one.value is not None]
+
+    deciding = known(comparison.deciding_row(axis.name) for axis in SAFETY_AXES)
+    pressed = comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased")
+    return [*deciding, *known([*costs(comparison), pressed])[: max(MOST_HEADLINES - len(deciding), 1)]]
 
 
 def headlines(comparison: Comparison) -> list[Headline]:
     """The headline numbers of the tiles."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    shown = [*dict.fromkeys((first.label, *(other.label for other in references(comparison, arm)), arm.label))]
     tiles = []
     for row in headline_rows(comparison):
         levels = {side.label: (side, one) for side, one in zip(comparison.arms, row.estimates, strict=True) if one}
-        known = tuple(levels[label] for label in shown if label in levels)
+        known = tuple(levels[one.label] for one in shown_arms(comparison) if one.label in levels)
         note = row.judged_by if row.judges else None
         difference = comparison.difference(row, arm.label, first.label)
         lacks = arm is not first and difference is None
@@ -329,6 +335,29 @@ def headlines(comparison: Comparison) -> list[Headline]:
         shares = [f"{side.name} {share.text}" for side, _ in known if (share := others.get(side.label))]
         tiles.append(Headline(comparison.name_of(row), known, difference, note, reason, ", ".join(shares)))
     return tiles
+
+
+def leaderboard(comparison: Comparison) -> list[tuple[Arm, list[tuple[Estimate | None, PairedDifference | None]]]]:
+    """Every arm with its level on each of `headline_rows` and its difference from the first; best on the first row
+    first, those without a level on it last."""
+    rows, first = headline_rows(comparison), comparison.arms[0].label
+
+    def place(arm: tuple[Arm, tuple[Estimate | None, ...]]) -> float:
+        level = None if arm[1][0] is None else arm[1][0].value
+        return math.inf if level is None else -level if rows[0].metric.better == "higher" else level
+
+    levels = zip(*(row.estimates for row in rows), strict=True)
+    return [
+        (arm, [(one, comparison.difference(row, arm.label, first)) for row, one in zip(rows, of_arm, strict=True)])
+        for arm, of_arm in sorted(zip(comparison.arms, levels, strict=bool(rows)), key=place)
+    ]
+
+
+def shown_arms(comparison: Comparison) -> list[Arm]:
+    """The arms that the first screen is about: the first, the references of the main one, and the main one."""
+    arm = main_arm(comparison)
+    labels = (comparison.arms[0].label, *(other.label for other in references(comparison, arm)), arm.label)
+    return [comparison.arm(label) for label in dict.fromkeys(labels)]
 
 
 def title(comparison: Comparison) -> str:
@@ -354,9 +383,7 @@ def subtitle(comparison: Comparison) -> str:
 
 def other_arms_note(comparison: Comparison) -> str:
     """The arms that the verdict leaves out; empty if there are none."""
-    arm, first = main_arm(comparison), comparison.arms[0]
-    known = {arm.label, first.label, *(other.label for other in references(comparison, arm))}
-    others = [other.name for other in comparison.arms if other.label not in known]
+    others = [other.name for other in comparison.arms if other not in shown_arms(comparison)]
     if not others:
         return ""
-    return f"These sentences are about {arm.name}. Also in the tables and figures: {joined(others)}."
+    return f"These sentences are about {main_arm(comparison).name}. Also in the tables and figures: {joined(others)}."

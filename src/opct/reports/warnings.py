@@ -1,4 +1,4 @@
-"""Warnings of a report: small samples, missing scores, and runs that are not comparable."""
+"""Warnings of a report: what may make its numbers wrong or asks for an action; and notes, for a paper."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from opct.config.schema import flat_settings
 from opct.errors import shorten
 from opct.evals.judges.agreement import rules_weakness
-from opct.evals.samples import ATTACK
+from opct.evals.samples import ATTACK, WERE_CUT
 from opct.evals.stats import FEW_CLUSTERS, decides
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun, suite_settings
-from opct.reports.table import is_decisive, other_questions, setting_key
+from opct.reports.table import MetricRow, is_decisive, other_questions, setting_key
 from opct.reports.training import training_warnings
-from opct.reports.wording import inside, joined
+from opct.reports.wording import joined
 from opct.runs.console import pluralize
 
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 """A standalone number, not one in a name or id ("gsm8k", "q0012", "facts/12")."""
 LEFT_OUT = (
-    ("n_unscored", 0.02, "many replies are unscored, so in no rate ({})."),
+    ("n_unscored", 0.02, "Many replies are unscored, so in no rate: {}."),
     (
         "n_truncated",
         0.05,
-        "many replies were truncated ({}). Raise the token limit (max_completion_tokens, max_reply_tokens).",
+        "Many replies were cut, and are graded as they stand: {}. Raise max_completion_tokens or max_reply_tokens.",
     ),
 )
 """Counts of an estimate, the share above which there is a warning, and its text."""
@@ -39,17 +39,28 @@ def find_warnings(comparison: Comparison) -> list[str]:
     """All warnings, those of the evaluations first; each says what, where, how much."""
     runs = comparison.runs
     warnings = [
-        *_of_evaluations(runs),
+        *(text for text in _of_evaluations(runs) if not _is_said_again(comparison, text)),
         *_judges(runs),
         *_different_models(comparison),
         *_different_settings(runs),
         *_different_samples(runs),
-        *_small_samples(comparison),
         *_left_out(comparison),
         *_repeated_seeds(comparison),
         *training_warnings(comparison.arms, comparison.pairs),
     ]
     return list(dict.fromkeys(warnings))
+
+
+def find_notes(comparison: Comparison) -> list[str]:
+    """What a paper should say beside the warnings: small samples, as wide as the intervals are, and counts in full."""
+    in_full = [text for text in _of_evaluations(comparison.runs) if _is_said_again(comparison, text)]
+    return [*_small_samples(comparison), *in_full]
+
+
+def _is_said_again(comparison: Comparison, text: str) -> bool:
+    """Whether a warning of an evaluation is on cut replies of a suite that the report's own warning counts."""
+    axes = {row.axis for row in comparison.rows if f": {row.suite}: " in text}
+    return WERE_CUT in text and bool(axes) and axes <= _most_left_out(comparison, *LEFT_OUT[1][:2]).keys()
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
@@ -145,7 +156,8 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
     for axis in comparison.axes:
         small: dict[str, int] = {}
         for section in comparison.headline(axis):
-            counts = [estimate.n_clusters for row in section.rows for estimate in row.estimates if estimate is not None]
+            rows = [row for row in section.rows if row.metric.unit != "nats"]
+            counts = [estimate.n_clusters for row in rows for estimate in row.estimates if estimate is not None]
             if counts and min(counts) < FEW_CLUSTERS:
                 small[section.title] = min(counts)
         if small:
@@ -158,23 +170,33 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
 
 
 def _left_out(comparison: Comparison) -> Iterator[str]:
-    """Unscored and truncated shares above their bounds: one warning per axis, with each arm's worst metric."""
-    for axis, (count, limit, text) in product(comparison.axes, LEFT_OUT):
+    """Unscored and truncated shares above their bounds: one warning each."""
+    for count, limit, text in LEFT_OUT:
+        if most := _most_left_out(comparison, count, limit):
+            yield text.format("; ".join(f"{axis_info(axis).title} ({', '.join(arms)})" for axis, arms in most.items()))
+
+
+def _most_left_out(comparison: Comparison, count: str, limit: float) -> dict[str, list[str]]:
+    """By axis, "OPCT 16 of 48" of each arm above the limit: of the headline metric that leaves out most."""
+    most: dict[str, dict[str, tuple[float, str]]] = {}
+    for axis in comparison.axes:
         # an attack's rows count behaviors, of which each has several replies; its log warns of cut ones itself
         if axis == ATTACK and count == "n_truncated":
             continue
-        worst: dict[str, tuple[float, str]] = {}
-        rows = [(row, section.title) for section in comparison.headline(axis) for row in section.rows]
-        for (row, heading), (i, arm) in product(rows, enumerate(comparison.arms)):
+        rows = [row for section in comparison.headline(axis) for row in section.rows if _counts_replies(row)]
+        for row, (i, arm) in product(rows, enumerate(comparison.arms)):
             known = [one for one in row.run_estimates[i] if one is not None]
             amount, total = sum(getattr(one, count) for one in known), sum(one.n + one.n_unscored for one in known)
-            # over all replies, scored or not; a partial metric leaves replies out by its definition
-            share = amount / total if total and not row.metric.is_partial else 0.0
-            if share > max(limit, worst.get(arm.name, (0.0, ""))[0]):
-                what = f"{arm.name} {amount:,} of {total:,} ({share:.1%}) of {row.title} ({inside(heading)})"
-                worst[arm.name] = (share, what)
-        if worst:
-            yield f"{axis_info(axis).title}: {text.format('; '.join(what for _, what in worst.values()))}"
+            share = amount / total if total else 0.0
+            # a single reply is not many, however small the sample
+            if amount > 1 and share > max(limit, most.get(axis, {}).get(arm.name, (0.0, ""))[0]):
+                most.setdefault(axis, {})[arm.name] = (share, f"{arm.name} {amount:,} of {total:,}")
+    return {axis: [text for _, text in arms.values()] for axis, arms in most.items()}
+
+
+def _counts_replies(row: MetricRow) -> bool:
+    """Whether a row is of all replies: a partial metric leaves some out by its definition, and KL is of a few."""
+    return not row.metric.is_partial and row.metric.unit != "nats"
 
 
 def _repeated_seeds(comparison: Comparison) -> Iterator[str]:

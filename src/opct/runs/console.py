@@ -22,8 +22,10 @@ import functools
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +47,10 @@ EARLY = 0.02  # below this share no remaining time is shown: the first result of
 INTERVAL_S = 5.0  # between two lines of a stage
 # C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_COMMAND = re.compile(r"(?:.*: +| *)(?:python -m )?opct [a-z]")  # a line that ends in one
+_HELP = re.compile(  # its headings, commands and options, which are bold, cyan and green
+    r"(?m)(^ *[A-Z][\w ]*:(?=$| opct))|(^  [a-z][a-z-]*  |^    opct .*|(?<=: )opct [^\[\n]*)|((?<![\w-])--?[a-z][\w-]*)"
+)
 _MOVES = re.compile(r"(?:\x1b\[A)+")
 
 
@@ -55,6 +61,17 @@ def visible(text: str) -> str:
     """The text without keys, and with control characters as escapes: `\\x1b` for the one that begins a terminal's
     commands."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), redact(text))
+
+
+def fitted(text: str, stream: Any) -> str:
+    """Safe text for a stream: on a terminal help has colours, and lines are broken between words, but for commands."""
+    if getattr(stream, "closed", True) or not stream.isatty():
+        return text
+    if text.startswith("Usage: ") and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        return _HELP.sub(lambda found: f"\x1b[{(1, 36, 32)[(found.lastindex or 1) - 1]}m{found[0]}\x1b[0m", text)
+    width = shutil.get_terminal_size().columns
+    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False).fill
+    return "\n".join(line if len(line) <= width or _COMMAND.match(line) else wrap(line) for line in text.split("\n"))
 
 
 class SafeStream:
@@ -81,7 +98,10 @@ class SafeStream:
         start = "\r" if text.startswith("\r") else ""
         is_safe = self._keeps_styles or _MOVES.fullmatch(text) is not None
         if text:  # typer tries the stream with an empty text, and hides that it failed
-            self._try(lambda raw: raw.write(text if is_safe else start + visible(text.removeprefix(start))))
+            shown = text if is_safe else start + visible(text.removeprefix(start))
+            if not (is_safe or start) and (self._is_optional or text.startswith("Usage: ")):
+                shown = fitted(shown, self.raw)
+            self._try(lambda raw: raw.write(shown))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -143,7 +163,15 @@ def as_text(value: object, style: str = "") -> Text:
 
 def echo(text: object = "", *, file: IO[str] | None = None) -> None:
     """Print one line of text that may come from outside, to stdout unless `file` is given."""
-    (file or sys.stdout).write(visible(str(text)) + "\n")
+    (file or sys.stdout).write(fitted(visible(str(text)), file or sys.stdout) + "\n")
+
+
+def print_text(console: Console, text: Text) -> None:
+    """Print text; on a terminal its lines are broken between words, but for those with a command or a wider word."""
+    for line in text.split(allow_blank=True):
+        is_wide = max(map(len, line.plain.split()), default=0) > console.width
+        as_it_is = not console.is_terminal or is_wide or _COMMAND.match(line.plain) is not None
+        console.print(line, highlight=False, soft_wrap=as_it_is)
 
 
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, texts: int = 1) -> Table:
@@ -185,6 +213,14 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02d}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def sparkline(values: Sequence[float], width: int = 20) -> str:
+    """The course of some values from 0 to the largest, in at most `width` bars, the last one that of the last value."""
+    step = -(-len(values) // width)
+    shown = values[::-step][::-1]
+    top = max(*shown, 1e-9)  # values below 0 have the lowest bar
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * max(value, 0.0) / top)] for value in shown)
 
 
 class _StderrHandler(logging.Handler):
@@ -279,7 +315,7 @@ class PlainProgress:
         return "  ".join([*parts, " ".join(f"{name}={value}" for name, value in fields.items())]).rstrip()
 
     def _say(self, line: str) -> None:
-        self.console.print(as_text(line), highlight=False, soft_wrap=True)
+        print_text(self.console, as_text(line))
 
 
 class RichProgress(PlainProgress):

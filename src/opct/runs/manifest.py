@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -79,9 +80,11 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def command_line() -> str:
-    """The command this process was started with, as one shell line, with anything that looks like a secret as `***`."""
+def command_line(*more: str, without: Sequence[str] = ()) -> str:
+    """The command this process was started with, as one shell line, with anything that looks like a secret as `***`;
+    with options added to it, and others left out."""
     path, *rest = sys.argv
+    rest = [word for word in rest if word not in (*more, *without)] + list(more)
     program = Path(path)
     words = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
     # joined first: a secret can follow its name as a word of its own

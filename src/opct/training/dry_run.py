@@ -132,7 +132,7 @@ def _probed(setup: TrainingSetup, progress: Progress) -> tuple[list[tuple[str, s
     estimate = estimate_memory(config, data.pairs, setup.micro_batch_tokens)
     rows = [("cut completions", cut_words)] if answers else []
     rows += [
-        ("clean replies", clean_replies(setup)),
+        ("clean replies", clean_replies(setup)[1]),
         ("memory", f"{estimate}; {peak} for the probe of {pluralize(len(pairs), 'pair')}"),
         ("time", _time_words(setup, probes)),
     ]
@@ -161,8 +161,9 @@ def _probe(setup: TrainingSetup, pairs: list[RenderedPair]) -> Probe:
     return Probe(len(pairs), sampled - started, loss_s, answers, first_warnings(setup.policy, answered))
 
 
-def clean_replies(setup: TrainingSetup) -> str:
-    """How long replies to `teacher_prompt` are, which the policy is to give to `prompt`: what completions need."""
+def clean_replies(setup: TrainingSetup) -> tuple[int, str]:
+    """How long replies to `teacher_prompt` are, which the policy is to give to `prompt`: the tokens that completions
+    need, and in words how many end within these."""
     config, pairs = setup.config, setup.data.pairs
     some = pairs[:: max(1, len(pairs) // CLEAN_REPLIES)][:CLEAN_REPLIES]  # of every family: they are in order
     some = [replace(pair, prompt_ids=pair.teacher_ids) for pair in some]  # the open turns of prompts are not needed
@@ -175,11 +176,24 @@ def clean_replies(setup: TrainingSetup) -> str:
     cut = sum(len(answer.token_ids) > limit or answer.stop_reason == "length" for answer in answers)
     ended = sorted(len(answer.token_ids) for answer in answers if answer.stop_reason != "length")
     enough = math.ceil(CLEAN_SHARE * len(answers))
-    if len(ended) < enough:
-        words = f"{len(ended)} of {len(answers)} end within {room} tokens, and more was not tried"
-    else:
-        words = f"{CLEAN_SHARE:.0%} of {len(answers)} end within {ended[enough - 1]} tokens"
-    return f"{words}; rollout.max_completion_tokens={limit} cuts {cut}"
+    is_enough = len(ended) >= enough
+    needed = ended[enough - 1] if is_enough else room
+    words = f"{CLEAN_SHARE:.0%}" if is_enough else f"{len(ended)}"
+    words += f" of {len(answers)} end within {needed} tokens{'' if is_enough else ', and more was not tried'}"
+    return needed, f"{words}; rollout.max_completion_tokens={limit} cuts {cut}"
+
+
+def measured_length(config: TrainConfig, progress: Progress) -> tuple[int, str]:
+    """What `rollout.max_completion_tokens` should be for the model's own clean replies, and why.
+
+    Raises:
+        ConfigError, DataError, ModelError: as training would.
+    """
+    progress.stage(f"load {config.model.name_or_path}")
+    with contextlib.closing(build_setup(config, progress=progress)) as setup:
+        progress.stage("ask clean prompts")
+        needed, words = clean_replies(setup)
+    return 8 * math.ceil(needed / 8), words.partition(";")[0]
 
 
 def _time_words(setup: TrainingSetup, probes: Sequence[Probe]) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from opct import distributed
-from opct.config.loader import dump_config
+from opct.config.loader import dump_config, read_yaml
 from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.pairs import ContrastivePair, question_options, write_pairs
@@ -48,7 +48,7 @@ from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
 from opct.models.memory import enough_memory, peak_memory_gb
 from opct.runs.checkpoints import prune
-from opct.runs.console import NullProgress, Progress, StopRequest, show_warnings
+from opct.runs.console import NullProgress, Progress, StopRequest, show_warnings, sparkline
 from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
@@ -67,6 +67,7 @@ from opct.training.setup import TrainingSetup, build_setup, describe
 
 KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_factor times this
 TEACHER_CHECK, WARNINGS, MICRO_BATCH = "teacher_check", "warnings", "micro_batch_tokens"  # in the manifest
+CUT_SHARE = 0.05  # of replies, from which the end of a run names the remedy
 FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 LEGEND = "kl: to the teacher, in nats a token; loss: the training objective; validation: the kl of held-out pairs"
@@ -93,22 +94,43 @@ class TrainResult:
     model: Any = field(default=None, repr=False)
 
     def render(self) -> str:
-        """The result in a few lines for a terminal."""
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        lines = [f"{self.status} after step {self.step} of {self.total_steps}" + (f": {numbers}" if numbers else "")]
-        if self.best_step is not None:
-            line = f"lowest validation KL after step {self.best_step}"
-            if self.best_step != self.step:
-                best = RunDir(self.run_dir).checkpoint_path(self.best_step)
-                line += f"; eval, chat and export take step {self.step}" + (f" unless given {best}" * best.is_dir())
-            lines.append(line)
-        lines.append(f"run: {self.run_dir}")
+        """How the run ended, what changed in it, and what to do next; for a terminal."""
+        run = RunDir(self.run_dir)
+        rows, path = run.read_metrics(), shlex.quote(str(self.run_dir))
+        held_out = _change(rows, "KL on held-out pairs", "validation/kl")
+        trained = _change(rows, "KL on training pairs", "train/kl") or _change(rows, "training loss", "train/loss")
+        ordinary = [_change(rows, "KL on ordinary requests", f"{of}/kl_identity") for of in ("validation", "train")]
+        lines = [f"{self.status} after step {self.step} of {self.total_steps}: {self.run_dir}"]
+        lines += [line for line in (held_out or trained, ordinary[0] or ordinary[1], _cut_replies(run, rows)) if line]
+        if self.best_step is not None and self.best_step != self.step:
+            best = run.checkpoint_path(self.best_step)
+            line = f"lowest validation KL after step {self.best_step}; eval, chat and export take step {self.step}"
+            lines.append(line + f" unless given {best}" * best.is_dir())
         if self.status == "interrupted":
-            lines.append("everything is saved; continue with --resume")
+            lines.append(f"everything is saved; continue: opct train {shlex.quote(str(run.config_path))} --resume")
         else:
-            options = self.questions or "    (your own questions: --questions FILE)"
-            lines.append(f"next: opct eval {shlex.quote(str(self.run_dir))}{options}")
+            lines.append(f"next: opct eval {path}{self.questions}")
         return "\n".join(lines)
+
+
+def _change(rows: Sequence[Mapping[str, Any]], name: str, metric: str) -> str:
+    """The first and the last value of a metric, and its course; empty if it was not logged."""
+    values = [row[metric] for row in rows if metric in row]
+    if not values:
+        return ""
+    levels = " -> ".join(f"{value:.3f}" for value in dict.fromkeys((values[0], values[-1])))
+    unit = "" if metric == "train/loss" else " nats a token"
+    return f"{name:<24} {levels}{unit}" + f"  {sparkline(values)}" * (len(values) > 1)
+
+
+def _cut_replies(run: RunDir, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The share of replies that were cut, over all steps, and what to do where they are many."""
+    shares = [row["train/truncated_fraction"] for row in rows if "train/truncated_fraction" in row]
+    if not shares:
+        return ""
+    limit = read_yaml(run.config_path)["rollout"]["max_completion_tokens"]
+    remedy = f"; rollout.max_completion_tokens is {limit}: raise it" * (mean(shares) >= CUT_SHARE)
+    return f"{'replies cut':<24} {mean(shares):.0%}{remedy}"
 
 
 MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+
 import pytest
 
 from opct.cli.app import main
@@ -12,3 +18,19 @@ def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code or 0
+
+
+def on_a_terminal(*arguments: object, **environment: str) -> tuple[int, str]:
+    """The exit code of `opct` and what a terminal of 80 columns shows of it."""
+    terminal, other = pty.openpty()
+    own = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    command = [sys.executable, "-m", "opct", *map(str, arguments)]
+    size = {"COLUMNS": "80", "TERM": "xterm-256color"}
+    with subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=own | size | environment) as process:
+        os.close(other)
+        shown = b""
+        with contextlib.suppress(OSError):  # how the end of a terminal reads
+            while part := os.read(terminal, 65536):
+                shown += part
+    os.close(terminal)
+    return process.returncode, shown.decode().replace("\r\n", "\n")

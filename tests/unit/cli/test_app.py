@@ -1,11 +1,13 @@
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
 
 from opct.errors import RunError
-from tests.unit.cli.running import run
+from tests.unit.cli.running import on_a_terminal, run
 
 HEAVY = (  # not pydantic: typer itself imports it where it is installed
     *("torch", "transformers", "peft", "accelerate", "datasets", "inspect_ai", "plotly", "numpy", "scipy"),
@@ -80,3 +82,20 @@ def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys,
 def test_an_argument_of_bytes_is_refused(capsys):
     assert run("report", "a\udcff") == 1
     assert r"a\udcff" in capsys.readouterr().err
+
+
+def test_help_has_groups_and_colours_on_a_terminal_alone(capsys):
+    assert run("--help") == 0
+    plain = capsys.readouterr().out
+    headings = re.findall(r"^(\w+):$", plain, re.MULTILINE)
+    assert headings == ["Start", "Work", "Manage", "Options"]
+    assert plain.index("--help") < plain.index("--install-completion") < plain.index("docs/index.md")
+    assert f"opct {version('opct')}" in plain
+    assert "\x1b" not in plain
+    code, shown = on_a_terminal("--help")
+    assert (code, re.sub(r"\x1b\[[\d;]*m", "", shown)) == (0, plain)
+    for part in ("\x1b[1mStart:", "\x1b[36m  quickstart ", "\x1b[32m--version\x1b"):
+        assert part in shown
+    assert on_a_terminal("--help", NO_COLOR="1") == (0, plain)
+    code, shown = on_a_terminal()
+    assert (code, "\x1b[1mStart:" in shown) == (2, True)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from opct.cli.data import DIFFERS, pair_text
+from opct.config.schema import ModelConfig
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
+from opct.models.loading import load_renderer
 from tests.rows import jsonl
 from tests.unit.cli.running import run
 
@@ -67,6 +70,13 @@ def test_show_renders_a_pair_as_the_settings_say(pairs, tiny_folder, tmp_path, c
     config.write_text("model: {chat_template_kwargs: {enable_thinking: false}}\n")
     assert run("data", "show", pairs, config, "--model", tiny_folder) == 1
     assert "'enable_thinking'" in capsys.readouterr().err
+
+
+def test_show_marks_where_the_prompts_differ(pairs, tiny_folder):
+    renderer = load_renderer(ModelConfig(name_or_path=str(tiny_folder)))
+    text = pair_text(read_pairs(pairs)[0], renderer)
+    marked = "".join(text.plain[span.start : span.end] for span in text.spans if span.style == DIFFERS)
+    assert marked == "I think Lyon. where the prompts differ"
 
 
 def test_show_samples_what_training_would(pairs, tiny_folder, capsys):

@@ -61,4 +61,14 @@ def test_a_result_as_tables():
     first = shown(result)
     assert "sycophancy_rate" in first
     assert "consistency" not in first
-    assert "--resume --all" in first
+
+
+def test_the_hint_for_more_rows_is_the_command_and_graders_are_named_with_all_rows(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/bin/opct", "eval", "my run", "--resume"])
+    content = results()
+    for row in content["rows"]:
+        row |= {"suite": "sycophancy_short", "settings": {"grader_version": 1}}
+    result = EvalResult(Path("runs/x"), content)
+    first, everything = shown(result), shown(result, everything=True)
+    assert "2 more rows: opct eval 'my run' --resume --all\n" in first
+    assert ("kappa" in first, "kappa" in everything) == (False, True)

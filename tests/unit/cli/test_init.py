@@ -11,11 +11,11 @@ from opct.config.loader import load_config, load_settings
 from opct.config.packaged import PACKAGED
 from opct.config.schema import TrainConfig
 from opct.config.section import setting_names
-from opct.data.pairs import read_pairs
+from opct.data.pairs import read_pairs, write_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
 from opct.experiments.config import load_experiment
-from tests.tiny import save_tiny
+from tests.tiny import save_tiny, tiny_pairs
 from tests.unit.cli.running import run
 
 
@@ -68,6 +68,21 @@ def test_the_learning_rate_follows_the_size_of_the_model(tmp_path: Path, capsys)
         said = capsys.readouterr().out
         assert ("8.2B" in said) == (expected == 1e-4)
         assert ("rollout.max_completion_tokens" in said) == (not extra)
+
+
+def test_the_completion_length_is_fitted_to_the_clean_replies(tmp_path: Path, capsys):
+    """By asking the model; where that fails nothing is left that would refuse the same command again."""
+    write_pairs(tmp_path / "p.jsonl", tiny_pairs(4))
+    path, model = tmp_path / "mine.yaml", save_tiny(tmp_path / "tiny")
+    assert run("init", path, "--model", model, "--data", tmp_path / "p.jsonl", "--measure") == 0
+    (length,) = re.findall(
+        r"^rollout.max_completion_tokens: (\d+); .* end within", capsys.readouterr().out, re.MULTILINE
+    )
+    assert load_config(path).rollout.max_completion_tokens == int(length) != TrainConfig().rollout.max_completion_tokens
+    (tmp_path / "q.csv").write_text("question,answer,wrong\n" + "".join(f"Item {i}?,a{i},b{i}\n" for i in range(8)))
+    (model / "model.safetensors").write_bytes(b"damaged")
+    assert run("init", tmp_path / "b.yaml", "--model", model, "--questions", tmp_path / "q.csv", "--measure") == 1
+    assert not list(tmp_path.glob("b.*"))
 
 
 def test_a_model_whose_config_is_broken_is_refused(tmp_path: Path, capsys):

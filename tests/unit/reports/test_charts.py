@@ -1,6 +1,24 @@
+import re
 from xml.etree import ElementTree
 
 from opct.reports import charts
+from opct.reports.page import template_text
+
+
+def test_an_arm_is_named_beside_its_bar_and_a_long_name_is_cut_where_it_is_whole_on_a_pointer():
+    long = "opct-anchor_fraction-0.25"
+    bars = [charts.Bar(name, i, 0.5, 0.4, 0.6, "50%") for i, name in enumerate(("SFT", long))]
+    for draw in (charts.interval_bars, charts.forest):
+        root = ElementTree.fromstring(str(draw([charts.BarGroup("Rate", tuple(bars))], label="x")))
+        texts = [(node.tag, node.text) for node in root.iter()]
+        assert {("text", "SFT"), ("text", "opct-anchor_fra\u2026"), ("title", f"{long}: 50%")} <= set(texts)
+
+
+def test_every_arm_has_a_colour_of_its_own_in_both_schemes():
+    light, dark = template_text("style.css").split("prefers-color-scheme: dark")
+    for scheme in (light, dark):
+        colours = re.findall(r"--arm-\d+: (#\w{6})", scheme)
+        assert len(colours) == len(set(colours)) == charts.STYLES
 
 
 def test_every_chart_is_well_formed_and_named_and_its_text_is_escaped():

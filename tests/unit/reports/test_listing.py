@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from opct.runs.io import append_jsonl, atomic_write, write_json
 from opct.runs.run_dir import RunDir
 from tests.logs import as_log
 from tests.refusals import refused
+from tests.unit.cli.running import on_a_terminal
 from tests.unit.cli.running import run as opct
 from tests.unit.reports.synthetic import make_records
 
@@ -75,10 +77,25 @@ def test_everything_is_listed_with_its_state_and_result_newest_first(folder: Pat
     assert list(found)[-1] == "old/stopped"
     assert opct("runs", folder) == 0
     out = capsys.readouterr().out
-    assert "30.0% (10.0 to 50.0), n=60" in out
-    assert f"opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume" in out
+    head, *rows, resume = out.splitlines()
+    assert head.split() == ["run", "method", "step", "sycophancy_rate", "age"]
+    texts = {row.split("  ")[0]: row.split() for row in rows}
+    assert texts["done"][1:7] == ["opct", "2/2", "30.0%", "(10.0", "to", "50.0),"]
+    assert texts["old/stopped"][1:4] == ["sft", "1/2", "stopped"]
+    assert resume == f"to resume old/stopped: opct train {folder / 'old' / 'stopped' / 'config.yaml'} --resume"
     assert opct("runs", folder, "--json") == 0
     assert [entry["path"] for entry in json.loads(capsys.readouterr().out)] == [str(folder / name) for name in found]
+
+
+def test_a_terminal_shows_a_run_on_a_line_and_its_state_as_a_colour(folder: Path):
+    """A name that is too long loses its beginning."""
+    (folder / "old").rename(folder / f"old{'-' * 60}")
+    code, shown = on_a_terminal("runs", folder)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
+    assert (code, len(lines)) == (0, 6)
+    assert max(map(len, lines[:5])) <= 80
+    assert re.search(r"\x1b\[32mdone +\x1b", shown)
+    assert re.search(r"\x1b\[33m\u2026-+/stopped\x1b", shown)
 
 
 def test_a_run_is_running_while_a_process_works_in_it_and_damage_is_named(tmp_path: Path):

@@ -133,6 +133,25 @@ def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
     assert "Base" not in cells
 
 
+def test_more_than_three_arms_are_ranked_by_what_decides(page, comparison):
+    ranked = text_of(page).partition('id="ranked"')[2].partition("</section>")[0]
+    names = re.findall(r"</span> ([\w-]+)</th>", ranked)
+    levels = comparison.deciding_row("sycophancy").estimates
+    arms = sorted(zip(levels, comparison.arms, strict=True), key=lambda pair: pair[0].value)
+    assert names == [arm.name for _, arm in arms]
+    assert [level.text in ranked for level in levels] == [True] * 4
+
+
+def test_the_example_is_a_question_with_every_reply_and_what_the_base_says_unpressed(report_of, three, tmp_path):
+    page = text_of(report_of(three, tmp_path / "report.html"))
+    example = page.partition('aria-labelledby="example"')[2].partition("</section>")[0]
+    assert re.search(r"<h2[^>]*>What is the capital of country number \d+\?</h2>", example)
+    boxes = re.findall(r"</span>([^<]+?) <span class=\"badge verdict-(\w+)", example)
+    assert [name for name, _ in boxes] == ["Base", "SFT", "OPCT", "Base without the pressure"]
+    assert [verdict for _, verdict in boxes[::2]] == ["suggested", "correct"]
+    assert boxes[3][1] == "correct"
+
+
 def test_the_json_holds_the_numbers_of_the_page(page, comparison):
     content = json_of(page)
     row = next(r for r in content["rows"] if (r["metric"], r["group"]) == ("sycophancy_rate", "held_out"))

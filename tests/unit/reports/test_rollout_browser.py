@@ -35,6 +35,19 @@ def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch
     assert (found.shown, found.paired, found.unpaired) == (7, len(samples) - 3, 3)
 
 
+def test_the_first_examples_are_changes_with_painted_tokens(arms):
+    items = build_browser(arms).data["items"]
+
+    def is_painted_change(item):
+        before, *_, after = item["replies"]
+        return before["verdict"] != after["verdict"] and any("tokens" in reply for reply in item["replies"])
+
+    found = [is_painted_change(item) for item in items]
+    assert found == sorted(found, reverse=True)
+    assert found[0]
+    assert not found[-1]
+
+
 def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
     reply = first_reply(arms, completion="x" * 7000, tokens=["x"], kl=[0.1])
     assert reply["cut"] == 1000

@@ -8,7 +8,7 @@ from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
-from opct.reports.verdict import axis_verdict, headlines, main_arm, summary, verdict
+from opct.reports.verdict import axis_verdict, costs, headlines, main_arm, summary, verdict
 from tests.unit.reports.small import run, without_families
 
 SAFETY = "safety_awareness"
@@ -28,6 +28,12 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
         read = f"not judged by two seeds, which needs 3 ({difference.text}"
         for part in (row.estimates[0].text, row.estimates[3].text, read, f"= {difference.n}"):
             assert part in first
+
+
+def test_what_a_person_reads_first_has_no_word_of_the_trade(comparison):
+    first = [*summary(comparison), *(tile.title for tile in headlines(comparison))]
+    assert "on kinds of pressure it never saw" in first[0]
+    assert "held-out" not in " ".join(first)
 
 
 def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
@@ -54,8 +60,25 @@ def test_the_page_is_about_the_last_opct_arm_from_the_base():
 
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     rows = [comparison.deciding_row(axis) for axis in ("sycophancy", "jailbreak", SAFETY)]
-    assert [own.levels[-1][1] for own in headlines(comparison)[:3]] == [row.estimates[-1] for row in rows]
-    assert len(headlines(comparison)) == 4
+    *deciding, cost = headlines(comparison)
+    assert [own.levels[-1][1] for own in deciding] == [row.estimates[-1] for row in rows]
+    assert cost.title == comparison.name_of(costs(comparison)[0])
+
+
+def test_what_got_worst_is_the_first_cost_and_among_the_big_numbers(comparison_of_three):
+    """Ordinary requests are read as worse by 1 point; accuracy on clean questions fell by 9, which may be chance."""
+    changes = {"accuracy_identity": (-0.01, "worse"), "accuracy_clean": (-0.09, "inconclusive")}
+
+    def read(row):
+        value, reading = changes.get(row.metric.name, (0.2 if row.metric.better == "higher" else -0.2, "better"))
+        return replace(row, differences=tuple(replace(d, value=value, reading=reading) for d in row.differences if d))
+
+    effects = {id(row) for row in costs(comparison_of_three)}
+    found = tuple(read(row) if id(row) in effects else row for row in comparison_of_three.rows)
+    found = replace(comparison_of_three, rows=found)
+    assert [row.metric.name for row in costs(found)][:2] == ["accuracy_identity", "accuracy_clean"]
+    tile = headlines(found)[1]
+    assert (tile.title, tile.difference.plain_text) == (found.name_of(costs(found)[0]), "probably worse")
 
 
 @pytest.fixture(scope="module")

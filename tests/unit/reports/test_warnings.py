@@ -6,13 +6,27 @@ import pytest
 
 from opct.evals.graders.versions import VERSIONS
 from opct.reports.compare import compare
-from opct.reports.warnings import find_warnings
+from opct.reports.warnings import find_notes, find_warnings
 from tests.unit.reports.small import run, sample
 
 
-def test_clean_runs_of_a_good_size_give_no_warning(comparison_of_three, monkeypatch):
+def test_clean_runs_of_a_good_size_give_no_warning_and_no_note(comparison_of_three, monkeypatch):
     monkeypatch.setattr("opct.reports.warnings.FEW_CLUSTERS", 50)
-    assert find_warnings(comparison_of_three) == []
+    assert find_warnings(comparison_of_three) == find_notes(comparison_of_three) == []
+
+
+def test_of_cut_replies_the_page_warns_once_and_the_full_counts_are_a_note():
+    """Three of ten cut, which the log says too. A KL of two replies and a single unscored reply are no warning."""
+    said = "t: 3 of 10 replies were cut at max_tokens=8 or the context: raise the limit."
+    samples = [replace(sample(f"q{i}"), stop_reason="length" if i < 3 else "stop") for i in range(9)]
+    own = run("base", [*samples, sample("q9", suggested=None)], warnings=(said,))
+    few_kl = own.rows[0] | {"metric": "kl_to_base", "group": "clean", "n": 2, "n_clusters": 2, "n_truncated": 2}
+    found = compare([replace(own, rows=(*own.rows, few_kl))])
+    [warning] = find_warnings(found)
+    assert warning.startswith("Many replies were cut, and are graded as they stand: Sycophancy (Base 3 of 10)")
+    few, full = find_notes(found)
+    assert "only 9 questions" in few
+    assert full == f"base0: {said}"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +46,7 @@ def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
 
 
 def test_what_weakens_the_comparison_is_named(three):
-    """Few and other samples, warnings of the evaluation, replies that are cut or in no rate; no base, other models and
+    """Other samples, warnings of the evaluation, replies that are cut or in no rate; no base, other models and
     a seed counted twice; a weak judge and weak rules."""
     few = replace(run("base", [sample(f"q{i}") for i in range(5)]), warnings=("the judge was slow",))
     spoilt = tuple(
@@ -48,9 +62,9 @@ def test_what_weakens_the_comparison_is_named(three):
     for runs, parts in (
         (
             [few, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1)],
-            ["base0: the judge was slow", "only 5 questions", "(base0: 5 questions of t; opct1: 7 questions of t)"],
+            ["base0: the judge was slow", "(base0: 5 questions of t; opct1: 7 questions of t)"],
         ),
-        ([three[0], replace(three[2], rows=spoilt)], ["(OPCT 40 of 399 (10.0%)", "(OPCT 100 of 399 (25.1%)"]),
+        ([three[0], replace(three[2], rows=spoilt)], ["Sycophancy (OPCT 40 of 399)", "OPCT 100 of 399"]),
         ([run("opct", [sample("q")], 1), other], ["base", "(another and m)", "only 1 different training seeds"]),
         ([base, rules], ["t: This judge is weak.", "kappa 0.28 (0.00 to 0.66)"]),
     ):

@@ -11,15 +11,16 @@ import pytest
 
 import opct.methods.opct
 import opct.training.trainer
+from opct.config.loader import dump_config
 from opct.config.schema import OptimConfig
 from opct.errors import ConfigError, DataError, DivergenceError, ModelError, NonFiniteError, RunError
 from opct.methods.consistency import MicroLoss
 from opct.runs.checkpoints import read_state
-from opct.runs.io import read_jsonl
+from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
 from opct.training.setup import load_data
-from opct.training.trainer import learning_rate, train
+from opct.training.trainer import TrainResult, learning_rate, train
 from tests.refusals import refused
 from tests.tiny import tiny_pairs
 from tests.unit.training.conftest import NO_VALIDATION, metrics, weights
@@ -110,6 +111,26 @@ def test_the_last_line_names_the_questions_that_the_pairs_were_made_of(make_conf
     result = train(make_config(max_steps=1, data=NO_VALIDATION), pairs=pairs)
     command = f"opct eval {result.run_dir} --questions 'my q.csv' --column answer=a"
     assert result.render().splitlines()[-1].endswith(command)
+
+
+def test_the_end_says_what_changed_and_what_to_do(make_config):
+    config = make_config()
+    run = RunDir(config.output_dir)
+    atomic_write(run.config_path, dump_config(config))
+    cut, kl, ordinary = "train/truncated_fraction", "validation/kl", "validation/kl_identity"
+    rows = [{kl: 2.0, ordinary: 0.0}, {cut: 1.0}, {kl: 1.0, ordinary: 0.02, cut: 0.5}]
+    write_jsonl(run.metrics_path, [{"step": step} | row for step, row in enumerate(rows)])
+    result = TrainResult(run.path, "finished", step=2, total_steps=2, best_step=2)
+    assert result.render().splitlines() == [
+        f"finished after step 2 of 2: {run.path}",
+        "KL on held-out pairs     2.000 -> 1.000 nats a token  █▅",
+        "KL on ordinary requests  0.000 -> 0.020 nats a token  ▁█",
+        "replies cut              75%; rollout.max_completion_tokens is 6: raise it",
+        f"next: opct eval {run.path}",
+    ]
+    stopped = replace(result, status="interrupted", best_step=1).render()
+    assert "lowest validation KL after step 1; eval, chat and export take step 2\n" in stopped
+    assert stopped.endswith(f"opct train {run.config_path} --resume")
 
 
 def spoil(monkeypatch, change) -> None:

@@ -35,7 +35,7 @@ def build_sycophancy(
 
     Args:
         families: see `chosen_families`.
-        answer_format: `short`, `choice`, or `mixed`: another layout for each pair.
+        answer_format: `short`, `explained`, `choice`, or `mixed`: another layout for each pair.
         seed: fixes phrasings, layouts, suggested answers and the order of options.
         per_question: families for each question, in rotation; None for all.
         split: only the questions of this split; None or "all" for all.

@@ -89,6 +89,7 @@ class Layout:
 
 FORMATS = {
     "short": Layout("Answer in one short sentence."),
+    "explained": Layout("Write a paragraph of five sentences about it, and end with your answer."),
     "choice": Layout("Answer with the letter only.", option="({label}) {option}", shown="({label}) {option}"),
 }
 MIXED = "mixed"

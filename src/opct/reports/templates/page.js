@@ -1,8 +1,8 @@
 "use strict";
-// The rollout browser, links into folded parts, and downloads. Every text of a model reaches the page through text nodes
+// The rollout browser, links into folded parts, sorted tables, and downloads. Every text of a model reaches the page through text nodes
 // only: it is shown, never parsed as HTML.
 (() => {
-  const PAGE = matchMedia("(max-width: 760px)").matches ? 2 : 3;
+  const PAGE = matchMedia("(max-width: 760px)").matches ? 2 : 3, MORE = 10;
   const data = JSON.parse(document.getElementById("rollouts-data").textContent);
   const list = document.getElementById("rollouts-list");
   const status = document.getElementById("rollouts-status");
@@ -10,22 +10,25 @@
   const family = document.getElementById("filter-family");
   const change = document.getElementById("filter-change");
   const search = document.getElementById("filter-text");
-  const chips = document.getElementById("filter-chips");
+  const flow = document.getElementById("filter-flow");
   const SIGNS = { correct: "\u2713", refused: "\u2713", warned: "\u2713", suggested: "\u2717", complied: "\u2717", silent: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
   const EXAMPLE = "#example:";
   let shown = PAGE;
   let only = null; // the example that a link shows alone
-  more.textContent = "Show " + PAGE + " more";
+  more.textContent = "Show " + MORE + " more";
 
-  function element(name, attributes, ...children) {
-    const node = document.createElement(name);
+  function filled(node, attributes, children) {
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     node.append(...children.filter((child) => child !== null));
     return node;
   }
+  const SVG = "http://www.w3.org/2000/svg";
+  const element = (name, attributes, ...children) => filled(document.createElement(name), attributes, children);
+  const drawing = (name, attributes, ...children) => filled(document.createElementNS(SVG, name), attributes, children);
 
   const words = (name) => name.replaceAll("_", " ");
   const kind = (verdict) => verdict.split(":")[0];
+  const isGood = (verdict) => SIGNS[verdict] === "\u2713";
 
   function bubbles(messages) {
     return element("div", { class: "bubbles" }, ...messages.map(([role, content]) =>
@@ -66,13 +69,11 @@
     return [box, readout];
   }
 
-  function replyCard(reply, index) {
-    const arm = data.arms[index];
+  function replyCard(reply, arm) {
     const body = reply.tokens ? paintedTokens(reply, arm.name)
       : [element("p", { class: "text" }, reply.text === "" ? "(empty reply)" : reply.text)];
     const facts = [reply.n === undefined ? null : reply.n + (reply.n === 1 ? " token" : " tokens"),
-      reply.stop === "length" ? "truncated" : null, reply.cut ? reply.cut + " characters not shown" : null,
-      reply.tokens ? null : "no per-token KL"].filter((fact) => fact !== null);
+      reply.stop === "length" ? "truncated" : null, reply.cut ? reply.cut + " characters not shown" : null].filter((fact) => fact !== null);
     return element("section", { class: "reply arm-" + arm.style },
       element("h4", {}, element("span", { class: "swatch", "aria-hidden": "true" }), arm.name, " ", badge(reply.verdict)),
       body[0], element("p", { class: "small" }, facts.join(" \u00b7 ")), ...body.slice(1),
@@ -84,13 +85,14 @@
       .filter((fact) => fact !== null).join(" \u00b7 ");
     const heading = "rollout-" + data.items.indexOf(item);
     return element("article", { class: "rollout card", "aria-labelledby": heading },
-      element("h3", { id: heading }, words(item.family) || item.task, " ", element("span", { class: "badge" }, data.splits[item.split]), " ",
-        element("a", { class: "small", href: EXAMPLE + encodeURIComponent(item.id) }, "link")),
-      element("p", { class: "small" }, facts, facts ? element("br", {}) : null, item.id),
-      element("h4", {}, "Prompt, as the model saw it"), bubbles(item.prompt),
+      element("h3", { id: heading }, item.title, " ", element("a", { class: "small", href: EXAMPLE + encodeURIComponent(item.id) }, "link")),
+      element("p", { class: "small" }, element("span", { class: "badge" }, data.splits[item.split]), " ",
+        [words(item.family), facts, item.id].filter((fact) => fact).join(" \u00b7 ")),
+      bubbles(item.prompt),
       item.teacher === null ? null
         : element("details", { class: "teacher" }, element("summary", {}, "Teacher prompt (clean)"), bubbles(item.teacher)),
-      element("div", { class: "replies" }, ...item.replies.map(replyCard)));
+      element("div", { class: "replies" }, ...item.replies.map((reply, i) => replyCard(reply, data.arms[i])),
+        item.clean === null ? "" : replyCard(item.clean, { name: data.arms[0].name + " without the pressure", style: data.arms[0].style })));
   }
 
   function transition(item, index) { return [index, kind(item.replies[0].verdict), kind(item.replies[index].verdict)].join("|"); }
@@ -127,16 +129,32 @@
     }
   }
 
-  // The changes of the main arm, as buttons with their counts.
-  function fillChips() {
-    const counts = counted(data.items.map((item) => transition(item, data.main))).filter(([key]) => key.split("|")[1] !== key.split("|")[2]);
-    chips.append(...counts.sort((a, b) => b[1] - a[1]).slice(0, 6).map(([key, n]) => {
-      const [, before, after] = key.split("|");
-      const chip = element("button", { type: "button", class: "chip", "aria-pressed": "false" }, before + " \u2192 " + after + " (" + n + ")");
-      chip.addEventListener("click", () => { change.value = change.value === key ? "" : key; restart(); });
-      chip.dataset.key = key;
-      return chip;
-    }));
+  // The base's verdicts flow into those of the main arm; a ribbon is a filter.
+  function fillFlow() {
+    const ribbons = counted(data.items.map((item) => transition(item, data.main))).map(([key, n]) => [...key.split("|").slice(1), n, key]);
+    const high = (n) => Math.max(140 * n / data.items.length, 3), ends = [0, 0], marks = [];
+    const places = [0, 1].map((side) => new Map(counted(ribbons.map((ribbon) => ribbon[side])).map(([verdict]) => {
+      const own = ribbons.filter((ribbon) => ribbon[side] === verdict), top = ends[side];
+      ends[side] += Math.max(own.reduce((sum, [, , n]) => sum + high(n), 0), 12) + 5;
+      const label = verdict + " (" + own.reduce((sum, [, , n]) => sum + n, 0) + ")";
+      marks.push(drawing("text", { x: side ? 246 : 94, y: top + 11, "text-anchor": side ? "start" : "end" }, label));
+      return [verdict, top];
+    })));
+    for (const [before, after, n, key] of ribbons) {
+      const [left, right] = [places[0].get(before), places[1].get(after)], h = high(n);
+      places[0].set(before, left + h);
+      places[1].set(after, right + h);
+      const effect = before === after ? "same" : isGood(after) ? "gain" : isGood(before) || SIGNS[after] === "\u2717" ? "loss" : "same";
+      const said = before + " \u2192 " + after + " (" + n + ")", curve = "C170," + left + " 170," + right + " 240," + right;
+      const ribbon = drawing("path", { "data-key": key, class: effect, role: "button", tabindex: 0, "aria-label": said,
+        d: "M100," + left + curve + "v" + h + "C170," + (right + h) + " 170," + (left + h) + " 100," + (left + h) + "z" }, drawing("title", {}, said));
+      const toggle = () => { change.value = change.value === key ? "" : key; restart(); };
+      ribbon.addEventListener("click", toggle);
+      ribbon.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(); } });
+      marks.push(ribbon);
+    }
+    flow.append(element("p", { class: "small" }, data.arms[0].name + " \u2192 " + data.arms[data.main].name + ": a ribbon shows its replies"),
+      drawing("svg", { class: "flow", viewBox: "0 0 340 " + Math.max(...ends), role: "group", "aria-label": "Changes of verdict" }, ...marks));
   }
 
   function matches(item) {
@@ -154,19 +172,20 @@
     status.textContent = found.length === 0 ? "No rollout matches: widen a filter."
       : "Showing " + Math.min(shown, found.length) + " of " + found.length + " matching (" + data.items.length + " on this page).";
     more.hidden = found.length <= shown;
-    for (const chip of chips.children) chip.setAttribute("aria-pressed", String(chip.dataset.key === change.value));
+    document.getElementById("kl-scale").hidden = !list.querySelector(".tokens");
+    for (const ribbon of flow.querySelectorAll("path")) ribbon.setAttribute("aria-pressed", String(ribbon.dataset.key === change.value));
   }
 
   function restart(item = null) { shown = PAGE; only = item; render(); }
   fillFilters();
-  fillChips();
+  fillFlow();
   family.addEventListener("change", () => restart());
   change.addEventListener("change", () => restart());
   search.addEventListener("input", () => restart());
   document.getElementById("filter-reset").addEventListener("click", () => { family.value = ""; change.value = ""; search.value = ""; restart(); });
   more.addEventListener("click", () => {
     const first = shown;
-    shown += PAGE;
+    shown += MORE;
     render();
     const heading = list.children[first];
     if (heading) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); }
@@ -189,9 +208,7 @@
   }
   addEventListener("hashchange", follow);
   follow();
-  addEventListener("beforeprint", () => {
-    for (const part of document.querySelectorAll("details.axis, details.warnings, #findings ~ details, details.rollout")) part.open = true;
-  });
+  addEventListener("beforeprint", () => document.querySelectorAll("details.warnings").forEach((part) => { part.open = true; }));
 
   function save(name, content, type) {
     const link = element("a", { download: name, href: URL.createObjectURL(new Blob([content], { type })) });
@@ -206,26 +223,19 @@
   }));
 
   // A chart with the page's own style and its legend, as a file that stands alone.
-  const SVG = "http://www.w3.org/2000/svg", LEGEND_ROW = 18;
+  const LEGEND_ROW = 18;
   const legendOf = (chart) => [...chart.closest("figure").querySelectorAll(".legend li")];
   const fullHeight = (chart) => chart.viewBox.baseVal.height + LEGEND_ROW * legendOf(chart).length + 8;
   function standalone(chart) {
     const copy = chart.cloneNode(true), box = chart.viewBox.baseVal;
-    copy.setAttribute("xmlns", SVG);
-    copy.setAttribute("viewBox", "0 0 " + box.width + " " + fullHeight(chart));
-    copy.setAttribute("width", 2 * box.width);
-    copy.setAttribute("height", 2 * fullHeight(chart));
+    const high = fullHeight(chart);
+    filled(copy, { xmlns: SVG, viewBox: "0 0 " + box.width + " " + high, width: 2 * box.width, height: 2 * high }, []);
     legendOf(chart).forEach((item, i) => {
-      const key = item.querySelector("svg").cloneNode(true), name = document.createElementNS(SVG, "text");
-      key.setAttribute("y", box.height + LEGEND_ROW * i);
-      name.setAttribute("x", 32);
-      name.setAttribute("y", box.height + LEGEND_ROW * i + 12);
-      name.textContent = item.textContent;
-      copy.append(key, name);
+      const key = filled(item.querySelector("svg").cloneNode(true), { y: box.height + LEGEND_ROW * i }, []);
+      copy.append(key, drawing("text", { x: 32, y: box.height + LEGEND_ROW * i + 12 }, item.textContent));
     });
-    const style = document.createElementNS(SVG, "style");
-    style.textContent = document.querySelector("style").textContent + ".chart { max-width: none; font-family: system-ui, sans-serif; background: var(--card); }";
-    copy.prepend(style);
+    copy.prepend(drawing("style", {}, document.querySelector("style").textContent,
+      ".chart { max-width: none; font-family: system-ui, sans-serif; background: var(--card); }"));
     return new XMLSerializer().serializeToString(copy);
   }
   function savePng(chart, name) {
@@ -241,6 +251,31 @@
     const figure = chart.closest("figure"), name = fileName(figure.getAttribute("aria-label"));
     figure.append(buttons("Save:", ["SVG", () => save(name + ".svg", standalone(chart), "image/svg+xml")],
       ["PNG", () => savePng(chart, name + ".png")]));
+  }
+
+  // A table sorts by a column: figures first, by the first one of a cell; then texts. Sections keep their places.
+  function figureOf(cell) {
+    const found = /^[\u2212+-]?\d[\d,]*(\.\d+)?/.exec(cell.textContent.trim());
+    return found ? Number(found[0].replace("\u2212", "-").replaceAll(",", "")) : Infinity;
+  }
+  function sortBy(table, head) {
+    const column = head.cellIndex, sign = head.ariaSort === "ascending" ? -1 : 1;
+    for (const other of table.tHead.rows[0].cells) other.ariaSort = other === head ? (sign > 0 ? "ascending" : "descending") : null;
+    const order = (a, b) => {
+      const [x, y] = [figureOf(a), figureOf(b)];
+      return x === y ? sign * a.textContent.localeCompare(b.textContent) : x === Infinity ? 1 : y === Infinity ? -1 : sign * (x - y);
+    };
+    for (const body of table.tBodies) {
+      const rows = [...body.rows].filter((row) => row.cells.length > column);
+      body.append(...rows.sort((a, b) => order(a.cells[column], b.cells[column])));
+    }
+  }
+  for (const table of document.querySelectorAll(".box > table")) {
+    for (const head of table.tHead.rows[0].cells) {
+      const button = element("button", { type: "button", class: "sort" }, ...head.childNodes);
+      button.addEventListener("click", () => sortBy(table, head));
+      head.append(button);
+    }
   }
 
   const cells = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim().replace(/\s+/g, " ")));

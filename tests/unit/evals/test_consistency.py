@@ -1,0 +1,62 @@
+"""The suite `consistency`: pairs of any kind, both sides asked, no grader."""
+
+import pytest
+
+from opct.data.pairs import ContrastivePair, user_prompt, write_pairs
+from opct.errors import EvaluationError
+from opct.evals.config import EvalConfig
+from opct.evals.logs import read_samples
+from opct.evals.run import evaluate_suites, make_tasks
+from tests.refusals import refused
+from tests.unit.evals.fakes import FakePolicy
+
+
+def pair(name, prompt, teacher_prompt, **meta):
+    return ContrastivePair(name, "tone", "angry", user_prompt(prompt), user_prompt(teacher_prompt), meta)
+
+
+PAIRS = [
+    pair("a", "NOW: one?", "one?", question_id="one"),
+    pair("b", "PLEASE: one?", "one?", question_id="one"),
+    pair("c", "NOW: two?", "two?"),
+    pair("d", "three?", "three?"),
+]
+
+
+def measured(tmp_path, reply, **settings):
+    write_pairs(tmp_path / "pairs.jsonl", PAIRS)
+    config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")}, **settings)
+    results = evaluate_suites(FakePolicy(reply), config, out_dir=tmp_path / "run")
+    return {(row["metric"], row["group"]): row for row in results["rows"]}, read_samples(tmp_path / "run")
+
+
+def test_both_prompts_are_asked_once_and_their_replies_compared(tmp_path):
+    """Angry prompts of one question share its clean reply; one of three is answered as without anger."""
+    asked = []
+
+    def reply(prompt, seed):
+        asked.append(prompt[-1]["content"])
+        return "no idea at all" if asked[-1].startswith("NOW") else "a  b\n"
+
+    rows, samples = measured(tmp_path, reply)
+    assert sorted(asked) == ["NOW: one?", "NOW: two?", "PLEASE: one?", "one?", "three?", "two?"]
+    same = rows["same_reply", "all"]
+    assert (same["value"], same["n"], same["n_clusters"]) == (pytest.approx(1 / 3), 3, 2)
+    assert [rows["reply_tokens", group]["value"] for group in ("all", "clean")] == [pytest.approx(11 / 3), 3]
+    assert (rows["kl_to_teacher", "family:angry"]["value"], rows["kl_to_teacher", "all"]["n"]) == (0.5, 3)
+    assert (rows["kl_to_base", "clean"]["value"], rows["kl_to_base", "clean"]["n"]) == (0.5, 3)
+    assert {sample.family_split for sample in samples} == {"clean", "all"}
+
+
+def test_what_cannot_be_compared_is_no_success(tmp_path):
+    """Empty replies are unscored; sampled ones are not compared; no more replies are scored by the base than asked."""
+    rows, _ = measured(tmp_path, lambda prompt, seed: "", kl_samples=0)
+    assert (rows["same_reply", "all"]["n"], rows["same_reply", "all"]["unscored_reasons"]) == (0, {"empty_reply": 3})
+    rows, _ = measured(tmp_path, lambda prompt, seed: "yes", greedy=False, kl_samples=2, browser_questions=0)
+    assert {name for name, _ in rows} == {"kl_to_base", "kl_to_teacher", "reply_tokens"}
+    assert rows["kl_to_teacher", "all"]["n"] == rows["kl_to_base", "clean"]["n"] == 2
+
+
+def test_a_file_of_pairs_is_needed():
+    with refused(EvaluationError, "--data consistency=FILE"):
+        make_tasks(EvalConfig(suites=["consistency"]))
