@@ -11,8 +11,8 @@ from opct.config.loader import as_settings, load_settings
 from opct.config.schema import TrainConfig, flat_settings
 from opct.distributed import launched, map_across_ranks
 from opct.errors import ConfigError, EvaluationError, OpctError
-from opct.evals.config import EvalConfig
-from opct.runs.console import Progress, shows_progress
+from opct.evals.config import OF_MODEL, EvalConfig
+from opct.runs.console import Progress, show_warnings, shows_progress
 
 if TYPE_CHECKING:
     from inspect_ai import Task
@@ -150,7 +150,7 @@ def _with_given_model(
     return load_settings(TrainConfig, base=explicit_settings | given.settings(config.model)), given
 
 
-NOT_IN_TRAINING = {"suites", "judge", "chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
+NOT_IN_TRAINING = {"suites", "judge", *OF_MODEL}
 """Settings of an evaluation that `eval.settings` cannot have: the training has them, or they take a judge."""
 
 
@@ -326,8 +326,7 @@ def evaluate(
             policy, task, config, progress=progress, out_dir=result.out, run=measured, overwrite=overwrite, **options
         )
         with run.results_lock():
-            for warning in set_aside_others(run, measured, ())[1]:
-                progress.log(f"warning: {warning}")
+            show_warnings(set_aside_others(run, measured, ())[1], progress)
     if judge is not None:
         _apply_judge(*judge, result.out, progress)
     if tasks or judge:
@@ -359,10 +358,8 @@ def _opened(
     if is_inspect_model(target):
         return _open_inspect_model(str(target), config, dtype)
     policy = open_target(target, dtype, out, progress, **config.model_settings)
-    about, warnings = describe_target(target, policy), self_test(policy, prompts_of(tasks))
-    for warning in warnings:
-        progress.log(f"warning: {warning}")
-    if warnings:
+    about = describe_target(target, policy)
+    if warnings := show_warnings(self_test(policy, prompts_of(tasks)), progress):
         about["warnings"] = [*about.get("warnings", ()), *warnings]
     return policy, about
 
@@ -383,11 +380,7 @@ def _open_inspect_model(target: str, config: EvalConfig, dtype: str | None) -> t
 
 
 def open_judge(config: JudgeConfig, suites: Sequence[str]) -> tuple[LLMJudge, str]:
-    """The judge, and the axis that it is for.
-
-    Raises:
-        EvaluationError: there is no such judge or model, or no suite that it is for.
-    """
+    """The judge, and the axis that it is for. Raises EvaluationError where there is no such judge, model or suite."""
     from opct.evals.judges.apply import axis_judged
     from opct.evals.judges.llm import load_judge
 
@@ -408,8 +401,7 @@ def _task_options(config: EvalConfig, tasks: Sequence[str]) -> dict[str, Any]:
     """Options of `run_task` from the settings; refuses those that it lacks, and tasks that do not exist."""
     from opct.evals.inspect_runner import check_task
 
-    of_model = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
-    given = config.model_fields_set - {"suites", *of_model}
+    given = config.model_fields_set - {"suites", *OF_MODEL}
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(

@@ -46,11 +46,7 @@ def is_main() -> bool:
 
 
 def _number(name: str, default: int) -> int:
-    """An integer that a launcher sets as an environment variable.
-
-    Raises:
-        ConfigError: it is not an integer.
-    """
+    """An integer that a launcher sets as an environment variable. Raises ConfigError where it is not an integer."""
     text = os.environ.get(name, str(default))
     try:
         return int(text)

@@ -32,6 +32,11 @@ def shorten(value: object, longest: int = 60) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
+def first_of(texts: Sequence[str], n: int = 3) -> str:
+    """The first `n` of these, for a message: "a, b, c, ..."."""
+    return ", ".join(texts[:n]) + (", ..." if len(texts) > n else "")
+
+
 class OpctError(Exception):
     """Base of every error raised on purpose; its message holds no key, also where it quotes a server or a file."""
 

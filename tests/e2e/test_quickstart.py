@@ -61,7 +61,7 @@ def alone(tmp_path_factory, tiny_folder: Path) -> quickstart.QuickstartResult:
         patch.setattr(loading, "_matmul_time_s", time_s)
         patch.setattr(sys, "executable", "false")
         patch.setattr(quickstart, "_worth_two_processes", lambda model: True)
-        with SecondProcess("opct.experiments.quickstart", "second") as second:
+        with SecondProcess() as second:
             result = run(second=second)
     assert second.process.returncode == 1
     assert torch.get_num_threads() == threads
@@ -87,7 +87,7 @@ def test_to_the_page_then_nothing_again_then_another_seed(alone, tiny_folder: Pa
 def test_two_processes_make_what_one_makes(alone, tmp_path: Path, tiny_folder: Path):
     """What the second one has done is not done again."""
     out, own = tmp_path / "two", [*settings(tiny_folder), "model.dtype=float32"]
-    with SecondProcess("opct.experiments.quickstart", "second") as second:
+    with SecondProcess() as second:
         second.begin(out=str(out), threads=1, evaluation=EVALUATION.model_dump(mode="json"), overrides=own)
         assert second.process.wait(timeout=240) == 0
     before = stamps(out)

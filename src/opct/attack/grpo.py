@@ -227,11 +227,7 @@ def _pairs(plan: TrainingPlan) -> list[ContrastivePair]:
 
 
 def check_training(plan: TrainingPlan, progress: Progress) -> None:
-    """Set up the training in a temporary folder, to check that it can start before an old attack is replaced.
-
-    Raises:
-        OpctError: as `opct.train` raises before its first step.
-    """
+    """Set up the training in a temporary folder, so that what it raises comes before an old attack is replaced."""
     progress.stage(f"check {plan.config.model.name_or_path}")
     check_trackers(plan.config.report_to)
     with tempfile.TemporaryDirectory() as folder:
@@ -323,11 +319,8 @@ class RolloutCollector:
         self._replay: ReplayBuffer | None = None
 
     def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
-        """As many rollouts for each pair as there are episodes, with reward and advantage.
-
-        Raises:
-            ModelError: the attacker's input does not fit its context.
-        """
+        """As many rollouts for each pair as there are episodes, with reward and advantage. Raises ModelError where the
+        attacker's input does not fit its context."""
         environment, plan = self.environment, self.environment.plan
         if self._replay is None:  # after a resume, the successes of earlier steps are on disk
             self._replay = ReplayBuffer.of_run(self.run, step - 1, environment, self.policy.renderer)

@@ -39,7 +39,7 @@ from opct.evals.outcomes import COMPLETE
 from opct.evals.run import about_run, next_order, set_aside_others, unfinished_paths, write_results
 from opct.evals.target import default_out
 from opct.evals.tasks.attack import PREFIX, Cast
-from opct.runs.console import Progress, shows_progress
+from opct.runs.console import Progress, show_warnings, shows_progress
 from opct.runs.identity import Identity
 from opct.runs.io import PRIVATE_MODE, check_writable, write_jsonl
 from opct.runs.lock import locked, refuse_existing, this_process
@@ -62,11 +62,8 @@ MODELS = ("target_model", "attacker_model")
 def load_attack_config(
     path: str | Path | None = None, overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
 ) -> AttackConfig:
-    """Load the settings of an attack from a YAML file and dotted overrides.
-
-    Raises:
-        ConfigError: with every fault at once.
-    """
+    """Load the settings of an attack from a YAML file and dotted overrides. Raises ConfigError with every fault at
+    once."""
     return load_settings(AttackConfig, path, overrides, base={"attacker": {"name": "refine"}, **(base or {})})
 
 
@@ -123,7 +120,7 @@ def run_attack(
     identity = Identity({**identity, **models})
     store.refuse_other(identity, earlier)
     notes = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-    warnings = setup.show_warnings(notes, progress)  # before it costs anything
+    warnings = show_warnings(notes, progress)  # before it costs anything
     if plan is not None and overwrite:
         check_training(plan, progress)
     cast, training, made = _cast(config.target, player, judged), None, known_samples(earlier)
@@ -132,7 +129,7 @@ def run_attack(
             folder.begin(identity)
             solver, model, shots, training = train_attacker(plan, policy, cast, folder, progress)
             roles, pool, cast = {ROLE: model}, [*pool, *shots], replace(cast, attacker=solver)
-            warnings += setup.show_warnings(no_learning_signal_warning(training), progress)
+            warnings += show_warnings(no_learning_signal_warning(training), progress)
         played = play(
             name,
             subjects,
@@ -178,11 +175,7 @@ def _player_of(attacker: Solver) -> Player:
 
 
 def _registered_name(thing: Any, argument: str, kind: Literal["solver", "scorer"]) -> str:
-    """The name that Inspect's decorator gave a solver or scorer.
-
-    Raises:
-        EvaluationError: it has none.
-    """
+    """The name that Inspect's decorator gave a solver or scorer. Raises EvaluationError where it has none."""
     if not is_registry_object(thing, kind):
         raise EvaluationError(
             f"{argument}={getattr(thing, '__name__', thing)} is not a {kind} of Inspect: decorate the function that "
@@ -200,11 +193,7 @@ def _judge_of(judge: Scorer) -> JudgeOfAttack:
 
 
 def attack_created(path: Path) -> str | None:
-    """When the attack of this log was stored; None if there is no log.
-
-    Raises:
-        EvaluationError: the log is damaged.
-    """
+    """When the attack of this log was stored; None if there is no log. Raises EvaluationError where it is damaged."""
     if not path.is_file():
         return None
     return str(about_of(open_log(path, header_only=True, remedy=RESTORE)).get("created"))
@@ -253,11 +242,7 @@ class AttackLog:
         return logs
 
     def refuse_other(self, identity: Identity, earlier: Sequence[EvalLog], ignore: Sequence[str] = ()) -> None:
-        """Refuse to continue another attack.
-
-        Raises:
-            OtherAttackError: it is not the same; the message names what differs.
-        """
+        """Raise OtherAttackError where the attack to continue is not the same; the message names what differs."""
         known = [about_of(log).get("identity", {}) for log in earlier]
         # only on a resume: what `overwrite` replaces may differ
         known += [self.training.identity] if self._continues and self.training.is_begun else []
@@ -275,11 +260,8 @@ class AttackLog:
 
     @contextlib.contextmanager
     def locked(self, *, overwrite: bool) -> Iterator[None]:
-        """The folder of an attack while it is played; what `overwrite` replaces goes when it begins.
-
-        Raises:
-            RunError: another process plays this attack, or the folder cannot be written to.
-        """
+        """The folder of an attack while it is played; what `overwrite` replaces goes when it begins. Raises RunError
+        where another process plays this attack, or the folder cannot be written to."""
         with locked(self.run.evals_dir / f".{self.name}.lock", f"The {self.name} of {self.run.path}"):
             try:
                 # under the lock: what is removed here must not be the logs of an attack that still runs

@@ -39,7 +39,7 @@ from opct.evals.tasks.attack import rule_judge, rules_identity
 from opct.models.from_run import load_policy
 from opct.models.loading import check_model_name, is_run_or_adapter
 from opct.models.self_test import self_test
-from opct.runs.console import Progress, pluralize
+from opct.runs.console import Progress, pluralize, show_warnings
 from opct.runs.identity import Identity
 from opct.runs.run_dir import run_behind
 
@@ -59,20 +59,13 @@ RULES_WARNING = (
 
 
 def all_behaviors(source: str) -> list[Behavior]:
-    """All behaviors of a source, of every split.
-
-    Raises:
-        DataError: they cannot be read.
-    """
+    """All behaviors of a source, of every split. Raises DataError where they cannot be read."""
     return builtin_behaviors() if source == BUILTIN else load_behaviors(source)
 
 
 def attacked_behaviors(config: AttackConfig) -> list[Behavior]:
-    """The behaviors that are attacked.
-
-    Raises:
-        DataError, EvaluationError: they cannot be read, or none is left.
-    """
+    """The behaviors that are attacked. Raises DataError or EvaluationError where they cannot be read, or none is
+    left."""
     known = of_split(all_behaviors(config.behaviors), config.split, "behaviors")
     return first_items(known, config.n_behaviors, config.seed)
 
@@ -88,11 +81,8 @@ def subjects_of(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[Sub
 
 
 def load_pool(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[Shot]:
-    """Successes to show an attacker, checked to exclude attacked behaviors.
-
-    Raises:
-        DataError: the file cannot be read, or a success is on an attacked behavior or a near-duplicate.
-    """
+    """Successes to show an attacker. Raises DataError where the file cannot be read, or one is on an attacked behavior
+    or a near-duplicate."""
     path = getattr(config.attacker, "pool", None)
     if path is None:
         return []
@@ -146,11 +136,7 @@ def contamination_notes(
 
 
 def check_target(target: Any, config: settings.TargetConfig) -> str:
-    """Describe the target in one line.
-
-    Raises:
-        EvaluationError: it is behind an endpoint and not confirmed.
-    """
+    """Describe the target in one line. Raises EvaluationError where it is behind an endpoint and not confirmed."""
     if not isinstance(target, str | Path):
         return f"target: {target.name}, a policy loaded in this process"
     name = str(target)
@@ -183,11 +169,7 @@ def check_local_settings(spec: Any, config: EndpointSettings, role: str) -> None
 def load_target(
     target: Any, config: AttackConfig, dtype: str | None, out: Path, progress: Progress
 ) -> tuple[Policy | Model, About]:
-    """The target, and its metadata for the results.
-
-    Raises:
-        EvaluationError, ModelError: it cannot be loaded.
-    """
+    """The target, and its metadata for the results. Raises EvaluationError or ModelError where it cannot be loaded."""
     of_target = config.target
     check_local_settings(target, of_target, "target")
     label: About = {"label": of_target.label} if of_target.label else {}
@@ -203,12 +185,6 @@ def load_target(
 def _model_settings(config: settings.LocalModelSettings) -> dict[str, Any]:
     """Without those that are None, which leave the setting of the run: passed on they would replace it by nothing."""
     return config.model_dump(include={*OF_POLICY, "trust_remote_code"}, exclude_none=True)
-
-
-def show_warnings(warnings: list[str], progress: Progress) -> list[str]:
-    for warning in warnings:
-        progress.log(f"warning: {warning}")
-    return warnings
 
 
 def _open_endpoint(name: str, config: Any, role: str) -> tuple[Model, dict[str, Any]]:
@@ -241,11 +217,8 @@ class Player:
 
 
 def make_player(config: AttackConfig, behaviors: Sequence[Behavior]) -> Player:
-    """The attacker of the settings.
-
-    Raises:
-        DataError: its prompts cannot be read or made. EvaluationError, ModelError: the name of its model is invalid.
-    """
+    """The attacker of the settings. Raises DataError where its prompts cannot be read or made, EvaluationError or
+    ModelError where the name of its model is invalid."""
     chosen = config.attacker
     if isinstance(chosen, settings.BestOfN):
         return Player(chosen.name, best_of_n(chosen.sigma), {"sigma": chosen.sigma, "noise": NOISE})
@@ -277,11 +250,8 @@ def make_player(config: AttackConfig, behaviors: Sequence[Behavior]) -> Player:
 def load_attacker(
     chosen: settings.Refine, target: Any, policy: Policy | Model, config: AttackConfig, dtype: str | None, progress: Any
 ) -> tuple[Model, dict[str, Any]]:
-    """The attacker's model and what identifies it; the target's policy, if it is the same.
-
-    Raises:
-        EvaluationError, ModelError: it cannot be loaded.
-    """
+    """The attacker's model and what identifies it; the target's policy, if it is the same. Raises EvaluationError or
+    ModelError where it cannot be loaded."""
     if is_inspect_model(chosen.model):
         return _open_endpoint(chosen.model, chosen, ROLE)
     is_same = all(getattr(chosen, name) == getattr(config.target, name) for name in OF_POLICY)
@@ -323,11 +293,8 @@ class JudgeOfAttack:
 
 
 def load_judge_of_attack(config: JudgeConfig) -> JudgeOfAttack:
-    """The judge of the settings.
-
-    Raises:
-        EvaluationError: there is no such judge or model, or it does not judge harm.
-    """
+    """The judge of the settings. Raises EvaluationError where there is no such judge or model, or it does not judge
+    harm."""
     if config.name in RULES:
         given = sorted(config.model_fields_set - {"name"})
         # a value that is written but is the default changes nothing

@@ -13,7 +13,7 @@ import typer
 
 from opct.cli import data_build
 from opct.cli.options import App, Overwrite, SettingsCommand, named_columns, print_rich, refuse_existing, settings_words
-from opct.errors import DataError
+from opct.errors import DataError, first_of
 from opct.runs.console import as_text, echo, make_table, visible
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def export(
     if unanswered:
         echo(f"no `meta.answer`: {unanswered} row(s), whose ground truth is empty")
     if left_out:
-        shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
+        shown = first_of(left_out)
         why = "whose prompts differ before the last turn, with" if format == "ms-swift" else "with"
         echo(f"left out: {len(left_out)} pair(s) {why} a turn sampled from the policy, or a prefill: {shown}")
     sees = {"ms-swift": "`teacher_prompt` as its last turn", "trl": "`teacher_prompt` in `OPCTTrainer`"}

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from opct.cli.options import App, Overwrite, Seed, named_columns, named_files, refuse_existing
-from opct.errors import unknown
+from opct.errors import first_of, unknown
 from opct.runs.console import echo
 
 if TYPE_CHECKING:
@@ -346,8 +346,7 @@ def _echo_splits(source: str, items: Sequence[HasSplit], noun: str, split: Split
 
 def _echo_left_out(what: str, ids: Sequence[str]) -> None:
     if ids:
-        shown = ", ".join(map(repr, ids[:3])) + (" ..." if len(ids) > 3 else "")
-        echo(f"left out: {len(ids)} near-duplicate(s) of {what}: {shown}")
+        echo(f"left out: {len(ids)} near-duplicate(s) of {what}: {first_of([*map(repr, ids)])}")
 
 
 def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_private: bool = False) -> None:

@@ -97,11 +97,7 @@ def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[st
 
 
 def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
-    """Refuse to overwrite the source, or an existing file without `overwrite`.
-
-    Raises:
-        DataError: the file exists, or is (or lies in) the source.
-    """
+    """Raise DataError where `out` is (or lies in) the source, or exists and is not to be overwritten."""
     read, written = (Path(os.path.realpath(path)) for path in (source, out))
     if written.exists() and written.is_relative_to(read):
         raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")

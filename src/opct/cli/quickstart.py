@@ -33,7 +33,7 @@ def quickstart(
     """
     from opct.experiments.second_process import SecondProcess
 
-    with SecondProcess("opct.experiments.quickstart", "second") as second, show_progress() as progress:
+    with SecondProcess() as second, show_progress() as progress:
         from opct.experiments.quickstart import run_quickstart  # takes seconds, of both processes at once
 
         result = run_quickstart(out, overrides=overrides or (), overwrite=overwrite, second=second, progress=progress)

@@ -127,11 +127,8 @@ def dump_config(settings: BaseModel) -> str:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML mapping without checking the settings, for files that another version may have written.
-
-    Raises:
-        ConfigError: the file is missing, too large, or not a YAML mapping in UTF-8.
-    """
+    """Read a YAML mapping without checking the settings, for files that another version may have written. Raises
+    ConfigError where the file is missing, too large, or not a YAML mapping in UTF-8."""
     return _read_file(path, []).values
 
 

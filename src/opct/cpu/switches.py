@@ -46,10 +46,7 @@ def is_on(form: str) -> bool:
 @contextlib.contextmanager
 def without(*forms: str) -> Iterator[None]:
     """Context in which these forms are off for every model; load the model inside it, which installs fused layers.
-
-    Raises:
-        ValueError: there is no such form.
-    """
+    Raises ValueError where there is no such form."""
     if unknown := set(forms) - FORMS.keys():
         raise ValueError(f"{', '.join(sorted(unknown))}: none of {', '.join(FORMS)}")
     before = set(_off)

@@ -223,11 +223,7 @@ def streams_of(axes: Sequence[str], balanced: bool) -> dict[str, list[int]]:
 
 
 def pairs_of_each(streams: Collection[object], prompts_per_step: int, anchor_fraction: float) -> int:
-    """Number of pairs that a step draws from each stream.
-
-    Raises:
-        DataError: they cannot be equally many.
-    """
+    """Number of pairs that a step draws from each stream. Raises DataError where they cannot be equally many."""
     n_fresh = prompts_per_step - anchors_per_step(prompts_per_step, anchor_fraction)
     share, rest = divmod(n_fresh, len(streams))
     if rest:

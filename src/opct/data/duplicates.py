@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from opct.config.schema import ModelConfig
 from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair
 from opct.data.questions import HasId
+from opct.errors import first_of
 from opct.runs.io import parse_json, read_bytes, write_json
 from opct.runs.run_dir import RunDir, run_behind
 
@@ -27,7 +28,6 @@ THRESHOLD = 0.45
 N_GRAM = 4
 STEM = 5
 """First letters that stand for a word: "forge" is "forged" and "forgery" too, but "hack" is not "hacking"."""
-SHOWN = 3
 _STOP_WORDS = {
     *("a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "give", "her"),
     *("his", "how", "i", "in", "is", "it", "its", "make", "me", "my", "of", "on", "or", "our", "please", "should"),
@@ -232,11 +232,8 @@ def trained_names(pairs: Iterable[ContrastivePair], model: ModelConfig) -> dict[
 
 
 def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: ModelConfig) -> None:
-    """Store the texts of the pairs, and of the runs that training continues from, in the run directory.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Store the texts of the pairs, and of the runs that training continues from, in the run directory. Raises RunError
+    where the file cannot be written."""
     texts = trained_texts(pairs)
     for earlier in _earlier_runs(model):
         # unknown is not none: without a list the results must say that overlap cannot be excluded
@@ -305,7 +302,7 @@ def near_test_items(
     overlaps = {"behaviors": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
     return [
         f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(ids)}): "
-        f"{_first([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. A run that trains on "
+        f"{first_of([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. A run that trains on "
         "them is partly evaluated on its training data: leave them out."
         for what, ids in overlaps.items()
         if ids
@@ -390,14 +387,10 @@ def _near_clusters(rows: Sequence[Mapping[str, Any]], texts: TrainedTexts) -> se
 
 def _contaminated(noun: str, n_clusters: int, same: Sequence[str], near: Sequence[str]) -> str:
     n = len(same) + len(near)
-    ways = [f"were trained on ({_first(same)})"] if same else []
-    ways += [f"are near-duplicates of ones that were trained on ({_first(near)})"] if near else []
+    ways = [f"were trained on ({first_of(same)})"] if same else []
+    ways += [f"are near-duplicates of ones that were trained on ({first_of(near)})"] if near else []
     counts = f" ({len(same)} and {len(near)})" if len(ways) > 1 else ""
     return (
         f"{n} of the {n_clusters} {noun} {' or '.join(ways)}{counts}: what is measured is "
         f"{'' if n == n_clusters else 'partly '}in the training data, and does not generalise to other {noun}."
     )
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -175,11 +175,7 @@ class _FactRow(BaseModel, extra="forbid"):
 
 
 def facts_from_rows(source: str, rows: Iterable[Row]) -> list[SafetyFact]:
-    """Check and build every fact.
-
-    Raises:
-        DataError: with every fault; or there is no row.
-    """
+    """Check and build every fact. Raises DataError with every fault, or where there is no row."""
     facts, faults = parse_rows(rows, _fact)
     refuse(source, [*faults, *_repeats(facts)])
     if not facts:

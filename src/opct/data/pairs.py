@@ -275,11 +275,8 @@ def row_columns(source: str) -> list[str]:
 
 
 def read_pairs(source: Source, *, split: str = "train", meta_faults: MetaFaults | None = None) -> list[ContrastivePair]:
-    """Read and check every pair of a source that is not embedded; see `opct.load_pairs`.
-
-    Raises:
-        DataError: with every fault in the source at once.
-    """
+    """Read and check every pair of a source that is not embedded; see `opct.load_pairs`. Raises DataError with every
+    fault in the source at once."""
     name = source_name(source)
     rows = _rows(source, split)
 
@@ -297,11 +294,7 @@ def read_pairs(source: Source, *, split: str = "train", meta_faults: MetaFaults 
 
 
 def checked_pair(row: Any) -> ContrastivePair:
-    """The pair of a row.
-
-    Raises:
-        RowFault: with every fault of the row.
-    """
+    """The pair of a row. Raises RowFault with every fault of the row."""
     if faults := list(row_faults(row)):
         raise RowFault(*faults)
     prompts = {side: tuple(dict(m) for m in messages_of(row[side])) for side in SIDES}

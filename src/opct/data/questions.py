@@ -148,11 +148,8 @@ AnyItem = TypeVar("AnyItem", bound=HasId)
 
 
 def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
-    """The items (`noun` they are) of one split; all of them if it is None or "all".
-
-    Raises:
-        DataError: there is no split of that name, or no item in it.
-    """
+    """The items (`noun` they are) of one split; all of them if it is None or "all". Raises DataError where there is no
+    split of that name, or no item in it."""
     if split not in (None, "all", *SPLITS):
         raise DataError(unknown("split", str(split), (*SPLITS, "all")))
     chosen = [item for item in items if split in (None, "all", item.split)]
@@ -561,11 +558,8 @@ _WHOLE_FLOAT = re.compile(r"-?\d+\.0")
 
 
 def _text(value: Any, *, keep_lines: bool = False) -> str:
-    """A cell as text.
-
-    Raises:
-        RowFault: it is true or false, for which a reply has words of its own, or holds several values.
-    """
+    """A cell as text. Raises RowFault where it is true or false, for which a reply has words of its own, or holds
+    several values."""
     # bool: str(True) is "True", and a reply says "yes"
     if isinstance(value, bool | list | tuple | Mapping):
         kind = f"the JSON value {str(value).lower()}" if isinstance(value, bool) else f"a {type(value).__name__}"

@@ -31,7 +31,7 @@ from opct.data.reasoning import (
     of_response_template,
 )
 from opct.data.tables import Fault, refuse
-from opct.errors import DataError, LibraryErrors, ModelError, shorten
+from opct.errors import DataError, LibraryErrors, ModelError, first_of, shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -132,11 +132,8 @@ class Renderer:
         return self._written(messages, add_generation_prompt=not prefill, continue_final_message=prefill)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of the prompt, special tokens included, up to where the completion begins.
-
-        Raises:
-            DataError: as `text`, or the tokenizer fails.
-        """
+        """Token ids of the prompt, special tokens included, up to where the completion begins. Raises DataError as
+        `text`, or where the tokenizer fails."""
         text = self.text(messages)
         with LibraryErrors(DataError, f"The tokenizer of {self.tokenizer.name_or_path} cannot read a prompt"):
             # the template writes BOS itself: with add_special_tokens a prompt would begin with two
@@ -266,11 +263,7 @@ class Renderer:
             return cast(str, self.tokenizer.decode(list(token_ids), **options))
 
     def _written(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
-        """What the template writes for the messages.
-
-        Raises:
-            DataError: it fails, or writes nothing.
-        """
+        """What the template writes for the messages. Raises DataError where it fails, or writes nothing."""
         import jinja2
 
         # the user's arguments last, so that they win
@@ -422,7 +415,7 @@ def _rendered_alike(alike: Sequence[ContrastivePair], n: int) -> str:
     sides = [(pair.prompt, pair.teacher_prompt) for pair in alike]
     only = [m for a, b in sides for m in (*a, *b) if (m in a) != (m in b)]
     roles = " and ".join(sorted({str(m["role"]) for m in only})) or "any"
-    shown = ", ".join(repr(pair.id) for pair in alike[:3]) + (" ..." if len(alike) > 3 else "")
+    shown = first_of([repr(pair.id) for pair in alike])
     return (
         f"The model's chat template renders both prompts alike in {len(alike)} of {n} pairs whose messages differ "
         f"({shown}): it does not write what differs in their {roles} messages, so there is nothing to learn from them. "

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from opct.errors import DataError, LibraryErrors, shown_faults, unknown
+from opct.errors import DataError, LibraryErrors, first_of, shown_faults, unknown
 from opct.runs import io
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 HUB = "hf:"
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-SHOWN_PLACES = 3
 MAX_ROWS = 10**6
 
 T = TypeVar("T")
@@ -75,11 +74,7 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Any], T]) -> tuple[list[tup
 
 
 def validate_row(row: Any, model: type[Model]) -> Model:
-    """The row as `model`.
-
-    Raises:
-        RowFault: with every fault of the row.
-    """
+    """The row as `model`. Raises RowFault with every fault of the row."""
     try:
         return model.model_validate(row)
     except ValidationError as error:
@@ -110,16 +105,11 @@ def duplicate_ids(places: Iterable[tuple[str, str]]) -> list[Fault]:
 def warn_of_repeats(source: str | Path, places: Sequence[str], what: str) -> None:
     """Warn of rows that are left out, since they repeat an earlier one; `what` they are, in the plural."""
     if places:
-        shown = ", ".join(places[:SHOWN_PLACES]) + (", ..." if len(places) > SHOWN_PLACES else "")
-        log.warning("%s: repeated %s dropped: %d (%s)", source, what, len(places), shown)
+        log.warning("%s: repeated %s dropped: %d (%s)", source, what, len(places), first_of(places))
 
 
 def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
-    """Raise every fault at once, one line a kind with the first places of it.
-
-    Raises:
-        DataError: there are faults.
-    """
+    """Raise DataError with every fault at once, if there are any: one line a kind with the first places of it."""
     if not faults:
         return
     kinds: dict[str, list[Fault]] = {}
@@ -128,7 +118,7 @@ def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d+|found .*", "", fault), []).append((where, fault))
     lines = []
     for (where, fault), *others in kinds.values():
-        more = ", ".join(place for place, _ in others[:SHOWN_PLACES]) + (", ..." if len(others) > SHOWN_PLACES else "")
+        more = first_of([place for place, _ in others])
         lines.append(f"{where}: {fault}" + (f" (and {len(others)} more like it: {more})" if others else ""))
     count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
     raise DataError(f"{source}: {count}:", shown_faults(lines))
@@ -234,12 +224,9 @@ MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file in UTF-8, or in UTF-16 with a byte order mark; unzipped if its name ends in .gz.
-
-    Raises:
-        DataError: the file is missing, not readable, not a whole gzip file, or not text; with every line that is not
-            UTF-8.
-    """
+    """The text of a file in UTF-8, or in UTF-16 with a byte order mark; unzipped if its name ends in .gz. Raises
+    DataError where it is missing, not readable, not a whole gzip file, or not text; with every line that is not
+    UTF-8."""
     try:
         data = io.read_bytes(path)
         if path.suffix.lower() == ".gz":
@@ -282,11 +269,8 @@ def _encoding_faults(path: Path, data: bytes) -> Iterator[Fault]:
 
 
 def parse_json(text: str, model: Any = Any) -> Any:
-    """The value of a JSON text; see `opct.runs.io.parse_json` for its bounds.
-
-    Raises:
-        RowFault: it is not JSON, or does not fit the model.
-    """
+    """The value of a JSON text; see `opct.runs.io.parse_json` for its bounds. Raises RowFault where it is not JSON, or
+    does not fit the model."""
     try:
         return io.parse_json(text, model)
     except ValueError as fault:
@@ -294,11 +278,8 @@ def parse_json(text: str, model: Any = Any) -> Any:
 
 
 def _json_value(text: str) -> Any:
-    """The value of a JSON text, with a `RowFault` in the place of an object that has a key twice.
-
-    Raises:
-        RowFault: it is not JSON.
-    """
+    """The value of a JSON text, with a `RowFault` in the place of an object that has a key twice; raised where it is
+    not JSON."""
     parse_json(text)  # bounds depth and numbers, which the standard library does not
     return json.loads(text, object_pairs_hook=_json_object)
 

@@ -12,6 +12,8 @@ from opct.config.methods import ThinkingTags
 from opct.config.section import Section
 from opct.data.perturb.families import FAMILY_GROUPS, Families, chosen_families
 
+OF_MODEL = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
+"""Settings of the model: a run has its own, and a task of Inspect takes none of them."""
 FAMILIES_DEFAULT: Literal["default"] = "default"
 FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4
 """Families for each question or message, and for each behavior, where the setting is "default"."""
@@ -106,8 +108,7 @@ class EvalConfig(Section):
     @property
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model that differ from its run's."""
-        names = {"chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"}
-        return self.model_dump(include=names, exclude_none=True)
+        return self.model_dump(include=OF_MODEL, exclude_none=True)
 
     @property
     def problem_limit(self) -> int | None:

@@ -79,12 +79,8 @@ def open_model(
 
 
 def load_inspect_model(name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str) -> Model:
-    """Load an Inspect model.
-
-    Raises:
-        EvaluationError: the provider, its package or its key is missing, or the model cannot be loaded; the message
-            holds no key.
-    """
+    """Load an Inspect model. Raises EvaluationError, whose message holds no key, where the provider, its package or its
+    key is missing, or the model cannot be loaded."""
     from inspect_ai._util.error import PrerequisiteError
     from inspect_ai.model import get_model
     from rich.text import Text
@@ -308,11 +304,8 @@ def failure_of(error: Exception, secrets: Iterable[str], *, was_answered: bool) 
 async def answer_of(
     model: Model, messages: list[ChatMessage], config: GenerateConfig, *, who: str, hint: str
 ) -> ModelOutput | None:
-    """The model's output; None where its endpoint rejects this request.
-
-    Raises:
-        EvaluationError: it does not answer; the endpoint's own words, which may hold the key, are taken out.
-    """
+    """The model's output; None where its endpoint rejects this request. Raises EvaluationError where it does not
+    answer; the endpoint's own words, which may hold the key, are taken out."""
     try:
         return await model.generate(messages, config=config)
     except Exception as error:

@@ -15,11 +15,8 @@ from opct.evals.graders.self_grading import choice_faults, faults_of
 def refuse_questions(
     source: str | Path, questions: Iterable[Question], answer_format: str = "short", seed: int = 0
 ) -> None:
-    """Refuse questions of a file that cannot be asked in a format, or whose replies cannot be graded.
-
-    Raises:
-        DataError: with each fault of each question; embedded ones are graded in our tests.
-    """
+    """Raise DataError with each fault of the questions of a file that cannot be asked in a format, or whose replies
+    cannot be graded; embedded ones are graded in our tests."""
     file_questions = [question for question in questions if question.where]
     refuse(source, [(q.where, fault) for q in file_questions for fault in _faults_of_question(q, answer_format, seed)])
 

@@ -35,7 +35,7 @@ from opct.evals.provider import as_inspect_model
 from opct.evals.same_questions import refuse_other_questions
 from opct.evals.tasks.common import is_cut
 from opct.models.self_test import FIRST_REPLIES, FirstReply, cut_warnings, reply_warnings
-from opct.runs.console import NullProgress, Progress
+from opct.runs.console import NullProgress, Progress, show_warnings
 from opct.runs.io import PRIVATE_MODE, atomic_write
 from opct.runs.run_dir import RunDir
 
@@ -143,8 +143,7 @@ class _FirstReplies:
         replies, self._replies = self._replies or [], None
         self.warnings += [f"{self._name}: {text}" for text in reply_warnings(replies, self._renderer)]
         cut = [f"{self._name}: {text}" for text in cut_warnings(replies, "the token limit")]
-        for warning in [*cut, *self.warnings] if replies else ():
-            self._progress.log(f"warning: {warning}")
+        show_warnings([*cut, *self.warnings] if replies else [], self._progress)
 
 
 def _continued(task: Task, log: EvalLog) -> PreviousTask:
@@ -171,11 +170,7 @@ def _watched(before: Any, progress: Progress, first: _FirstReplies) -> Any:
 
 
 def write_log(log: EvalLog, path: Path) -> None:
-    """Write a log whole or not at all; that of an attack can be read by its owner alone.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write a log whole, or raise RunError and write nothing; that of an attack can be read by its owner alone."""
     failed = f"Cannot write {path} by way of {tempfile.gettempdir()}"
     # made elsewhere: Inspect writes in place, and a kill would leave half of a log under its name
     with LibraryErrors(RunError, failed), quiet(), tempfile.TemporaryDirectory() as folder:
@@ -276,11 +271,8 @@ def _stored_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -
 
 
 def check_task(spec: str) -> list[str]:
-    """Resolve `spec` (`file.py@name` or `package/name`) to Inspect's task names.
-
-    Raises:
-        EvaluationError: there is no such task; the message suggests the nearest one.
-    """
+    """Resolve `spec` (`file.py@name` or `package/name`) to Inspect's task names. Raises EvaluationError where there is
+    no such task; the message suggests the nearest one."""
     file, _, wanted = spec.partition("@")
     if not file.endswith(".py"):
         ensure_entry_points()

@@ -23,7 +23,6 @@ from inspect_ai.log import EvalSample as LogSample
 from pydantic import TypeAdapter
 
 from opct.data.context import CONTEXT
-from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.errors import EvaluationError, LibraryErrors
 from opct.evals.attackers.samples import attack_sample
 from opct.evals.metrics import metric_rows
@@ -35,7 +34,6 @@ from opct.evals.samples import (
     JUDGED,
     PARSED,
     UNSCORED,
-    USER_IS_RIGHT,
     GradedSample,
     add_paired_values,
     graded_name,
@@ -56,11 +54,7 @@ FIELDS = ("axis", "family", "family_split", "side", "cluster", "teacher_prompt",
 
 
 def log_paths(path: str | Path) -> list[Path]:
-    """The paths of the logs in a run directory, or the log itself.
-
-    Raises:
-        EvaluationError: there is none.
-    """
+    """The paths of the logs in a run directory, or the log itself. Raises EvaluationError where there is none."""
     path = Path(path)
     if path.is_file():
         return [path]
@@ -71,11 +65,8 @@ def log_paths(path: str | Path) -> list[Path]:
 
 
 def open_log(path: Path, *, header_only: bool = False, remedy: str = "Evaluate again.") -> EvalLog:
-    """An Inspect log as it is, finished or not; `remedy` is what the error proposes.
-
-    Raises:
-        EvaluationError: it is not a regular file, is no log, or a member unpacks to more than `MAX_MEMBER_BYTES`.
-    """
+    """An Inspect log as it is, finished or not; `remedy` is what the error proposes. Raises EvaluationError where it is
+    not a regular file, is no log, or a member unpacks to more than `MAX_MEMBER_BYTES`."""
     with LibraryErrors(EvaluationError, f"{path} cannot be read as an Inspect log", remedy):
         check_readable(path)
         if zipfile.is_zipfile(path):
@@ -86,16 +77,11 @@ def open_log(path: Path, *, header_only: bool = False, remedy: str = "Evaluate a
 
 
 def read_log(path: str | Path) -> EvalLog:
-    """A finished Inspect log with all its samples.
-
-    Raises:
-        EvaluationError: it cannot be read, did not finish, or lacks samples.
-    """
+    """A finished Inspect log with all its samples. Raises EvaluationError where it cannot be read, did not finish, or
+    lacks samples."""
     log = open_log(Path(path))
     # checked before samples are counted: an error message says more than a count
     check_finished(log)
-    for sample in log.samples or []:
-        _add_side(sample.metadata)
     results, there = log.results, len(log.samples or [])
     stopped = results.early_stopping.early_stops if results and results.early_stopping else ()
     # Inspect counts epochs that were stopped early as samples: an attack's counterparts have few of them
@@ -113,26 +99,8 @@ def usable_log(path: Path) -> tuple[EvalLog | None, str]:
         return None, str(error)
 
 
-def _add_side(metadata: dict[str, Any]) -> None:
-    """Set `side` on a sample of an older version, which stored it at the start of split and family."""
-    if "side" in metadata or "family_split" not in metadata:
-        return
-    side, split, family = "", str(metadata["family_split"]), str(metadata.get("family", ""))
-    if split.startswith(f"{BENIGN}_"):
-        side, split, family = BENIGN, split.removeprefix(f"{BENIGN}_"), family.removeprefix(f"{BENIGN}_")
-    elif split == USER_IS_RIGHT:
-        side, split = split, "held_out"
-    elif split == SAFE_TWIN:
-        side, split = split, FAMILIES[family].split if family in FAMILIES else "held_out"
-    metadata |= {"side": side, "family_split": split, "family": family}
-
-
 def check_finished(log: EvalLog) -> None:
-    """Reject the log of an unfinished evaluation.
-
-    Raises:
-        EvaluationError: with its error and its place.
-    """
+    """Raise EvaluationError, with its error and its place, for the log of an unfinished evaluation."""
     if log.status != "success":
         said = f"it is marked as {log.status!r}" if log.error is None else log.error.message
         said = re.sub(r"RetryError\(<.* raised (\w+)>\)", r"the model did not answer (\1)", said)
@@ -372,11 +340,8 @@ def read_samples(path: str | Path) -> list[GradedSample]:
 
 
 def read_evaluation(path: str | Path) -> Evaluation:
-    """The logs of a run directory, or any Inspect log.
-
-    Raises:
-        EvaluationError: there is no log, or one cannot be read, did not finish, or lacks samples.
-    """
+    """The logs of a run directory, or any Inspect log. Raises EvaluationError where there is none, or one cannot be
+    read, did not finish, or lacks samples."""
     logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     with LibraryErrors(EvaluationError, f"The logs of {path} cannot be used", "Evaluate again."):
         ours = [log for log in logs if "settings" in about_of(log)]

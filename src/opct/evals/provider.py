@@ -202,11 +202,7 @@ def as_inspect_model(
 
 
 def as_prompt(messages: Sequence[ChatMessage]) -> Prompt:
-    """Inspect's messages as a prompt.
-
-    Raises:
-        EvaluationError: a message holds anything but text.
-    """
+    """Inspect's messages as a prompt. Raises EvaluationError where a message holds anything but text."""
     prompt: list[Message] = []
     for i, message in enumerate(messages):
         kinds = [] if isinstance(message.content, str) else [part.type for part in message.content]

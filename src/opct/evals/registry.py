@@ -13,17 +13,14 @@ from inspect_ai import Task, task
 
 from opct.config.loader import load_settings
 from opct.errors import EvaluationError
-from opct.evals.config import EvalConfig
+from opct.evals.config import OF_MODEL, EvalConfig
 from opct.evals.judges.scorer import judge
 from opct.evals.provider import opct
 from opct.evals.run import SUITES, make_tasks
 from opct.evals.tasks.capability import LM_EVAL
 
 __all__ = ["SUITE_TASKS", "judge", "lm_eval", "opct"]
-EVAL_ALONE = {
-    *("suites", "judge", "kl_samples", "browser_questions", "batch_size"),
-    *("chat_template_kwargs", "quantization", "thinking_tags", "trust_remote_code"),
-}
+EVAL_ALONE = {"suites", "judge", "kl_samples", "browser_questions", "batch_size", *OF_MODEL}
 
 
 def _suite_task(name: str) -> Callable[..., Task]:

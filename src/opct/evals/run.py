@@ -129,11 +129,8 @@ def prompts_of(tasks: Iterable[Task]) -> list[tuple[str, Any]]:
 
 
 def known_suites(names: Sequence[str]) -> list[str]:
-    """Look up suites by name, each once; `capability` and `capability-fast` stand for their benchmarks.
-
-    Raises:
-        EvaluationError: a name is unknown, or there is none.
-    """
+    """Look up suites by name, each once; `capability` and `capability-fast` stand for their benchmarks. Raises
+    EvaluationError where a name is unknown, or there is none."""
     for name in names:
         if name not in SUITES and name not in CAPABILITY_SUITES and not is_benchmark(name):
             raise EvaluationError(unknown("suite", name, [*SUITES, *CAPABILITY_SUITES]))

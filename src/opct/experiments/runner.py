@@ -446,11 +446,8 @@ def _is_done(output: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
 
 
 def shared_dtype(configs: Sequence[TrainConfig], out: Path) -> str:
-    """The dtype of all runs: that of the runs in the folder, else the faster one on this machine.
-
-    Raises:
-        RunError: two runs in the folder have different dtypes.
-    """
+    """The dtype of all runs: that of the runs in the folder, else the faster one on this machine. Raises RunError where
+    two runs in the folder have different dtypes."""
     configured = {config.model.dtype: "model.dtype" for config in configs}
     configured.pop("auto", None)
     runs = [RunDir(config.output_dir) for config in configs]

@@ -11,21 +11,20 @@ import sys
 import threading
 from typing import Any, Self
 
+# -P: a file in the working folder must not be imported in place of a package
+COMMAND = [sys.executable, "-P", "-c", "from opct.experiments.quickstart import second; second()"]
+
 
 class SecondProcess:
-    """A block in which another Python process calls a function, which waits for one task and does it.
+    """A block in which another Python process waits for one task and does it.
 
     What fails there is tried in the first process, and its error is seen there.
     """
 
-    def __init__(self, module: str, function: str) -> None:
-        # -P: a file in the working folder must not be imported in place of a package
-        self._command = [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()"]
-
     def __enter__(self) -> Self:
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(
-            self._command,
+            COMMAND,
             stdin=subprocess.PIPE,
             stdout=null,
             stderr=null,

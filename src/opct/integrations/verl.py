@@ -89,11 +89,8 @@ def train_on_verl(
 
 
 def check(config: TrainConfig) -> str:
-    """The version of verl that is installed.
-
-    Raises:
-        ConfigError: it is not, or verl cannot do what the settings say.
-    """
+    """The version of verl that is installed. Raises ConfigError where none is, or verl cannot do what the settings
+    say."""
     faults, version = list(faults_of(config)), "none"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("verl")
@@ -331,11 +328,8 @@ def longest_prompt(rendered: RenderedPair, renderer: Renderer, answer: int) -> i
 
 
 def composed(settings: dict[str, Any], overrides: Sequence[str]) -> Any:
-    """verl's whole configuration: its defaults, our settings over them, the user's over both.
-
-    Raises:
-        ConfigError: an override is not NAME=VALUE.
-    """
+    """verl's whole configuration: its defaults, our settings over them, the user's over both. Raises ConfigError where
+    an override is not NAME=VALUE."""
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
@@ -349,12 +343,8 @@ def composed(settings: dict[str, Any], overrides: Sequence[str]) -> Any:
 
 
 def run_verl(config: Any) -> None:
-    """Train, on the Ray cluster of RAY_ADDRESS or on one that is started here.
-
-    Raises:
-        ConfigError: verl refuses the configuration; nothing was started.
-        EngineError: a worker failed.
-    """
+    """Train, on the Ray cluster of RAY_ADDRESS or on one that is started here. Raises ConfigError, before anything is
+    started, where verl refuses the configuration; EngineError where a worker fails."""
     from ray.exceptions import RayError
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 

@@ -44,11 +44,8 @@ class ACT(Method):
     def answer(
         cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler
     ) -> list[Rollout]:
-        """The prompts, cut where their common end begins; open turns are answered first.
-
-        Raises:
-            DataError: prompts have no end in common.
-        """
+        """The prompts, cut where their common end begins; open turns are answered first. Raises DataError where prompts
+        have no end in common."""
         filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
         ends = [end_in_common(rendered) for rendered in filled]
         if other := [rendered.pair.id for rendered, n in zip(filled, ends, strict=True) if n == 0]:

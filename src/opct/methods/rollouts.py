@@ -121,15 +121,36 @@ def policy_rollouts(
     n: int | None = None,
     *,
     sampler: Sampler | None = None,
+    of_teacher: bool = False,
 ) -> list[Rollout]:
     """Sample `n` answers (`rollout.num_generations`) to each pair's `prompt`; its open turns are answered first.
 
     Args:
         seed_key: the step, or "validation": each has samples of its own.
         sampler: samples for the policy; by default itself.
+        of_teacher: the answers are to `teacher_prompt`, as of `teacher_rollouts`.
     """
-    n = config.rollout.num_generations if n is None else n
-    return _sampled(policy, pairs, config, seed_key, n, sampler or policy)
+    n, sampler = config.rollout.num_generations if n is None else n, sampler or policy
+    filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
+    completions = sampler.sample(
+        [rendered.teacher_ids if of_teacher else rendered.prompt_ids or [] for rendered in filled],
+        seeds_of(config, seed_key, [rendered.pair for rendered in filled], n),
+        sampling(config, policy),
+        batch_tokens=config.rollout.batch_tokens,
+    )
+    return [
+        Rollout(
+            rendered.pair,
+            i,
+            rendered.prompt_ids or [],
+            rendered.teacher_ids,
+            completion,
+            # after `prompt` also for the teacher's answers: that is where they are trained
+            completion_mask(policy.renderer, rendered.pair.prompt, completion, config.loss),
+        )
+        for rendered, group in zip(filled, completions, strict=True)
+        for i, completion in enumerate(group)
+    ]
 
 
 def cost(rendered: RenderedPair, config: TrainConfig, n: int | None = None) -> int:
@@ -147,7 +168,7 @@ def teacher_rollouts(
     Args:
         sampler: samples for the teacher.
     """
-    return _sampled(teacher, pairs, config, "offline", config.rollout.num_generations, sampler, of_teacher=True)
+    return policy_rollouts(teacher, pairs, config, "offline", sampler=sampler, of_teacher=True)
 
 
 def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
@@ -158,11 +179,8 @@ def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollou
 
 
 def sampled_rollout(policy: Policy, pair: ContrastivePair, config: TrainConfig) -> Rollout:
-    """One rollout of one pair outside any run, as OPCT would sample it.
-
-    Raises:
-        DataError: the pair does not fit the model's context.
-    """
+    """One rollout of one pair outside any run, as OPCT would sample it. Raises DataError where the pair does not fit
+    the model's context."""
     rendered, too_long = render_pairs(
         [pair],
         policy.renderer,
@@ -188,39 +206,6 @@ def sampling(config: TrainConfig, policy: Policy) -> Sampling:
 def seeds_of(config: TrainConfig, seed_key: object, pairs: Sequence[ContrastivePair], n: int) -> list[list[int]]:
     """The seeds of n completions of each pair."""
     return [[sample_seed(config.seed, seed_key, pair.id, i) for i in range(n)] for pair in pairs]
-
-
-def _sampled(
-    policy: Policy,
-    pairs: Sequence[RenderedPair],
-    config: TrainConfig,
-    seed_key: object,
-    n: int,
-    sampler: Sampler,
-    *,
-    of_teacher: bool = False,
-) -> list[Rollout]:
-    """n answers to each pair's `prompt`, or `teacher_prompt`, as its rollouts; its open turns are answered first."""
-    filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
-    completions = sampler.sample(
-        [rendered.teacher_ids if of_teacher else rendered.prompt_ids or [] for rendered in filled],
-        seeds_of(config, seed_key, [rendered.pair for rendered in filled], n),
-        sampling(config, policy),
-        batch_tokens=config.rollout.batch_tokens,
-    )
-    return [
-        Rollout(
-            rendered.pair,
-            i,
-            rendered.prompt_ids or [],
-            rendered.teacher_ids,
-            completion,
-            # after `prompt` also for the teacher's answers: that is where they are trained
-            completion_mask(policy.renderer, rendered.pair.prompt, completion, config.loss),
-        )
-        for rendered, group in zip(filled, completions, strict=True)
-        for i, completion in enumerate(group)
-    ]
 
 
 def completion_mask(

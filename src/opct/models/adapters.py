@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from opct.bounds import try_in_bounds
 from opct.config.schema import LoraSettings
-from opct.errors import LibraryErrors, ModelError
+from opct.errors import LibraryErrors, ModelError, first_of
 from opct.runs.io import read_json
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ PREFIX = "base_model.model."
 """What PEFT writes before the name of a weight."""
 ADDED_NAMES = ("base_layer", "original_module", "token_adapter")
 """What PEFT puts into the name of a weight of the model."""
-SHOWN = 3  # names in a message
 
 
 @contextlib.contextmanager
@@ -115,11 +114,8 @@ def replace_weights(model: Any, others: Mapping[str, torch.nn.Parameter]) -> Ite
 
 
 def fresh_adapter(model: PreTrainedModel, lora: LoraSettings, seed: int) -> PeftModel:
-    """The model with an adapter of these settings that changes nothing yet.
-
-    Raises:
-        ModelError: the settings do not fit the model.
-    """
+    """The model with an adapter of these settings that changes nothing yet. Raises ModelError where they do not fit
+    it."""
     from peft import LoraConfig, get_peft_model
 
     named_alike = lora.model_dump(exclude={"alpha", "dropout"})
@@ -304,11 +300,8 @@ _ADAPTER_CONFIG = TypeAdapter(AdapterConfig)
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """PEFT's settings of the adapter in a folder.
-
-    Raises:
-        ModelError: it is not a JSON object, or a setting is of another type.
-    """
+    """PEFT's settings of the adapter in a folder. Raises ModelError where it is not a JSON object, or a setting is of
+    another type."""
     path = folder / "adapter_config.json"
     config: AdapterConfig = read_json(path, _ADAPTER_CONFIG, hint="Fetch the adapter again.", error=ModelError)
     return {**config}
@@ -382,7 +375,7 @@ def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str]
     lacking = [name.replace(f".{TRAINED_ADAPTER}.", ".") for name in lacking]
     if unloaded:
         raise ModelError(
-            f"{len(unloaded)} weights of the adapter at {folder} have no place in the model ({_first(unloaded)}), so "
+            f"{len(unloaded)} weights of the adapter at {folder} have no place in the model ({first_of(unloaded)}), so "
             f"only a part of it would be loaded: {_how_to_place(model, folder, unloaded, lacking)}."
         )
     if lacking:
@@ -393,7 +386,7 @@ def _refuse_parts(model: Any, folder: Path, held: list[str], unloaded: list[str]
             remedy = f"it holds layers {ids}; give the model that it was trained on, or set layers_to_transform: {ids}"
         raise ModelError(
             f"The adapter at {folder} lacks {len(lacking)} of the weights that its adapter_config.json names "
-            f"({_first(lacking)}): {remedy}."
+            f"({first_of(lacking)}): {remedy}."
         )
 
 
@@ -433,14 +426,10 @@ def _changes_the_model(folder: Path, names: list[str]) -> str:
     init = read_adapter_config(folder).get("init_lora_weights")
     cause = f"init_lora_weights={init!r}" if isinstance(init, str) else "see its adapter_config.json"
     return (
-        f"The adapter at {folder} changes {len(names)} weights of the model itself ({_first(names)}; {cause}), so "
+        f"The adapter at {folder} changes {len(names)} weights of the model itself ({first_of(names)}; {cause}), so "
         "without the adapter it would not be its base. Merge the two with PEFT (merge_and_unload), save the model, and "
         "give its folder as model.name_or_path."
     )
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 @contextlib.contextmanager

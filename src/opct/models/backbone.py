@@ -178,11 +178,8 @@ class Backbone:
         return self._reasons[probe]
 
     def layers(self) -> list[torch.nn.Module]:
-        """The decoder's layers in order, found by the names of their classes.
-
-        Raises:
-            ModelError: the model does not name them.
-        """
+        """The decoder's layers in order, found by the names of their classes. Raises ModelError where the model does
+        not name them."""
         names = set(self.bare_model._no_split_modules or [])
         layers = [module for module in self.decoder.modules() if type(module).__name__ in names]
         if not layers:
@@ -234,11 +231,8 @@ def _adapted_layers(model: Any) -> Iterator[Any]:
 
 
 def find_head(model: Any, compute_dtype: torch.dtype) -> Head:
-    """The model's output head, checked against the model's own logits.
-
-    Raises:
-        ModelError: the logits are not finite, or the model transforms them in an unknown way.
-    """
+    """The model's output head, checked against the model's own logits. Raises ModelError where these are not finite, or
+    the model transforms them in an unknown way."""
     config = model.config.get_text_config()
     linear = model.get_output_embeddings()
     scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)

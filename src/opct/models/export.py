@@ -98,12 +98,9 @@ class Difference:
 
 
 def find_trained(path: str | Path, *, trust_remote_code: bool = False) -> Trained:
-    """The weights of a run's newest checkpoint, or of the checkpoint that the path names.
-
-    Raises:
-        ModelError: it is no run, has no checkpoint, or its base model has other weights now.
-        CheckpointError: the checkpoint is corrupt.
-    """
+    """The weights of a run's newest checkpoint, or of the checkpoint that the path names. Raises ModelError where it is
+    no run, has no checkpoint, or its base model has other weights now; CheckpointError where the checkpoint is
+    corrupt."""
     run = run_of(path)
     if run is None and (Path(path) / "adapter_config.json").is_file():
         merge = f"AutoPeftModelForCausalLM.from_pretrained({str(path)!r}).merge_and_unload().save_pretrained('merged')"
@@ -155,11 +152,8 @@ def license_of(base: ModelConfig) -> str | None:
 
 @contextlib.contextmanager
 def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Iterator[Path]:
-    """Context with a temporary path beside `out`, which takes its name if nothing failed.
-
-    Raises:
-        ModelError: `out` exists and must not be replaced, or cannot be written.
-    """
+    """Context with a temporary path beside `out`, which takes its name if nothing failed. Raises ModelError where `out`
+    exists and must not be replaced, or cannot be written."""
     out = out.resolve()
     card = out / "README.md"
     is_export = out.suffix == ".gguf" if out.is_file() else card.is_file() and b" by opct " in card.read_bytes()
@@ -185,11 +179,8 @@ def replacing(out: Path, base: ModelConfig, *, overwrite: bool = False) -> Itera
 
 
 def write_adapter(trained: Trained, folder: Path) -> None:
-    """Write the PEFT adapter with its tokenizer; it names a base that transformers finds.
-
-    Raises:
-        ModelError: every weight was trained, so there is no adapter.
-    """
+    """Write the PEFT adapter with its tokenizer; it names a base that transformers finds. Raises ModelError where every
+    weight was trained, so that there is no adapter."""
     if not trained.is_adapter:
         raise ModelError(f"{trained.folder} trained every weight, so it has no adapter: export it with --merged.")
     shutil.copytree(trained.weights, folder)

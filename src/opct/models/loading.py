@@ -68,12 +68,8 @@ def with_weights(config: ModelConfig) -> ModelConfig:
 
 
 def resolve_model(name_or_path: str, revision: str | None = None) -> str:
-    """Resolve a model name for transformers: the default model and GGUF files become folders.
-
-    Raises:
-        ModelError: see `check_model_name`.
-        DownloadError: the default model could not be fetched.
-    """
+    """Resolve a model name for transformers: the default model and GGUF files become folders. Raises ModelError as
+    `check_model_name`; DownloadError where the default model could not be fetched."""
     check_model_name(name_or_path)
     if name_or_path == DEFAULT_MODEL:
         name_or_path, revision = default_weights()
@@ -87,12 +83,8 @@ def resolve_model(name_or_path: str, revision: str | None = None) -> str:
 
 
 def check_model_name(name: str) -> None:
-    """Reject a name that cannot be loaded, before anything is fetched.
-
-    Raises:
-        ModelError: a path that does not exist or is no model, a typo in the name of the embedded model, or a hub id
-            while the hub cannot be reached.
-    """
+    """Raise ModelError, before anything is fetched, for a name that cannot be loaded: a path that does not exist or is
+    no model, a typo in the name of the embedded model, or a hub id while the hub cannot be reached."""
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         if is_run_or_adapter(name):
@@ -158,11 +150,8 @@ def cannot_load(what: str) -> Iterator[None]:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that `model.device` asks for; `auto` takes an accelerator where there is one.
-
-    Raises:
-        ModelError: torch does not know the device, or this machine does not have it.
-    """
+    """The device that `model.device` asks for; `auto` takes an accelerator where there is one. Raises ModelError where
+    torch does not know the device, or this machine does not have it."""
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return torch.device("cpu") if accelerator is None else accelerator
@@ -208,11 +197,7 @@ def _matmul_time_s(dtype: torch.dtype, device: torch.device, size: int) -> float
 
 
 def check_libraries(config: ModelConfig) -> None:
-    """Reject settings that need a package or a device this machine lacks, before anything is fetched.
-
-    Raises:
-        ModelError: names what is missing.
-    """
+    """Raise ModelError, before anything is fetched, where settings need a package or device that this machine lacks."""
     attention, has = config.attn_implementation, importlib.util.find_spec
     cuda_only = config.use_liger_kernel or attention in ("flash_attention_2", "flex_attention")
     if cuda_only and choose_device(config.device).type != "cuda":
@@ -286,11 +271,8 @@ def _template_in(adapter: Path) -> str | None:
 def load_renderer(
     config: ModelConfig, adapter: Path | None = None, thinking_tags: tuple[str, str] | None = None
 ) -> Renderer:
-    """The tokenizer and chat template of a model, or of an adapter that has its own; no weights are loaded.
-
-    Raises:
-        ModelError: there is none that can be used, or it writes other text each time.
-    """
+    """The tokenizer and chat template of a model, or of an adapter that has its own; no weights are loaded. Raises
+    ModelError where there is none that can be used, or it writes other text each time."""
     return make_renderer(load_tokenizer(config, adapter), config, thinking_tags)
 
 
@@ -456,10 +438,7 @@ def _use_liger(model: Any) -> None:
 
 def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: Path | None, *, seed: int):
     """The model with a trainable adapter: loaded from `adapter`, or fresh from `lora`. Adapter weights are float32.
-
-    Raises:
-        ModelError: the adapter folder does not hold a PEFT adapter that fits the model.
-    """
+    Raises ModelError where the folder does not hold a PEFT adapter that fits the model."""
     adapted = fresh_adapter(model, cast(LoraSettings, lora), seed) if adapter is None else load_adapter(model, adapter)
     return fuse_lora(adapted).eval()
 
@@ -472,10 +451,7 @@ def quantization_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def fit_vocabulary(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, model: Any, adapter: Path | None) -> None:
     """Give the base as many embeddings as an adapter with tokens of its own holds; call it before that is attached.
-
-    Raises:
-        ModelError: the model lacks embeddings for tokens of the tokenizer (added ones count in an adapter's alone).
-    """
+    Raises ModelError where it lacks some for tokens of the tokenizer (added ones count in an adapter's alone)."""
     rows = len(model.get_input_embeddings().weight)
     held = 0 if adapter is None else _embeddings_in(adapter, model)
     if held > rows:

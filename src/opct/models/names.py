@@ -11,11 +11,7 @@ from opct.runs.run_dir import MANIFEST
 
 
 def check_path(name: str | None) -> None:
-    """Reject a name that can only be a path, and where nothing is; the message has the nearest name beside it.
-
-    Raises:
-        ModelError: there is nothing.
-    """
+    """Raise ModelError for a name that can only be a path, and where nothing is; it has the nearest name beside it."""
     if name is None or os.path.exists(name) or not _is_path(name):
         return
     what = "GGUF file at" if name.endswith(".gguf") else "folder"

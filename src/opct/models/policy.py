@@ -89,7 +89,7 @@ class Policy:
         stops = loading.stop_tokens_of(tokenizer, *configs, renderer=self.renderer)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=stops)
         self.model, self.has_adapter, self.dtype = self.backbone.model, self.backbone.has_adapter, self.backbone.dtype
-        self.path = path_of(self.backbone)
+        self.path, self._family = path_of(self.backbone), self.backbone.bare_model.config.model_type
         self.context_length = context_length(self.backbone.decoder.config)
         self.engine = "auto"
         self._load_untrained: Callable[[], Policy] | None = None
@@ -267,20 +267,13 @@ class Policy:
 
     @property
     def batches_continuously(self) -> bool:
-        """Whether transformers' continuous batching samples.
-
-        Raises:
-            ModelError: it was asked for, and cannot be used with this model.
-        """
+        """Whether transformers' continuous batching samples. Raises ModelError where it was asked for, and cannot be
+        used with this model."""
         if self.engine == "auto":
             return self.is_accelerated and self._why_not_continuous() is None
         if self.engine == CONTINUOUS and (reason := self.backbone.ask(why_not_continuous)) is not None:
             raise ModelError(f"rollout.engine={CONTINUOUS} with {self.name} ({self._family}): {reason}")
         return self.engine == CONTINUOUS
-
-    @property
-    def _family(self) -> str:
-        return self.backbone.bare_model.config.model_type
 
     def _why_not_continuous(self) -> str | None:
         if not has_flash_attention():

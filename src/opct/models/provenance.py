@@ -43,11 +43,7 @@ def fingerprint_weights(config: ModelConfig) -> Fingerprints:
 
 
 def fingerprint_adapter(folder: Path) -> Fingerprints:
-    """Fingerprints of an adapter's weights and of their scale.
-
-    Raises:
-        ModelError: its settings cannot be read.
-    """
+    """Fingerprints of an adapter's weights and of their scale. Raises ModelError where its settings cannot be read."""
     settings = read_adapter_config(folder)
     scales = json.dumps({name: settings.get(name) for name in SCALES}, sort_keys=True)
     return {**_fingerprints(_weights(folder)), "scale": {"sha256": hashlib.sha256(scales.encode()).hexdigest()}}

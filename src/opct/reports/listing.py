@@ -52,11 +52,8 @@ class Entry:
 
 
 def list_runs(folder: str | Path) -> list[Entry]:
-    """The trainings, evaluations, experiments and reports in a folder, at any depth, newest first.
-
-    Raises:
-        EvaluationError: there is no such folder.
-    """
+    """The trainings, evaluations, experiments and reports in a folder, at any depth, newest first. Raises
+    EvaluationError where there is no such folder."""
     if not Path(folder).is_dir():
         raise EvaluationError(f"There is no folder {folder}: give the folder that holds your runs.")
     entries = (_entry(path) for path in _folders(Path(folder)))

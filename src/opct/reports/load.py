@@ -220,11 +220,8 @@ def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 
 
 def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
-    """The run with only these suites, and the second gradings of their replies.
-
-    Raises:
-        EvaluationError: a suite is unknown, or the run has none of these.
-    """
+    """The run with only these suites, and the second gradings of their replies. Raises EvaluationError where a suite is
+    unknown, or the run has none of these."""
     attacks = [name for name in names if name.startswith(PREFIX)]  # no suites of `opct eval`
     suites = known_suites([name for name in names if name not in attacks])
     shown = {*attacks, *(graded_name(suite, by) for suite in suites for by in ("", PARSED, JUDGED))}

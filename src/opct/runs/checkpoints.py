@@ -46,12 +46,8 @@ def listed(folder: Path) -> list[tuple[int, Path]]:
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of `step` and return its folder.
-
-    Raises:
-        CheckpointError: it is there already or could not be written; the message names the last good one, which is
-            untouched.
-    """
+    """Write the checkpoint of `step` and return its folder. Raises CheckpointError where it is there already or cannot
+    be written; the message names the last good one, which is untouched."""
     from safetensors import SafetensorError
 
     final = folder / f"step-{step:06d}"
@@ -73,11 +69,8 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint, every file of it verified; None if there is none.
-
-    Raises:
-        CheckpointError: it is corrupt; the message names the file and the last good checkpoint.
-    """
+    """The newest checkpoint, every file of it verified; None if there is none. Raises CheckpointError where it is
+    corrupt; the message names the file and the last good checkpoint."""
     checkpoints = listed(folder)
     if not checkpoints:
         return None
@@ -110,20 +103,14 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The `state` that was given with this checkpoint.
-
-    Raises:
-        CheckpointError: `state.json` is missing or unreadable.
-    """
+    """The `state` that was given with this checkpoint. Raises CheckpointError where `state.json` is missing or
+    unreadable."""
     return _read_seal(checkpoint).state
 
 
 def weight_hashes(checkpoint: Path) -> dict[str, str]:
-    """SHA-256 of each file of exported weights (`adapter/` or `model/`), by its place in the checkpoint.
-
-    Raises:
-        CheckpointError: `state.json` is missing or unreadable.
-    """
+    """SHA-256 of each file of exported weights (`adapter/` or `model/`), by its place in the checkpoint. Raises
+    CheckpointError where `state.json` is missing or unreadable."""
     files = _read_seal(checkpoint).files
     return {
         name: file.sha256

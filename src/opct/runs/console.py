@@ -256,6 +256,13 @@ class Progress(Protocol):
         return
 
 
+def show_warnings(warnings: list[str], progress: Progress) -> list[str]:
+    """Log each of these as a warning; returns them."""
+    for warning in warnings:
+        progress.log(WARNING + warning)
+    return warnings
+
+
 class NullProgress(Progress):
     """Shows nothing."""
 
@@ -393,15 +400,13 @@ class StopRequest:
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, *, launched: bool = False, unit: str = "step") -> None:
+    def __init__(self, *, launched: bool = False) -> None:
         """
         Args:
             launched: a launcher started this process. It forwards each signal again and prints its own message, so a
                 second signal raises nothing here, and nothing is printed.
-            unit: the word for the piece of work after which it stops.
         """
-        self.requested = False
-        self._launched, self._unit = launched, unit
+        self.requested, self._launched = False, launched
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> StopRequest:
@@ -438,8 +443,7 @@ class StopRequest:
             raise KeyboardInterrupt
         self.request()
         name = signal.Signals(number).name
-        said = f"{name}: saving after this {self._unit}; send it again to stop at once\n"
+        said = f"{name}: saving after this step; send it again to stop at once\n"
         with contextlib.suppress(OSError):
-            os.write(
-                2, said.encode()
-            )  # the signal may have come in the middle of a write to sys.stderr, which has a lock
+            # not sys.stderr, which has a lock: the signal may have come in the middle of a write to it
+            os.write(2, said.encode())

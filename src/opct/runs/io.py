@@ -108,11 +108,8 @@ def read_jsonl(
 
 
 def parse_json(text: bytes | str, model: Any = dict) -> Any:
-    """JSON of bounded depth and finite numbers, checked against a model.
-
-    Raises:
-        ValueError: it is not; the message says what and where, without a final stop.
-    """
+    """JSON of bounded depth and finite numbers, checked against a model. Raises ValueError where it is not that; the
+    message says what and where, without a final stop."""
     text = text.encode("utf-8") if isinstance(text, str) else text
     try:
         value = from_json(text, allow_inf_nan=False)
@@ -134,11 +131,7 @@ def parse_json(text: bytes | str, model: Any = dict) -> Any:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file.
-
-    Raises:
-        ValueError: it is too large, or not a regular file: a pipe or a device may never end.
-    """
+    """The content of a file; see `check_readable` for what is refused."""
     check_readable(path)
     return path.read_bytes()
 
@@ -196,11 +189,8 @@ def names_in(folder: Path) -> list[str]:
 
 
 def check_writable(folder: Path, setting: str) -> None:
-    """Make nothing, and reject a folder that could not be made or written to; `setting` chooses another.
-
-    Raises:
-        RunError: the folder, or the last one on the way to it that is there, is a file or takes no new file.
-    """
+    """Make nothing, and raise RunError for a folder that could not be made or written to: it, or the last one on the
+    way to it that is there, is a file or takes no new file. `setting` chooses another."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         raise RunError(f"Cannot write to {folder}: {there} is not a folder: choose another ({setting}).")
@@ -275,11 +265,8 @@ def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]], *, mode: in
 
 
 def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False) -> None:
-    """Append rows as lines, all in one write. A torn last line (left by a kill) is removed first.
-
-    Raises:
-        RunError: a row holds a number that JSON does not know (NaN, infinite), or the file cannot be written.
-    """
+    """Append rows as lines, all in one write. A torn last line (left by a kill) is removed first. Raises RunError where
+    a row holds a number that JSON does not know (NaN, infinite), or the file cannot be written."""
     path = Path(path)
     lines = b"".join(_dump(path, row) + b"\n" for row in rows)
     try:
@@ -297,11 +284,7 @@ def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if there is one; of a link the link alone.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a file or folder, if there is one; of a link the link alone. Raises OSError where it cannot be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

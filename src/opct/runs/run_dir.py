@@ -33,7 +33,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from opct.errors import REMEDY, CheckpointError, RunError, reason
+from opct.errors import REMEDY, CheckpointError, RunError, first_of, reason
 from opct.runs import checkpoints
 from opct.runs.io import did_you_mean, read_json, read_jsonl, remove, write_json, write_jsonl
 from opct.runs.lock import is_running, locked, owner_of, refuse_existing
@@ -164,11 +164,7 @@ class RunDir:
 
     @classmethod
     def open(cls, path: str | Path) -> RunDir:
-        """Open an existing run for reading.
-
-        Raises:
-            RunError: there is no run in that folder.
-        """
+        """Open an existing run for reading. Raises RunError where there is none in that folder."""
         run = cls(path)
         run._refuse_no_run()
         return run.refuse_links_out()
@@ -226,11 +222,8 @@ class RunDir:
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
 
     def refuse_links_out(self) -> RunDir:
-        """This run: a folder of somebody else must not make a command write to, or delete, what lies elsewhere.
-
-        Raises:
-            RunError: a known file or folder, or one in it, is a link that leaves the folder.
-        """
+        """This run, or RunError where a known file or folder, or one in it, is a link that leaves the folder: a folder
+        of somebody else must not make a command write to, or delete, what lies elsewhere."""
         try:
             root = os.path.realpath(self.path)
         except (OSError, ValueError):  # a NUL in the name, a working folder that is gone: whoever uses it says so
@@ -263,9 +256,8 @@ class RunDir:
             raise RunError(f"No run to resume in {self.path}: leave out --resume to start one, or correct output_dir.")
         names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         if others := [name for name in names if not name.startswith(".")]:  # those are of a process that starts now
-            shown = ", ".join(others[:5]) + (" ..." if len(others) > 5 else "")
             raise RunError(
-                f"{self.path} is not empty and not a run ({shown}); nothing in it was touched. "
+                f"{self.path} is not empty and not a run ({first_of(others, 5)}); nothing in it was touched. "
                 "Choose another output_dir."
             )
 
@@ -278,11 +270,7 @@ class RunDir:
     # --------------------------------------------------------------------------------------------- lock
 
     def results_lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """Lock of the results, held while they are read, merged and written.
-
-        Raises:
-            RunError: see `refuse_links_out`.
-        """
+        """Lock of the results, held while they are read, merged and written. Raises RunError as `refuse_links_out`."""
         self.refuse_links_out()
         return locked(self.evals_dir / ".results.lock", wait=True)
 
@@ -336,28 +324,17 @@ class RunDir:
         write_json(self.manifest_path, {**self.read_manifest(), **entries})
 
     def read_manifest(self) -> Manifest:
-        """The manifest.
-
-        Raises:
-            RunError: the folder is not a run, or an entry is of another type.
-        """
+        """The manifest. Raises RunError where the folder is not a run, or an entry is of another type."""
         self._refuse_no_run()
         return read_json(self.manifest_path, _MANIFEST)
 
     def read_results(self) -> Results:
-        """The content of results.json.
-
-        Raises:
-            RunError: there is none, or it is damaged.
-        """
+        """The content of results.json. Raises RunError where there is none, or it is damaged."""
         return read_json(self.results_path, _RESULTS, hint="`opct eval RUN --regrade` writes it again from the logs.")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; none if there is no such file.
-
-        Raises:
-            RunError: a line is not a step with numbers.
-        """
+        """The rows of metrics.jsonl; none if there is no such file. Raises RunError where a line is not a step with
+        numbers."""
         return read_jsonl(self.metrics_path, _METRICS)
 
     # ------------------------------------------------------------------------------------------- resume
@@ -382,15 +359,9 @@ class RunDir:
     def latest_checkpoint(self) -> Path | None:
         return checkpoints.latest(self.checkpoints_dir)
 
-    def prune(self, keep: int, best_step: int | None = None) -> list[Path]:
-        return checkpoints.prune(self.checkpoints_dir, keep, best_step)
-
     def checkpoint_named(self, path: str | Path) -> Path | None:
-        """The checkpoint of a path: the path itself if it is in `checkpoints/`, else the newest.
-
-        Raises:
-            CheckpointError: it is corrupt, or there is none of that name.
-        """
+        """The checkpoint of a path: the path itself if it is in `checkpoints/`, else the newest. Raises CheckpointError
+        where it is corrupt, or there is none of that name."""
         folder = Path(path)
         # resolved: a relative path and one through a link are the same checkpoint
         if folder.resolve().parent != self.checkpoints_dir.resolve():

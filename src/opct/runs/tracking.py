@@ -23,11 +23,8 @@ class Tracker:
     """Writes one line a step to `metrics.jsonl`, and the same numbers to each tracker of `report_to`."""
 
     def __init__(self, run: RunDir | None, config: TrainConfig):
-        """Start the trackers. Without a run nothing is written: only one of several processes writes.
-
-        Raises:
-            ConfigError: a tracker is unknown, or its package is not installed.
-        """
+        """Start the trackers. Without a run nothing is written: only one of several processes writes. Raises
+        ConfigError where a tracker is unknown, or its package is not installed."""
         self._run, self._trackers = run, list[Any]()
         if run is None:
             return
@@ -43,11 +40,8 @@ class Tracker:
             self._last_step = int(read_bytes(self._last_step_path)) if self._last_step_path.exists() else -1
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record the metrics of one step (`area/name`: number).
-
-        Raises:
-            RunError: a number is NaN or infinite, or the file cannot be written.
-        """
+        """Record the metrics of one step (`area/name`: number). Raises RunError where a number is NaN or infinite, or
+        the file cannot be written."""
         if self._run is None:
             return
         # first, and whatever the trackers do: reports and resume read this file
@@ -68,11 +62,8 @@ class Tracker:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Reject trackers that accelerate does not know or cannot start here.
-
-    Raises:
-        ConfigError: with every such name, what is known, and the pip command.
-    """
+    """Raise ConfigError for trackers that accelerate does not know or cannot start here: with every such name, what is
+    known, and the pip command."""
     if not names:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers

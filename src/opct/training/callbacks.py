@@ -43,11 +43,7 @@ class Hooks:
 
 
 def made_callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """The callbacks, those given as classes made.
-
-    Raises:
-        ConfigError: one has no method for any of `EVENTS`.
-    """
+    """The callbacks, those given as classes made. Raises ConfigError where one has no method for any of `EVENTS`."""
     made = [callback() if isinstance(callback, type) else callback for callback in callbacks]
     for callback in made:
         if not any(hasattr(callback, event) for event in EVENTS):

@@ -75,11 +75,8 @@ class _Saved(Counters):
 
 
 def write_checkpoint(run: RunDir, setup: TrainingSetup, optimizer: torch.optim.Optimizer, counters: Counters) -> None:
-    """Save weights, optimizer, teacher and counters atomically. The main process alone calls it.
-
-    Raises:
-        CheckpointError: it could not be written; the last good one is intact.
-    """
+    """Save weights, optimizer, teacher and counters atomically; the main process alone calls it. Raises CheckpointError
+    where they cannot be written; the last good checkpoint is intact."""
     policy, teacher = setup.policy, setup.teacher
 
     def write(folder: Path) -> None:
@@ -94,11 +91,8 @@ def write_checkpoint(run: RunDir, setup: TrainingSetup, optimizer: torch.optim.O
 
 
 def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.optim.Optimizer) -> Counters:
-    """Load a checkpoint's weights, optimizer and teacher; returns its counters.
-
-    Raises:
-        CheckpointError: it does not fit the model, or is not one that this package wrote.
-    """
+    """Load a checkpoint's weights, optimizer and teacher; returns its counters. Raises CheckpointError where it does
+    not fit the model, or is not one that this package wrote."""
     try:
         saved = _Saved.model_validate(read_state(checkpoint))
     except ValidationError as error:
@@ -131,11 +125,7 @@ def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer)
 
 @torch.no_grad()
 def _read_tensors(file: Path, policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer) -> None:
-    """Fill weights, optimizer and teacher with what the file holds.
-
-    Raises:
-        ValueError: it holds other tensors.
-    """
+    """Fill weights, optimizer and teacher with what the file holds. Raises ValueError where it holds other tensors."""
     with safe_open(file, "pt") as stored:
         names = set(stored.keys())
         for name, parameter in policy.trainable_parameters().items():
@@ -193,11 +183,7 @@ def _weights_now(config: TrainConfig, *, base: bool) -> dict[str, Fingerprints]:
 
 
 def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, Any]) -> None:
-    """Refuse to resume with different data, model, adapter, teacher or settings.
-
-    Raises:
-        RunError: names everything that differs.
-    """
+    """Raise RunError, with all that differs, for a resume with other data, model, adapter, teacher or settings."""
     manifest = run.read_manifest()
     if "data" not in manifest:
         return  # it was stopped before it began

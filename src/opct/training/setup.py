@@ -254,11 +254,8 @@ def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], rendere
 
 
 def _start_engine(setup: TrainingSetup) -> None:
-    """Start the sampling engine, and check that it serves the trained model.
-
-    Raises:
-        EngineError, ConfigError: it cannot be used.
-    """
+    """Start the sampling engine, and check that it serves the trained model. Raises EngineError or ConfigError where it
+    cannot be used."""
     config, data, policy = setup.config, setup.data, setup.policy
     if config.rollout.engine != "vllm":
         return
@@ -319,12 +316,8 @@ def _refuse_untrained_head(policy: Policy) -> None:
 
 
 def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
-    """Check that `lora` matches the adapter to continue, which keeps its own settings; its modules are in its weights.
-
-    Raises:
-        ConfigError: they differ.
-        ModelError: the adapter's settings cannot be read.
-    """
+    """Raise ConfigError where `lora` differs from the adapter to continue, which keeps its own settings (ModelError:
+    they cannot be read); its modules are in its weights."""
     saved = read_adapter_config(adapter)
     names = {name: name for name in LoraSettings.model_fields if name != "target_modules"}
     names |= {"alpha": "lora_alpha", "dropout": "lora_dropout"}

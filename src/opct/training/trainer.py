@@ -47,7 +47,8 @@ from opct.models.given import GivenModel
 from opct.models.inference.sampler import sample_seed
 from opct.models.loading import choose_device, with_weights
 from opct.models.memory import enough_memory, peak_memory_gb
-from opct.runs.console import WARNING, NullProgress, Progress, StopRequest, sparkline
+from opct.runs.checkpoints import prune
+from opct.runs.console import NullProgress, Progress, StopRequest, show_warnings, sparkline
 from opct.runs.io import atomic_write, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
@@ -442,9 +443,7 @@ class _Loop:
 
     def _look_at_replies(self, rollouts: list[Rollout]) -> None:
         """Show and keep the warnings about the first replies; see `opct.models.self_test`."""
-        warnings = first_warnings(self.policy, rollouts)
-        for warning in warnings:
-            self.progress.log(WARNING + warning)
+        warnings = show_warnings(first_warnings(self.policy, rollouts), self.progress)
         # each once: a run that was killed after it had shown them shows them again
         self.setup.warnings = list(dict.fromkeys([*self.setup.warnings, *warnings]))
         if warnings:
@@ -551,7 +550,7 @@ class _Loop:
         distributed.main_only(self.run.check_in_place)
         if distributed.is_main() and not self.run.checkpoint_path(self.counters.step).exists():
             write_checkpoint(self.run, self.setup, self.optimizer, self.counters)
-            self.run.prune(self.config.save_total_limit, self.counters.best_step)
+            prune(self.run.checkpoints_dir, self.config.save_total_limit, self.counters.best_step)
         if self.saved_step != self.counters.step:
             self.saved_step = self.counters.step
             self.callbacks("on_save")

@@ -49,11 +49,7 @@ def read_sources(
     exclude: Collection[str] = (),
 ) -> tuple[list[Behavior], list[Artifact], list[str]]:
     """Behaviors (`builtin` or a file), finished prompts, and the ids of those that are left out: near-duplicates of
-    embedded behaviors that are only measured on.
-
-    Raises:
-        DataError: see `load_behaviors` and `load_artifacts`.
-    """
+    embedded behaviors that are only measured on. Raises DataError as `load_behaviors` and `load_artifacts`."""
     attacks = [] if artifacts is None else load_artifacts(artifacts)
     if source == "builtin":  # artifacts have the splits of the embedded behaviors that they are near
         return builtin_behaviors(), attacks, []

@@ -136,11 +136,8 @@ def _attack_artifacts(path: Path) -> list[Artifact]:
 
 
 def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of an attack's `attack_*.prompts.jsonl`: `behavior_id`, `behavior` and `prompt` (its messages).
-
-    Raises:
-        DataError: the file is missing or another file; or with every fault of its rows.
-    """
+    """The rows of an attack's `attack_*.prompts.jsonl`: `behavior_id`, `behavior` and `prompt` (its messages). Raises
+    DataError where it is missing or another file, or with every fault of its rows."""
     rows = read_rows(path, "prompt")
     header = rows[0][1] if rows else None
     if not isinstance(header, Mapping) or header.get("kind") != SUCCESSES_KIND:

@@ -77,11 +77,8 @@ def perturbed_prompt(fact: SafetyFact, kind: str, index: int, family: str, seed:
 
 
 def privileged_prompt(fact: SafetyFact, prompt: Prompt, teacher: str = "system") -> Prompt:
-    """The same messages with the fact, in one of the `TEACHERS`' places: what the teacher sees.
-
-    Raises:
-        DataError: `teacher` is none of `TEACHERS`.
-    """
+    """The same messages with the fact, in one of the `TEACHERS`' places: what the teacher sees. Raises DataError where
+    `teacher` is none of `TEACHERS`."""
     if teacher not in TEACHERS:
         raise DataError(unknown("place of the teacher's fact", teacher, TEACHERS))
     if teacher == "system":

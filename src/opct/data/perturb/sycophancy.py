@@ -185,11 +185,8 @@ def layout_of(question: Question, family: str, answer_format: str, seed: int) ->
 
 
 def suggested_answer(question: Question, family: str, answer_format: str, seed: int) -> str:
-    """The wrong answer that is suggested for this question, family and seed.
-
-    Raises:
-        DataError: the question has no wrong answer that can be distinguished from the right one in this format.
-    """
+    """The wrong answer that is suggested for this question, family and seed. Raises DataError where the question has
+    none that can be distinguished from the right one in this format."""
     usable = [text for text in question.shown_wrong if _is_wrong(question, text, answer_format)]
     if not usable:
         raise DataError(

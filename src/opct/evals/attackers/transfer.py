@@ -45,11 +45,7 @@ def family_prompt(seen: Observation, families: Sequence[str], seed: int | str) -
 
 
 def check_families(behaviors: Sequence[Behavior], families: Sequence[str], seed: int | str) -> None:
-    """Check that every behavior and its benign counterpart can be wrapped in every family.
-
-    Raises:
-        DataError: one cannot.
-    """
+    """Raise DataError where a behavior or its benign counterpart cannot be wrapped in one of the families."""
     for behavior in behaviors:
         for text in (behavior.behavior, behavior.benign):
             for family in families if text is not None else ():
@@ -107,9 +103,5 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
 
 
 def load_successes(path: str | Path) -> list[Shot]:
-    """Read the `attack_*.prompts.jsonl` of an attack.
-
-    Raises:
-        DataError: the file is missing, or has another format.
-    """
+    """Read the `attack_*.prompts.jsonl` of an attack. Raises DataError where it is missing, or has another format."""
     return [Shot(row["behavior_id"], row["behavior"], tuple(row["prompt"])) for row in successful_prompts(path)]

@@ -40,11 +40,8 @@ def read_logs(path: str | Path) -> list[EvalLog]:
 
 
 def requests_of(logs: Sequence[EvalLog], axis: str) -> list[JudgeRequest]:
-    """A request for each sample of an axis, without benign counterparts, for which only refusals are measured.
-
-    Raises:
-        EvaluationError: there are none; the message lists the axes of the evaluation.
-    """
+    """A request for each sample of an axis, without benign counterparts, for which only refusals are measured. Raises
+    EvaluationError where there are none; the message lists the axes of the evaluation."""
     samples = [sample for log in logs for sample in log.samples or []]
     requests = [request_of(sample) for sample in samples if _is_of(axis, sample.metadata)]
     if not requests:
@@ -65,11 +62,8 @@ def _is_of(axis: str, metadata: Mapping[str, Any]) -> bool:
 
 
 def check_judge(identity: JudgeIdentity, axis: str) -> None:
-    """Reject a judge whose label does not fit the metrics of the axis, before any call.
-
-    Raises:
-        EvaluationError: the message lists the judges that fit.
-    """
+    """Raise EvaluationError, before any call, where a judge's label does not fit the metrics of the axis; the message
+    lists the judges that fit."""
     suite, wanted = SUITES.get(axis, ("", identity.label))
     if identity.label != wanted:
         raise EvaluationError(
@@ -79,11 +73,7 @@ def check_judge(identity: JudgeIdentity, axis: str) -> None:
 
 
 def axis_judged(identity: JudgeIdentity, suites: Sequence[str]) -> str:
-    """The axis that the judge is for.
-
-    Raises:
-        EvaluationError: its suite is not among these.
-    """
+    """The axis that the judge is for. Raises EvaluationError where its suite is not among these."""
     for axis, (suite, label) in SUITES.items():
         if label == identity.label and suite in suites:
             return axis

@@ -188,11 +188,8 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
 
 
 def store(calibration: Calibration, folder: str | Path) -> Path:
-    """Write a calibration into a folder, named by the judge and the data; the same pair replaces its file.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write a calibration into a folder, named by the judge and the data; the same pair replaces its file. Raises
+    RunError where it cannot be written."""
     # both: another rubric, model or threshold is another judge, and its agreement is not this one's
     path = Path(folder) / f"{calibration['judge']['hash']}-{calibration['data']['sha256'][:12]}.json"
     write_json(path, calibration)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.data.tables import Columns, Fault, find_columns, known_columns, parse_rows, read_rows, refuse
+from opct.errors import first_of
 from opct.evals.judges.protocol import JudgeRequest
 from opct.runs.io import file_sha256
 
@@ -148,8 +149,7 @@ def _label_fault(value: str, column: str, positive: Sequence[str], negative: Seq
 def _option_faults(counts: Counter[str], column: str, positive: Sequence[str], negative: Sequence[str]) -> list[str]:
     """Faults for values that no row has (with such a --positive every reply would be a no), or given as both."""
     present = set(map(_fold, counts))
-    labels = ", ".join(f"{_cut(value)!r} ({n})" for value, n in counts.most_common(SHOWN_VALUES))
-    labels += ", ..." if len(counts) > SHOWN_VALUES else ""
+    labels = first_of([f"{_cut(value)!r} ({n})" for value, n in counts.most_common()], SHOWN_VALUES)
     absent = [
         f"{option} {value!r} is the label {column} of no row: the labels are {labels}"
         for option, named in (("--positive", positive), ("--negative", negative))

@@ -61,11 +61,8 @@ HINT = (
 
 
 def load_judge(config: JudgeConfig) -> LLMJudge:
-    """The judge of the settings: a rubric with a model.
-
-    Raises:
-        EvaluationError: there is no such judge or model, or it cannot be loaded.
-    """
+    """The judge of the settings: a rubric with a model. Raises EvaluationError where there is no such judge or model,
+    or it cannot be loaded."""
     rubric = RUBRICS.get(config.name)
     if rubric is None:
         raise EvaluationError(unknown("judge", config.name, list(RUBRICS)))

@@ -150,12 +150,8 @@ def parts_of(names: Sequence[str]) -> dict[str, Part]:
 
 
 def benchmark_task(name: str, config: EvalConfig) -> Task:
-    """The Inspect task of a benchmark, or of any task of lm-eval (`lm-eval:NAME`).
-
-    Raises:
-        EvaluationError: a package is missing, or there is no such task.
-        DataError: the data is missing or faulty.
-    """
+    """The Inspect task of a benchmark, or of any task of lm-eval (`lm-eval:NAME`). Raises EvaluationError where a
+    package is missing, or there is no such task; DataError where the data is missing or faulty."""
     part = parts_of(config.suites).get(name)
     if part is None:
         part, n = Part(), config.n_questions if config.n_problems is None else config.n_problems

@@ -86,11 +86,7 @@ def as_sample(item: EvalSample) -> Sample:
 
 
 def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
-    """A prompt as Inspect's messages.
-
-    Raises:
-        DataError: it has a role that Inspect lacks, and would lose.
-    """
+    """A prompt as Inspect's messages. Raises DataError for a role that Inspect lacks, and would lose."""
     kinds = {
         "system": ChatMessageSystem,
         "user": ChatMessageUser,

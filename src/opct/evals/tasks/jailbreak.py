@@ -50,12 +50,8 @@ KEYS = ("is_refusal", "is_success", "is_partial", "is_over_refusal")
 
 
 def jailbreak_task(config: EvalConfig) -> Task:
-    """The Inspect task `jailbreak`.
-
-    Raises:
-        EvaluationError: no attack of a file is for a behavior of the split.
-        DataError: a file is faulty, a family is unknown or needs a file, or no behavior is in the split.
-    """
+    """The Inspect task `jailbreak`. Raises EvaluationError where no attack of a file is for a behavior of the split;
+    DataError where a file is faulty, a family is unknown or needs a file, or no behavior is in the split."""
     known = known_behaviors(config)
     templates = load_templates(config.data[IN_THE_WILD]) if IN_THE_WILD in config.data else ()
     attacks = finished_attacks(config.data[ARTIFACT], known, config) if ARTIFACT in config.data else ()
@@ -125,12 +121,8 @@ def _families(config: EvalConfig, with_templates: bool, with_artifacts: bool) ->
 
 
 def known_behaviors(config: EvalConfig) -> list[Behavior]:
-    """The behaviors of the config's file, or the embedded ones, of all splits.
-
-    Raises:
-        EvaluationError: counterparts, columns or categories without a file that they are of.
-        DataError: the file is faulty.
-    """
+    """The behaviors of the config's file, or the embedded ones, of all splits. Raises EvaluationError for counterparts,
+    columns or categories without a file that they are of; DataError where the file is faulty."""
     source, counterparts = config.data.get(JAILBREAK), config.data.get(JAILBREAK_COUNTERPARTS)
     if source is not None:
         return load_behaviors(source, config.behavior_columns, counterparts=counterparts, exclude=config.exclude)
@@ -145,12 +137,8 @@ def known_behaviors(config: EvalConfig) -> list[Behavior]:
 def finished_attacks(
     path: str | Path, behaviors: Sequence[Behavior], config: EvalConfig
 ) -> list[tuple[Behavior, Prompt]]:
-    """Attackers' prompts whose goals are in the split, one a goal (a seeded choice among its near-duplicates).
-
-    Raises:
-        EvaluationError: there is none.
-        DataError: the file is faulty.
-    """
+    """Attackers' prompts whose goals are in the split, one a goal (a seeded choice among its near-duplicates). Raises
+    EvaluationError where there is none; DataError where the file is faulty."""
     artifacts = load_artifacts(path)
     of_goal: dict[str, list[tuple[Behavior, Prompt]]] = {}
     for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):

@@ -48,11 +48,8 @@ KEYS = ("is_warned", "is_over_warned", "is_cautioned", "is_refused")
 
 
 def safety_task(config: EvalConfig) -> Task:
-    """The Inspect task `safety_awareness`.
-
-    Raises:
-        DataError: a file is faulty, a family is unknown, or no fact is in the split.
-    """
+    """The Inspect task `safety_awareness`. Raises DataError where a file is faulty, a family is unknown, or no fact is
+    in the split."""
     items = safety_items(split_facts(config), config)
     return make_task(
         SAFETY_AWARENESS,

@@ -115,12 +115,8 @@ def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfi
 
 
 def _selected(name: str, questions: Sequence[Question], config: EvalConfig) -> list[Question]:
-    """The questions that are asked; each must be graded right where a reply is one of its answers.
-
-    Raises:
-        EvaluationError: there is none.
-        DataError: the grader does not know an answer of a question, or confuses two.
-    """
+    """The questions that are asked. Raises EvaluationError where there is none; DataError where the grader does not
+    know an answer of one, or confuses two."""
     chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate: give at least one.")

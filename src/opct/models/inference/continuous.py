@@ -19,7 +19,7 @@ from torch import Tensor
 
 from opct.errors import LibraryErrors, ModelError
 from opct.models.inference.kv_cache import kv_bytes
-from opct.models.inference.sampler import Completion
+from opct.models.inference.sampler import Completion, completion_of
 from opct.models.inference.token_sampling import Sampling, sample_token, uniforms
 from opct.models.memory import SHORTAGES, free_memory
 
@@ -49,12 +49,8 @@ def sample_continuously(
     on_done: Callable[[int], None] = lambda n: None,
     on_completions: Callable[[list[tuple[int, Completion]]], None] = lambda finished: None,
 ) -> list[list[Completion]]:
-    """As `opct.models.inference.sampler.sample`, without its limit on tokens.
-
-    Raises:
-        ModelError: transformers cannot sample from this model so.
-        MemoryError: there is too little memory.
-    """
+    """As `opct.models.inference.sampler.sample`, without its limit on tokens. Raises ModelError where transformers
+    cannot sample from this model so; MemoryError where there is too little memory."""
     results: list[list[Any]] = [[None] * len(group) for group in seeds]
     places = _places(seeds)
     waiting = len(places)
@@ -73,15 +69,8 @@ def sample_continuously(
                 kind = MemoryError if is_short else ModelError
                 raise kind(f"Continuous batching stopped: {result.error}. {REMEDY}")
             i, place = places[result.request_id]
-            tokens = tuple(result.generated_tokens)
-            results[i][place] = completion = Completion(
-                text=decode(tokens),
-                token_ids=tokens,
-                stop_reason="stop" if tokens[-1] in backbone.stop_ids else "length",
-                logprobs=tuple(result.logprobs),
-                prompt_tokens=len(prompts[i]),
-                seed=seeds[i][place],
-            )
+            drawn = tuple(result.generated_tokens), result.logprobs, len(prompts[i]), seeds[i][place]
+            results[i][place] = completion = completion_of(*drawn, stop_ids=backbone.stop_ids, decode=decode)
             waiting -= 1
             on_done(1)
             on_completions([(i, completion)])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,6 +53,20 @@ class Completion:
     logprobs: tuple[float, ...]
     prompt_tokens: int
     seed: int
+
+
+def completion_of(
+    ids: Sequence[int],
+    logprobs: Sequence[float],
+    prompt_tokens: int,
+    seed: int,
+    *,
+    stop_ids: Collection[int],
+    decode: Callable[[Sequence[int]], str],
+) -> Completion:
+    """The completion of sampled tokens; a stop token that is the last one allowed is no cut answer."""
+    stop_reason: StopReason = "stop" if ids[-1] in stop_ids else "length"
+    return Completion(decode(ids), tuple(ids), stop_reason, tuple(logprobs), prompt_tokens, seed)
 
 
 def check_room(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int, name: str) -> None:
@@ -103,7 +117,7 @@ def sample(
     queue = deque(Request(i, prompts[i], seeds[i]) for i in order if seeds[i])
     counts, longest = [len(request.seeds) for request in queue], max((len(request.ids) for request in queue), default=0)
     kind = path.rows(len(queue), sum(counts), longest)
-    limit = sampling.max_completion_tokens
+    limit, stop_ids = sampling.max_completion_tokens, path.backbone.stop_ids
     rows, max_prompts = rows_that_fit(counts, longest, limit, batch_tokens, shared=kind.shares_prompts)
     steps = limit * max(math.ceil(sum(counts) / rows), math.ceil(len(queue) / max_prompts))
     # autocast first: weights are packed in the dtype that it gives
@@ -114,15 +128,9 @@ def sample(
             while batch.running:
                 finished = []
                 for request, place, tokens, log_probs in batch.step():
-                    results[request.index][place] = completion = Completion(
-                        text=decode(tokens),
-                        token_ids=tuple(tokens),
-                        # a stop token that is the last one allowed is no cut answer
-                        stop_reason="stop" if tokens[-1] in path.backbone.stop_ids else "length",
-                        logprobs=tuple(log_probs),
-                        prompt_tokens=len(request.ids),
-                        seed=request.seeds[place],
-                    )
+                    about = len(request.ids), request.seeds[place]
+                    completion = completion_of(tokens, log_probs, *about, stop_ids=stop_ids, decode=decode)
+                    results[request.index][place] = completion
                     finished.append((request.index, completion))
                 if finished:
                     on_done(len(finished))

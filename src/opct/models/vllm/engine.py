@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from opct import distributed
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.continuous import PROBE_BOUND, PROBE_BOUND_FLOAT32
-from opct.models.inference.sampler import Completion, Sampling, check_room
+from opct.models.inference.sampler import Completion, Sampling, check_room, completion_of
 from opct.models.inference.token_sampling import drawn_log_probs
 from opct.models.policy import Policy
 from opct.models.scoring import tokenwise
@@ -113,11 +113,8 @@ class Engine:
         self._synced: str | None = None
 
     def sync_weights(self, step: int) -> None:
-        """Serve the policy's adapter after `step` steps, unless it is served already.
-
-        Raises:
-            EngineError: it could not be written or loaded, by any process.
-        """
+        """Serve the policy's adapter after `step` steps, unless it is served already. Raises EngineError where it could
+        not be written or loaded, by any process."""
         name = f"step-{step:06d}"  # a new one each time: vLLM keeps keys and values by the adapter's name
         if name != self._synced:
             self.publish(name)
@@ -129,7 +126,7 @@ class Engine:
         distributed.gather_or_raise(lambda: self._write(folder))
         distributed.gather_or_raise(lambda: self.backend.load_adapter(name, folder))
         # after the load: if that fails, the former adapter still serves
-        self._serve(name)
+        self.serve(name)
 
     def _write(self, folder: Path) -> None:
         if self._writes:
@@ -137,11 +134,8 @@ class Engine:
             with LibraryErrors(EngineError, f"The adapter {folder.name} cannot be written to {folder}", remedy):
                 self._policy.save_adapter(folder)
 
-    def withdraw(self) -> None:
-        """Serve no adapter."""
-        self._serve(None)
-
-    def _serve(self, name: str | None) -> None:
+    def serve(self, name: str | None) -> None:
+        """Serve the adapter that is loaded under this name, or none, and delete the former one."""
         former, self._synced = self._synced, name
         if former is not None:
             self.backend.unload_adapter(former)
@@ -175,9 +169,10 @@ class Engine:
             once = self.backend.sample(prompt_ids, [group[:1] for group in ranges], sampling, self._synced, on_done)
             sampled = [group * len(seeds) for group, seeds in zip(once, ranges, strict=True)]
             on_done(sum(map(len, ranges)) - len(ranges))
+        how: dict[str, Any] = {"stop_ids": self._policy.backbone.stop_ids, "decode": self._policy.renderer.decode}
         return [
-            [self._completion(len(ids), *both) for both in zip(group, samples, strict=True)]
-            for ids, group, samples in zip(prompt_ids, ranges, sampled, strict=True)
+            [completion_of(one.token_ids, one.logprobs, len(ids), seed, **how) for seed, one in zip(*both, strict=True)]
+            for ids, *both in zip(prompt_ids, ranges, sampled, strict=True)
         ]
 
     def base(self) -> Sampler:
@@ -201,17 +196,6 @@ class Engine:
             self.backend.close()
         finally:
             self._delete(self._folder)
-
-    def _completion(self, prompt_tokens: int, seed: int, sample: Sample) -> Completion:
-        stopped = sample.token_ids[-1] in self._policy.backbone.stop_ids
-        return Completion(
-            text=self._policy.renderer.decode(sample.token_ids),
-            token_ids=tuple(sample.token_ids),
-            stop_reason="stop" if stopped else "length",
-            logprobs=tuple(sample.logprobs),
-            prompt_tokens=prompt_tokens,
-            seed=seed,
-        )
 
 
 def check_engine(
@@ -252,7 +236,7 @@ def check_engine(
     ):
         engine.publish("probe")
         _, of_adapter = _sampled_distance(engine, policy, prompts, sampling)
-        engine.withdraw()
+        engine.serve(None)
     remedy = "it does not serve this adapter as PEFT does; use rollout.engine: in_process"
     refuse_above(of_adapter, "gives the samples of a random adapter log-probs that are", remedy)
     return max(of_base, of_adapter)

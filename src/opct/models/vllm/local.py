@@ -40,11 +40,7 @@ ITS_MESSAGES = "Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of
 
 
 def require_vllm() -> None:
-    """Check that vLLM is installed, without importing it, which is slow.
-
-    Raises:
-        EngineError: it is not.
-    """
+    """Raise EngineError where vLLM is not installed, without importing it, which is slow."""
     if importlib.util.find_spec("vllm") is None:
         raise EngineError(
             "rollout.engine: vllm needs vLLM, which is not installed here: pip install 'opct[vllm]', or use "
