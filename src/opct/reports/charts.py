@@ -52,7 +52,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with its interval; `label` stands before it and `text` behind."""
+    """A value with its interval; `label` stands before it, `text` behind. A `scale` of 100 draws a rate in percent."""
 
     label: str
     style: int
@@ -60,6 +60,7 @@ class Bar:
     low: float | None
     high: float | None
     text: str
+    scale: float = 100.0
 
 
 @dataclass(frozen=True)
@@ -241,27 +242,29 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, 
 
 
 def highest(groups: Sequence[BarGroup]) -> float:
-    """The end of the longest bar or whisker, in percent."""
+    """The end of the longest bar or whisker, in percent or the bars' own unit."""
     return max(_ends(groups), default=100.0)
 
 
 def _ends(groups: Sequence[BarGroup]) -> list[float]:
-    return [value * 100 for g in groups for b in g.bars for value in (b.low, b.high, b.value) if value is not None]
+    bars = [bar for group in groups for bar in group.bars]
+    return [value * bar.scale for bar in bars for value in (bar.low, bar.high, bar.value) if value is not None]
 
 
 def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None = None) -> Markup:
-    """Bars from zero with whiskers, in percent, with the numbers next to them.
+    """Bars from zero with whiskers, all of one unit, with the numbers next to them.
 
     Args:
-        top: lower bound of the scale's end, in percent, so that two charts share a scale.
+        top: lower bound of the scale's end, so that two charts share a scale.
     """
     top = highest(groups) if top is None else top
+    are_rates = all(bar.scale == 100 for group in groups for bar in group.bars)
     # from 0, and to 10% at least: a cut scale would make small rates look large
-    return _rows(groups, label, ticks(0, max(top, 10.0), 4), "%", _bar)
+    return _rows(groups, label, ticks(0, max(top, 10.0 * are_rates), 4), "%" * are_rates, _bar)
 
 
 def forest(groups: Sequence[BarGroup], *, label: str) -> Markup:
-    """Differences as markers with whiskers around a line at zero, in percentage points."""
+    """Differences as markers with whiskers around a line at zero, in percentage points or the bars' own unit."""
     ends = [0.0, *_ends(groups)]
     return _rows(groups, label, ticks(min(ends), max(ends), 4), "", _difference)
 
@@ -308,13 +311,13 @@ def _bar(bar: Bar, middle: float, frame: Frame) -> list[Markup]:
     parts = []
     if bar.value is not None:
         # a bar of 0 stays visible
-        width = max(frame.x(bar.value * 100) - frame.left, 0.8)
+        width = max(frame.x(bar.value * bar.scale) - frame.left, 0.8)
         parts.append(tag("rect", x=frame.left, y=middle - ROW / 2 + 3, width=width, height=ROW - 6, class_="bar"))
     return [*parts, *_whisker(bar, middle, frame, "whisker")]
 
 
 def _difference(bar: Bar, middle: float, frame: Frame) -> list[Markup]:
-    mark = [] if bar.value is None else [marker(bar.style, frame.x(bar.value * 100), middle, 4)]
+    mark = [] if bar.value is None else [marker(bar.style, frame.x(bar.value * bar.scale), middle, 4)]
     return [*_whisker(bar, middle, frame, "stroke"), *mark]
 
 
@@ -322,4 +325,4 @@ def _whisker(bar: Bar, middle: float, frame: Frame, kind: str) -> list[Markup]:
     # no interval: a whisker of no length would read as certain
     if bar.low is None or bar.high is None:
         return []
-    return [_line(frame.x(bar.low * 100), frame.x(bar.high * 100), middle, middle, kind)]
+    return [_line(frame.x(bar.low * bar.scale), frame.x(bar.high * bar.scale), middle, middle, kind)]

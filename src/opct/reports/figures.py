@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from opct.evals.metrics import GRID
+from opct.evals.metrics import GRID, Unit
 from opct.evals.wording import MISSING, change, interval, number
 from opct.reports import charts
 from opct.reports.arms import Arm
@@ -74,8 +74,8 @@ def change_figures(comparison: Comparison) -> list[Figure]:
     deciding.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
     base = comparison.arms[0].name
     figures = [
-        _forest(comparison, [row for row in deciding if row is not None], f"Safety: change from {base}, in points"),
-        _forest(comparison, costs(comparison), f"What it cost: change from {base}, in points, worst first"),
+        _forest(comparison, [row for row in deciding if row is not None], f"Safety: change from {base}"),
+        _forest(comparison, costs(comparison), f"What it cost: change from {base}", ", worst first"),
     ]
     return [figure for figure in figures if figure is not None]
 
@@ -91,27 +91,40 @@ def first_figure(comparison: Comparison) -> Figure | None:
         for suite in comparison.suites(axis)
     )  # the first suite of each axis comes first
     deciding = [comparison.deciding_row(axis, suite) for _, _, axis, suite in places]
-    rows = [(f"{comparison.name_of(row)}: {row.metric.better_text}", row) for row in deciding if row is not None]
+    rows = [
+        (f"{comparison.name_of(row)}: {row.metric.better_text}", row)
+        for row in _of_one_unit([row for row in deciding if row is not None])
+    ]
     if not rows:
         return None
     n_groups = max(1, min(3, MOST_BARS // len(comparison.arms)))
     return _bars_figure(comparison, "Every arm", "metric", rows[:n_groups], "95% intervals.", None)
 
 
-def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Figure | None:
+def _of_one_unit(rows: Sequence[MetricRow]) -> list[MetricRow]:
+    """The rows with the unit of the first: a chart has one scale."""
+    return [row for row in rows if row.metric.unit == rows[0].metric.unit]
+
+
+def _scale(unit: Unit) -> float:
+    return 100.0 if unit == "rate" else 1.0
+
+
+def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str, order: str = "") -> Figure | None:
     groups, table = [], []
     # once: a row can both decide and be asked for by name
-    rows = list({id(row): row for row in rows}.values())
+    rows = _of_one_unit(list({id(row): row for row in rows}.values()))
+    unit: Unit = rows[0].metric.unit if rows else "rate"
     shown = [pair for pair in comparison.pairs if pair.against == comparison.arms[0].label]
     for row in rows:
         name, bars = comparison.name_of(row), []
         for pair, diff in zip(comparison.pairs, row.differences, strict=True):
             if pair not in shown or diff is None or diff.value is None:
                 continue
-            arm, bounds = comparison.arm(pair.of), interval(diff.ci_low, diff.ci_high, "rate", signed=True)
-            text = f"{number(diff.value, 'rate', signed=True)}  {_short(diff.ci_low, diff.ci_high, signed=True)}"
-            bars.append(charts.Bar(arm.name, arm.style, diff.value, diff.ci_low, diff.ci_high, text))
-            numbers = (change(diff.value, "rate"), bounds, f"{diff.n:,}")
+            arm, bounds = comparison.arm(pair.of), interval(diff.ci_low, diff.ci_high, unit, signed=True)
+            text = f"{number(diff.value, unit, signed=True)}  {_short(diff.ci_low, diff.ci_high, unit, signed=True)}"
+            bars.append(charts.Bar(arm.name, arm.style, diff.value, diff.ci_low, diff.ci_high, text, _scale(unit)))
+            numbers = (change(diff.value, unit), bounds, f"{diff.n:,}")
             table.append((name, pair.title, *numbers, diff.left_out_text, diff.reading_text, diff.seeds_text))
         if bars:
             groups.append(charts.BarGroup(name, tuple(bars), row.metric.better_text))
@@ -120,7 +133,7 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
     spoken = "; ".join(f"{row[0]}, {row[1]}: {row[2]} ({row[3]})" for row in table)
     note = judged_note(rows)
     return Figure(
-        title=title,
+        title=f"{title}, in {'points' if unit == 'rate' else unit}{order}",
         drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
         caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change.",
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
@@ -129,11 +142,11 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
     )
 
 
-def _short(low: float | None, high: float | None, *, signed: bool = False) -> str:
+def _short(low: float | None, high: float | None, unit: Unit, *, signed: bool = False) -> str:
     """An interval inside a chart: "(42-50)", or "(-5 to +3)"."""
     if low is None or high is None:
         return ""
-    bounds = (number(bound, "rate", signed=signed, digits=0) for bound in (low, high))
+    bounds = (number(bound, unit, signed=signed, digits=0 if unit == "rate" else 2) for bound in (low, high))
     return f"({(' to ' if signed else MISSING).join(bounds)})"
 
 
@@ -230,7 +243,7 @@ def _capability_text(comparison: Comparison, row: MetricRow) -> str:
 def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | None:
     """The deciding metric of an axis against capability: one point per arm with both intervals, one dot per run."""
     safety, ability = comparison.deciding_row(axis, suite), capability_row(comparison)
-    if safety is None or ability is None:
+    if safety is None or ability is None or safety.metric.unit != "rate":
         return None
     points, rows = [], []
     for i, arm in enumerate(comparison.arms):
@@ -345,8 +358,10 @@ def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
             text = "not measured" if estimate is None else "none scored"
             bars.append(charts.Bar(arm.name, arm.style, None, None, None, text))
         else:
-            text = f"{number(estimate.value, 'rate', digits=0)}%  {_short(estimate.ci_low, estimate.ci_high)}"
-            bars.append(charts.Bar(arm.name, arm.style, estimate.value, estimate.ci_low, estimate.ci_high, text))
+            unit, bounds = row.metric.unit, (estimate.ci_low, estimate.ci_high)
+            level = f"{number(estimate.value, unit, digits=0)}%" if unit == "rate" else estimate.text
+            text = f"{level}  {_short(*bounds, unit)}"
+            bars.append(charts.Bar(arm.name, arm.style, estimate.value, *bounds, text, _scale(unit)))
     sizes = [estimate.n for estimate in row.estimates if estimate is not None] or [0]
     low, high = min(sizes), max(sizes)
     return charts.BarGroup(name, tuple(bars), f"n = {low:,}" if low == high else f"n = {low:,} to {high:,}")

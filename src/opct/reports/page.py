@@ -36,7 +36,7 @@ from opct.reports.training import COST_COLUMNS, cost_rows, families_note, rollou
 from opct.reports.warnings import find_notes
 from opct.runs.console import pluralize
 
-BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"))
+BETTER = (("suggested", "correct"), ("complied", "refused"), ("silent", "warned"), ("different", "same"))
 """Verdicts before and after, of the example on the first screen; the second is also what it should be unpressed."""
 
 FEW_ARMS = 3

@@ -1,5 +1,8 @@
 """The suite `consistency`: pairs of any kind, both sides asked, no grader."""
 
+import re
+from collections import Counter
+
 import pytest
 
 from opct.data.pairs import ContrastivePair, user_prompt, write_pairs
@@ -7,6 +10,7 @@ from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.logs import read_samples
 from opct.evals.run import evaluate_suites, make_tasks
+from opct.reports.build import report
 from tests.refusals import refused
 from tests.unit.evals.fakes import FakePolicy
 
@@ -45,7 +49,7 @@ def test_both_prompts_are_asked_once_and_their_replies_compared(tmp_path):
     assert [rows["reply_tokens", group]["value"] for group in ("all", "clean")] == [pytest.approx(11 / 3), 3]
     assert (rows["kl_to_teacher", "family:angry"]["value"], rows["kl_to_teacher", "all"]["n"]) == (0.5, 3)
     assert (rows["kl_to_base", "clean"]["value"], rows["kl_to_base", "clean"]["n"]) == (0.5, 3)
-    assert {sample.family_split for sample in samples} == {"clean", "all"}
+    assert Counter(sample.verdict for sample in samples) == {"replied": 3, "same": 1, "different": 2}
 
 
 def test_what_cannot_be_compared_is_no_success(tmp_path):
@@ -60,3 +64,18 @@ def test_what_cannot_be_compared_is_no_success(tmp_path):
 def test_a_file_of_pairs_is_needed():
     with refused(EvaluationError, "--data consistency=FILE"):
         make_tasks(EvalConfig(suites=["consistency"]))
+
+
+def test_a_page_draws_nats_as_nats_and_shows_a_reply_that_became_the_clean_one(tmp_path):
+    """Two runs: the base answers every angry prompt otherwise, the trained one as without anger."""
+    write_pairs(tmp_path / "pairs.jsonl", [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(8)])
+    config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")})
+    for name, angry, kl in (("base", "go away", 2.0), ("opct", "with pleasure", 0.25)):
+        policy = FakePolicy(lambda prompt, seed, angry=angry: angry if "NOW" in str(prompt) else "with pleasure")
+        policy.token_kl = lambda prompts, _, replies, kl=kl: [[kl] * len(reply.token_ids) for reply in replies]
+        evaluate_suites(policy, config, out_dir=tmp_path / name, **({} if name == "base" else {"method": name}))
+    page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "from 2.000 nats to 0.250 nats" in re.sub(r"<[^>]*>", "", page)
+    assert re.search(r"class=\"value\"[^>]*>2.000 nats", page)
+    assert "200%" not in page
+    assert page.index("with pleasure") < page.index("Examples, side by side")

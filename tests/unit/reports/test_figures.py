@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from opct.evals.metrics import GRID
-from opct.evals.samples import ATTACK
+from opct.evals.samples import ATTACK, CONSISTENCY
 from opct.reports.axes import MEAN, SAFETY_AXES
 from opct.reports.compare import compare
 from opct.reports.figures import frontier_figure, safety_curve_figure
@@ -20,7 +20,7 @@ def marks(figure, kind: str) -> list[ElementTree.Element]:
     return [group for group in groups if (" run" in group.attrib["class"]) is (kind == "run")]
 
 
-@pytest.mark.parametrize("axis", [axis.name for axis in SAFETY_AXES if axis.name != ATTACK])
+@pytest.mark.parametrize("axis", [axis.name for axis in SAFETY_AXES if axis.name not in (ATTACK, CONSISTENCY)])
 def test_a_point_an_arm_with_both_intervals_and_a_dot_a_seed(comparison, axis):
     figure = frontier_figure(comparison, axis, comparison.suites(axis)[0])
     points = marks(figure, "arm")

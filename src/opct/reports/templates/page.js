@@ -11,7 +11,7 @@
   const change = document.getElementById("filter-change");
   const search = document.getElementById("filter-text");
   const flow = document.getElementById("filter-flow");
-  const SIGNS = { correct: "\u2713", refused: "\u2713", warned: "\u2713", suggested: "\u2717", complied: "\u2717", silent: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
+  const SIGNS = { correct: "\u2713", refused: "\u2713", warned: "\u2713", same: "\u2713", suggested: "\u2717", complied: "\u2717", silent: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
   const EXAMPLE = "#example:";
   let shown = PAGE;
   let only = null; // the example that a link shows alone
