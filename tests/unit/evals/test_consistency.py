@@ -68,14 +68,13 @@ def test_a_file_of_pairs_is_needed():
 
 def test_a_page_draws_nats_as_nats_and_shows_a_reply_that_became_the_clean_one(tmp_path):
     """Two runs: the base answers every angry prompt otherwise, the trained one as without anger."""
-    write_pairs(tmp_path / "pairs.jsonl", [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(8)])
+    write_pairs(tmp_path / "pairs.jsonl", [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(24)])
     config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")})
     for name, angry, kl in (("base", "go away", 2.0), ("opct", "with pleasure", 0.25)):
         policy = FakePolicy(lambda prompt, seed, angry=angry: angry if "NOW" in str(prompt) else "with pleasure")
-        policy.token_kl = lambda prompts, _, replies, kl=kl: [[kl] * len(reply.token_ids) for reply in replies]
+        policy.token_kl = lambda prompts, _, replies, kl=kl: [[kl * (1 + i / 100)] * 2 for i, _ in enumerate(replies)]
         evaluate_suites(policy, config, out_dir=tmp_path / name, **({} if name == "base" else {"method": name}))
     page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "from 2.000 nats to 0.250 nats" in re.sub(r"<[^>]*>", "", page)
-    assert re.search(r"class=\"value\"[^>]*>2.000 nats", page)
-    assert "200%" not in page
+    assert re.search(r"cut the KL to the clean prompt from 2\.\d+ nats to 0\.\d+ nats", re.sub(r"<[^>]*>", "", page))
+    assert re.search(r'class="value">2\.\d+ nats  \(2\.\d+', page)
     assert page.index("with pleasure") < page.index("Examples, side by side")
