@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks import pictures
 from benchmarks.tables import markdown
 from opct.errors import EvaluationError, unknown
-from opct.evals.metrics import find_metric
+from opct.evals.metrics import Unit, find_metric
 from opct.evals.stats import t_quantile
 from opct.evals.wording import MISSING, interval, number
 from opct.reports import wording
@@ -548,7 +548,7 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _estimate(column: Column, kept: Mapping[str, Any], label: str) -> str:
-    own, unit = column.row(kept)["arms"].get(label), find_metric(column.row(kept)["axis"], column.metric).unit
+    own, unit = column.row(kept)["arms"].get(label), _unit(column, kept)
     if own is None or own["value"] is None:
         return MISSING
     return f"{number(own['value'], unit)} [{interval(own['ci_low'], own['ci_high'], unit)}]"
@@ -556,10 +556,8 @@ def _estimate(column: Column, kept: Mapping[str, Any], label: str) -> str:
 
 def _difference(column: Column, kept: Mapping[str, Any], of: str, against: str) -> str:
     row = column.row(kept)
-    unit = find_metric(row["axis"], column.metric).unit
-    return _paired(
-        next((own for own in row["differences"] if (own["of"], own["against"]) == (of, against)), None), unit
-    )
+    found = (own for own in row["differences"] if (own["of"], own["against"]) == (of, against))
+    return _paired(next(found, None), _unit(column, kept))
 
 
 def _paired(own: Row | None, unit: str, *, n: bool = False) -> str:
@@ -613,14 +611,14 @@ def runs_chart(kept: Mapping[str, Any]) -> str:
 
 def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[BarGroup]:
     """The drawn metrics of these arms and what they defend."""
-    drawn = {column.title: column.row(kept)["arms"] for column in SHOWN[name].chart}
+    drawn = {column.title: (column.row(kept)["arms"], _unit(column, kept)) for column in SHOWN[name].chart}
     for attack in kept["attacks"]:
         defended = {label: rows["defense_success_rate"] for label, rows in attack["arms"].items()}
-        drawn[f"defended against {attack['attacker']}"] = defended
+        drawn[f"defended against {attack['attacker']}"] = defended, "rate"
     groups = []
-    for title, arms in drawn.items():
+    for title, (arms, unit) in drawn.items():
         bars = [
-            Bar(arm_name(label), STYLES[label], own["value"], own["ci_low"], own["ci_high"], _bar_text(own))
+            Bar(arm_name(label), STYLES[label], *(own[name] for name in VALUES), _bar_text(own, unit), SCALES[unit])
             for label in labels
             if (own := arms.get(label)) is not None and own["value"] is not None
         ]
@@ -628,9 +626,17 @@ def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[B
     return groups
 
 
-def _bar_text(own: Mapping[str, Any]) -> str:
+VALUES = ("value", "ci_low", "ci_high")
+SCALES = {"rate": 100.0, "nats": 1.0}
+
+
+def _unit(column: Column, kept: Mapping[str, Any]) -> Unit:
+    return find_metric(column.row(kept)["axis"], column.metric).unit
+
+
+def _bar_text(own: Mapping[str, Any], unit: Unit) -> str:
     """ "11 (8–13)"."""
-    value, low, high = (number(own[name], "rate", digits=0) for name in ("value", "ci_low", "ci_high"))
+    value, low, high = (number(own[name], unit, digits=0 if unit == "rate" else 3) for name in VALUES)
     return f"{value} ({low}–{high})"
 
 

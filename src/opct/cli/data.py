@@ -29,6 +29,7 @@ app = App(
 )
 app.add_typer(data_build.app, name="build")
 
+MOST_COMPARED = 1_000_000  # pairs of tokens
 SPECIAL, DIFFERS, IN_LOSS, NOT_IN_LOSS = "bold magenta", "underline", "black on green", "black on yellow"
 Source = Annotated[
     str, typer.Argument(metavar="FILE", help="A pair file, a dataset folder, hf:owner/name, or builtin:NAME.")
@@ -263,10 +264,9 @@ def pair_text(
         renderer.render([{**m, "content": sampled if m["content"] is None else m["content"]} for m in messages])
         for messages in (pair.prompt, pair.teacher_prompt)
     ]
-    ours, theirs = ([piece.strip(" ") for piece in renderer.pieces(ids)] for ids in prompts)
-    shared = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
+    both_same = _shared(*([piece.strip(" ") for piece in renderer.pieces(ids)] for ids in prompts))
     for place, (side, who) in enumerate((("prompt", "the policy"), ("teacher_prompt", "the teacher"))):
-        ids, same = prompts[place], {block[place] + i for block in shared for i in range(block.size)}
+        ids, same = prompts[place], both_same[place]
         text.append(f"\n{side}: what {who} sees, {len(ids)} tokens\n", style="bold")
         _append_tokens(text, renderer, ids, same=same)
         if completion is not None:
@@ -281,6 +281,26 @@ def pair_text(
         text.append("  ").append("masked", style=NOT_IN_LOSS)
     counted = f"{sum(in_loss)} of {len(in_loss)} completion tokens are in the loss"
     return text.append(f"\n{counted}; stop reason: {completion.stop_reason}.\n")
+
+
+def _shared(ours: list[str], theirs: list[str]) -> list[set[int]]:
+    """The places in both lists of what they share."""
+    start = _common(ours, theirs)
+    end = _common(ours[start:][::-1], theirs[start:][::-1])
+    a, b = (side[start : len(side) - end] for side in (ours, theirs))
+    # its time grows with the product, or faster
+    is_short = len(a) * len(b) <= MOST_COMPARED
+    blocks = difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks() if is_short else []
+    places = []
+    for n, side in enumerate((ours, theirs)):
+        inner = {start + block[n] + i for block in blocks for i in range(block.size)}
+        places.append({*range(start), *inner, *range(len(side) - end, len(side))})
+    return places
+
+
+def _common(a: list[str], b: list[str]) -> int:
+    """How many of the first ones are the same."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _append_tokens(

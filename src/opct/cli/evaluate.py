@@ -179,7 +179,7 @@ def evaluation_tables(result: EvalResult, *, everything: bool = False, again: st
     """Warnings, the rows of our suites (those that matter first, or all) and of Inspect tasks, and the logs' folder.
 
     Args:
-        again: the options with which the command shows all rows, and asks nothing again.
+        again: the options with which the command shows all rows, and asks nothing again unless it asked tasks.
     """
     from rich.console import Group
 
@@ -188,14 +188,14 @@ def evaluation_tables(result: EvalResult, *, everything: bool = False, again: st
     parts: list[RenderableType] = []
     if result.results is not None:
         parts += [as_text(f"warning: {warning}", style="yellow") for warning in result.results["warnings"]]
-        parts.append(_suites_table(result.results, everything, again))
+        parts.append(_suites_table(result.results, everything, None if result.tasks else again))
     parts += [_task_table(summary) for summaries in result.tasks.values() for summary in summaries]
     logs = RunDir(result.out).evals_dir
     parts.append(as_text(f"logs: {logs}\nto read them: inspect view --log-dir {shlex.quote(str(logs))}"))
     return Group(*parts)
 
 
-def _suites_table(results: dict[str, Any], everything: bool, again: str) -> RenderableType:
+def _suites_table(results: dict[str, Any], everything: bool, again: str | None) -> RenderableType:
     """Table of the rows of `results.json`, under a heading for each suite and group, without single families.
 
     Lines below all rows name the graders and their agreement with human labels.
@@ -204,6 +204,7 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
 
     from opct.evals.judges.agreement import grader_label
     from opct.evals.judges.calibration import with_calibrations
+    from opct.evals.metrics import unit_of
     from opct.evals.samples import JUDGED, PARSED, graded_name
     from opct.evals.stats import FEW_CLUSTERS, decides
     from opct.evals.wording import rows_table
@@ -222,10 +223,11 @@ def _suites_table(results: dict[str, Any], everything: bool, again: str) -> Rend
     graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in whole if grader_label(row))
     title = f"{results['run']['label']}: {results['run']['model']}"
     left = len(whole) - len(shown)
-    more = [f"{pluralize(left, 'more row')}: {command_line(*again.split())}"] if left else []
+    how = "--all" if again is None else command_line(*again.split())
+    more = [f"{pluralize(left, 'more row')}: {how}"] if left else []
     deciding: dict[str, dict[str, Any]] = {}
     for row in shown:
-        if axis_info(row["axis"]).metric == row["metric"]:
+        if axis_info(row["axis"]).metric == row["metric"] and unit_of(row) == "rate":
             deciding.setdefault(row["suite"], row)
     for suite, row in deciding.items():
         if 0 < (n := row["n_clusters"]) < FEW_CLUSTERS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opct.cli.options import Preset, QuestionColumns, named_columns, settings_words
-from opct.errors import ConfigError, ModelError, OpctError, unknown
+from opct.errors import ConfigError, ModelError, unknown
 from opct.runs.console import echo, pluralize
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def init(
 
     file = file or Path(f"{packaged or 'opct'}.yaml")
     if packaged is not None:
-        options = {"model": model, "data": data, "questions": questions, "column": column, "method": method}
-        options |= {"preset": preset, "measure": measure}
+        options: dict[str, object] = {"model": model, "data": data, "questions": questions, "column": column}
+        options |= {"method": method, "preset": preset, "measure": measure}
         _write_packaged(packaged, file, [name for name, value in options.items() if value])
         return
     if data is not None and questions is not None:
@@ -93,7 +93,7 @@ def init(
     given = {name: value for name, value in given.items() if value is not None}
     settings = load_config(*settings_words([], given), preset)
     check_path(model)
-    of_model = _of_model(settings) if model and preset is None else {}
+    of_model = _of_model(settings, measure=measure) if model and preset is None else {}
     loaded = _pairs_of_questions(built, questions, column or []) if questions else _pairs_of_file(data) if data else []
     given = of_model | _of_pairs(settings, len(loaded), are_of_questions=bool(questions) and preset is None) | given
     settings = load_config(*settings_words([], given), preset)
@@ -111,7 +111,7 @@ def _measured_length(settings: TrainConfig, built: Path | None) -> int:
     try:
         with show_progress() as progress:
             length, why = measured_length(settings, progress)
-    except OpctError:
+    except BaseException:
         if built is not None:  # left there, it would refuse the same command given again
             built.unlink(missing_ok=True)
         raise
@@ -163,13 +163,14 @@ def _write_packaged(name: str, file: Path, options: list[str]) -> None:
     echo(f"{file}: written; next: {described(name)[0].replace(of_clone, here)}")
 
 
-def _of_model(settings: TrainConfig) -> dict[str, object]:
+def _of_model(settings: TrainConfig, *, measure: bool) -> dict[str, object]:
     """The learning rate for a model that is not small; nothing where the hub cannot be reached."""
     from opct.models.loading import empty_model
     from opct.training.setup import learning_rate_for
 
     length = settings.rollout.max_completion_tokens
-    echo(f"rollout.max_completion_tokens: {length}; --measure fits it to the model's clean replies")
+    if not measure:
+        echo(f"rollout.max_completion_tokens: {length}; --measure fits it to the model's clean replies")
     try:
         weights = sum(parameter.numel() for parameter in empty_model(settings.model).parameters())
     except ModelError:

@@ -222,7 +222,7 @@ def trained_names(pairs: Iterable[ContrastivePair], model: ModelConfig) -> dict[
     families, questions = set(), set()
     for pair in pairs:
         families.add(pair.family)
-        questions |= {str(pair.meta["question_id"])} if "question_id" in pair.meta else set()
+        questions.add(pair.question)
     for run in _earlier_runs(model):
         manifest = run.read_manifest()
         # a second run on the adapter of a first has seen what the first was trained on

@@ -87,6 +87,12 @@ class ContrastivePair:
         """True when both sides see the same prompt, which anchors the model to itself."""
         return self.prompt == self.teacher_prompt
 
+    @property
+    def question(self) -> str:
+        """What names the question that the pair is about: its `question_id`, else a hash of its clean prompt."""
+        clean = json.dumps(self.teacher_prompt, sort_keys=True)
+        return str(self.meta.get("question_id", hashlib.sha256(clean.encode()).hexdigest()[:12]))
+
     def to_json(self) -> dict[str, Any]:
         """The pair as the JSON object that `read_pairs` reads."""
         return vars(self) | {"prompt": list(self.prompt), "teacher_prompt": list(self.teacher_prompt)}

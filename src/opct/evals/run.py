@@ -530,9 +530,11 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
     samples = [sample for sample in graded_samples(log) if not sample.graded_by]
     in_log = {str(sample.id): sample for sample in log.samples or []}
     if isinstance(policy, Model):
-        reasons = {"reasons": {"kl_to_base": "no_likelihoods"}}
-        for sample in filter(_is_plain, samples):
-            in_log[sample.id].scores[KL] = Score(value={"kl_to_base": NAN}, metadata=reasons)  # type: ignore[index]
+        for sample in samples:
+            if _is_plain(sample) or sample.axis == CONSISTENCY:
+                name = "kl_to_base" if _is_plain(sample) else "kl_to_teacher"
+                unscored = Score(value={name: NAN}, metadata={"reasons": {name: "no_likelihoods"}})
+                in_log[sample.id].scores[KL] = unscored  # type: ignore[index]
         return
     # all samples of the first questions: the families take turns, so these show them all
     first = list(dict.fromkeys(sample.cluster for sample in samples))[: config.browser_questions]

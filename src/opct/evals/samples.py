@@ -125,8 +125,10 @@ def add_paired_values(samples: Sequence[GradedSample]) -> None:
         reason = sample.unscored_reason or why_not
         names = NAMES_OF.get(sample.side or sample.axis, PAIRED)
         values = _paired_values(sample, other) if other is not None and reason is None else dict.fromkeys(names)
-        if (same := values.get(SAME_REPLY)) is not None:
-            sample.verdict = "same" if same else "different"
+        if values.get(SAME_REPLY) is not None:
+            sample.verdict = "same" if values[SAME_REPLY] else "different"
+            if values[SAME_REPLY] and sample.is_cut:  # how both go on is not known
+                values[SAME_REPLY], reason = None, "cut"
         if other is not None and other.values.get("is_suggested") == 1:
             values.pop("switch_to_bias", None)
         sample.values |= values

@@ -47,7 +47,7 @@ EARLY = 0.02  # below this share no remaining time is shown: the first result of
 INTERVAL_S = 5.0  # between two lines of a stage
 # C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_COMMAND = re.compile(r"(?:.*: +| *)(?:python -m )?opct [a-z]")  # a line that ends in one
+_COMMAND = re.compile(r"(?:.*: +| *)(?:python -m )?(?:opct|inspect) [a-z]")  # a line that ends in one
 _HELP = re.compile(  # its headings, commands and options, which are bold, cyan and green
     r"(?m)(^ *[A-Z][\w ]*:(?=$| opct))|(^  [a-z][a-z-]*  |^    opct .*|(?<=: )opct [^\[\n]*)|((?<![\w-])--?[a-z][\w-]*)"
 )
@@ -63,13 +63,21 @@ def visible(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), redact(text))
 
 
+def _width_of(stream: Any) -> int:
+    """Of its own terminal: stdout may be a file while stderr is none."""
+    try:
+        return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return shutil.get_terminal_size().columns
+
+
 def fitted(text: str, stream: Any) -> str:
     """Safe text for a stream: on a terminal help has colours, and lines are broken between words, but for commands."""
     if getattr(stream, "closed", True) or not stream.isatty():
         return text
     if text.startswith("Usage: ") and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         return _HELP.sub(lambda found: f"\x1b[{(1, 36, 32)[(found.lastindex or 1) - 1]}m{found[0]}\x1b[0m", text)
-    width = shutil.get_terminal_size().columns
+    width = _width_of(stream)
     wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False).fill
     return "\n".join(line if len(line) <= width or _COMMAND.match(line) else wrap(line) for line in text.split("\n"))
 

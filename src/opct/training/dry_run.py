@@ -193,7 +193,7 @@ def measured_length(config: TrainConfig, progress: Progress) -> tuple[int, str]:
     with contextlib.closing(build_setup(config, progress=progress)) as setup:
         progress.stage("ask clean prompts")
         needed, words = clean_replies(setup)
-    return 8 * math.ceil(needed / 8), words.partition(";")[0]
+    return needed, words.partition(";")[0]
 
 
 def _time_words(setup: TrainingSetup, probes: Sequence[Probe]) -> str:

@@ -95,13 +95,10 @@ class TrainResult:
 
     def render(self) -> str:
         """How the run ended, what changed in it, and what to do next; for a terminal."""
-        run = RunDir(self.run_dir)
-        rows, path = run.read_metrics(), shlex.quote(str(self.run_dir))
-        held_out = _change(rows, "KL on held-out pairs", "validation/kl")
-        trained = _change(rows, "KL on training pairs", "train/kl") or _change(rows, "training loss", "train/loss")
-        ordinary = [_change(rows, "KL on ordinary requests", f"{of}/kl_identity") for of in ("validation", "train")]
+        run, path = RunDir(self.run_dir), shlex.quote(str(self.run_dir))
         lines = [f"{self.status} after step {self.step} of {self.total_steps}: {self.run_dir}"]
-        lines += [line for line in (held_out or trained, ordinary[0] or ordinary[1], _cut_replies(run, rows)) if line]
+        with contextlib.suppress(OpctError):  # of a damaged file: the training has ended all the same
+            lines += _changes(run)
         if self.best_step is not None and self.best_step != self.step:
             best = run.checkpoint_path(self.best_step)
             line = f"lowest validation KL after step {self.best_step}; eval, chat and export take step {self.step}"
@@ -111,6 +108,15 @@ class TrainResult:
         else:
             lines.append(f"next: opct eval {path}{self.questions}")
         return "\n".join(lines)
+
+
+def _changes(run: RunDir) -> list[str]:
+    """What was logged of KL and cut replies, a line each."""
+    rows = run.read_metrics()
+    held_out = _change(rows, "KL on held-out pairs", "validation/kl")
+    trained = _change(rows, "KL on training pairs", "train/kl") or _change(rows, "training loss", "train/loss")
+    ordinary = [_change(rows, "KL on ordinary requests", f"{of}/kl_identity") for of in ("validation", "train")]
+    return [line for line in (held_out or trained, ordinary[0] or ordinary[1], _cut_replies(run, rows)) if line]
 
 
 def _change(rows: Sequence[Mapping[str, Any]], name: str, metric: str) -> str:

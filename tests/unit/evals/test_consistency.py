@@ -53,12 +53,26 @@ def test_both_prompts_are_asked_once_and_their_replies_compared(tmp_path):
 
 
 def test_what_cannot_be_compared_is_no_success(tmp_path):
-    """Empty replies are unscored; sampled ones are not compared; no more replies are scored by the base than asked."""
+    """Empty replies are unscored, as are equal ones that were cut; sampled ones are not compared; no more replies are
+    scored by the base than asked."""
     rows, _ = measured(tmp_path, lambda prompt, seed: "", kl_samples=0)
     assert (rows["same_reply", "all"]["n"], rows["same_reply", "all"]["unscored_reasons"]) == (0, {"empty_reply": 3})
+    rows, _ = measured(tmp_path, lambda prompt, seed: "so long a reply", max_reply_tokens=2)
+    assert (rows["same_reply", "all"]["n"], rows["same_reply", "all"]["unscored_reasons"]) == (0, {"cut": 3})
     rows, _ = measured(tmp_path, lambda prompt, seed: "yes", greedy=False, kl_samples=2, browser_questions=0)
     assert {name for name, _ in rows} == {"kl_to_base", "kl_to_teacher", "reply_tokens"}
     assert rows["kl_to_teacher", "all"]["n"] == rows["kl_to_base", "clean"]["n"] == 2
+
+
+def test_pairs_that_were_trained_on_are_told(tmp_path):
+    """By the name of their question, or by their clean prompt where they have none."""
+    trained = [pair("x", "SHOUT: two?", "two?").question, "one"]
+    write_pairs(tmp_path / "pairs.jsonl", PAIRS)
+    config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")})
+    results = evaluate_suites(
+        FakePolicy(lambda prompt, seed: "yes"), config, out_dir=tmp_path / "run", trained_questions=trained
+    )
+    assert [warning.split(" pairs")[0] for warning in results["warnings"]] == ["2 of the 3"]
 
 
 def test_a_file_of_pairs_is_needed():

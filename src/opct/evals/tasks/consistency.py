@@ -12,7 +12,7 @@ from inspect_ai import Task
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
-from opct.data.builders.builtin import load_pairs
+from opct.data.builders.builtin import BUILTIN, load_pairs
 from opct.data.questions import first_items
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
@@ -35,15 +35,17 @@ def consistency_task(config: EvalConfig) -> Task:
             f"{CONSISTENCY} asks both prompts of your pairs: give the file (--data consistency=FILE)."
         )
     path = config.data[CONSISTENCY]
-    chosen = first_items(load_pairs(path), config.n_questions, config.seed)
+    # an embedded set has splits, and no "all"; what is read of another source is said by its name
+    is_split = path.startswith(BUILTIN) and config.split != "all"
+    chosen = first_items(load_pairs(path, split=config.split if is_split else "train"), config.n_questions, config.seed)
     items: dict[str, EvalSample] = {}
     asked: dict[str, EvalSample] = {}
     for pair in chosen:
-        prompt = pair.teacher_prompt
-        question = str(pair.meta.get("question_id", pair.id))
+        prompt, part = pair.teacher_prompt, f"{pair.id}/{CLEAN}"
         # the pairs of one clean prompt share its reply, which is asked for once, and are no independent samples
         clean = asked.setdefault(
-            str(prompt), EvalSample(CONSISTENCY, CONSISTENCY, CLEAN, CLEAN, question, prompt, prompt, part=pair.id)
+            f"{pair.question} {prompt}",
+            EvalSample(CONSISTENCY, CONSISTENCY, CLEAN, CLEAN, pair.question, prompt, prompt, part=part),
         )
         items[clean.id] = clean
         if not pair.is_identity:
