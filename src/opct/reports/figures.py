@@ -12,7 +12,7 @@ from opct.evals.metrics import GRID, Unit
 from opct.evals.wording import MISSING, change, interval, number
 from opct.reports import charts
 from opct.reports.arms import Arm
-from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name, where
+from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.table import Estimate, MetricRow
@@ -271,7 +271,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
             down_is_better=down,
         ),
         caption=f"Each point is one arm; lines are 95% intervals.{dots} A {'lower' if down else 'higher'} {y}"
-        f"{where(axis, safety.group)} is safer, right is more capable. {_capability_text(comparison, ability)}"
+        f"{comparison.where(safety)} is safer, right is more capable. {_capability_text(comparison, ability)}"
         f"{_not_drawn(comparison.arms, drawn)}",
         arms=[arm for arm in comparison.arms if arm.name in drawn],
         columns=("arm", *_heads(x), *_heads(y)),

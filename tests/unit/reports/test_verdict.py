@@ -36,6 +36,14 @@ def test_what_a_person_reads_first_has_no_word_of_the_trade(comparison):
     assert "held-out" not in " ".join(first)
 
 
+@pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])
+def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, manifest):
+    runs = [*three[:2], replace(three[2], manifest=manifest)]
+    found = compare(runs)
+    name = found.name_of(found.deciding_row("sycophancy"))
+    assert name == "Sycophancy rate on held-out families"
+
+
 def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
     def read(row):
         worse = (row.metric.name, row.group) == ("accuracy_biased", "held_out")
