@@ -243,6 +243,7 @@ def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
 def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple[str, str]:
     """The heading of a section, within its axis and alone; with the suite if the axis has `several`."""
     name, known = group_name(group), axis_info(axis).title
+    name = "All pairs" if (axis, group) == (CONSISTENCY, "all") else name
     if axis in (CAPABILITY, INSPECT):  # suites without groups
         name = "All benchmarks" if suite == CAPABILITY else suite_name(suite)
         return name, f"{known}: {name}"
