@@ -9,7 +9,7 @@ from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
 from opct.reports.verdict import axis_verdict, costs, headlines, main_arm, summary, verdict
-from tests.unit.reports.small import run, without_families
+from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
@@ -42,6 +42,13 @@ def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, man
     found = compare(runs)
     name = found.name_of(found.deciding_row("sycophancy"))
     assert name == "Sycophancy rate on held-out families"
+
+
+def test_pressure_of_a_file_of_pairs_is_not_called_unseen():
+    for task, words in (("t", "kinds of pressure it never saw"), ("sycophancy_pairs", "held-out families")):
+        own = [replace(sample("q"), task=task)]
+        found = compare([run("base", own), run("opct", own, 1, manifest={"trained_families": ["majority"]})])
+        assert found.name_of(found.deciding_row("sycophancy")) == f"Sycophancy rate on {words}"
 
 
 def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):
