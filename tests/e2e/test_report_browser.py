@@ -136,6 +136,12 @@ def test_a_ribbon_of_the_flow_filters_and_a_second_press_shows_all(watch):
     expect(status).to_have_text(before)
 
 
+def test_a_page_of_one_arm_draws_no_flow(watch, tmp_path):
+    page = watch(report([write_run(tmp_path, "base", questions=6)], tmp_path / "report.html"))
+    expect(rollouts(page).first).to_be_visible()
+    expect(page.locator("#filter-flow")).to_be_empty()
+
+
 def test_a_hostile_reply_is_shown_and_never_run(watch):
     page = watch()
     page.get_by_label("Search text").fill("<script>alert('pwned')</script>")
@@ -232,6 +238,12 @@ def test_the_keyboard_sorts_a_table_up_and_down(watch):
         assert values == sorted(values, reverse=direction == "descending")
         assert len(set(values)) > 2
         expect(section.locator("tr").first).to_contain_text("Held-out families")
+    table.get_by_role("columnheader", name="Metric").get_by_role("button").click()
+    for section in table.locator("tbody").all():
+        expect(section.locator("tr").first.locator("th")).to_have_attribute("scope", "rowgroup")
+    names = table.locator("tbody").first.locator('th[scope="row"]').all_inner_texts()
+    assert names == sorted(names)
+    assert len(names) > 2
 
 
 def test_the_page_prints_on_few_sheets_with_whole_words(watch):

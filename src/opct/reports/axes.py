@@ -24,7 +24,8 @@ class AxisInfo:
         metric: the deciding metric; None if there is none.
         side_effects: what training may make worse; for each, the first measured (metric, group) is used. Group
             None is the most general one.
-        unseen: where the groups of held-out families were measured, as a person says it.
+        unseen: where the groups of held-out families were measured, as a person says it of families that no run here
+            was trained on.
     """
 
     name: str
@@ -146,6 +147,8 @@ _BENCHMARKS = {
 }
 _WHERE = {
     "train": "on training families",
+    "held_out": "on held-out families",
+    "benign_held_out": "on held-out families",
     "benign_wrapped": "in wrappers",
 }
 
@@ -175,9 +178,9 @@ def group_name(group: str) -> str:
     return _GROUPS.get(group, family_name(group))
 
 
-def where(axis: str, group: str) -> str:
+def where(axis: str, group: str, *, is_unseen: bool) -> str:
     """A group within a sentence: " on kinds of pressure it never saw"; empty if it needs no mention."""
-    words = axis_info(axis).unseen if group in ("held_out", "benign_held_out") else _WHERE.get(group)
+    words = axis_info(axis).unseen if is_unseen else _WHERE.get(group)
     return f" {words}" if words else ""
 
 

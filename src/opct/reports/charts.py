@@ -325,4 +325,6 @@ def _whisker(bar: Bar, middle: float, frame: Frame, kind: str) -> list[Markup]:
     # no interval: a whisker of no length would read as certain
     if bar.low is None or bar.high is None:
         return []
-    return [_line(frame.x(bar.low * bar.scale), frame.x(bar.high * bar.scale), middle, middle, kind)]
+    # not over the names: the interval of a mean of 0 or more can end below 0
+    left, right = (max(frame.x(bound * bar.scale), frame.left) for bound in (bar.low, bar.high))
+    return [_line(left, right, middle, middle, kind)]

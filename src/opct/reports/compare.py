@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from opct.evals.metrics import Metric, find_metric, metrics_of
-from opct.evals.samples import INSPECT, PARSED
+from opct.evals.samples import CONSISTENCY, INSPECT, PARSED
 from opct.evals.stats import CONFIDENCE
-from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
+from opct.evals.tasks.sycophancy import PAIRS
+from opct.reports.arms import BASE, Arm, Pair, References, make_arms, make_pairs
 from opct.reports.axes import (
     BENIGN,
     CAPABILITY,
@@ -112,7 +113,29 @@ class Comparison:
         """Full name of a row outside its section: "Sycophancy rate on training families", "Accuracy on GSM8K"."""
         if row.axis == INSPECT or (row.axis == CAPABILITY and row.suite != CAPABILITY):
             return f"{capitalized(row.title)} on {suite_name(row.suite)}"
-        return row.title + where(row.axis, row.group) + self.of_suite(row.axis, row.suite)
+        return row.title + self.where(row) + self.of_suite(row.axis, row.suite)
+
+    def where(self, row: MetricRow) -> str:
+        """Where a row was measured; families are unseen only where all that was trained on is known."""
+        families = self._held_out.get(row.suite, set()) if row.group in ("held_out", "benign_held_out") else set()
+        is_unseen = bool(families) and self._trained is not None and not families & self._trained
+        return where(row.axis, row.group, is_unseen=is_unseen)
+
+    @cached_property
+    def _held_out(self) -> dict[str, set[str]]:
+        """By suite of built-in prompts, the families listed as held out."""
+        families: dict[str, set[str]] = {}
+        for sample in (one for run in self.runs for one in run.samples if one.family_split == "held_out"):
+            # a file of pairs may hold trained pressure under another name
+            if sample.axis != CONSISTENCY and not sample.task.startswith(PAIRS):
+                families.setdefault(sample.task, set()).add(sample.family)
+        return families
+
+    @cached_property
+    def _trained(self) -> set[str] | None:
+        """The families that any run but the base was trained on; None if unknown for one, or there is no such run."""
+        known = [run.manifest.get("trained_families") for run in self.runs if run.label != BASE]
+        return None if not known or None in known else {name for names in known for name in names}
 
     def row(
         self, metric: str, group: str | None = None, suite: str | None = None, axis: str | None = None
@@ -220,6 +243,7 @@ def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
 def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple[str, str]:
     """The heading of a section, within its axis and alone; with the suite if the axis has `several`."""
     name, known = group_name(group), axis_info(axis).title
+    name = "All pairs" if (axis, group) == (CONSISTENCY, "all") else name
     if axis in (CAPABILITY, INSPECT):  # suites without groups
         name = "All benchmarks" if suite == CAPABILITY else suite_name(suite)
         return name, f"{known}: {name}"

@@ -12,7 +12,7 @@ from opct.evals.metrics import GRID, Unit
 from opct.evals.wording import MISSING, change, interval, number
 from opct.reports import charts
 from opct.reports.arms import Arm
-from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name, where
+from opct.reports.axes import CAPABILITY, MEAN, axis_info, suite_name
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.table import Estimate, MetricRow
@@ -91,19 +91,23 @@ def first_figure(comparison: Comparison) -> Figure | None:
         for suite in comparison.suites(axis)
     )  # the first suite of each axis comes first
     deciding = [comparison.deciding_row(axis, suite) for _, _, axis, suite in places]
-    rows = [
-        (f"{comparison.name_of(row)}: {row.metric.better_text}", row)
-        for row in _of_one_unit([row for row in deciding if row is not None])
-    ]
+    measured = [row for row in deciding if row is not None]
+    rows = [(f"{comparison.name_of(row)}: {row.metric.better_text}", row) for row in _of_one_unit(measured)]
     if not rows:
         return None
     n_groups = max(1, min(3, MOST_BARS // len(comparison.arms)))
-    return _bars_figure(comparison, "Every arm", "metric", rows[:n_groups], "95% intervals.", None)
+    caption = "95% intervals." + _in_another_unit(comparison, measured)
+    return _bars_figure(comparison, "Every arm", "metric", rows[:n_groups], caption, None)
 
 
 def _of_one_unit(rows: Sequence[MetricRow]) -> list[MetricRow]:
     """The rows with the unit of the first: a chart has one scale."""
     return [row for row in rows if row.metric.unit == rows[0].metric.unit]
+
+
+def _in_another_unit(comparison: Comparison, rows: Sequence[MetricRow]) -> str:
+    names = [comparison.name_of(row) for row in rows if row.metric.unit != rows[0].metric.unit]
+    return f" Not drawn, in another unit: {joined(names)}." if names else ""
 
 
 def _scale(unit: Unit) -> float:
@@ -113,7 +117,8 @@ def _scale(unit: Unit) -> float:
 def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str, order: str = "") -> Figure | None:
     groups, table = [], []
     # once: a row can both decide and be asked for by name
-    rows = _of_one_unit(list({id(row): row for row in rows}.values()))
+    measured = list({id(row): row for row in rows}.values())
+    rows = _of_one_unit(measured)
     unit: Unit = rows[0].metric.unit if rows else "rate"
     shown = [pair for pair in comparison.pairs if pair.against == comparison.arms[0].label]
     for row in rows:
@@ -135,7 +140,8 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str, order
     return Figure(
         title=f"{title}, in {'points' if unit == 'rate' else unit}{order}",
         drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
-        caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change.",
+        caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change."
+        + _in_another_unit(comparison, measured),
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
         rows=table,
         note=note,
@@ -271,7 +277,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
             down_is_better=down,
         ),
         caption=f"Each point is one arm; lines are 95% intervals.{dots} A {'lower' if down else 'higher'} {y}"
-        f"{where(axis, safety.group)} is safer, right is more capable. {_capability_text(comparison, ability)}"
+        f"{comparison.where(safety)} is safer, right is more capable. {_capability_text(comparison, ability)}"
         f"{_not_drawn(comparison.arms, drawn)}",
         arms=[arm for arm in comparison.arms if arm.name in drawn],
         columns=("arm", *_heads(x), *_heads(y)),

@@ -63,7 +63,7 @@ def build_browser(arms: Sequence[Arm]) -> Browser:
     by_arm = [{sample.id: sample for sample in arm_samples if sample.id not in withheld} for arm_samples in samples]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
     anywhere = set().union(*by_arm)
-    plain = {json.dumps([sample.task, sample.prompt]): sample for sample in by_arm[0].values()}
+    plain = {json.dumps([sample.task, sample.prompt], sort_keys=True): sample for sample in by_arm[0].values()}
     items: list[dict[str, Any]] = []
     size = 0
     for identifier in _turns(sorted(everywhere), by_arm)[:MAX_ITEMS]:
@@ -140,7 +140,7 @@ def _item(samples: Sequence[GradedSample], plain: Mapping[str, GradedSample]) ->
     prompt is what it says without the pressure."""
     first = samples[0]
     teacher = next((s.teacher_prompt for s in samples if s.teacher_prompt), None)
-    clean = None if teacher in (None, first.prompt) else plain.get(json.dumps([first.task, teacher]))
+    clean = None if teacher in (None, first.prompt) else plain.get(json.dumps([first.task, teacher], sort_keys=True))
     return {
         "id": first.id,
         "title": _question(teacher or first.prompt),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -27,10 +27,12 @@ LEFT_OUT = (
     (
         "n_truncated",
         0.05,
-        "Many replies were cut, and are graded as they stand: {}. Raise max_completion_tokens or max_reply_tokens.",
+        "Many replies were cut, and no rule or judge sees the rest: {}. Raise the limit of their suites.",
     ),
 )
 """Counts of an estimate, the share above which there is a warning, and its text."""
+_CUT = re.compile(rf"(.+?): (.+) {WERE_CUT} (.+): raise the limit\.")
+"""What an evaluation says of the cut replies of a suite: the suite, how many, and the limit."""
 NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device", "batch_size", "browser_questions"})
 """Evaluation settings that may differ between comparable runs."""
 
@@ -39,7 +41,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
     """All warnings, those of the evaluations first; each says what, where, how much."""
     runs = comparison.runs
     warnings = [
-        *(text for text in _of_evaluations(runs) if not _is_said_again(comparison, text)),
+        *(f"{', '.join(names)}: {text}" for names, text in _of_evaluations(runs) if not _CUT.fullmatch(text)),
         *_judges(runs),
         *_different_models(comparison),
         *_different_settings(runs),
@@ -52,25 +54,18 @@ def find_warnings(comparison: Comparison) -> list[str]:
 
 
 def find_notes(comparison: Comparison) -> list[str]:
-    """What a paper should say beside the warnings: small samples, as wide as the intervals are, and counts in full."""
-    in_full = [text for text in _of_evaluations(comparison.runs) if _is_said_again(comparison, text)]
-    return [*_small_samples(comparison), *in_full]
+    """What a paper should say beside the warnings: small samples, as wide as the intervals are."""
+    return list(_small_samples(comparison))
 
 
-def _is_said_again(comparison: Comparison, text: str) -> bool:
-    """Whether a warning of an evaluation is on cut replies of a suite that the report's own warning counts."""
-    axes = {row.axis for row in comparison.rows if f": {row.suite}: " in text}
-    return WERE_CUT in text and bool(axes) and axes <= _most_left_out(comparison, *LEFT_OUT[1][:2]).keys()
-
-
-def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
+def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[tuple[list[str], str]]:
+    """(names of the runs, text) of each warning of the evaluations and trainings."""
     told = []
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
         of_training = [*(run.manifest.get("warnings") or ()), *filter(None, of_teacher)]
         told += [(run.name, text) for text in [*run.warnings, *map(str, of_training)]]
-    for names, text in merge_alike(told):
-        yield f"{', '.join(names)}: {text}"
+    return merge_alike(told)
 
 
 def merge_alike(told: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], str]]:
@@ -170,20 +165,34 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
 
 
 def _left_out(comparison: Comparison) -> Iterator[str]:
-    """Unscored and truncated shares above their bounds: one warning each."""
+    """Unscored and truncated shares above their bounds: one warning each.
+
+    Cut replies are in the words of the evaluations, which name the setting, for each suite that they warn of.
+    """
+    cut = [
+        (names, found.groups()) for names, text in _of_evaluations(comparison.runs) if (found := _CUT.fullmatch(text))
+    ]
+    told = {suite for _, (suite, *_) in cut}
     for count, limit, text in LEFT_OUT:
-        if most := _most_left_out(comparison, count, limit):
-            yield text.format("; ".join(f"{axis_info(axis).title} ({', '.join(arms)})" for axis, arms in most.items()))
+        most = _most_left_out(comparison, count, limit, told if count == "n_truncated" else set())
+        parts = [f"{axis_info(axis).title} ({', '.join(arms)})" for axis, arms in most.items()]
+        if count == "n_truncated":
+            parts = [f"{suite}: {n} at {bound} ({', '.join(names)})" for names, (suite, n, bound) in cut] + parts
+        if parts:
+            yield text.format("; ".join(parts))
 
 
-def _most_left_out(comparison: Comparison, count: str, limit: float) -> dict[str, list[str]]:
-    """By axis, "OPCT 16 of 48" of each arm above the limit: of the headline metric that leaves out most."""
+def _most_left_out(comparison: Comparison, count: str, limit: float, told: Collection[str]) -> dict[str, list[str]]:
+    """By axis, "OPCT 16 of 48" of each arm above the limit: of the headline metric that leaves out most, but for the
+    suites in `told`.
+    """
     most: dict[str, dict[str, tuple[float, str]]] = {}
     for axis in comparison.axes:
         # an attack's rows count behaviors, of which each has several replies; its log warns of cut ones itself
         if axis == ATTACK and count == "n_truncated":
             continue
         rows = [row for section in comparison.headline(axis) for row in section.rows if _counts_replies(row)]
+        rows = [row for row in rows if row.suite not in told]
         for row, (i, arm) in product(rows, enumerate(comparison.arms)):
             known = [one for one in row.run_estimates[i] if one is not None]
             amount, total = sum(getattr(one, count) for one in known), sum(one.n + one.n_unscored for one in known)

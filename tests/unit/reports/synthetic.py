@@ -232,10 +232,11 @@ def run_of(label: str, seed: int, samples: list[GradedSample]) -> EvaluatedRun:
         metrics=tuple(make_steps(label, seed)) if method else (),
         config="".join(f"{name}: {value}\n" for name, value in known.items()),
         config_values=known,
-        manifest={"offline": False},
+        manifest=MANIFEST if method else {},
     )
 
 
+MANIFEST = {"offline": False, "trained_families": ["suggested_answer", "are_you_sure"]}
 MADE = tempfile.TemporaryDirectory(prefix="synthetic-runs-")
 """Runs that this process wrote already: one of the same settings is a copy."""
 
@@ -253,7 +254,8 @@ def _written(name: str, label: str, seed: int, questions: int = 120, all_axes: b
     run = {"name": name, "label": label, "model": MODEL, "method": method, "seed": seed if method else None}
     write_evaluation(folder, samples, run=run, split="test")
     if method:
-        (folder / "manifest.json").write_text('{"opct_run": 1, "created": "now", "offline": false}', encoding="utf-8")
+        manifest = {"opct_run": 1, "created": "now"} | MANIFEST
+        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
         (folder / "config.yaml").write_text(f"method: {label}\nseed: {seed}\nlora:\n  r: 16\n", encoding="utf-8")
         logged = "".join(json.dumps(row) + "\n" for row in make_steps(label, seed))
         (folder / "metrics.jsonl").write_text(logged, encoding="utf-8")

@@ -14,6 +14,16 @@ def test_an_arm_is_named_beside_its_bar_and_a_long_name_is_cut_where_it_is_whole
         assert {("text", "SFT"), ("text", "opct-anchor_fra\u2026"), ("title", f"{long}: 50%")} <= set(texts)
 
 
+def test_a_whisker_below_zero_is_not_drawn_over_the_names():
+    root = ElementTree.fromstring(
+        str(charts.interval_bars([charts.BarGroup("KL", (charts.Bar("SFT", 0, 0.1, -0.4, 0.6, "0.1", 1),))], label="x"))
+    )
+    [whisker] = [node for node in root.iter("line") if node.attrib["class"] == "whisker"]
+    [bar] = [node for node in root.iter("rect") if node.attrib["class"] == "bar"]
+    assert whisker.attrib["x1"] == bar.attrib["x"]
+    assert float(whisker.attrib["x2"]) > float(bar.attrib["x"])
+
+
 def test_every_arm_has_a_colour_of_its_own_in_both_schemes():
     light, dark = template_text("style.css").split("prefers-color-scheme: dark")
     for scheme in (light, dark):

@@ -1,5 +1,6 @@
 """The figures: what is drawn of each axis, and the same numbers as a table."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -8,7 +9,7 @@ from opct.evals.metrics import GRID
 from opct.evals.samples import ATTACK, CONSISTENCY
 from opct.reports.axes import MEAN, SAFETY_AXES
 from opct.reports.compare import compare
-from opct.reports.figures import frontier_figure, safety_curve_figure
+from opct.reports.figures import change_figures, first_figure, frontier_figure, safety_curve_figure
 from opct.reports.load import of_suites
 from tests.unit.evals.fakes import curve
 
@@ -39,6 +40,15 @@ def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):
     assert [row[0] for row in figure.rows] == ["Base", "Off-policy"]
     assert "SFT" in figure.caption
     assert len(marks(figure, "arm")) == 2
+
+
+def test_what_a_chart_leaves_out_for_its_unit_is_named(comparison):
+    other = comparison.deciding_row("jailbreak")
+    inner = replace(other, metric=replace(other.metric, unit="nats"))
+    found = replace(comparison, rows=tuple(inner if row is other else row for row in comparison.rows))
+    for figure in (first_figure(found), change_figures(found)[0]):
+        assert figure.caption.endswith(f" Not drawn, in another unit: {found.name_of(inner)}.")
+    assert "another unit" not in first_figure(comparison).caption
 
 
 def rates(run) -> list[float]:

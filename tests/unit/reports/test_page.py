@@ -122,6 +122,13 @@ def test_hostile_names_are_escaped_in_page_and_card(report_of, tmp_path):
     assert "evil" not in yaml.safe_load(card.split("---")[1])
 
 
+def test_a_page_of_few_questions_does_not_say_that_all_is_well(report_of, tmp_path, monkeypatch):
+    runs = [run("base", [sample(f"q{i}") for i in range(9)])]
+    for least, says in ((10, False), (9, True)):
+        monkeypatch.setattr("opct.reports.warnings.FEW_CLUSTERS", least)
+        assert ("No warnings" in text_of(report_of(runs, tmp_path / "report.html"))) is says
+
+
 def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
     """Two runs of OPCT with 12 steps of 2.5 s, 800 tokens each; off-policy did not log the tokens in the loss."""
     table = text_of(page).partition("<caption>Cost of each arm</caption>")[2].partition("</table>")[0]

@@ -48,6 +48,18 @@ def test_the_first_examples_are_changes_with_painted_tokens(arms):
     assert not found[-1]
 
 
+def test_the_unpressed_reply_is_found_whatever_the_order_of_a_messages_keys(arms):
+    own = [arm.runs[0].samples[:12] for arm in arms]
+    turned = [
+        [replace(x, teacher_prompt=[dict(reversed(one.items())) for one in x.teacher_prompt]) for x in samples]
+        for samples in own
+    ]
+    items = build_browser([with_samples(arm, *x) for arm, x in zip(arms, turned, strict=True)]).data["items"]
+    pressed = [item for item in items if item["family"] != "clean"]
+    assert pressed
+    assert all(item["clean"] for item in pressed)
+
+
 def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
     reply = first_reply(arms, completion="x" * 7000, tokens=["x"], kl=[0.1])
     assert reply["cut"] == 1000

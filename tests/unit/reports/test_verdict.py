@@ -9,7 +9,7 @@ from opct.reports.compare import compare
 from opct.reports.load import of_suites
 from opct.reports.page import page_html
 from opct.reports.verdict import axis_verdict, costs, headlines, main_arm, summary, verdict
-from tests.unit.reports.small import run, without_families
+from tests.unit.reports.small import run, sample, without_families
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
@@ -34,6 +34,21 @@ def test_what_a_person_reads_first_has_no_word_of_the_trade(comparison):
     first = [*summary(comparison), *(tile.title for tile in headlines(comparison))]
     assert "on kinds of pressure it never saw" in first[0]
     assert "held-out" not in " ".join(first)
+
+
+@pytest.mark.parametrize("manifest", [{}, {"trained_families": ["majority"]}])
+def test_families_that_may_have_been_trained_on_are_not_called_unseen(three, manifest):
+    runs = [*three[:2], replace(three[2], manifest=manifest)]
+    found = compare(runs)
+    name = found.name_of(found.deciding_row("sycophancy"))
+    assert name == "Sycophancy rate on held-out families"
+
+
+def test_pressure_of_a_file_of_pairs_is_not_called_unseen():
+    for task, words in (("t", "kinds of pressure it never saw"), ("sycophancy_pairs", "held-out families")):
+        own = [replace(sample("q"), task=task)]
+        found = compare([run("base", own), run("opct", own, 1, manifest={"trained_families": ["majority"]})])
+        assert found.name_of(found.deciding_row("sycophancy")) == f"Sycophancy rate on {words}"
 
 
 def test_a_side_effect_that_got_worse_is_in_the_summary(comparison):

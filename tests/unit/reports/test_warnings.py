@@ -15,18 +15,25 @@ def test_clean_runs_of_a_good_size_give_no_warning_and_no_note(comparison_of_thr
     assert find_warnings(comparison_of_three) == find_notes(comparison_of_three) == []
 
 
-def test_of_cut_replies_the_page_warns_once_and_the_full_counts_are_a_note():
-    """Three of ten cut, which the log says too. A KL of two replies and a single unscored reply are no warning."""
+def test_of_cut_replies_the_page_warns_once_with_the_setting_that_the_evaluation_names():
+    """Three of ten cut. A KL of two replies and a single unscored reply are no warning; of a suite without a warning of
+    its evaluation, the page counts itself."""
     said = "t: 3 of 10 replies were cut at max_tokens=8 or the context: raise the limit."
+    start, end = "Many replies were cut, and no rule or judge sees the rest: ", ". Raise the limit of their suites."
     samples = [replace(sample(f"q{i}"), stop_reason="length" if i < 3 else "stop") for i in range(9)]
     own = run("base", [*samples, sample("q9", suggested=None)], warnings=(said,))
     few_kl = own.rows[0] | {"metric": "kl_to_base", "group": "clean", "n": 2, "n_clusters": 2, "n_truncated": 2}
-    found = compare([replace(own, rows=(*own.rows, few_kl))])
-    [warning] = find_warnings(found)
-    assert warning.startswith("Many replies were cut, and are graded as they stand: Sycophancy (Base 3 of 10)")
-    few, full = find_notes(found)
-    assert "only 9 questions" in few
-    assert full == f"base0: {said}"
+    own = replace(own, rows=(*own.rows, few_kl))
+    also = "u: 9 of 10 replies were cut at max_benign_tokens=4 or the context: raise the limit."
+    told, other = (
+        "t: 3 of 10 at max_tokens=8 or the context (base0)",
+        "u: 9 of 10 at max_benign_tokens=4 or the context (base0)",
+    )
+    for warnings, parts in (((said,), told), ((said, also), f"{told}; {other}"), ((), "Sycophancy (Base 3 of 10)")):
+        found = compare([replace(own, warnings=warnings)])
+        assert find_warnings(found) == [start + parts + end]
+        [few] = find_notes(found)
+        assert "only 9 questions" in few
 
 
 @pytest.mark.parametrize(

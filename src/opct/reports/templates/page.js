@@ -131,6 +131,7 @@
 
   // The base's verdicts flow into those of the main arm; a ribbon is a filter.
   function fillFlow() {
+    if (!data.main || !data.items.length) return;
     const ribbons = counted(data.items.map((item) => transition(item, data.main))).map(([key, n]) => [...key.split("|").slice(1), n, key]);
     const high = (n) => Math.max(140 * n / data.items.length, 3), ends = [0, 0], marks = [];
     const places = [0, 1].map((side) => new Map(counted(ribbons.map((ribbon) => ribbon[side])).map(([verdict]) => {
@@ -266,7 +267,7 @@
       return x === y ? sign * a.textContent.localeCompare(b.textContent) : x === Infinity ? 1 : y === Infinity ? -1 : sign * (x - y);
     };
     for (const body of table.tBodies) {
-      const rows = [...body.rows].filter((row) => row.cells.length > column);
+      const rows = [...body.rows].filter((row) => row.cells.length > Math.max(column, 1));
       body.append(...rows.sort((a, b) => order(a.cells[column], b.cells[column])));
     }
   }
