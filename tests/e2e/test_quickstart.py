@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
-from opct.experiments import quickstart
+from opct.experiments import quickstart, second_process
 from opct.experiments.second_process import SecondProcess
 from opct.models import loading
 from opct.runs.run_dir import RunDir
@@ -59,7 +58,7 @@ def alone(tmp_path_factory, tiny_folder: Path) -> quickstart.QuickstartResult:
     run = partial(quickstart.run_quickstart, out, overrides=settings(tiny_folder), evaluation=EVALUATION)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "_matmul_time_s", time_s)
-        patch.setattr(sys, "executable", "false")
+        patch.setattr(second_process, "COMMAND", ["false"])
         patch.setattr(quickstart, "_worth_two_processes", lambda model: True)
         with SecondProcess() as second:
             result = run(second=second)
