@@ -6,8 +6,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 import opct
 from tests.conftest import REPOSITORY
 from tests.unit.cli.running import run
