@@ -178,8 +178,12 @@ def group_name(group: str) -> str:
     return _GROUPS.get(group, family_name(group))
 
 
-def where(axis: str, group: str, *, is_unseen: bool) -> str:
-    """A group within a sentence: " on kinds of pressure it never saw"; empty if it needs no mention."""
+def where(axis: str, group: str, *, is_unseen: bool = False) -> str:
+    """A group within a sentence: " on held-out families"; empty if it needs no mention.
+
+    Args:
+        is_unseen: no run was trained on these families, so they are named as a person says it.
+    """
     words = axis_info(axis).unseen if is_unseen else _WHERE.get(group)
     return f" {words}" if words else ""
 

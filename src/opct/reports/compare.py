@@ -134,8 +134,9 @@ class Comparison:
     @cached_property
     def _trained(self) -> set[str] | None:
         """The families that any run but the base was trained on; None if unknown for one, or there is no such run."""
-        known = [run.manifest.get("trained_families") for run in self.runs if run.label != BASE]
-        return None if not known or None in known else {name for names in known for name in names}
+        manifests = [run.manifest for run in self.runs if run.label != BASE]
+        is_known = bool(manifests) and all("trained_families" in manifest for manifest in manifests)
+        return {name for manifest in manifests for name in manifest["trained_families"]} if is_known else None
 
     def row(
         self, metric: str, group: str | None = None, suite: str | None = None, axis: str | None = None
