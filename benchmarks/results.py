@@ -272,11 +272,12 @@ CLAIMS = (
     Claim(
         "2. Its own samples are what does it",
         "the argument of the paper",
-        "sycophancy",
-        HELD_OUT[0],
-        "OPCT − off-policy: sycophancy {opct offpolicy} points; behaviors defended, at other learning rates, "
-        "`transfer` {transfer opct offpolicy}, `refine` {refine opct offpolicy}",
-        "**Not found** on sycophancy; against attackers not tested at equal learning rates",
+        "long_answers",
+        TO_TEACHER,
+        "nats a token from the base asked plainly, answers of a paragraph: {base} → {opct}, off-policy {offpolicy}; "
+        "OPCT − off-policy {opct offpolicy}; behaviors defended, at other learning rates, `transfer` "
+        "{transfer opct offpolicy}, `refine` {refine opct offpolicy}",
+        "**Not found** on sycophancy, in short answers and paragraphs; against attackers not tested at equal rates",
         ("opct", "offpolicy"),
     ),
     Claim(
@@ -347,7 +348,7 @@ def keep(runs: Path, config: Path) -> Path:
             "rows": rows,
             "attacks": [
                 {name: _rounded(section[name]) for name in ("attacker", "arms", "differences")}
-                for section in found["attacks"]
+                for section in found.get("attacks", ())  # of reports before attacks were rows
             ],
         },
     )
@@ -526,7 +527,7 @@ def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> d
     found = {}
     if claim.column is not None:
         row = claim.column.row(kept)
-        found |= {label: number(own["value"], "rate") for label, own in row["arms"].items()}
+        found |= {label: number(own["value"], _unit(claim.column, kept)) for label, own in row["arms"].items()}
         pairs = [(own["of"], own["against"]) for own in row["differences"]]
         found |= {f"{of} {other}": _difference(claim.column, kept, of, other) for of, other in pairs}
     for attack in attacks:
