@@ -339,13 +339,15 @@ class RunDir:
 
     # ------------------------------------------------------------------------------------------- resume
 
-    def truncate_after(self, step: int) -> None:
-        """Drop metrics, rollouts and evaluations newer than `step`, so that a resumed run writes each of them once."""
+    def truncate_after(self, step: int, measured: int) -> None:
+        """Drop rollouts newer than `step`, and metrics, validations and evaluations newer than the step `measured`, so
+        that a resumed run writes each of them once."""
         if self.metrics_path.exists():
-            write_jsonl(self.metrics_path, [row for row in self.read_metrics() if row["step"] <= step])
+            write_jsonl(self.metrics_path, [row for row in self.read_metrics() if row["step"] <= measured])
         for path in (*self.rollouts_dir.glob("*.jsonl"), *self.training_evals_dir.glob("step-*")):
-            match = re.fullmatch(r"(?:step|validation)-(\d+)(?:\.jsonl)?", path.name)
-            if match and int(match[1]) > step:
+            match = re.fullmatch(r"(step|validation)-(\d+)(\.jsonl)?", path.name)
+            is_rollout = match and match[1] == "step" and match[3]
+            if match and int(match[2]) > (step if is_rollout else measured):
                 remove(path)
 
     # ------------------------------------------------- checkpoints: see the functions of opct.runs.checkpoints

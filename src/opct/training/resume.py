@@ -68,6 +68,7 @@ class Counters(BaseModel):
     reference: float = 0.0  # the KL or loss of the first steps, which a divergence is judged against
     steps_above: NonNegativeInt = 0
     metrics_rows: NonNegativeInt = 0  # in metrics.jsonl when the checkpoint was written
+    unmeasured: dict[str, int | float] | None = None  # metrics of a step whose validation or suites are still to come
 
 
 class _Saved(Counters):

@@ -279,14 +279,15 @@ def begin(
                 f"{run.path} has trained {counters.step} steps, but the settings now ask for {setup.data.total_steps}: "
                 "restore the number of steps, or start another run in another output_dir."
             )
-    distributed.main_only(_write_beginning, run, setup, identity | checks, counters.step)
+    distributed.main_only(_write_beginning, run, setup, identity | checks, counters)
     return optimizer, counters
 
 
-def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any], step: int) -> None:
-    """Drop files that are newer than `step`, and write the manifest, the config and the texts of the run."""
+def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any], counters: Counters) -> None:
+    """Drop files that are newer than the counters, and write the manifest, the config and the texts of the run."""
     config = setup.config
-    run.truncate_after(step or -1)  # the validation of step 0 is done again
+    # the validation of step 0 is done again; so is a step's that failed, even if it was done by a run killed since
+    run.truncate_after(counters.step or -1, (counters.step or -1) - (counters.unmeasured is not None))
     visited = [rendered.pair for rendered in setup.data.visited()]
     keys = ("base", "template", "dtype", TEACHER_CHECK, "slow_paths", "trained_with")
     extra = {key: identity.get(key) for key in keys} | {
@@ -342,8 +343,10 @@ class _Loop:
         self.callbacks("on_train_begin")
         self._log_beginning()
         self._show_steps()
-        while counters.step < self.total and not self._stopping():
-            metrics = self._step(counters.step + 1)
+        while (counters.step < self.total or counters.unmeasured is not None) and not self._stopping():
+            if counters.unmeasured is None:  # else the measurement of this step failed, and the run was resumed
+                counters.unmeasured = self._step(counters.step + 1)
+            metrics = self._measure_step(counters.unmeasured)
             self._stop_on_divergence(metrics, counters.step)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
             is_due = counters.step % self.config.save_steps == 0 or counters.step == counters.best_step
@@ -360,7 +363,8 @@ class _Loop:
         return TrainResult(run, status, counters.step, self.total, shown, counters.best_step, questions, model)
 
     def _show_steps(self) -> None:
-        self.progress.stage(f"train {self.config.method}", self.total, self.counters.step)
+        done = self.counters.step - (self.counters.unmeasured is not None)
+        self.progress.stage(f"train {self.config.method}", self.total, done)
 
     def _log_beginning(self) -> None:
         """Measure before the first step, and log the cost of offline answers."""
@@ -377,7 +381,7 @@ class _Loop:
         self.callbacks.logged(metrics)
 
     def _step(self, step: int) -> dict[str, float]:
-        """One update; writes its rollouts and metrics."""
+        """One update; writes its rollouts and returns its metrics."""
         self.callbacks("on_step_begin")
         started = time.perf_counter()
         self._seed(step)
@@ -403,8 +407,19 @@ class _Loop:
         }
         distributed.main_only(self._write_rollouts, rollouts, values)
         self.callbacks("on_step_end")
-        metrics |= self._measured(step)
+        return metrics
+
+    def _measure_step(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Measure after a step and log it all. Where that fails, the step is saved, and resuming measures first."""
+        try:
+            metrics = metrics | self._measured(self.counters.step)
+        except NonFiniteError:
+            raise  # these weights are no place to continue from
+        except OpctError:
+            self._save()
+            raise
         self._log(metrics)
+        self.counters.unmeasured = None
         return metrics
 
     def _seed(self, step: int) -> None:

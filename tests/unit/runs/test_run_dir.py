@@ -65,7 +65,7 @@ def test_truncate_after_drops_what_is_newer_than_the_checkpoint(tmp_path):
     rollouts = [run.rollouts_path(step) for step in range(1, 6)]
     for path in (*rollouts, run.validation_path(2), run.validation_path(4), run.offline_path):
         write_jsonl(path, [{"step": 0}])
-    run.truncate_after(3)
+    run.truncate_after(3, 3)
     assert [row["step"] for row in read_jsonl(run.metrics_path)] == [0, 1, 2, 3]
     steps = [f"step-{step:06d}.jsonl" for step in (1, 2, 3)]
     left = sorted(path.name for path in run.rollouts_dir.iterdir())

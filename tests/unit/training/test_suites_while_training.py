@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import opct
+import opct.evals.run as run_module
 from opct.errors import ConfigError, EvaluationError, RunError
 from opct.evals.logs import read_evaluation
 from opct.runs.run_dir import RunDir
@@ -58,6 +59,30 @@ def test_a_run_that_is_killed_has_the_numbers_of_one_that_was_not(make_config, t
     assert untimed(broken) == untimed(whole)
     assert weights(broken) == weights(whole)
     assert len(list(run.training_evals_dir.iterdir())) == 2
+
+
+def test_a_step_whose_measurement_fails_is_kept_and_measured_first_on_resume(make_config, tmp_path: Path, monkeypatch):
+    """The validation of step 2 is done, its suite fails; no step is due to be saved before the last."""
+    settings = {"max_steps": 3, "save_steps": 3, "eval_steps": 2, "eval": EVAL | {"steps": 1}}
+    whole, broken = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("whole", "broken"))
+    opct.train(whole)
+    ask = run_module.evaluate_suites
+
+    def fail_after_step_2(*args, out_dir: Path, **kwargs):
+        if out_dir.name == "step-000002":
+            out_dir.mkdir(parents=True)
+            raise EvaluationError("the disk is full")
+        return ask(*args, out_dir=out_dir, **kwargs)
+
+    with monkeypatch.context() as patch, refused(EvaluationError, "the disk is full"):
+        patch.setattr(run_module, "evaluate_suites", fail_after_step_2)
+        opct.train(broken)
+    assert RunDir(broken.output_dir).latest_checkpoint().name == "step-000002"
+    with pytest.raises(Killed):  # after step 2 is measured, before step 3: it is measured once more
+        opct.train(broken, resume=True, progress=KillAfter(1))
+    opct.train(broken, resume=True)
+    assert untimed(broken) == untimed(whole)
+    assert weights(broken) == weights(whole)
 
 
 def test_full_fine_tuning_is_measured_on_the_weights_of_the_step(make_config):
