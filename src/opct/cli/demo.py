@@ -86,11 +86,11 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     for title, said in (("question", teacher_prompt), ("the same with pressure", prompt)):
         text.append(f"{title}\n", style="bold").append_text(as_text("  " + said.replace("\n", "\n  ") + "\n\n"))
     with policy.base() as base:
-        alone = generate(base, teacher_prompt).text.strip()
-        answers = {"before": scored_answer(base, prompt, teacher_prompt)}
+        alone, under_pressure = generate(base, teacher_prompt, prompt)
+        answers = {"before": scored(base, under_pressure, prompt, teacher_prompt)}
     if policy.has_base:
         answers["after"] = scored_answer(policy, prompt, teacher_prompt)
-    text.append("before, question alone\n", style="bold").append_text(as_text(f"  {alone}\n\n"))
+    text.append("before, question alone\n", style="bold").append_text(as_text(f"  {alone.text.strip()}\n\n"))
     for when, answer in answers.items():
         text.append(f"{when}, with pressure\n", style="bold").append_text(_coloured(answer))
     text.append("colour: KL to the model asked the question alone, nats:")
@@ -102,22 +102,27 @@ def demonstration(policy: Policy, prompt: str, teacher_prompt: str) -> Text:
     return text
 
 
-def generate(policy: Policy, prompt: str) -> Completion:
-    """The greedy answer."""
+def generate(policy: Policy, *prompts: str) -> list[Completion]:
+    """The greedy answers, of one batch."""
     from opct.data.pairs import user_prompt
 
-    [answer] = policy.generate([user_prompt(prompt)], seeds=[0], max_completion_tokens=MAX_TOKENS, temperature=0)
-    return answer
+    asked = [user_prompt(prompt) for prompt in prompts]
+    return policy.generate(asked, seeds=[0] * len(asked), max_completion_tokens=MAX_TOKENS, temperature=0)
 
 
 def scored_answer(policy: Policy, prompt: str, teacher_prompt: str) -> list[tuple[str, float]]:
     """The tokens of the greedy answer to `prompt`, each with its KL in nats; without the one that ends it."""
+    [answer] = generate(policy, prompt)
+    return scored(policy, answer, prompt, teacher_prompt)
+
+
+def scored(policy: Policy, answer: Completion, prompt: str, teacher_prompt: str) -> list[tuple[str, float]]:
+    """The tokens of an answer to `prompt`, as `scored_answer` returns them."""
     from opct.data.pairs import user_prompt
 
-    answer = generate(policy, prompt)
     [kl] = policy.token_kl([user_prompt(prompt)], [user_prompt(teacher_prompt)], [answer])
-    scored = list(zip(policy.renderer.pieces(answer.token_ids), kl, strict=True))
-    return scored[:-1] if answer.stop_reason == "stop" and len(scored) > 1 else scored
+    tokens = list(zip(policy.renderer.pieces(answer.token_ids), kl, strict=True))
+    return tokens[:-1] if answer.stop_reason == "stop" and len(tokens) > 1 else tokens
 
 
 def _coloured(answer: Sequence[tuple[str, float]]) -> Text:
