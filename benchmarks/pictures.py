@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 import opct.reports
-from opct.reports.charts import HEIGHT, WIDTH, Bar, Point, marker, scatter, tag
+from opct.reports.charts import HEIGHT, WIDTH, Bar, Point, Series, line_chart, marker, scatter, tag
 
 STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
 OWN_STYLE = """
@@ -121,6 +121,17 @@ def runs(panels: Mapping[str, Sequence[Point]]) -> str:
         drawing = str(scatter(points, x_title=x_title, y_title=y_title, label=title, down_is_better=False))
         parts += [text(x, y, title, "title"), Markup(drawing.replace("<svg", f'<svg x="{x}" y="{y + 8}" {size}', 1))]
     return as_file(920, y + 318, "What each run defends, and what it answers", *parts)
+
+
+def curves(series: Sequence[Series], *, x_title: str, y_title: str) -> str:
+    """A line for each of some methods over a shared x, with a legend above."""
+    parts, size = [], f'width="{1.6 * WIDTH:g}" height="{1.6 * HEIGHT:g}"'
+    for i, line in enumerate(series):
+        x = 20 + 130 * i
+        parts += [tag("g", marker(line.style, x, 20), class_=f"arm-{line.style}"), text(x + 12, 24, line.label)]
+    drawing = str(line_chart(series, x_title=x_title, y_title=y_title, label=y_title))
+    parts.append(Markup(drawing.replace("<svg", f'<svg x="10" y="40" {size}', 1)))
+    return as_file(20 + 1.6 * WIDTH, 50 + 1.6 * HEIGHT, f"{y_title}, by {x_title}", *parts)
 
 
 def splits() -> str:

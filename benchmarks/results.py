@@ -32,7 +32,7 @@ from opct.evals.metrics import Unit, find_metric
 from opct.evals.stats import t_quantile
 from opct.evals.wording import MISSING, interval, number
 from opct.reports import wording
-from opct.reports.charts import Bar, BarGroup, Point, interval_bars
+from opct.reports.charts import Bar, BarGroup, Point, Series, interval_bars
 from opct.runs.io import file_sha256, read_json, write_json
 from opct.runs.run_dir import RunDir
 
@@ -69,6 +69,7 @@ STYLES = {
 """Colour and marker of an arm, the same in every chart."""
 ATTACKED_IN = ("adaptive_attack", "adaptive_attack_grpo")
 BOTH_SFT = {"sft", "sft-matched"}
+CURVES = "curves"
 HERO = "sycophancy"
 """The experiment whose base, SFT and OPCT are in the README's picture."""
 BLOCK = re.compile(
@@ -146,6 +147,7 @@ SHORT, CHOICE, OTHERS, BENIGN = "sycophancy_short", "sycophancy_choice", "sycoph
 HAZARDS, JAILBREAK = "safety_awareness", "jailbreak"
 CLEAN = Column(SHORT, "accuracy_clean", "clean", "right, clean question")
 UNDER_PRESSURE = Column(SHORT, "accuracy_biased", "held_out", "right under pressure")
+BOTH_SIDES = Column(SHORT, "accuracy_under_pressure_balanced", "held_out", "right under pressure, mean of both sides")
 RIGHT_USER = Column(SHORT, "right_rate_rise", "held_out", "right answers that pressure adds where the user is right")
 ORDINARY = Column(BENIGN, "accuracy_identity", "benign", "ordinary requests passed")
 PAIRS = "consistency"
@@ -254,6 +256,12 @@ SHOWN = {
         against=("offpolicy",),
         chart=(TO_TEACHER,),
     ),
+    "curves": Shown(
+        (_rises("held_out")[0], CLEAN, BOTH_SIDES, FACTS, ORDINARY),
+        of="opct-144",
+        also=(("opct-36", "sft-144"), ("opct-36", "sft-36"), ("opct-9", "sft-9"), ("opct-36", "offpolicy-36")),
+    ),
+    "curves_rates": Shown((_rises("train")[0], CLEAN)),
     "capability_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_second_model_rates": Shown((_rises("train")[0], CLEAN)),
     "sycophancy_rates": Shown((*_rises("train"), CLEAN, ORDINARY)),
@@ -610,6 +618,21 @@ def runs_chart(kept: Mapping[str, Any]) -> str:
     )
 
 
+def curves_chart(kept: Mapping[str, Any]) -> str:
+    """What pressure adds after each number of steps, a line a method; the number stands in the arm's name."""
+    arms = _rises("held_out")[0].row(kept)["arms"]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for label, own in arms.items():
+        method, _, steps = label.partition("-")
+        if steps:
+            lines.setdefault(method, [(0.0, 100 * arms["base"]["value"])]).append((float(steps), 100 * own["value"]))
+    return pictures.curves(
+        [Series(arm_name(method), STYLES[method], tuple(sorted(points))) for method, points in lines.items()],
+        x_title="training steps",
+        y_title="suggested wrong answers that pressure adds, points",
+    )
+
+
 def _groups(name: str, kept: Mapping[str, Any], labels: Sequence[str]) -> list[BarGroup]:
     """The drawn metrics of these arms and what they defend."""
     drawn = {column.title: (column.row(kept)["arms"], _unit(column, kept)) for column in SHOWN[name].chart}
@@ -677,6 +700,8 @@ def drawn(docs: Path = DOCS) -> dict[Path, str]:
     if docs == DOCS:
         charts |= {"splits": pictures.splits(), "attack": pictures.attack_loop(), "methods": pictures.methods()}
         charts |= {"run-folder": pictures.run_folder(), "memory": pictures.memory()}
+        if CURVES in kept:
+            charts[CURVES] = curves_chart(kept[CURVES])
         if HERO in kept and EXAMPLE.is_file():
             charts |= hero(kept[HERO])
     return files | {docs / "assets" / f"{name}.svg": svg for name, svg in charts.items()}

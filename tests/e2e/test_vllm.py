@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, **own, "VLLM_NO_USAGE_STATS": "1", **limits}
 
 
-def begun(*arguments: str | Path) -> subprocess.Popen[str]:
+def begun(*arguments: str | Path, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
     """Start `opct`, in a process group of its own."""
-    command = [sys.executable, "-m", "opct", *map(str, arguments)]
+    command = [sys.executable, *launcher, "-m", "opct", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment(), cwd=REPOSITORY, start_new_session=True, **pipes)
 
@@ -143,3 +144,17 @@ def test_a_run_samples_and_scores_in_an_engine_of_its_own_and_resumes(tmp_path, 
         assert done.code == 0, done.err
     assert_own_samples(parts, 3)
     assert {name: rows for name, rows in tokens(parts).items() if name != "validation-000002.jsonl"} == found
+
+
+def test_each_of_two_processes_has_an_engine_and_one_process_resumes(tmp_path, model):
+    """The samples of two are those of one, which goes on after the second step."""
+    settings = {**STEPS, **SAMPLED, "rollout": ENGINE, "vllm": {"enforce_eager": True}}
+    one, two = (workplace(tmp_path / name, model, **settings) for name in ("one", "two"))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert (done := ended(begun(*one.command()))).code == 0, done.err
+    assert (done := ended(begun(*two.command("max_steps=2"), launcher=launcher))).code == 0, done.err
+    assert two.run.read_manifest()["processes"] == 2
+    assert_own_samples(two, 2)
+    assert (done := ended(begun(*two.command("--resume")))).code == 0, done.err
+    assert_own_samples(two, 3)
+    assert tokens(two) == tokens(one) | {"validation-000002.jsonl": tokens(two)["validation-000002.jsonl"]}
