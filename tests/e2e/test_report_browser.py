@@ -94,6 +94,11 @@ def rollouts(page):
     return page.locator("#rollouts-list > article")
 
 
+def coloured(page):
+    """A coloured token with lists, not the first of its reply."""
+    return page.locator("[aria-label*=likeliest] :not(.k0):not(:first-child)").filter(has_text=re.compile(r"\S")).first
+
+
 def unfold(page):
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
 
@@ -150,7 +155,7 @@ def test_a_hostile_reply_is_shown_and_never_run(watch):
     assert page.locator("#rollouts-list script, #rollouts-list img, #rollouts-list b").count() == 0
 
 
-def test_the_keyboard_reads_the_kl_of_each_token(watch):
+def test_the_keyboard_reads_the_kl_of_each_token_and_the_likeliest_ones(watch):
     page = watch()
     page.locator(".tokens").first.focus()
     readout = page.locator(".readout").first
@@ -158,6 +163,11 @@ def test_the_keyboard_reads_the_kl_of_each_token(watch):
         if key is not None:
             page.keyboard.press(key)
         expect(readout).to_have_text(re.compile(shown))
+    token = coloured(page)
+    token.hover()
+    lists = token.locator("xpath=ancestor::section").locator(".likeliest > div")
+    expect(lists).to_contain_text(["this prompt", "base, clean prompt"])
+    expect(lists.locator("li")).to_contain_text(["60.0%", '"no"12.5%', '"yes"75.0%'])
 
 
 def test_no_width_scrolls_sideways_and_no_label_lies_on_another(watch, axes_file):
@@ -189,6 +199,8 @@ def test_a_screen_reader_finds_no_fault_and_text_is_readable_in_both_schemes(wat
     page = watch()
     more = "table tr:nth-child(n+4), #rollouts-list > article:nth-child(n+2), .tokens span.k0:nth-child(n+9)"
     page.evaluate(f"document.querySelectorAll('{more}').forEach((node) => node.remove())")  # a few of each are enough
+    coloured(page).hover()
+    expect(page.locator(".share").first).to_be_visible()
     for scheme, options in (("dark", {"runOnly": ["color-contrast"]}), ("light", None)):
         page.emulate_media(color_scheme=scheme)
         if scheme == "light":
