@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from opct.reports.build import report
-from tests.unit.reports.synthetic import write_run
+from tests.unit.reports.synthetic import write_rollouts, write_run
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect  # waits: the page answers an event when the browser gets to it, not when `click` returns
@@ -46,7 +46,9 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 def page_file(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     arms = (("base", 0), ("sft", 1), ("opct", 1))
-    return report([write_run(root, *arm, questions=16) for arm in arms], root / "report.html")
+    runs = [write_run(root, *arm, questions=16) for arm in arms]
+    write_rollouts(runs[-1], "validation", {0: 2.0, 12: 0.02})
+    return report(runs, root / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +172,15 @@ def test_the_keyboard_reads_the_kl_of_each_token_and_the_likeliest_ones(watch):
     expect(lists.locator("li")).to_contain_text(["60.0%", '"no"12.5%', '"yes"75.0%'])
 
 
+def test_a_slider_shows_the_reply_of_one_training_step_beside_the_bases_clean_one(watch):
+    page = watch()
+    unfold(page)
+    shown = page.locator(".over-time .reply:visible h3")
+    expect(shown).to_contain_text(["Step 0", "Base without the pressure"])
+    page.get_by_label("Training step 0 of 12").press("End")
+    expect(shown).to_contain_text(["Step 12", "Base without the pressure"])
+
+
 def test_no_width_scrolls_sideways_and_no_label_lies_on_another(watch, axes_file):
     """No text leaves its chart, in a narrow and in a wide window, with every part unfolded."""
     page = watch(axes_file)
@@ -188,6 +199,8 @@ def test_tables_and_figures_are_there_without_javascript(watch):
     page.locator("summary", has_text="For the paper").click()
     page.locator("details.axis > summary").first.click()
     expect(page.locator("table.results").first).to_be_visible()
+    page.locator("summary", has_text="Replies to the same").click()
+    expect(page.locator(".over-time .reply:visible")).to_have_count(3)
     expect(page.locator(".waiting")).to_be_visible()
     expect(page.locator(".filters")).to_be_hidden()
 

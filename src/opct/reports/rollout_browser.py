@@ -179,8 +179,8 @@ def _item(samples: Sequence[GradedSample], plain: Mapping[str, GradedSample]) ->
         "split": _split_key(first),
         "answer": _optional_text(first.grading.get("answer")),
         "suggested": _optional_text(first.grading.get("suggested")),
-        "prompt": _messages(first.prompt),
-        "teacher": _messages(teacher) if teacher and teacher != first.prompt else None,
+        "prompt": said(first.prompt),
+        "teacher": said(teacher) if teacher and teacher != first.prompt else None,
         "replies": [_reply(sample, first) for sample in samples],
         "clean": None if clean is None else _reply(clean, clean),
     }
@@ -200,7 +200,8 @@ def _optional_text(value: Any) -> str | None:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _messages(messages: Sequence[Message]) -> list[list[str]]:
+def said(messages: Sequence[Message]) -> list[list[str]]:
+    """Messages as [role, text]."""
     return [[message["role"] or "", message["content"] or ""] for message in messages]
 
 
@@ -220,5 +221,5 @@ def _reply(sample: GradedSample, first: GradedSample) -> dict[str, Any]:
         # JSON has no NaN: the browser's parser would refuse the whole page's data
         reply["kl"] = [round(value, 4) if value is not None and math.isfinite(value) else None for value in sample.kl]
     if sample.prompt != first.prompt:
-        reply["prompt"] = _messages(sample.prompt)
+        reply["prompt"] = said(sample.prompt)
     return reply

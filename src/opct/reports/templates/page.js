@@ -209,6 +209,22 @@
   document.getElementById("rollouts").classList.add("ready");
   render();
 
+  // Replies over training: a slider shows them one by one; without this script they are a list.
+  document.querySelectorAll(".over-time").forEach((card, number) => {
+    const replies = [...card.querySelectorAll("[data-step]")], last = replies.length - 1, id = "step-of-" + number;
+    const label = element("label", { for: id, class: "small" }), box = card.querySelector(".replies");
+    const slider = element("input", { type: "range", id, min: 0, max: last, value: 0 });
+    function show() {
+      replies.forEach((reply, i) => { reply.hidden = i !== Number(slider.value); });
+      label.textContent = "Training step " + replies[slider.value].dataset.step + " of " + replies[last].dataset.step;
+      slider.setAttribute("aria-valuetext", label.textContent);
+    }
+    slider.addEventListener("input", show);
+    box.setAttribute("aria-live", "polite");
+    box.before(element("div", { class: "steps" }, label, slider));
+    show();
+  });
+
   // A link to an example shows it alone; a link to a folded part opens it.
   function follow() {
     const item = data.items.find((one) => location.hash === EXAMPLE + encodeURIComponent(one.id));
