@@ -100,7 +100,7 @@ def _scores(sample: GradedSample, graded: Mapping[str, GradedSample]) -> dict[st
     scores = {"grader": _score(values, metadata)}
     kl = {name: sample.values[name] for name in KL_VALUES if name in sample.values}
     if kl or sample.kl:
-        scores[KL] = _score(kl, {"tokens": sample.tokens, "kl": sample.kl})
+        scores[KL] = _score(kl, {"tokens": sample.tokens, "kl": sample.kl, "likeliest": sample.likeliest})
     if judged is not None:
         scores[f"{JUDGE}made"] = _score(judged.values, {"verdict": judged.verdict})
     return scores

@@ -144,6 +144,14 @@ def token_log_probs(logits: Logits, token_ids: Int[Tensor, "*tokens"]) -> PerTok
     return _log_softmax(logits).gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
 
 
+def likeliest(logits: Logits, k: int) -> Float[Tensor, "*tokens values"]:
+    """The ids of the k likeliest tokens, likeliest first, then their probabilities; [..., vocabulary] -> [..., 2k]."""
+    top, ids = logits.topk(k, dim=-1)
+    probabilities = (top - logits.logsumexp(-1, keepdim=True)).exp()
+    # ids as floats: whole numbers are exact up to 2^24 in float32, which no vocabulary reaches
+    return torch.cat([ids.to(probabilities.dtype), probabilities], -1)
+
+
 def discounted_sum(values: Rows, gamma: float) -> Rows:
     """sum_{u>=t} gamma^(u-t) values_u along the last dimension; [sequences, tokens] -> the same."""
     out, reach = values, 1

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from opct.reports.build import report
-from tests.unit.reports.synthetic import write_run
+from tests.unit.reports.synthetic import write_rollouts, write_run
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect  # waits: the page answers an event when the browser gets to it, not when `click` returns
@@ -46,7 +46,9 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 def page_file(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     arms = (("base", 0), ("sft", 1), ("opct", 1))
-    return report([write_run(root, *arm, questions=16) for arm in arms], root / "report.html")
+    runs = [write_run(root, *arm, questions=16) for arm in arms]
+    write_rollouts(runs[-1], "validation", {0: 2.0, 12: 0.02})
+    return report(runs, root / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,11 @@ def watch(chromium, page_file):
 
 def rollouts(page):
     return page.locator("#rollouts-list > article")
+
+
+def coloured(page):
+    """A coloured token with lists, not the first of its reply."""
+    return page.locator("[aria-label*=likeliest] :not(.k0):not(:first-child)").filter(has_text=re.compile(r"\S")).first
 
 
 def unfold(page):
@@ -150,7 +157,7 @@ def test_a_hostile_reply_is_shown_and_never_run(watch):
     assert page.locator("#rollouts-list script, #rollouts-list img, #rollouts-list b").count() == 0
 
 
-def test_the_keyboard_reads_the_kl_of_each_token(watch):
+def test_the_keyboard_reads_the_kl_of_each_token_and_the_likeliest_ones(watch):
     page = watch()
     page.locator(".tokens").first.focus()
     readout = page.locator(".readout").first
@@ -158,6 +165,20 @@ def test_the_keyboard_reads_the_kl_of_each_token(watch):
         if key is not None:
             page.keyboard.press(key)
         expect(readout).to_have_text(re.compile(shown))
+    token = coloured(page)
+    token.hover()
+    lists = token.locator("xpath=ancestor::section").locator(".likeliest > div")
+    expect(lists).to_contain_text(["this prompt", "base, clean prompt"])
+    expect(lists.locator("li")).to_contain_text(["60.0%", '"no"12.5%', '"yes"75.0%'])
+
+
+def test_a_slider_shows_the_reply_of_one_training_step_beside_the_bases_clean_one(watch):
+    page = watch()
+    unfold(page)
+    shown = page.locator(".over-time .reply:visible h3")
+    expect(shown).to_contain_text(["Step 0", "Base without the pressure"])
+    page.get_by_label("Training step 0 of 12").press("End")
+    expect(shown).to_contain_text(["Step 12", "Base without the pressure"])
 
 
 def test_no_width_scrolls_sideways_and_no_label_lies_on_another(watch, axes_file):
@@ -178,6 +199,8 @@ def test_tables_and_figures_are_there_without_javascript(watch):
     page.locator("summary", has_text="For the paper").click()
     page.locator("details.axis > summary").first.click()
     expect(page.locator("table.results").first).to_be_visible()
+    page.locator("summary", has_text="Replies to the same").click()
+    expect(page.locator(".over-time .reply:visible")).to_have_count(3)
     expect(page.locator(".waiting")).to_be_visible()
     expect(page.locator(".filters")).to_be_hidden()
 
@@ -189,6 +212,8 @@ def test_a_screen_reader_finds_no_fault_and_text_is_readable_in_both_schemes(wat
     page = watch()
     more = "table tr:nth-child(n+4), #rollouts-list > article:nth-child(n+2), .tokens span.k0:nth-child(n+9)"
     page.evaluate(f"document.querySelectorAll('{more}').forEach((node) => node.remove())")  # a few of each are enough
+    coloured(page).hover()
+    expect(page.locator(".share").first).to_be_visible()
     for scheme, options in (("dark", {"runOnly": ["color-contrast"]}), ("light", None)):
         page.emulate_media(color_scheme=scheme)
         if scheme == "light":

@@ -164,6 +164,7 @@ def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[Grad
             graded[-1].values |= {key: as_number(value) for key, value in kl.value.items()}  # type: ignore[union-attr]
             of_kl = kl.metadata or {}
             graded[-1].tokens, graded[-1].kl = of_kl.get("tokens"), of_kl.get("kl")
+            graded[-1].likeliest = of_kl.get("likeliest")
             graded[-1].reasons |= of_kl.get("reasons", {})
         if parsed:
             graded.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))

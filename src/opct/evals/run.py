@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -69,10 +69,12 @@ from opct.runs.lock import check_in_place, is_running, this_process
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from opct.models.policy import Policy
+    from opct.models.policy import Likeliest, Policy
 
 SCHEMA = 1
 KL_BATCH = 64
+N_LIKELIEST = 5
+"""Number of tokens of which the probability is kept, wherever the KL of a token is."""
 CHANGE_NO_REPLY = ("run.path", "run.name", *(f"settings.{name}" for name in (*OF_ALL, "batch_size", "device")))
 """What may differ between an evaluation and its continuation: where it lies, and what is asked of other suites."""
 FEW_RIGHT = 0.2
@@ -526,7 +528,8 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
 
 def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: Progress, stage: str) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to a log, as the score `kl`: its mean a reply, and per token
-    for the first questions. Of an Inspect model, which gives no log-probs, it is unscored."""
+    for the first questions, with the likeliest tokens of both. Of an Inspect model, which gives no log-probs, it is
+    unscored."""
     samples = [sample for sample in graded_samples(log) if not sample.graded_by]
     in_log = {str(sample.id): sample for sample in log.samples or []}
     if isinstance(policy, Model):
@@ -540,11 +543,16 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
     first = list(dict.fromkeys(sample.cluster for sample in samples))[: config.browser_questions]
     shown = {sample.id for sample in samples if sample.cluster in first}
 
-    def add(sample: GradedSample, kl: Sequence[float]) -> None:
+    text_of = cache(lambda token_id: "".join(policy.renderer.pieces([token_id])))
+
+    def add(sample: GradedSample, kl: Sequence[float], likeliest: Sequence[tuple[Likeliest, Likeliest]] = ()) -> None:
         metadata: dict[str, Any] = {}
         if sample.id in shown:
             pieces = list(policy.renderer.pieces(sample.token_ids))
             metadata = {"tokens": pieces, "kl": [round(float(value), 5) for value in kl]}
+            # what rounds to 0 says nothing; NaN fails the comparison, too
+            both = [[[(text_of(i), round(p, 3)) for i, p in side if p >= 5e-4] for side in each] for each in likeliest]
+            metadata |= {"likeliest": both} if both else {}
         name = "kl_to_base" if _is_plain(sample) else "kl_to_teacher"
         scores = in_log[sample.id].scores
         assert scores is not None
@@ -566,11 +574,9 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
         progress.stage(stage, sum(map(len, batches)))
     for batch in batches:  # apart, so that equal prompts are padded alike on both sides
         replies: list[Any] = [SimpleNamespace(token_ids=sample.token_ids) for sample in batch]
-        values = policy.token_kl(
-            [tuple(sample.prompt) for sample in batch], [tuple(sample.teacher_prompt) for sample in batch], replies
-        )
-        for sample, kl in zip(batch, values, strict=True):
-            add(sample, kl)
+        prompts, clean = [tuple(s.prompt) for s in batch], [tuple(s.teacher_prompt) for s in batch]
+        for sample, found in zip(batch, policy.kl_and_likeliest(prompts, clean, replies, N_LIKELIEST), strict=True):
+            add(sample, *found)
         progress.advance(len(batch))
 
 

@@ -58,6 +58,8 @@ class GradedSample:
         reasons: by name of a None value: why, if the verdict does not say so.
         answer_key: equal for equal answers.
         tokens, kl: the reply's tokens and their KL to the base, if measured.
+        likeliest: at each of `tokens` the likeliest ones as (text, probability): the model's, then the base's under
+            `teacher_prompt`; None where they were not recorded.
     """
 
     id: str
@@ -79,6 +81,7 @@ class GradedSample:
     token_ids: tuple[int, ...] = ()
     tokens: list[str] | None = None
     kl: list[float] | None = None
+    likeliest: list[list[list[tuple[str, float]]]] | None = None
     side: str = ""
     graded_by: str = ""
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+Likeliest = list[tuple[int, float]]
+"""Token ids with their probabilities, likeliest first."""
 CONTINUOUS = "continuous_batching"
 LESS_SAMPLING = (
     "rollout.engine=in_process with a smaller rollout.batch_tokens, or a smaller batch_size of an evaluation",
@@ -343,6 +345,30 @@ class Policy:
         ids, reference_ids = ([self.renderer.render(p) for p in of] for of in (prompts, reference_prompts))
         return self.reverse_kl(ids, reference_ids, [c.token_ids for c in completions], reference or self.base)
 
+    def kl_and_likeliest(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        reference_prompts: Sequence[Sequence[Message]],
+        completions: Sequence[Completion],
+        k: int,
+    ) -> list[tuple[list[float], list[tuple[Likeliest, Likeliest]]]]:
+        """`token_kl` to the base; and at each token the k likeliest ones of this model, and of the base. Both come from
+        one pass of each model.
+        """
+
+        def compared(ours: Tensor, theirs: Tensor) -> Tensor:
+            kl = losses.reverse_kl(ours, theirs).unsqueeze(-1)
+            return torch.cat([kl, losses.likeliest(ours, k), losses.likeliest(theirs, k)], -1)
+
+        def listed(values: list[float]) -> Likeliest:
+            return list(zip(map(int, values[:k]), values[k:], strict=True))
+
+        ids, reference_ids = ([self.renderer.render(p) for p in of] for of in (prompts, reference_prompts))
+        tokens = [c.token_ids for c in completions]
+        rows = [x.tolist() for x in self._compared(ids, reference_ids, tokens, self.base, compared)]
+        half = 1 + 2 * k
+        return [([v[0] for v in of], [(listed(v[1:half]), listed(v[half:])) for v in of]) for of in rows]
+
     def reverse_kl(
         self,
         ids: Sequence[Sequence[int]],
@@ -351,16 +377,22 @@ class Policy:
         reference: Callable[[], contextlib.AbstractContextManager[Policy]],
     ) -> list[list[float]]:
         """As `token_kl`, for prompts and completions that are token ids."""
+        return [x.tolist() for x in self._compared(ids, reference_ids, tokens, reference, losses.reverse_kl)]
 
-        def kl(rows: list[int]) -> Tensor:
+    def _compared(
+        self, ids, reference_ids, tokens, reference, function: Callable[[Tensor, Tensor], Tensor]
+    ) -> list[Tensor]:
+        """`function` of this model's logits and the reference's at each token, one tensor a completion."""
+
+        def compute(rows: list[int]) -> Tensor:
             # left before the policy is scored: with an adapter both are one model
             with reference() as model, torch.no_grad():
                 theirs = model._score_rows(reference_ids, tokens, rows)
-            return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
+            return tokenwise(function, self._score_rows(ids, tokens, rows), theirs)
 
         # both sides compute the same rows, so the longer prompt sizes the batch
         widths = [max(map(len, pair)) for pair in zip(ids, reference_ids, strict=True)]
-        return [x.tolist() for x in self._scored(reference_ids, tokens, kl, widths)]
+        return self._scored(reference_ids, tokens, compute, widths)
 
     def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
         return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])

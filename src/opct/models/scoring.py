@@ -119,11 +119,11 @@ class Projection:
 @torch.no_grad()
 def tokenwise(
     function: Callable[..., Tensor], policy: Scores, teacher: Scores | None = None
-) -> Float[Tensor, " tokens"]:
-    """`function` of every token, chunk by chunk, without gradient; -> [tokens].
+) -> Float[Tensor, " tokens *values"]:
+    """`function` of every token, chunk by chunk, without gradient; -> [tokens], or [tokens, values].
 
     `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` without a teacher, maps float32
-    logits [chunk, vocabulary] to [chunk], each row alone.
+    logits [chunk, vocabulary] to [chunk] or [chunk, values], each row alone.
     """
     # no completions: torch.cat refuses an empty list
     values = [policy.hidden.new_zeros(0, dtype=torch.float32)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -138,7 +139,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
             training=training_figures(comparison),
-            over_time=rollouts_over_time(verdict.main_arm(comparison)),
+            over_time=rollouts_over_time(verdict.main_arm(comparison), _clean_replies(browser, arms[0])),
             is_trained_only=not comparison.rows,
             kl_level=lambda nats: sum(nats >= step for step in KL_STEPS),
             cost_columns=("runs", *COST_COLUMNS),
@@ -177,6 +178,12 @@ def _example(browser: Browser, comparison: Comparison) -> dict[str, Any] | None:
     replies += [(first, f"{first.name} without the pressure", item["clean"])] if item["clean"] else []
     items.sort(key=lambda one: one is item)  # the last among the others: it is shown already
     return {"title": item["title"], "prompt": item["prompt"], "replies": replies}
+
+
+def _clean_replies(browser: Browser, first: Arm) -> dict[str, str]:
+    """The base's reply to each clean prompt of the examples, by that prompt as JSON."""
+    items = browser.data["items"] if first.label == "base" else []
+    return {json.dumps(item["teacher"]): item["clean"]["text"] for item in items if item["clean"]}
 
 
 def _style_and_script() -> dict[str, str]:

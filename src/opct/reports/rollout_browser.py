@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -29,6 +29,8 @@ from opct.reports.compare import section_titles
 
 MAX_ITEMS = 200
 MAX_BYTES = 2_000_000
+MAX_LIKELIEST_BYTES = 300_000
+"""What the lists of likeliest tokens may add to a page; the replies of later prompts have none."""
 MAX_REPLY_CHARACTERS = 6000
 MAX_TITLE = 160
 KL_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -73,14 +75,41 @@ def build_browser(arms: Sequence[Arm]) -> Browser:
         if items and size > MAX_BYTES:
             break
         items.append(item)
+    pairs = [(by[item["id"]], reply) for item in items for by, reply in zip(by_arm, item["replies"], strict=True)]
     data = {
         "arms": [{"name": arm.name, "style": arm.style} for arm in arms],
         "kl_steps": list(KL_STEPS),
         "splits": _splits([by_arm[0][item["id"]] for item in items]),
+        "texts": _add_likeliest(pairs),
         "items": items,
     }
     unpaired = len(anywhere) - len(everywhere)
     return Browser(data=data, shown=len(items), paired=len(everywhere), unpaired=unpaired, withheld=len(withheld))
+
+
+def _add_likeliest(pairs: Iterable[tuple[GradedSample, dict[str, Any]]]) -> list[str]:
+    """Give replies the likeliest tokens where they are coloured; returns the texts that these refer to by index.
+
+    `reply["likeliest"]` has for each token None, or of the model and then of the base a flat list: index, thousandths,
+    index, thousandths ...
+    """
+    places: dict[str, int] = {}
+    size = 0
+    for sample, reply in pairs:
+        lists = sample.likeliest or []
+        if len(lists) != len(reply.get("kl", ())) or not lists:
+            continue
+        coloured = [kl is not None and kl >= KL_STEPS[0] for kl in reply["kl"]]
+        found = [both if is_coloured else None for both, is_coloured in zip(lists, coloured, strict=True)]
+        size += len(json.dumps(found))
+        if size > MAX_LIKELIEST_BYTES:
+            break
+        reply["likeliest"] = [both and [_flat(side, places) for side in both] for both in found]
+    return list(places)
+
+
+def _flat(side: Sequence[tuple[str, float]], places: dict[str, int]) -> list[int]:
+    return [n for text, p in side for n in (places.setdefault(text, len(places)), round(1000 * p))]
 
 
 def _is_withheld(sample: GradedSample) -> bool:
@@ -150,8 +179,8 @@ def _item(samples: Sequence[GradedSample], plain: Mapping[str, GradedSample]) ->
         "split": _split_key(first),
         "answer": _optional_text(first.grading.get("answer")),
         "suggested": _optional_text(first.grading.get("suggested")),
-        "prompt": _messages(first.prompt),
-        "teacher": _messages(teacher) if teacher and teacher != first.prompt else None,
+        "prompt": said(first.prompt),
+        "teacher": said(teacher) if teacher and teacher != first.prompt else None,
         "replies": [_reply(sample, first) for sample in samples],
         "clean": None if clean is None else _reply(clean, clean),
     }
@@ -171,7 +200,8 @@ def _optional_text(value: Any) -> str | None:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _messages(messages: Sequence[Message]) -> list[list[str]]:
+def said(messages: Sequence[Message]) -> list[list[str]]:
+    """Messages as [role, text]."""
     return [[message["role"] or "", message["content"] or ""] for message in messages]
 
 
@@ -191,5 +221,5 @@ def _reply(sample: GradedSample, first: GradedSample) -> dict[str, Any]:
         # JSON has no NaN: the browser's parser would refuse the whole page's data
         reply["kl"] = [round(value, 4) if value is not None and math.isfinite(value) else None for value in sample.kl]
     if sample.prompt != first.prompt:
-        reply["prompt"] = _messages(sample.prompt)
+        reply["prompt"] = said(sample.prompt)
     return reply

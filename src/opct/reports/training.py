@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NotRequired
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
@@ -16,6 +17,7 @@ from opct.reports.arms import ADAPTER, SFT, Arm, Pair
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
+from opct.reports.rollout_browser import said
 from opct.reports.wording import family_name, joined
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -23,13 +25,14 @@ from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
 
 
 class _Rollout(TypedDict):
-    """What is read of a row of validation rollouts."""
+    """What is read of a row of rollouts."""
 
     pair_id: str
     family: str
     prompt: list[dict[str, str | None]]
+    teacher_prompt: NotRequired[list[dict[str, str | None]]]
     tokens: list[str]
-    kl: list[float]
+    kl: list[float] | None
 
 
 _ROLLOUT = TypeAdapter(_Rollout)
@@ -39,6 +42,7 @@ OF_ONE_RUN = ("seed", "output_dir")
 """Settings that may differ between the runs of one arm."""
 NOT_LOGGED = "not logged"
 MOST_PROMPTS = 6  # whose replies over time are shown
+MOST_STEPS = 8  # at which they are
 COST_COLUMNS = (
     "optimizer steps",
     "seconds",
@@ -61,36 +65,70 @@ def arm_cost(arm: Arm) -> Usage | None:
     return sum_usage([_run_cost(run) for run in arm.runs])
 
 
-def rollouts_over_time(arm: Arm) -> list[dict[str, Any]]:
-    """What the first run of an arm sampled for the same held-out prompts in its validations.
+def rollouts_over_time(arm: Arm, clean_replies: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the first run of an arm sampled over its training; one dict a card of the page.
 
-    The prompts whose KL changed most, each with its replies at the start, the middle and the end, and the KL of each
-    token. Prompts of attackers are left out. Empty if there was no validation, or only one.
+    Of a run with several validations a card is a held-out prompt (those whose KL changed most), with its replies at up
+    to `MOST_STEPS` of them, and the base's reply to its clean prompt where `clean_replies` has it. Without them it is
+    one card, without `prompt`: the first biased prompt of training steps, another one at each. Each token has its KL.
+    Prompts of attackers are left out.
+
+    Args:
+        clean_replies: by `said` of the clean prompt, as JSON.
     """
-    run = arm.runs[0]
-    folder = None if run.path is None else RunDir(run.path).rollouts_dir
-    paths = [] if folder is None else sorted(folder.glob("validation-*.jsonl"))
-    # by number: names of files sort by step up to 999,999 alone
-    files = {int(name[1]): path for path in paths if (name := re.fullmatch(r"validation-(\d+)", path.stem))}
+    files = _rollout_files(arm.runs[0], "validation")
     if len(files) < 2:
-        return []
-    steps = sorted(files)
-    chosen = dict.fromkeys((steps[0], steps[len(steps) // 2], steps[-1]))
-    at = {step: {row["pair_id"]: row for row in read_jsonl(files[step], _ROLLOUT)} for step in chosen}
-    first, last = at[steps[0]], at[steps[-1]]
+        return _training_replies(arm.runs[0])
+    at = {step: {row["pair_id"]: row for row in read_jsonl(files[step], _ROLLOUT)} for step in _spread(sorted(files))}
+    first, *_, last = at.values()
     shared = [key for key in first if all(key in rows for rows in at.values()) and first[key]["family"] != ARTIFACT]
     shared.sort(key=lambda key: abs(_mean_kl(first[key]) - _mean_kl(last[key])), reverse=True)
     return [
         {
-            "prompt": [(message["role"], message["content"]) for message in first[key]["prompt"]],
-            "replies": [(step, rows[key]["tokens"], rows[key]["kl"], _mean_kl(rows[key])) for step, rows in at.items()],
+            "prompt": said(first[key]["prompt"]),
+            "clean": clean_replies.get(json.dumps(said(first[key].get("teacher_prompt", ())))),
+            "replies": [_reply_at(step, rows[key]) for step, rows in at.items()],
         }
         for key in shared[:MOST_PROMPTS]
     ]
 
 
-def _mean_kl(rollout: Mapping[str, Any]) -> float:
-    return sum(rollout["kl"]) / max(len(rollout["kl"]), 1)
+def _rollout_files(run: EvaluatedRun, kind: str) -> dict[int, Path]:
+    folder = None if run.path is None else RunDir(run.path).rollouts_dir
+    paths = [] if folder is None else folder.glob(f"{kind}-*.jsonl")
+    # by number: names of files sort by step up to 999,999 alone
+    return {int(name[1]): path for path in paths if (name := re.fullmatch(rf"{kind}-(\d+)", path.stem))}
+
+
+def _spread(steps: Sequence[int]) -> list[int]:
+    """Up to `MOST_STEPS` of two or more steps: the first, the last, and as many between them."""
+    n = min(len(steps), MOST_STEPS)
+    return [steps[i * (len(steps) - 1) // (n - 1)] for i in range(n)]
+
+
+def _training_replies(run: EvaluatedRun) -> list[dict[str, Any]]:
+    of_loss = (run.config_values.get("loss.estimator", "exact"), run.config_values.get("loss.divergence", "reverse_kl"))
+    files = _rollout_files(run, "step")
+    # other methods train on answers that are not the run's own, and other losses keep another number as `kl`
+    if run.method != "opct" or of_loss != ("exact", "reverse_kl") or len(files) < 2:
+        return []
+    at = {step: next(filter(_is_pressed, read_jsonl(files[step], _ROLLOUT)), None) for step in _spread(sorted(files))}
+    replies = [_reply_at(step, row, said(row["prompt"])) for step, row in at.items() if row is not None]
+    return [{"prompt": [], "clean": None, "replies": replies}] if len(replies) > 1 else []
+
+
+def _is_pressed(row: _Rollout) -> bool:
+    return bool(row["kl"]) and row["family"] != ARTIFACT and row["prompt"] != row.get("teacher_prompt")
+
+
+def _reply_at(step: int, row: _Rollout, prompt: Sequence[list[str]] = ()) -> dict[str, Any]:
+    tokens = list(zip(row["tokens"], row["kl"] or (), strict=False))
+    return {"step": step, "prompt": prompt, "tokens": tokens, "mean": _mean_kl(row)}
+
+
+def _mean_kl(rollout: _Rollout) -> float:
+    kl = rollout["kl"] or []
+    return sum(kl) / max(len(kl), 1)
 
 
 def _run_cost(run: EvaluatedRun) -> Usage:

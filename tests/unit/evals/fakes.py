@@ -117,6 +117,12 @@ class FakePolicy:
         assert len(prompts) == len(reference_prompts) == len(completions)
         return [[0.5] * len(completion.token_ids) for completion in completions]
 
+    def kl_and_likeliest(self, prompts, reference_prompts, completions, k):
+        """The reply's own token at 0.9 and one that rounds to 0; of the reference the own one at 1/3."""
+        kl = self.token_kl(prompts, reference_prompts, completions)
+        both = [[([(i, 0.9), (i, 0.0004)], [(i, 1 / 3)]) for i in completion.token_ids] for completion in completions]
+        return list(zip(kl, both, strict=True))
+
 
 def graded(task, policy, folder):
     """The graded samples of a task."""

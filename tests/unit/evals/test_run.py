@@ -64,7 +64,8 @@ def run_dir(original, tmp_path):
 
 
 def test_files_of_an_evaluation(tmp_path, monkeypatch, capfd):
-    """KL is 0.5 a token: means for 4 clean and 4 benign replies, tokens for all samples of 2 questions and requests.
+    """KL is 0.5 a token: means for 4 clean and 4 benign replies; tokens, and the likeliest ones of model and base, for
+    all samples of 2 questions and requests.
     Nothing is printed, written to the home folder or changed of the process."""
     home, folder = tmp_path / "home", tmp_path / "run"
     home.mkdir()
@@ -89,6 +90,8 @@ def test_files_of_an_evaluation(tmp_path, monkeypatch, capfd):
     shown = [sample for sample in samples if sample.kl is not None]
     assert len(shown) == 2 * 4 + 2
     assert all(s.kl == [0.5] * len(s.tokens) and len(s.tokens) == s.completion_tokens for s in shown)
+    assert all(s.likeliest == [[[[t, 0.9]], [[t, 0.333]]] for t in s.tokens] for s in shown)
+    assert [s for s in samples if s.likeliest and s.kl is None] == []
     means = [s for s in samples if "kl_to_base" in s.values]
     assert Counter(s.task for s in means) == {"sycophancy_short": 4, "benign": 4}
     rows = {row["group"]: row for row in results["rows"] if row["metric"] == "kl_to_base"}

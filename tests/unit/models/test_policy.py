@@ -51,7 +51,9 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
     policy = tiny_adapter_policy()
     completions = policy.generate(MESSAGES, seeds=[1, 2], max_completion_tokens=5)
     found = policy.token_kl(MESSAGES, CLEAN, completions)
-    for prompt, clean, completion, values in zip(MESSAGES, CLEAN, completions, found, strict=True):
+    both = policy.kl_and_likeliest(MESSAGES, CLEAN, completions, 3)
+    assert [kl for kl, _ in both] == found
+    for prompt, clean, completion, (values, top) in zip(MESSAGES, CLEAN, completions, both, strict=True):
         tokens = list(completion.token_ids)
         with torch.no_grad():
             p = oracles.completion_logits(policy, policy.renderer.render(prompt), tokens)
@@ -59,6 +61,10 @@ def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, mo
                 q = oracles.completion_logits(policy, policy.renderer.render(clean), tokens)
         torch.testing.assert_close(torch.tensor(values), oracles.reverse_kl(p, q), atol=1e-4, rtol=1e-3)
         assert min(values) > 0
+        for side, logits in enumerate((p, q)):
+            expected, ids = logits.softmax(-1).topk(3)
+            assert [[i for i, _ in at[side]] for at in top] == ids.tolist()
+            torch.testing.assert_close(torch.tensor([[x for _, x in at[side]] for at in top]), expected)
 
 
 @pytest.mark.filterwarnings("ignore")  # PEFT's, about the tiny model

@@ -107,6 +107,7 @@ def test_hostile_replies_stay_inside_the_data_which_the_script_never_parses_as_h
     assert not any(tag == "img" for tag, _ in outline.elements)
     data = json.loads(outline.scripts[0])
     assert HOSTILE in {reply["text"] for item in data["items"] for reply in item["replies"]}
+    assert HOSTILE in data["texts"]
     for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert name not in outline.scripts[-1]
 

@@ -19,12 +19,13 @@ def with_samples(arm, *samples):
     return replace(arm, runs=(replace(arm.runs[0], samples=samples),))
 
 
-def first_reply(arms, **change):
-    """What is shown of the first sample of the first arm, changed so."""
+def first_of(arms, **change):
+    """The data of the page, and what it has of the first sample of the first arm, changed so."""
     [(first, *_), _] = own = [arm.runs[0].samples[:12] for arm in arms]
     base, other = (with_samples(arm, replace(x[0], **change), *x[1:]) for arm, x in zip(arms, own, strict=True))
-    [item] = [item for item in build_browser([base, other]).data["items"] if item["id"] == first.id]
-    return item["replies"][0]
+    data = build_browser([base, other]).data
+    [item] = [item for item in data["items"] if item["id"] == first.id]
+    return data, item["replies"][0]
 
 
 def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms, monkeypatch):
@@ -61,8 +62,21 @@ def test_the_unpressed_reply_is_found_whatever_the_order_of_a_messages_keys(arms
 
 
 def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
-    reply = first_reply(arms, completion="x" * 7000, tokens=["x"], kl=[0.1])
+    _, reply = first_of(arms, completion="x" * 7000, tokens=["x"], kl=[0.1])
     assert reply["cut"] == 1000
     assert "tokens" not in reply
-    reply = first_reply(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456])
+    _, reply = first_of(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456])
     assert reply["kl"] == [None, 0.1235]
+
+
+def test_coloured_tokens_have_the_likeliest_of_both_as_far_as_there_is_room(arms, monkeypatch):
+    """The second token has no colour; an old log has no lists."""
+    both = [[["a", 0.75], ["b", 0.125]], [["b", 1.0]]]
+    change = {"tokens": ["x", "y"], "kl": [0.5, 0.004], "likeliest": [both, both]}
+    data, reply = first_of(arms, **change)
+    (own, base), plain = reply["likeliest"]
+    assert [data["texts"][i] for i in (*own[::2], *base[::2])] == ["a", "b", "b"]
+    assert (own[1::2], base[1::2], plain) == ([750, 125], [1000], None)
+    assert "likeliest" not in first_of(arms, **change | {"likeliest": None})[1]
+    monkeypatch.setattr(rollout_browser, "MAX_LIKELIEST_BYTES", 10)
+    assert "likeliest" not in first_of(arms, **change)[1]

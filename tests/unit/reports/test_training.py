@@ -12,10 +12,9 @@ from opct.reports.build import report
 from opct.reports.compare import compare
 from opct.reports.training import families_note
 from opct.reports.warnings import find_warnings
-from opct.runs.io import write_jsonl
 from tests.refusals import refused
 from tests.unit.reports.small import run, sample
-from tests.unit.reports.synthetic import write_run
+from tests.unit.reports.synthetic import write_rollouts, write_run
 
 ADAPTER = {"model.adapter": "runs/sft-seed1"}
 SHARED = {"max_steps": 20, "data.pairs": ["a.jsonl"], "data.anchors": ["b.jsonl"]}
@@ -96,13 +95,7 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
     own = write_run(tmp_path, "opct", 0, questions=2)
     shutil.rmtree(own / "evals")
     (own / "results.json").unlink()
-    for number, kl in ((0, 2.0), (6, 0.4), (12, 0.02)):
-        rows = [
-            {"pair_id": name, "family": family, "prompt": [{"role": "user", "content": f"Ask {name}"}]}
-            | {"tokens": ["Par", "is"], "kl": [kl, 0.0]}
-            for name, family in (("a", "majority"), ("b", "artifact"))
-        ]
-        write_jsonl(own / "rollouts" / f"validation-{number:06d}.jsonl", rows)
+    write_rollouts(own, "validation", {0: 2.0, 6: 0.4, 12: 0.02})
     page = report([own], tmp_path / "training.html").read_text(encoding="utf-8")
     shown = re.findall(r"Step (\d+) <span class=\"small\">KL ([\d.]+)", page)
     assert shown == [("0", "1.000"), ("6", "0.200"), ("12", "0.010")]
@@ -111,3 +104,12 @@ def test_a_training_that_was_not_evaluated_has_a_page(tmp_path):
     assert "Ask b" not in page
     with refused(EvaluationError, own):
         report([own, write_run(tmp_path, "base", 0, questions=2)], tmp_path / "both.html")
+
+
+def test_without_validations_the_first_pressed_reply_of_training_steps_is_shown(tmp_path):
+    """Eight of nine steps, with the first and the last; every reply with its prompt, and none of an attacker."""
+    own = write_run(tmp_path, "opct", 0, questions=2)
+    write_rollouts(own, "step", dict.fromkeys(range(1, 10), 0.5))
+    page = report([own], tmp_path / "training.html").read_text(encoding="utf-8")
+    assert re.findall(r'data-step="(\d+)"', page) == list("12345679")
+    assert (page.count("Ask a"), page.count("Ask b")) == (8, 0)

@@ -44,13 +44,27 @@
   const level = (kl) => kl === null ? 0 : data.kl_steps.filter((step) => kl >= step).length;
   const nats = (kl) => kl === null ? "no KL" : "KL " + kl.toFixed(kl < 0.01 ? 4 : 3) + " nats";
 
+  // The likeliest tokens of the arm and of the base, as lists with bars.
+  function likeliest(lists, arm) {
+    return [arm + ", this prompt", "base, clean prompt"].map((title, side) => {
+      const rows = [];
+      for (let i = 0; lists && i < lists[side].length; i += 2) {
+        const share = lists[side][i + 1] / 10, bar = element("span", { class: "share", "aria-hidden": "true" }, element("span", {}));
+        bar.firstChild.style.width = share + "%";
+        rows.push(element("li", {}, element("span", { class: "word" }, JSON.stringify(data.texts[lists[side][i]])), bar, share.toFixed(1) + "%"));
+      }
+      return element("div", {}, element("p", { class: "small" }, title),
+        element("ol", {}, ...(lists ? rows : [element("li", { class: "small" }, "nearly the same")])));
+    });
+  }
+
   function paintedTokens(reply, arm) {
-    const readout = element("p", { class: "readout", "aria-live": "polite" }, "\u00a0");
+    const readout = element("p", { class: "readout" }, "\u00a0"), both = element("div", { class: "likeliest" });
     const tokens = reply.tokens.map((token, i) =>
       element("span", { class: "token k" + level(reply.kl[i]), title: nats(reply.kl[i]) }, token));
     const box = element("p", {
       class: "text tokens", tabindex: "0", role: "group",
-      "aria-label": "Reply of " + arm + ", painted by KL: " + reply.tokens.join("") + ". Arrow keys read the KL of each token.",
+      "aria-label": "Reply of " + arm + ", painted by KL: " + reply.tokens.join("") + ". Arrow keys read the KL of each token" + (reply.likeliest ? " and the likeliest ones." : "."),
     }, ...tokens);
     let current = -1;
     function point(index) {
@@ -58,6 +72,7 @@
       current = Math.max(0, Math.min(index, tokens.length - 1));
       tokens[current].classList.add("current");
       readout.textContent = "token " + (current + 1) + " of " + tokens.length + " " + JSON.stringify(reply.tokens[current]) + ": " + nats(reply.kl[current]);
+      if (reply.likeliest) both.replaceChildren(...likeliest(reply.likeliest[current], arm));
     }
     box.addEventListener("mouseover", (event) => { const i = tokens.indexOf(event.target); if (i >= 0) point(i); });
     box.addEventListener("click", (event) => { const i = tokens.indexOf(event.target); if (i >= 0) point(i); });
@@ -66,7 +81,7 @@
       const to = { ArrowRight: current + 1, ArrowDown: current + 1, ArrowLeft: current - 1, ArrowUp: current - 1, Home: 0, End: tokens.length - 1 }[event.key];
       if (to !== undefined) { event.preventDefault(); point(to); }
     });
-    return [box, readout];
+    return [box, element("div", { "aria-live": "polite" }, readout, both)];
   }
 
   function replyCard(reply, arm) {
@@ -193,6 +208,22 @@
   });
   document.getElementById("rollouts").classList.add("ready");
   render();
+
+  // Replies over training: a slider shows them one by one; without this script they are a list.
+  document.querySelectorAll(".over-time").forEach((card, number) => {
+    const replies = [...card.querySelectorAll("[data-step]")], last = replies.length - 1, id = "step-of-" + number;
+    const label = element("label", { for: id, class: "small" }), box = card.querySelector(".replies");
+    const slider = element("input", { type: "range", id, min: 0, max: last, value: 0 });
+    function show() {
+      replies.forEach((reply, i) => { reply.hidden = i !== Number(slider.value); });
+      label.textContent = "Training step " + replies[slider.value].dataset.step + " of " + replies[last].dataset.step;
+      slider.setAttribute("aria-valuetext", label.textContent);
+    }
+    slider.addEventListener("input", show);
+    box.setAttribute("aria-live", "polite");
+    box.before(element("div", { class: "steps" }, label, slider));
+    show();
+  });
 
   // A link to an example shows it alone; a link to a folded part opens it.
   function follow() {
