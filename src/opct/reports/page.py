@@ -122,6 +122,9 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
     is_attack = comparison.axes == [ATTACK]
     # bars for several arms: without a legend nobody could tell their lines apart
     curves = attack_figures(comparison) if is_attack and len(arms) == 1 else []
+    training = training_figures(comparison)
+    if not comparison.rows:
+        curves = training[-1:]
     page = (
         # everything on the page may be model output
         environment(autoescape=True)
@@ -144,7 +147,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             axes=views,
             anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
-            training=training_figures(comparison),
+            training=training,
             over_time=rollouts_over_time(verdict.main_arm(comparison)),
             is_trained_only=not comparison.rows,
             attacked=attacked_requests(comparison) if is_attack else [],

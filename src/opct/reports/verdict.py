@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -132,7 +133,8 @@ def summary(comparison: Comparison) -> list[str]:
 
 def _training_sentences(arm: Arm) -> list[str]:
     """What a training did that was not evaluated: the KL on held-out pairs, else on the training pairs."""
-    run, advice = arm.runs[0], "It was not evaluated: run `opct eval` on it."
+    run = arm.runs[0]
+    advice = f"It was not evaluated: run `opct eval {'RUN' if run.path is None else shlex.quote(str(run.path))}`."
     for metric, pairs in (("validation/kl", "held-out"), ("train/kl", "training")):
         logged = [row[metric] for row in run.metrics if row.get(metric) is not None]
         if len(logged) > 1:
@@ -399,6 +401,8 @@ def subtitle(comparison: Comparison) -> str:
     if trained := [len({run.seed for run in arm.runs}) for arm in comparison.arms if arm.runs[0].method is not None]:
         fewest = f"{min(trained)} to " if min(trained) < max(trained) else ""
         counts.append(fewest + pluralize(max(trained), "training seed"))
+    if not comparison.rows:
+        return f"{', '.join(counts)}; not evaluated."
     replies = sum(len(run.replies) for run in comparison.runs)
     counts.append(pluralize(replies, "evaluated reply", "evaluated replies"))
     axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"
