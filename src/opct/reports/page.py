@@ -1,6 +1,6 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
-It shows, in this order: the summary with bars, warnings, tiles and an example; replies side by side; changes at a
+It shows, in this order: the summary with bars, warnings, tiles, dots and an example; replies side by side; changes at a
 glance; and folded, for the paper, each axis, training and its cost, all findings and settings.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
@@ -31,6 +31,7 @@ from opct.reports.arms import Arm
 from opct.reports.attacks import attack_figures, attacked_requests
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
+from opct.reports.dots import prompt_dots
 from opct.reports.figures import axis_figures, change_figures, first_figure, judged_note, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
@@ -122,7 +123,7 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
     is_attack = comparison.axes == [ATTACK]
     # bars for several arms: without a legend nobody could tell their lines apart
     curves = attack_figures(comparison) if is_attack and len(arms) == 1 else []
-    training = training_figures(comparison)
+    training, example = training_figures(comparison), _example(browser, comparison)
     if not comparison.rows:
         curves = training[-1:]
     page = (
@@ -137,7 +138,9 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             first=curves[0] if curves else first_figure(comparison),
             tiles=verdict.headlines(comparison),
             ranked=verdict.leaderboard(comparison) if len(arms) > FEW_ARMS else [],
-            example=_example(browser, comparison),
+            example=example,
+            # after the example, which moves among the items
+            dots=prompt_dots(comparison, {item["id"]: i for i, item in enumerate(browser.data["items"])}),
             other_arms=verdict.other_arms_note(comparison),
             warnings=list(warnings),
             notes=find_notes(comparison),
