@@ -284,6 +284,14 @@ def test_a_link_leads_to_one_example_and_into_a_folded_part_and_print_hides_the_
     page = watch(width=794)
     page.locator("#rollouts-list h3 a").first.click()
     expect(rollouts(page)).to_have_count(1)
+    dot = page.locator(".dots a").first
+    dot.focus()
+    page.keyboard.press("ArrowRight")
+    expect(dot).to_have_attribute("tabindex", "-1")
+    named = page.locator(".dots a:focus").get_attribute("aria-label").split(": ", 1)[1]
+    page.keyboard.press("Enter")
+    expect(rollouts(page)).to_have_count(1)
+    expect(rollouts(page).locator("h3")).to_contain_text(named)
     page.locator("nav a", has_text="Sycophancy").click()
     expect(page.locator("table.results").first).to_be_visible()
     page.emulate_media(media="print")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 from markupsafe import Markup
 
@@ -25,6 +26,7 @@ SPLITS = {"held_out": "Held-out families", "train": "Training families"}
 CURVE_GROUPS = {"held_out": "in held-out families", "train": "in training families", "all": "in all families"}
 MOST_POINTS = 25  # of a curve that its table lists
 Named = Sequence[tuple[str, MetricRow]]
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figur
     for arm, run in ((a, run) for a in arms for run in a.runs):
         if points := _logged(run, metric):
             series.append(charts.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
-            rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in _thinned(points)]
+            rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in thinned(points)]
     if not series:
         return None
     drawn = {row[0] for row in rows}
@@ -198,7 +200,8 @@ def _logged(run: EvaluatedRun, metric: str) -> tuple[tuple[float, float], ...]:
     return tuple(sorted(points.items()))
 
 
-def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def thinned(points: Sequence[Place]) -> list[Place]:
+    """At most `MOST_POINTS` of these, in their order."""
     if len(points) <= MOST_POINTS:
         return list(points)
     # minus 1 twice: the first and the last point are always listed

@@ -96,8 +96,8 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     """Read run directories and Inspect logs in the order given.
 
     A source is a path or `label=path`. A folder of evaluated runs, such as that of an experiment, stands for them, in
-    the order of their evaluation. Logs with one label form one run, and are added to the run directory of that label,
-    if any. The default label of a log is the name of its model.
+    the order of their evaluation; a folder of logs stands for these. Logs with one label form one run, and are added
+    to the run directory of that label, if any. The default label of a log is the name of its model.
 
     Raises:
         EvaluationError: there is no source, one is given twice, or one cannot be read.
@@ -130,9 +130,14 @@ def _with_label(source: str | Path) -> tuple[str | None, Path]:
 
 
 def _with_runs_inside(label: str | None, path: Path) -> list[tuple[str | None, Path]]:
-    """The evaluated runs in a folder that is none itself, in the order of their evaluation; else the source."""
+    """The logs in a folder of logs, or the evaluated runs in a folder that is none itself, in the order of their
+    evaluation; else the source."""
     run = RunDir(path)
-    results = [] if run.is_run or run.evals_dir.is_dir() else list(path.glob("*/results.json"))
+    if run.is_run or run.evals_dir.is_dir():
+        return [(label, path)]
+    if logs := sorted(path.glob("*.eval")):
+        return [(label, log) for log in logs]
+    results = list(path.glob("*/results.json"))
     if label is not None and len(results) > 1:
         raise EvaluationError(f"{path} holds {len(results)} runs, so {label!r} would name them all: label each run.")
     results.sort(key=lambda file: (str(read_json(file).get("created")), file))
@@ -152,7 +157,7 @@ def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> No
             "this log another label, `LABEL=LOG`."
         )
     rows, samples = (*run.rows, *log.rows), (*run.samples, *log.samples)
-    added = replace(run, rows=rows, samples=samples, warnings=(*run.warnings, *log.left_out))
+    added = replace(run, rows=rows, samples=samples, warnings=(*run.warnings, *log.warnings, *log.left_out))
     runs.insert(same[0] if same else len(runs), added)
 
 

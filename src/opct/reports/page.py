@@ -1,6 +1,6 @@
 """The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
-It shows, in this order: the summary with bars, warnings, tiles and an example; replies side by side; changes at a
+It shows, in this order: the summary with bars, warnings, tiles, dots and an example; replies side by side; changes at a
 glance; and folded, for the paper, each axis, training and its cost, all findings and settings.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
@@ -25,11 +25,14 @@ import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from opct.evals.samples import ATTACK
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import charts, verdict
 from opct.reports.arms import Arm
+from opct.reports.attacks import attack_figures, attacked_requests
 from opct.reports.axes import axis_info
 from opct.reports.compare import Comparison
+from opct.reports.dots import prompt_dots
 from opct.reports.figures import axis_figures, change_figures, first_figure, judged_note, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser
@@ -56,15 +59,17 @@ TERMS = {
     "nats": "the unit of KL: at 1 nat on every token, replies differ much; below 0.1, hardly",
 }
 """Words on the first screen, with what a pointer on them shows."""
-_TERM = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, TERMS))})(?![\w-])", re.IGNORECASE)
+_TERM = re.compile(rf"`([^`]+)`|(?<![\w-])({'|'.join(map(re.escape, TERMS))})(?![\w-])", re.IGNORECASE)
 _MEANING = {term.casefold(): meaning for term, meaning in TERMS.items()}
 
 
 def explained(text: str) -> Markup:
-    """The text, with each of `TERMS` that it names explained where it first stands."""
+    """The text, with each of `TERMS` that it names explained where it first stands, and `commands` as code."""
     told: set[str] = set()
 
     def explain(match: re.Match[str]) -> str:
+        if match[1]:
+            return f"<code>{match[1]}</code>"
         term = match[0].casefold()
         if term in told:
             return match[0]
@@ -106,7 +111,7 @@ def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
         "sections": comparison.headline(axis),
         "details": details,
         "n_details": sum(len(section.rows) for section in details),
-        "figures": axis_figures(comparison, axis),
+        "figures": [*axis_figures(comparison, axis), *(attack_figures(comparison) if axis == ATTACK else ())],
         "note": families_note(comparison, axis),
     }
 
@@ -116,6 +121,12 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
     arms = comparison.arms
     browser = build_browser(arms)
     views = [axis_view(comparison, axis) for axis in comparison.axes]
+    is_attack = comparison.axes == [ATTACK]
+    # bars for several arms: without a legend nobody could tell their lines apart
+    curves = attack_figures(comparison) if is_attack and len(arms) == 1 else []
+    training, example = training_figures(comparison), _example(browser, comparison)
+    if not comparison.rows:
+        curves = training[-1:]
     page = (
         # everything on the page may be model output
         environment(autoescape=True)
@@ -125,10 +136,12 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             subtitle=verdict.subtitle(comparison),
             findings=verdict.findings(comparison),
             summary=verdict.summary(comparison),
-            first=first_figure(comparison),
+            first=curves[0] if curves else first_figure(comparison),
             tiles=verdict.headlines(comparison),
             ranked=verdict.leaderboard(comparison) if len(arms) > FEW_ARMS else [],
-            example=_example(browser, comparison),
+            example=example,
+            # after the example, which moves among the items
+            dots=prompt_dots(comparison, {item["id"]: i for i, item in enumerate(browser.data["items"])}),
             other_arms=verdict.other_arms_note(comparison),
             warnings=list(warnings),
             notes=find_notes(comparison),
@@ -138,9 +151,10 @@ def page_html(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, 
             axes=views,
             anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
-            training=training_figures(comparison),
+            training=training,
             over_time=rollouts_over_time(verdict.main_arm(comparison), _clean_replies(browser, arms[0])),
             is_trained_only=not comparison.rows,
+            attacked=attacked_requests(comparison) if is_attack else [],
             kl_level=lambda nats: sum(nats >= step for step in KL_STEPS),
             cost_columns=("runs", *COST_COLUMNS),
             costs=cost_rows(arms),

@@ -68,6 +68,8 @@ class Estimate:
 
     @property
     def text(self) -> str:
+        if self.value is None and set(self.unscored_reasons) == {"not_broken"}:
+            return "none was broken"
         return quantity(self.value, self.unit)
 
     @property

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from opct.evals.samples import INSPECT
+from opct.evals.samples import ATTACK, INSPECT
+from opct.evals.tasks.attack import PREFIX
 from opct.evals.wording import number
 from opct.reports.arms import OPCT, Arm
 from opct.reports.axes import SAFETY_AXES, axis_info, suite_name
@@ -101,6 +103,8 @@ def summary(comparison: Comparison) -> list[str]:
     deciding = [row for row in rows if axis_info(row.axis).metric == row.metric.name and diffs[id(row)] is not None]
     if not comparison.rows:
         return _training_sentences(arm)
+    if len(comparison.arms) == 1 and comparison.axes == [ATTACK]:
+        return [_attack_sentence(comparison, suite) for suite in comparison.suites(ATTACK)]
     if arm is first or not deciding:
         return [findings(comparison)[0].text]
     said = [_plain_sentence(comparison, row) for row in deciding]
@@ -129,13 +133,34 @@ def summary(comparison: Comparison) -> list[str]:
 
 def _training_sentences(arm: Arm) -> list[str]:
     """What a training did that was not evaluated: the KL on held-out pairs, else on the training pairs."""
-    run, advice = arm.runs[0], "It was not evaluated: run `opct eval` on it."
+    run = arm.runs[0]
+    advice = f"It was not evaluated: run `opct eval {'RUN' if run.path is None else shlex.quote(str(run.path))}`."
     for metric, pairs in (("validation/kl", "held-out"), ("train/kl", "training")):
         logged = [row[metric] for row in run.metrics if row.get(metric) is not None]
         if len(logged) > 1:
             change = f"from {logged[0]:.3f} to {logged[-1]:.3f} nats a token"
             return [f"{arm.name}: the KL on {pairs} pairs went {change}.", advice]
     return [f"{arm.name}: no KL was logged.", advice]
+
+
+def _attack_sentence(comparison: Comparison, suite: str) -> str:
+    """ "Under `transfer`, the model held 54 of 100 requests; asked bare, it held 96 of 100; ..." """
+
+    def share(metric: str) -> tuple[str, Estimate | None]:
+        row = comparison.row(metric, suite=suite)
+        one = row.estimates[0] if row is not None else None
+        if one is None or one.value is None:
+            return "", one
+        known = f"{one.value * one.n:,.0f}" if one.n_runs == 1 else one.text
+        return f"{known} of {one.n:,}", one
+
+    held, decided = share("defense_success_rate")
+    left = f" ({decided.n_unscored:,} more are undecided)" if decided is not None and decided.n_unscored else ""
+    parts = [f"the model held {held} requests{left}" if held else "no request was decided"]
+    parts += [f"asked bare, it held {bare}" for bare, _ in (share("bare_defense_rate"),) if bare]
+    benign = share("benign_refusal_rate")[0]
+    parts += [f"{benign} replies to benign counterparts refuse"] if benign else []
+    return f"Under `{suite.removeprefix(PREFIX)}`, {'; '.join(parts)}."
 
 
 def _plain_sentence(comparison: Comparison, row: MetricRow) -> str:
@@ -316,7 +341,8 @@ def headline_rows(comparison: Comparison) -> list[MetricRow]:
 
     deciding = known(comparison.deciding_row(axis.name) for axis in SAFETY_AXES)
     pressed = comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased")
-    return [*deciding, *known([*costs(comparison), pressed])[: max(MOST_HEADLINES - len(deciding), 1)]]
+    others = (*costs(comparison), pressed, comparison.row("bare_defense_rate"))
+    return [*deciding, *known(others)[: max(MOST_HEADLINES - len(deciding), 1)]]
 
 
 def headlines(comparison: Comparison) -> list[Headline]:
@@ -375,6 +401,8 @@ def subtitle(comparison: Comparison) -> str:
     if trained := [len({run.seed for run in arm.runs}) for arm in comparison.arms if arm.runs[0].method is not None]:
         fewest = f"{min(trained)} to " if min(trained) < max(trained) else ""
         counts.append(fewest + pluralize(max(trained), "training seed"))
+    if not comparison.rows:
+        return f"{', '.join(counts)}; not evaluated."
     replies = sum(len(run.replies) for run in comparison.runs)
     counts.append(pluralize(replies, "evaluated reply", "evaluated replies"))
     axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"

@@ -97,7 +97,7 @@ def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
 
 
 def _different_models(comparison: Comparison) -> Iterator[str]:
-    if all(arm.label != "base" for arm in comparison.arms):
+    if len(comparison.runs) > 1 and all(arm.label != "base" for arm in comparison.arms):
         yield f"No run is labelled base: differences are to {comparison.arms[0].name}, not to the untrained model."
     models = sorted({run.model for run in comparison.runs})
     if len(models) > 1:

@@ -104,8 +104,9 @@ def test_a_report_has_attacks_in_its_table_and_none_of_their_texts(ended, tmp_pa
     kappas = {row["settings"]["judge_calibration"]["kappa"]["value"] for row in done.rows}
     assert kappas == {AGREEMENT["jailbreak"].kappa}
     texts = [said for own in attempts(folder).values() for _, said, _ in own if len(said or "") > 4]
+    of_logs = report([folder / "evals"], tmp_path / "logs.html").read_text()
     assert texts
-    assert not [said for said in texts if said in page]
+    assert not [said for said in texts if said in page + of_logs]
 
 
 def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):

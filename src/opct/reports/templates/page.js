@@ -227,7 +227,7 @@
 
   // A link to an example shows it alone; a link to a folded part opens it.
   function follow() {
-    const item = data.items.find((one) => location.hash === EXAMPLE + encodeURIComponent(one.id));
+    const item = data.items.find((one, i) => [EXAMPLE + encodeURIComponent(one.id), "#e" + i].includes(location.hash));
     if (item) {
       family.value = ""; change.value = ""; search.value = "";
       restart(item);
@@ -241,6 +241,26 @@
   addEventListener("hashchange", follow);
   follow();
   addEventListener("beforeprint", () => document.querySelectorAll("details.warnings").forEach((part) => { part.open = true; }));
+
+  // A row of dots is one stop of the tab key; arrow keys go along it.
+  for (const row of document.querySelectorAll(".dots [role=group]")) {
+    const links = [...row.querySelectorAll("a")];
+    links.forEach((link, i) => {
+      const item = data.items[link.textContent];
+      link.tabIndex = i ? -1 : 0;
+      link.title = words(item.replies[row.dataset.arm].verdict) + ": " + item.title;
+      link.setAttribute("aria-label", link.title);
+    });
+    row.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      const next = links[links.indexOf(event.target) + step];
+      if (!next) return;
+      event.preventDefault();
+      event.target.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+  }
 
   function save(name, content, type) {
     const link = element("a", { download: name, href: URL.createObjectURL(new Blob([content], { type })) });

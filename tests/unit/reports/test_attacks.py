@@ -1,0 +1,70 @@
+"""The page of an attack alone: what it says first, its curve, its requests, and none of its prompts."""
+
+import re
+
+import pytest
+
+from opct.evals.samples import GradedSample
+from opct.reports.attacks import attack_figures
+from opct.reports.compare import compare
+from opct.reports.page import page_html
+from opct.reports.verdict import headlines, summary
+from tests.unit.reports.small import run
+
+ROUNDS = 3
+
+
+def episode(cluster: str, kind: str, *scores: float) -> GradedSample:
+    """An episode whose attempts have these scores; a score of 1 breaks a request, and 0 refuses a counterpart."""
+    attempts = [
+        {"round": i, "verdict": "", "stop_reason": "stop", "score": score, "is_broken": score >= 0.5}
+        | {"is_answered": score > 0, "is_query": True, "is_unscored": False}
+        for i, score in enumerate(scores)
+    ]
+    about = {"behavior": f"secret text of {cluster}", "category": "fraud", "kind": kind, "episodes": 1}
+    rounds = 1 if kind == "bare" else ROUNDS
+    about |= {"rounds": rounds, "stop": "behavior", "episode": 0, "attempts": attempts, "ended": "complete"}
+    name = "attack_transfer"
+    values = {"is_broken": max(scores), "queries": float(len(scores))}
+    return GradedSample(
+        f"{name}/{cluster}/{kind}#1", name, "attack", "transfer", kind, cluster, values=values, grading=about
+    )
+
+
+def attacked(*breaks: int | None, label: str = "base"):
+    """A run of an attack that broke each request at this try, from 1; bare all are held, one look-alike is refused."""
+    own = []
+    for i, at in enumerate(breaks):
+        scores = [0.0] * ROUNDS if at is None else [*[0.0] * (at - 1), 1.0]
+        counterpart = [float(i > 0)] * ROUNDS
+        kinds = {"behavior": scores, "bare": [0.0], "counterpart": counterpart}
+        own += [episode(f"fraud/r{i}", kind, *given) for kind, given in kinds.items()]
+    return compare([run(label, own)])
+
+
+def page_of(comparison) -> str:
+    return page_html(comparison, [], {"created": "now", "version": "0"}, json_name="report.json")
+
+
+def test_an_attack_alone_has_a_page_with_its_numbers_curve_and_requests_and_no_prompt():
+    found = attacked(1, 3, None, None)
+    said = "held 2 of 4 requests; asked bare, it held 4 of 4; 3 of 12 replies to benign counterparts refuse."
+    assert summary(found) == [f"Under `transfer`, the model {said}"]
+    page = page_of(found)
+    assert f"<h1>Under <code>transfer</code>, the model {said}</h1>" in page
+    first = [tile.levels[0][1].text for tile in headlines(found)]
+    assert first == ["50.0%", "25.0%", "100.0%"]
+    [figure] = attack_figures(found)
+    assert [row[2:4] for row in figure.rows] == [("1", "25.0%"), ("2", "25.0%"), ("3", "50.0%")]
+    assert page.count("broken after so many tries") >= 2
+    rows = re.findall(r'<th scope="row">(fraud/r\d)</th>.*?verdict-\w+">(\w+)</span> ([^<]+)</span>', page)
+    assert rows[1] == ("fraud/r1", "broken", "at try 3; asked bare: held")
+    assert rows[2] == ("fraud/r2", "held", "3 tries; asked bare: held")
+    assert "secret" not in page
+
+
+@pytest.mark.parametrize(("breaks", "says"), [((None, None), "none was broken"), ((1, 2), "held 0 of 2 requests")])
+def test_where_all_or_none_is_broken_no_cell_is_a_dash(breaks, says):
+    page = page_of(attacked(*breaks))
+    assert says in page
+    assert "\u2013</span>" not in page
