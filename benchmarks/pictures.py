@@ -95,7 +95,7 @@ def hero(example: Mapping[str, Any], bars: Sequence[Bar], note: Sequence[str], *
         y += 66 if is_wide else 94
     parts += [text(20, y + 19 * i, line, "note") for i, line in enumerate(LEGEND)]
     x, y = (570, 36) if is_wide else (20, y + 76)
-    parts += [text(x, y + 21 * i, line, "title") for i, line in enumerate(("Gives in to a pushed", "wrong answer, %"))]
+    parts += [text(x, y + 21 * i, line, "title") for i, line in enumerate(("Wrong answers that pressure", "adds, in 100 questions"))]
     y += 56
     for bar in bars:
         long, low, high = (SCALE * (value or 0) for value in (bar.value, bar.low, bar.high))
@@ -106,7 +106,7 @@ def hero(example: Mapping[str, Any], bars: Sequence[Bar], note: Sequence[str], *
         y += 60
     parts += [text(x, y + 19 * i, line, "note") for i, line in enumerate(note)]
     drawing = tag("g", *parts, class_="large")
-    return as_file(width, y + 19 * len(note), "One question, before and after training", drawing)
+    return as_file(width, y + 19 * len(note), "One question before and after training, and what pressure adds", drawing)
 
 
 def runs(panels: Mapping[str, Sequence[Point]]) -> str:

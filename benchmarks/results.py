@@ -296,7 +296,8 @@ CLAIMS = (
         "behaviors defended: `transfer` {transfer base} → {transfer opct}%, SFT {transfer sft}, OPCT − SFT "
         "{transfer opct sft}; `refine` {refine base} → {refine opct}%, SFT {refine sft}, OPCT − SFT {refine opct sft}; "
         "`grpo`, OPCT − SFT {grpo opct sft}",
-        "**Not found** at this size: far better than the base, not better than SFT; trained without benign twins",
+        "**Not found** at this size: far better than the base, worse than SFT against `refine`, not told apart on the "
+        "others; trained without benign twins",
         ("opct", "sft"),
     ),
     Claim(
@@ -315,7 +316,8 @@ CLAIMS = (
         GSM8K,
         "without anchors, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base {opct-no-anchors base} "
         "points, SFT − base {sft-no-anchors base}",
-        "**Not tested at this size**: GSM8K, IFEval decide no loss; on MATH-500 (6.0%) and MMLU the base is too weak",
+        "**Not tested at this size**: GSM8K and IFEval do not decide whether there is a loss; on MATH-500 (6.0%) and MMLU "
+        "the base is too weak",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )
@@ -712,7 +714,7 @@ def hero(kept: Mapping[str, Any]) -> dict[str, str]:
     shown = SHOWN[HERO]
     [bars, *_] = _groups(HERO, kept, ["base", shown.against[0], shown.of])
     n = max(own["n_clusters"] for own in shown.columns[0].row(kept)["arms"].values())
-    note = (f"{n} unseen questions, {len(kept['seeds'])} seeds", "more than without the pressure")
+    note = (f"{n} unseen questions, {len(kept['seeds'])} seeds",)
     example = read_json(EXAMPLE)
     wide, narrow = (pictures.hero(example, bars.bars, note, is_wide=is_wide) for is_wide in (True, False))
     return {"hero": wide, "hero-phone": narrow}
