@@ -3,8 +3,6 @@
 Each is a process of its own, with its own signals, locks and exit code, as one that a person starts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import multiprocessing
@@ -58,6 +56,7 @@ def _fork(executable: bytes, command: list[str], files: list[int]) -> int:
 
 
 def _serve(code: str, files: list[int]) -> NoReturn:
+    os.setsid()  # a signal to the group of the process that forked is not for it
     try:
         for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *files}:
             with contextlib.suppress(OSError):  # the one that listed them
