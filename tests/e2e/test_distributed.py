@@ -152,7 +152,7 @@ FAKE_VLLM = str(Path(__file__).parents[1] / "fake_vllm")
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 4}
 
 
-MINUTES = pytest.mark.skipif("OPCT_KILLS" not in os.environ, reason="ten processes import torch: make test-kills")
+MINUTES = pytest.mark.skipif("OPCT_KILLS" not in os.environ, reason="some ten processes: make test-kills")
 
 
 class Engine(Process):

@@ -1,6 +1,7 @@
 """What is measured on a lent GPU, at tiny sizes on this machine; and what stands in its place until then."""
 
 import json
+import warnings
 from pathlib import Path
 
 from benchmarks import estimates
@@ -14,6 +15,7 @@ def measure(*told: str) -> None:
     """All cells in one process, and not in that of the tests, whose functions they would replace by timed ones."""
     from benchmarks import gpu
 
+    warnings.simplefilter("ignore")  # of the libraries of others
     gpu.main(list(told), measure=lambda cell, path, limit_s: gpu.work(cell))
 
 
