@@ -1,7 +1,5 @@
 """An engine backend without vLLM: a policy of its own that loads each published adapter from its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

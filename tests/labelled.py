@@ -1,7 +1,5 @@
 """Labelled replies of our own for the tests of judges: harmless stand-ins that are told apart by their words."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The slow, obvious implementations that the tests compare with: one row at a time, whole logits, no padding."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,10 +3,8 @@
 Each is a process of its own, with its own signals, locks and exit code, as one that a person starts.
 """
 
-from __future__ import annotations
-
 import contextlib
-import importlib
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -25,6 +23,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "4
 PRELOADED = [
     "opct.api",
     "opct.cli.app",
+    "opct.evals.registry",
     "opct.evals.run",
     "opct.evals.teacher_check",
     "opct.training.dry_run",
@@ -35,6 +34,9 @@ PRELOADED = [
     "torch.distributed.tensor",
     "transformers.models.llama.modeling_llama",
 ]
+IN_EVALUATIONS = ("IPython", "acp", "aiohttp", "openai.types.chat", "openai.types.responses")
+"""What Inspect imports when a process evaluates first, which takes more than a second."""
+PRELOADED += [name for name in IN_EVALUATIONS if importlib.util.find_spec(name.partition(".")[0])]
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(PRELOADED)
@@ -58,6 +60,7 @@ def _fork(executable: bytes, command: list[str], files: list[int]) -> int:
 
 
 def _serve(code: str, files: list[int]) -> NoReturn:
+    os.setsid()  # a signal to the group of the process that forked is not for it
     try:
         for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *files}:
             with contextlib.suppress(OSError):  # the one that listed them

@@ -1,7 +1,5 @@
 """Small chat templates with the marks of today's models, each with a tokenizer that knows its special tokens."""
 
-from __future__ import annotations
-
 import json
 
 from tests.tiny import tiny_tokenizer

@@ -1,9 +1,6 @@
 """Run the real command line: in a process of its own where signals and locks matter, in this one for speed."""
 
-from __future__ import annotations
-
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -19,10 +16,11 @@ import pytest
 import yaml
 
 from opct.cli.app import main
-from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.pairs import write_pairs
+from opct.runs.io import file_sha256
 from opct.runs.run_dir import RunDir
 from tests.processes import Process, opct
-from tests.tiny import merged, tiny_anchors, tiny_pairs, tiny_settings
+from tests.tiny import merged, open_pairs, tiny_anchors, tiny_pairs, tiny_settings
 
 UNSHARED = ("time/", "memory/")  # metrics that no two runs share
 
@@ -72,13 +70,16 @@ class Started(Process):
 
     def until(self, happened: Callable[[], Any], what: str) -> None:
         """Wait for something that this process does; fails if it ends before, or after three minutes."""
-        end = time.monotonic() + 180
+        begun = time.monotonic()
+        end = begun + 180
         while not happened():
+            looked = time.monotonic()
             if self.poll() is not None:
                 assert happened(), f"it ended before {what}: {self.ended()}"
                 return
             assert time.monotonic() < end, f"no {what} in three minutes: {self.err}"
-            time.sleep(0.001)
+            time.sleep(max(0.001, looked - begun))  # a dear look takes half of a core, not all
+            begun = time.monotonic()
 
     def frozen_when(self, happens: Callable[[], Any], what: str) -> None:
         """Stop the process (SIGSTOP) at a moment at which `happens()` holds, however short that moment is."""
@@ -132,17 +133,6 @@ class Workplace:
         return lambda: step in self.steps()
 
 
-def open_pairs(n: int) -> list[ContrastivePair]:
-    """Pairs of three turns, the middle one answered by the policy itself."""
-    pairs = []
-    for i in range(n):
-        question, doubt = ({"role": "user", "content": text} for text in (f"What is {i} times 3?", "Are you sure?"))
-        turns = (question, {"role": "assistant", "content": None}, doubt)
-        meta = {"question_id": f"product-{i}"}
-        pairs.append(ContrastivePair(f"product/{i}", "sycophancy", "are_you_sure", turns, (question,), meta))
-    return pairs
-
-
 def workplace(folder: Path, model: Path, **changes: Any) -> Workplace:
     """Write a config of 4 steps, 10 pairs (two with an open turn) and 4 anchors.
 
@@ -172,10 +162,21 @@ def jsonl(path: Path) -> list[dict[str, Any]]:
 def files(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a run by its place, locks aside: equal before and after if nothing was lost."""
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): file_sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith(".lock")
     }
+
+
+def reseal(checkpoint: Path, **state: Any) -> None:
+    """Make the hashes of a checkpoint those of its files, with other counters, as whoever changed them would."""
+    file = checkpoint / "state.json"
+    seal = json.loads(file.read_text())
+    for path in checkpoint.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path != file:
+            about = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+            seal["files"][path.relative_to(checkpoint).as_posix()] = about
+    file.write_text(json.dumps(seal | {"state": seal["state"] | state}))
 
 
 def result_of(run: RunDir) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def result_of(run: RunDir) -> dict[str, Any]:
     for step, folder in run.checkpoints():
         content[f"counters of {step}"] = json.loads((folder / "state.json").read_text())["state"]
         for path in sorted(folder.rglob("*.safetensors")):
-            content[path.relative_to(run.path).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+            content[path.relative_to(run.path).as_posix()] = file_sha256(path)
     return content
 
 

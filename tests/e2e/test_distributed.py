@@ -1,15 +1,16 @@
 """Several processes give the results of one process, to rounding, and end together."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -20,14 +21,14 @@ from opct import api as opct_api
 from opct.config.loader import load_config
 from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
+from opct.models.vllm import local, server
 from opct.runs.checkpoints import fault
 from opct.runs.console import NullProgress
 from tests.e2e.cli import UNSHARED, Workplace, done, jsonl, result_of, workplace
-from tests.processes import TIMEOUT_S, end_ranks, opct, start_ranks
+from tests.processes import TIMEOUT_S, Process, end_ranks, opct, start_ranks, start_server
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
 
-ENGINES_S = 4 * TIMEOUT_S
 ROUNDING = 2e-4  # of metrics
 # A weight whose gradient is next to nothing moves by rounding alone, by a sixth of the rate at times: at a higher rate
 # a draw at the edge of two tokens falls on the other side now and then.
@@ -42,9 +43,7 @@ def ended(place: Workplace, n: int, *rest: str, function: Callable[..., None] = 
     """How n processes of one run end, and what they print."""
     log = log_of(place)
     ranks = start_ranks(n, log, function, *map(str, place.command(*rest)))
-    # an engine imports torch anew, which its process waits for
-    codes = end_ranks(ranks, TIMEOUT_S if function is not with_engines else ENGINES_S)
-    return codes, log.read_text()
+    return end_ranks(ranks), log.read_text()
 
 
 def together(place: Workplace, n: int, *rest: str, function: Callable[..., None] = opct) -> None:
@@ -153,13 +152,32 @@ FAKE_VLLM = str(Path(__file__).parents[1] / "fake_vllm")
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 4}
 
 
-MINUTES = pytest.mark.skipif("OPCT_KILLS" not in os.environ, reason="ten processes import torch: make test-kills")
+MINUTES = pytest.mark.skipif("OPCT_KILLS" not in os.environ, reason="some ten processes: make test-kills")
+
+
+class Engine(Process):
+    """In the place of `subprocess.Popen`: the process of an engine, forked with what it would import."""
+
+    def __init__(self, command: list[str], *, env: dict[str, str], pass_fds: list[int], **_):
+        errors = Path(os.readlink("/proc/self/fd/2"))
+        with mock.patch.dict(os.environ, env, clear=True), socket.socket(fileno=os.dup(*pass_fds)) as there:
+            super().__init__(errors, errors, serve, there)
+
+    returncode = property(Process.poll)
+
+
+def serve(there: socket.socket) -> None:
+    sys.argv = ["server", str(there.detach())]
+    sys.path.insert(0, FAKE_VLLM)
+    server.main()
 
 
 def with_engines(*arguments: str) -> None:
     """The command line, with a stand-in for vLLM that samples by the adapters that it loads."""
     sys.path.insert(0, FAKE_VLLM)
     os.environ["FAKE_VLLM"] = "policy"
+    start_server()
+    local.subprocess = SimpleNamespace(Popen=Engine, DEVNULL=None, TimeoutExpired=AssertionError)
     opct(*arguments)
 
 
@@ -171,7 +189,6 @@ def engine_log(tmp_path, monkeypatch) -> Path:
 
 
 @MINUTES
-@pytest.mark.timeout(3 * ENGINES_S)
 def test_an_engine_for_each_process_is_one_engine_and_resumes_on_any_number(tmp_path, tiny_folder, engine_log):
     """The processes load one file for each step. From step 1, four go on."""
     changes = {"rollout": ENGINE, "max_steps": 2, "eval_steps": 2, "save_steps": 1}
@@ -189,7 +206,6 @@ def test_an_engine_for_each_process_is_one_engine_and_resumes_on_any_number(tmp_
     assert_same(four, one)
 
 
-@pytest.mark.timeout(2 * ENGINES_S)
 @pytest.mark.parametrize("what", ["SIGTERM", pytest.param("the death of an engine", marks=MINUTES)])
 def test_the_last_step_is_saved_with_engines(tmp_path, tiny_folder, engine_log, what):
     """SIGTERM goes to all processes; of two engines one is killed, which both processes hear of."""
@@ -197,14 +213,14 @@ def test_the_last_step_is_saved_with_engines(tmp_path, tiny_folder, engine_log, 
     log = log_of(place)
     ranks = start_ranks(2, log, with_engines, *map(str, place.command()))
     try:
-        wait_for(place.at_step(2), log, ENGINES_S)
+        wait_for(place.at_step(2), log)
         if what == "SIGTERM":
             for rank in ranks:
                 rank.signal(signal.SIGTERM)
         else:
             os.kill(next(row["pid"] for row in jsonl(engine_log) if row["event"] == "start"), signal.SIGKILL)
     finally:
-        codes = end_ranks(ranks, ENGINES_S)
+        codes = end_ranks(ranks)
     output = log.read_text()
     assert codes == ([130, 130] if what == "SIGTERM" else [1, 1]), output
     assert saved_step(place) == place.steps()[-1] >= 2
@@ -215,8 +231,8 @@ def test_the_last_step_is_saved_with_engines(tmp_path, tiny_folder, engine_log, 
 SIGNALLED = {"max_steps": 100_000, "eval_steps": 100_000, "save_steps": 100_000}
 
 
-def wait_for(happened: Callable[[], bool], log: Path, timeout_s: float = TIMEOUT_S) -> None:
-    end = time.monotonic() + timeout_s
+def wait_for(happened: Callable[[], bool], log: Path) -> None:
+    end = time.monotonic() + TIMEOUT_S
     while not happened():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.02)

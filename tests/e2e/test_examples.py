@@ -12,6 +12,7 @@ import pytest
 import opct
 from opct.evals.logs import read_log, read_samples
 from tests.conftest import REPOSITORY
+from tests.unit.cli.running import out_of
 from tests.unit.cli.running import run as command
 
 EXAMPLES = REPOSITORY / "examples"
@@ -54,7 +55,7 @@ def test_own_pairs(run):
     assert Path("rude/pairs.jsonl").exists()
 
 
-def test_leakage(run, tiny_folder, capsys):
+def test_leakage(run, tiny_folder):
     """No teacher sees a secret, and no secret is in both files; the suite and the task ask the pairs."""
     run("leakage.py", "--out", "data")
     pairs, test = (opct.load_pairs(f"data/{name}.jsonl") for name in ("pairs", "test"))
@@ -68,8 +69,7 @@ def test_leakage(run, tiny_folder, capsys):
     for asked in (suite, ("--task", f"{EXAMPLES / 'leakage.py'}@leaks")):
         assert command("eval", tiny_folder, "--out", "asked", "--n-questions", 4, *asked) == 0
     assert Counter(sample.axis for sample in read_samples("asked")) == {"consistency": 8, "inspect": 4}
-    assert command("report", "asked", "--out", "page.html") == 0
-    assert "KL to the clean prompt" in capsys.readouterr().out
+    assert "KL to the clean prompt" in out_of("report", "asked", "--out", "page.html")
 
 
 def test_own_eval(run):

@@ -1,7 +1,5 @@
 """One experiment to its report on the tiny model: two seeds, an arm after another, two axes; then another model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attacks of an experiment, from its file to its report, on the tiny model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,7 +4,6 @@ Every case follows from OPCT_HOSTILE_SEED; OPCT_HOSTILE_ROUNDS gives more of the
 """
 
 import gzip
-import hashlib
 import json
 import os
 import random
@@ -28,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from opct import bounds
 from opct.cli.app import main
 from tests import labelled
-from tests.e2e.cli import done, files, workplace
+from tests.e2e.cli import done, files, reseal, workplace
 from tests.tiny import save_tiny
 
 pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -234,16 +233,6 @@ def change_place(path: Path, rng: random.Random) -> None:
 def refuse(_: socket.socket, place: object) -> None:
     os.write(2, f"CONNECTION to {place}".encode())
     raise ConnectionRefusedError(f"{place}: these tests have no network")
-
-
-def reseal(folder: Path) -> None:
-    """Make the hashes of a checkpoint those of its files, as whoever changed them would."""
-    seal = json.loads((folder / "state.json").read_text())
-    for name in seal["files"]:
-        if (folder / name).is_file() and not (folder / name).is_symlink():
-            data = (folder / name).read_bytes()
-            seal["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    (folder / "state.json").write_text(json.dumps(seal))
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

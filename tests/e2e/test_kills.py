@@ -6,8 +6,6 @@ Bit for bit, but for times, costs, and pages, which are drawn from the numbers b
 failure names its seed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -21,14 +19,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from inspect_ai.log import read_eval_log
 
 from opct.evals.inspect_runner import quiet
 from tests.e2e.cli import Started, here, started, workplace
-from tests.hub import JsonHandler, serving
+from tests.hub import JsonHandler, chat_completion, serving
 from tests.tiny import TINY_TRAINING
 
 KILLS = int(os.environ.get("OPCT_KILLS", "0"))
@@ -115,10 +113,7 @@ class Judge(JsonHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][-1]["content"]
         said = f"refused: 0\nconvincing: {1 + len(asked) % 5}\nspecific: 3"
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
-        usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
-        about = {"id": "1", "object": "chat.completion", "created": 1, "model": "judge"}
-        self.answer(200, {**about, "choices": [choice], "usage": usage})
+        self.answer(200, chat_completion(said))
 
 
 def judging(folder: Path, model: Path) -> tuple[Any, ...]:
@@ -258,7 +253,7 @@ class End:
     out: Path
 
     @classmethod
-    def drawn(cls, rng: random.Random, seconds: float, n_files: int, out: Path) -> End:
+    def drawn(cls, rng: random.Random, seconds: float, n_files: int, out: Path) -> Self:
         at_file = rng.randrange(1, n_files + 1) if rng.random() < 0.5 else math.inf
         return cls(rng.choice(SIGNALS), rng.uniform(0.2, max(seconds, 0.4)), at_file, out)
 

@@ -1,7 +1,5 @@
 """A method of one's own is two classes in a file."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from opct.config.loader import load_config

@@ -1,10 +1,12 @@
 """The quickstart to its page on the tiny model, again with nothing left to do, and with another seed."""
 
-from __future__ import annotations
-
 import json
+import os
+import socket
+import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from opct.experiments import quickstart, second_process
 from opct.experiments.second_process import SecondProcess
 from opct.models import loading
 from opct.runs.run_dir import RunDir
+from tests.processes import Process
 from tests.refusals import refused
 
 EVALUATION = EvalConfig(
@@ -83,12 +86,32 @@ def test_to_the_page_then_nothing_again_then_another_seed(alone, tiny_folder: Pa
     assert stamps(out) == before
 
 
-def test_two_processes_make_what_one_makes(alone, tmp_path: Path, tiny_folder: Path):
+class Forked(Process):
+    """In the place of `subprocess.Popen`: the second process, forked with what it would import."""
+
+    def __init__(self, command: list[str], **_):
+        here, there = socket.socketpair()
+        with here, there:
+            self.stdin = here.makefile("w")
+            super().__init__(Path(os.devnull), Path(os.devnull), follow, command[-1], there)
+
+    def communicate(self) -> None:
+        self.stdin.close()
+        self.wait()
+
+
+def follow(code: str, there: socket.socket) -> None:
+    sys.stdin = there.makefile()
+    exec(code)
+
+
+def test_two_processes_make_what_one_makes(alone, tmp_path: Path, tiny_folder: Path, monkeypatch):
     """What the second one has done is not done again."""
     out, own = tmp_path / "two", [*settings(tiny_folder), "model.dtype=float32"]
+    monkeypatch.setattr(second_process, "subprocess", SimpleNamespace(Popen=Forked, PIPE=None, DEVNULL=None))
     with SecondProcess() as second:
         second.begin(out=str(out), threads=1, evaluation=EVALUATION.model_dump(mode="json"), overrides=own)
-        assert second.process.wait(timeout=240) == 0
+        assert second.process.wait() == 0
     before = stamps(out)
     both = quickstart.run_quickstart(out, overrides=own, evaluation=EVALUATION)
     assert before.items() <= stamps(out).items()

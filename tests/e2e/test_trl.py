@@ -1,7 +1,5 @@
 """`OPCTTrainer`: TRL's own trainer on a tiny model; loss and gradient are those of `opct.train`, sharded ones too."""
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings
@@ -22,10 +20,10 @@ from opct.methods.rollouts import step_weights
 from opct.training.accumulate import accumulate
 from opct.training.setup import build_setup
 from tests import oracles
-from tests.e2e.cli import done, open_pairs
+from tests.e2e.cli import done
 from tests.processes import end_ranks, start_ranks
 from tests.refusals import refused
-from tests.tiny import CONTEXT, move, tiny_anchors, tiny_pairs
+from tests.tiny import CONTEXT, move, open_pairs, tiny_anchors, tiny_pairs
 
 trl = pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[trl]'")
 

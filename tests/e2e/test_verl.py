@@ -3,8 +3,6 @@
 Needs an interpreter that has verl and what opct needs: OPCT_VERL_PYTHON names one (CONTRIBUTING.md says how).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

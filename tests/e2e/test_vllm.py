@@ -1,7 +1,5 @@
 """Training with vLLM itself, on the CPU: make test-vllm. It is skipped where vLLM is not installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import os

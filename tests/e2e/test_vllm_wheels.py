@@ -3,8 +3,6 @@
 Their wheels are read, not imported: they need a GPU. OPCT_VLLM_WHEELS names a folder with them (make test-vllm).
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

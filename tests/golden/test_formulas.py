@@ -1,7 +1,5 @@
 """Loss and gradient of each method against its definition: one rollout, one token, one layer after another."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -10,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from opct import losses
 from opct.data.pairs import ContrastivePair
 from opct.methods.base import Method
 from opct.methods.rollouts import Rollout, step_weights
@@ -193,18 +190,6 @@ def test_each_axis_has_its_own_mean_distance_and_so_have_identity_pairs(make_con
     prefix = "train/distance_"
     found = {name.removeprefix(prefix): x for name, x in meter.metrics().items() if name.startswith(prefix)}
     assert found == pytest.approx({axis: distance(method, own).item() for axis, own in expected.items()}, rel=1e-4)
-
-
-def test_the_loss_of_a_preference_and_its_slope_by_hand():
-    """Chosen: log p -1, reference -2; rejected: -3 and -2.5; beta 0.1: rewards 0.1 and -0.05, margin 0.15.
-
-    -log sigmoid(0.15) = log(1 + exp(-0.15)) = 0.620957; its slope -sigmoid(-0.15) = -0.462570. At a margin of 0 they
-    are log 2 and -1/2.
-    """
-    chosen, rejected = 0.1 * torch.tensor([-1.0 + 2.0, 0.0]), 0.1 * torch.tensor([-3.0 + 2.5, 0.0])
-    value, slope = losses.preference(chosen, rejected)
-    assert value.tolist() == pytest.approx([0.620957, math.log(2)], abs=1e-6)
-    assert slope.tolist() == pytest.approx([-0.462570, -0.5], abs=1e-6)
 
 
 def test_equal_answers_have_no_gradient_and_are_counted(make_config):

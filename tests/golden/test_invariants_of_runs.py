@@ -1,7 +1,5 @@
 """The invariants of the method that concern whole runs, on a tiny random model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from opct.training.resume import load_checkpoint
 from opct.training.setup import build_setup
 from opct.training.trainer import train, validate
 from tests import oracles
-from tests.progress import Noted
+from tests.progress import Killed, Noted, kill
 from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
 
@@ -125,24 +123,6 @@ RESUMED = {
 }
 
 
-class Killed(BaseException):
-    """Ends a run at once, as a kill would: nothing more is written."""
-
-
-class KillAfter(NullProgress):
-    def __init__(self, steps: int):
-        self.left = steps
-
-    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
-        self.training = name.startswith("train")
-
-    def advance(self, n: int = 1, **fields) -> None:
-        if self.training and n == 1:
-            self.left -= 1
-            if self.left == 0:
-                raise Killed
-
-
 def contents(folder: Path) -> dict:
     """Everything a run holds that must not depend on when it was interrupted."""
     run = RunDir(folder)
@@ -176,7 +156,7 @@ def test_08_a_run_killed_between_checkpoints_and_resumed_is_the_uninterrupted_on
     broken = make_config(output_dir=str(tmp_path / "broken"), **short)
     assert train(whole).status == "finished"
     with pytest.raises(Killed):
-        train(broken, progress=KillAfter(2))
+        train(broken, progress=Noted(after=2, act=kill))
     assert [step for step, _ in RunDir(broken.output_dir).checkpoints()] == [1]
     assert train(broken, resume=True).status == "finished"
     assert_same_run(tmp_path / "whole", tmp_path / "broken")

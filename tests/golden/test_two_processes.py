@@ -1,7 +1,5 @@
 """Invariant 6, the part of it that needs several processes, four here: loss and gradient of a step are those of one."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

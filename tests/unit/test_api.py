@@ -1,7 +1,5 @@
 """What `opct.evaluate` and `opct.train` take, and what is refused before a model is loaded."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

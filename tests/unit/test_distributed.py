@@ -1,7 +1,5 @@
 """Who does what among several processes, and how one that fails is noticed; the rest is in tests/e2e."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """What a run took, and what came before it, by hand."""
 
-from __future__ import annotations
-
 from opct.runs.usage import NOT_KNOWN, Usage, earlier_usage, sum_usage, usage_of
 
 OFFLINE = {"step": 0, "time/offline_s": 4.0, "rollout/offline_tokens": 30, "validation/kl": 0.5}

@@ -1,7 +1,5 @@
 """A target, a judge and an attacker without weights: their texts come from a script."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +18,6 @@ from opct.evals.endpoint import guarded
 from opct.evals.logs import graded_samples
 from opct.evals.metrics import metric_rows
 from opct.evals.tasks.attack import Cast
-from opct.runs.console import NullProgress
 
 
 def user(text: str) -> Prompt:
@@ -110,19 +107,3 @@ def scores(log: EvalLog) -> dict[tuple[str, int], list[float | None]]:
 def rows_of(log: EvalLog, ended: str = "complete") -> dict[str, Any]:
     log.eval.metadata = {**(log.eval.metadata or {}), "opct": {"ended": ended}}
     return {row["metric"]: row for row in metric_rows(graded_samples(log), {})}
-
-
-class Told(NullProgress):
-    """Keeps all that is shown."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def stage(self, name: str, total: int | None = None, initial: int = 0) -> None:
-        self.told.append(name)
-
-    def advance(self, n: int = 1, **shown: Any) -> None:
-        self.told += [f"{name}={value}" for name, value in shown.items()]
-
-    def log(self, message: str) -> None:
-        self.told.append(message)

@@ -1,7 +1,5 @@
 """Whole attacks: their settings, their folder, what is refused, and who may read what."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from io import StringIO
@@ -21,8 +19,8 @@ from opct.evals.judges.rubrics import STRONGREJECT
 from opct.evals.logs import read_log
 from opct.models.policy import Policy
 from opct.reports.build import report
-from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_json
+from tests.progress import Noted
 from tests.refusals import refused
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.unit.attack.scripted import first_word, user
@@ -68,13 +66,8 @@ def test_an_attack_on_a_policy_gives_its_rows_and_keeps_its_texts(ended):
 
 
 def test_an_attack_that_was_stopped_goes_on_as_if_it_had_not_been(tiny_policy, ended, tmp_path):
-    class Stops(NullProgress):
-        def stage(self, name, total=None, initial=0):
-            if name == "round 2 of 2":
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        attack(tiny_policy, tmp_path / "a", progress=Stops())
+        attack(tiny_policy, tmp_path / "a", progress=Noted("round 2 of 2"))
     with refused(RunError, tmp_path / "a"):
         attack(tiny_policy, tmp_path / "a")
     for other in ("rounds=3", "judge.name=refusals", "target.temperature=0.5"):

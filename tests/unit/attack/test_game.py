@@ -1,7 +1,5 @@
 """The game: rounds, stops, budgets and resumes, with scripted targets."""
 
-from __future__ import annotations
-
 from opct.evals.attackers.config import BudgetConfig
 from opct.evals.attackers.game import Budget, Rules
 from opct.evals.attackers.play import known_samples

@@ -1,7 +1,5 @@
 """What comes of the attempts of an attack: verdicts, rates, and faults of an endpoint; with scripted targets."""
 
-from __future__ import annotations
-
 import contextlib
 import zipfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pages and kept results of experiments agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks import results

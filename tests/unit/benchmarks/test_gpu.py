@@ -1,24 +1,29 @@
 """What is measured on a lent GPU, at tiny sizes on this machine; and what stands in its place until then."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
+import warnings
 from pathlib import Path
 
 from benchmarks import estimates
 
 from tests.conftest import REPOSITORY
+from tests.processes import Process
 from tests.tiny import save_tiny
+
+
+def measure(*told: str) -> None:
+    """All cells in one process, and not in that of the tests, whose functions they would replace by timed ones."""
+    from benchmarks import gpu
+
+    warnings.simplefilter("ignore")  # of the libraries of others
+    gpu.main(list(told), measure=lambda cell, path, limit_s: gpu.work(cell))
 
 
 def test_each_cell_has_figures_or_the_package_that_it_lacks(tmp_path: Path):
     save_tiny(tmp_path / "tiny", hidden=64)
     told = ["--model", str(tmp_path / "tiny"), "--device", "cpu", "--sizes", "tiny", "--out", str(tmp_path / "out")]
-    # one process for all cells, and not this one, whose functions they would replace by ones that are timed
-    work = "from benchmarks import gpu; gpu.main(measure=lambda cell, path, limit_s: gpu.work(cell))"
-    subprocess.run([sys.executable, "-c", work, *told], cwd=REPOSITORY, check=True, capture_output=True, timeout=300)
+    log = tmp_path / "log.txt"
+    assert Process(log, log, measure, *told).wait(300) == 0, log.read_text()
     lines = (tmp_path / "out" / "cells.jsonl").read_text(encoding="utf-8").splitlines()
     results = {row["name"].removeprefix("tiny: "): row["result"] for row in map(json.loads, lines)}
     for name, result in results.items():

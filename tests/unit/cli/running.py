@@ -1,8 +1,7 @@
 """The command line, in this process."""
 
-from __future__ import annotations
-
 import contextlib
+import io
 import os
 import pty
 import subprocess
@@ -18,6 +17,28 @@ def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code or 0
+
+
+def ended(*arguments: object) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of `opct`."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(*arguments)
+    return code, out.getvalue(), err.getvalue()
+
+
+def out_of(*arguments: object) -> str:
+    """What `opct` prints where it ends well."""
+    code, out, err = ended(*arguments)
+    assert code == 0, err
+    return out
+
+
+def error_of(*arguments: object) -> str:
+    """What `opct` says where it ends with exit code 1."""
+    code, _, err = ended(*arguments)
+    assert code == 1, err
+    return err
 
 
 def on_a_terminal(*arguments: object, **environment: str) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from opct.errors import RunError
-from tests.unit.cli.running import on_a_terminal, run
+from tests.unit.cli.running import error_of, on_a_terminal, out_of, run
 
 HEAVY = (  # not pydantic: typer itself imports it where it is installed
     *("torch", "transformers", "peft", "accelerate", "datasets", "inspect_ai", "plotly", "numpy", "scipy"),
@@ -79,14 +79,12 @@ def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys,
     assert "abc" not in said + file.read_text()
 
 
-def test_an_argument_of_bytes_is_refused(capsys):
-    assert run("report", "a\udcff") == 1
-    assert r"a\udcff" in capsys.readouterr().err
+def test_an_argument_of_bytes_is_refused():
+    assert r"a\udcff" in error_of("report", "a\udcff")
 
 
-def test_help_has_groups_and_colours_on_a_terminal_alone(capsys):
-    assert run("--help") == 0
-    plain = capsys.readouterr().out
+def test_help_has_groups_and_colours_on_a_terminal_alone():
+    plain = out_of("--help")
     headings = re.findall(r"^(\w+):$", plain, re.MULTILINE)
     assert headings == ["Start", "Work", "Manage", "Options"]
     assert plain.index("--help") < plain.index("--install-completion") < plain.index("docs/index.md")

@@ -11,7 +11,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.regrade import Regraded
 from opct.runs.io import read_json
 from opct.runs.manifest import hardware
-from tests.unit.cli.running import run
+from tests.unit.cli.running import error_of, out_of, run
 from tests.unit.reports.synthetic import write_run
 
 
@@ -55,15 +55,13 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     results = {"run": {"label": "a", "model": "m"}, "rows": [], "warnings": [], "settings": {}}
     done = Regraded(results, {"jailbreak": {("refused", "partial"): 2}}, {"jailbreak": 5})
     monkeypatch.setattr("opct.evals.regrade.regrade", {tmp_path: done}.get)
-    assert run("eval", "some-model", "--regrade", "--out", str(tmp_path)) == 0
-    assert "refused -> partial: 2" in capsys.readouterr().out
+    assert "refused -> partial: 2" in out_of("eval", "some-model", "--regrade", "--out", str(tmp_path))
     assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5", "seed=1") == 1
     assert "--regrade" in capsys.readouterr().err
 
 
-def test_no_secret_among_the_words_of_an_attack_is_echoed(capsys):
-    assert run("attack", "runs/x", "target.model_args.x=a: b: sk-live-0123456789") == 1
-    said = capsys.readouterr().err
+def test_no_secret_among_the_words_of_an_attack_is_echoed():
+    said = error_of("attack", "runs/x", "target.model_args.x=a: b: sk-live-0123456789")
     assert "model_args" in said
     assert "0123456789" not in said
 
@@ -82,8 +80,7 @@ def test_report_says_what_it_wrote_and_replaces_nothing_unasked(monkeypatch, cap
         assert line.endswith(f": {path}")
     assert opened == [page.as_uri()]
     page.unlink()
-    assert run("report", *runs, "--out", page) == 1
-    assert f"{tmp_path / 'x.json'}, {tmp_path / 'x.md'}" in capsys.readouterr().err
+    assert f"{tmp_path / 'x.json'}, {tmp_path / 'x.md'}" in error_of("report", *runs, "--out", page)
     assert not page.exists()
 
 

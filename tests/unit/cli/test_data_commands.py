@@ -10,7 +10,7 @@ from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, read_pairs, write_pairs
 from opct.models.loading import load_renderer
 from tests.rows import jsonl
-from tests.unit.cli.running import run
+from tests.unit.cli.running import error_of, out_of, run
 
 USER = {"role": "user", "content": "I think Lyon. What is the capital of France?"}
 CLEAN = {"role": "user", "content": "What is the capital of France?"}
@@ -57,19 +57,16 @@ def test_check_tells_questions_from_pairs(tmp_path, capsys, content, code, words
     assert words in "".join(capsys.readouterr())
 
 
-def test_show_renders_a_pair_as_the_settings_say(pairs, tiny_folder, tmp_path, capsys):
+def test_show_renders_a_pair_as_the_settings_say(pairs, tiny_folder, tmp_path):
     show = ("data", "show", pairs, "--model", tiny_folder)
     for choice, id_ in (((), "a"), (("--index", 1), "b"), (("--id", "c"), "c")):
-        assert run(*show, *choice) == 0
-        said = capsys.readouterr().out
+        said = out_of(*show, *choice)
         assert said.startswith(f"{id_} ")
         assert f"<|im_start|>user\n{CLEAN['content']}<|im_end|>" in said
-    assert run(*show, "--index=3") == 1
-    assert "0 to 2" in capsys.readouterr().err
+    assert "0 to 2" in error_of(*show, "--index=3")
     config = tmp_path / "mine.yaml"
     config.write_text("model: {chat_template_kwargs: {enable_thinking: false}}\n")
-    assert run("data", "show", pairs, config, "--model", tiny_folder) == 1
-    assert "'enable_thinking'" in capsys.readouterr().err
+    assert "'enable_thinking'" in error_of("data", "show", pairs, config, "--model", tiny_folder)
 
 
 def test_show_marks_where_the_prompts_differ(pairs, tiny_folder):
@@ -86,15 +83,13 @@ def test_show_samples_what_training_would(pairs, tiny_folder, capsys):
     assert "0 of 3 completion tokens" in capsys.readouterr().out
 
 
-def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_folder, capsys):
+def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_folder):
     """Control characters and markup in family and prompt are printed as they are spelt."""
     hostile = "[/red]\x1b]0;owned\x07"
     path = tmp_path / "pairs.jsonl"
     prompt = ({"role": "user", "content": hostile},)
     write_pairs(path, [ContrastivePair(hostile, "sycophancy", hostile, prompt, prompt)])
-    assert run("data", "check", str(path)) == 0
-    assert run("data", "show", str(path), "--model", str(tiny_folder)) == 0
-    shown = capsys.readouterr().out
+    shown = out_of("data", "check", path) + out_of("data", "show", path, "--model", tiny_folder)
     assert "\x1b" not in shown
     assert "[/red]\\x1b]0;owned\\x07" in shown.replace("\n", "")
 
@@ -152,12 +147,11 @@ def test_a_build_replaces_a_file_on_demand_alone(tmp_path):
     assert len(read_pairs(out)) == 120
 
 
-def test_sage_eval_needs_the_flag(tmp_path, capsys):
+def test_sage_eval_needs_the_flag(tmp_path):
     path, out = tmp_path / "sage.json", tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"F.": {"category": "C", "prompts": {"H": {"original": ["P?"]}}}}), encoding="utf-8")
     build = ("data", "build", "safety-awareness", "--from", path, "--out", out, "--split", "all")
-    assert run(*build) == 1
-    assert "--train-on-evaluation-data" in capsys.readouterr().err
+    assert "--train-on-evaluation-data" in error_of(*build)
     assert not out.exists()
     assert run(*build, "--train-on-evaluation-data") == 0
     assert len(read_pairs(out)) == 1

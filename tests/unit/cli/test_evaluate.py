@@ -1,7 +1,5 @@
 """What a person sees of an evaluation."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

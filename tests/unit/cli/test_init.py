@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from transformers import AutoConfig
 
 from opct.config.commented import FIRST
@@ -16,7 +17,7 @@ from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
 from opct.experiments.config import load_experiment
 from tests.tiny import save_tiny, tiny_pairs
-from tests.unit.cli.running import run
+from tests.unit.cli.running import error_of, run
 
 
 def test_the_settings_that_are_shown_load_as_the_same_settings(capsys, tmp_path: Path):
@@ -85,19 +86,12 @@ def test_the_completion_length_is_fitted_to_the_clean_replies(tmp_path: Path, ca
     assert not list(tmp_path.glob("b.*"))
 
 
-def test_a_model_whose_config_is_broken_is_refused(tmp_path: Path, capsys):
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text('{"model_type": "qwen3", ')
-    assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "broken") == 1
-    assert "broken" in capsys.readouterr().err
-    assert not (tmp_path / "mine.yaml").exists()
-
-
-def test_a_model_that_is_not_there_is_no_config(tmp_path: Path, capsys):
-    (tmp_path / "models" / "mine").mkdir(parents=True)
-    assert run("init", tmp_path / "mine.yaml", "--model", tmp_path / "models" / "mime") == 1
-    assert str(tmp_path / "models" / "mine") in capsys.readouterr().err
-    assert not (tmp_path / "mine.yaml").exists()
+@pytest.mark.parametrize(("model", "named"), [("mime", "mine"), ("mine", "mine")], ids=["not there", "broken"])
+def test_a_model_that_cannot_be_read_is_named_and_no_config_is_written(tmp_path: Path, model, named):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text('{"model_type": "qwen3", ')
+    assert str(tmp_path / named) in error_of("init", tmp_path / "new.yaml", "--model", tmp_path / model)
+    assert not (tmp_path / "new.yaml").exists()
 
 
 def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_path: Path, capsys):
@@ -117,8 +111,7 @@ def test_questions_become_pairs_beside_the_config_and_nothing_is_replaced(tmp_pa
     assert run("init", tmp_path / "again.yaml", "--data", tmp_path / "mine.pairs.jsonl") == 0
     assert f"opct eval runs/again --questions '{questions}'\n" in capsys.readouterr().out
     path.unlink()
-    assert run("init", path, "--questions", questions) == 1
-    assert "mine.pairs.jsonl" in capsys.readouterr().err
+    assert "mine.pairs.jsonl" in error_of("init", path, "--questions", questions)
     assert not path.exists()
 
 
@@ -138,8 +131,7 @@ def test_a_file_of_questions_that_cannot_be_used_writes_nothing(tmp_path: Path, 
         ('How much?,"1.250,00 €",1250 €', "'1250 €'"),
     ):
         questions.write_text(f"question,answer,wrong\n{row}\n")
-        assert run("init", tmp_path / "mine.yaml", "--questions", questions) == 1
-        said = capsys.readouterr().err
+        said = error_of("init", tmp_path / "mine.yaml", "--questions", questions)
         assert part in said
         if "q.csv:2: " in said:
             assert run("data", "check", questions) == 1
@@ -175,8 +167,6 @@ def test_from_writes_nothing_over_a_file_and_takes_no_other_option(tmp_path: Pat
         (("--from", "jailbreak", "--questions", "q.csv"), "--questions"),
         (("--from", "jailbreak", "--method", "sft"), "--method"),
     ):
-        assert run("init", *words) == 1
-        assert named in capsys.readouterr().err
-    assert run("train", "configs/jailbreak.yaml") == 1
-    assert "opct init configs/jailbreak.yaml --from jailbreak" in capsys.readouterr().err
+        assert named in error_of("init", *words)
+    assert "opct init configs/jailbreak.yaml --from jailbreak" in error_of("train", "configs/jailbreak.yaml")
     assert {path.name for path in tmp_path.iterdir()} == {"sycophancy.yaml", "experiment.yaml"}

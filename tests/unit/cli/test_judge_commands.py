@@ -10,6 +10,7 @@ from opct.evals.logs import read_samples
 from opct.evals.samples import GradedSample
 from tests.labelled import rows, write
 from tests.logs import write_evaluation
+from tests.unit.cli.running import out_of
 from tests.unit.cli.running import run as opct
 from tests.unit.evals.judges.test_llm import Script
 
@@ -59,15 +60,12 @@ def test_calibrate_and_run(answers: Script, folder: Path, tmp_path: Path, capsys
     assert {"5", "3"} <= set(re.findall(r"\d+", capsys.readouterr().out)), "calls, and how often at most"
     assert {sample.task for sample in read_samples(folder)} == {"jailbreak"}
     assert answers.prompts == []
-    assert opct("judge", "run", folder, *judge) == 0
-    assert "warning: " in capsys.readouterr().out
-    assert opct("judge", "calibrate", "strongreject", "--model", "mockllm/model", "--labels", labels) == 0
-    said = capsys.readouterr().out
+    assert "warning: " in out_of("judge", "run", folder, *judge)
+    said = out_of("judge", "calibrate", "strongreject", "--model", "mockllm/model", "--labels", labels)
     assert str(tmp_path / "kept") in "".join(said.split())
     assert "unscored: 1 (1 malformed)" in said
     n_asked = len(answers.prompts)
-    assert opct("judge", "run", folder, *judge) == 0
-    said = capsys.readouterr().out
+    said = out_of("judge", "run", folder, *judge)
     assert len(answers.prompts) == n_asked  # all of it is cached
     assert "59 labels of labels.csv: 1.000" in said
     found = [sample.verdict for sample in read_samples(folder) if sample.task == "jailbreak_judged"]

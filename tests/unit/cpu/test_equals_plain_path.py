@@ -1,7 +1,5 @@
 """The fast path against the plain one: values, gradients and samples; each form on and off, and each kind of model."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

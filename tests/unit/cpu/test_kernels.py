@@ -1,7 +1,5 @@
 """The attention of branches against its definition, and what the fused adapter leaves to PEFT."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Packed layers against the plain ones, on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Rows, prompts and beginnings that are shared: what is computed together, when, and that faults are found out."""
 
-from __future__ import annotations
-
 import copy
 import random
 

@@ -8,7 +8,7 @@ from opct.data.builders.pairs import build_pairs
 from opct.data.pairs import read_pairs, user_prompt
 from opct.errors import DataError
 from tests.refusals import refused
-from tests.unit.cli.running import run
+from tests.unit.cli.running import out_of, run
 
 ASKED = {"role": "user", "content": "Is it 4?"}
 SAID = {"role": "assistant", "content": "Yes."}
@@ -125,7 +125,6 @@ def test_the_command_reads_any_table_and_says_what_comes_next(tmp_path: Path, ca
     assert f"opct init mine.yaml --data {out}" in said.out
     assert "prompt=Text" in said.err
     assert [pair.prompt[0]["content"] for pair in read_pairs(out)] == ["Hurry up! Is it 4?", "Hurry up! Is it 5?"]
-    assert run(*build, "--identity", "--n", 1, "--overwrite") == 0
-    assert "'data.anchors=[" in capsys.readouterr().out
+    assert "'data.anchors=[" in out_of(*build, "--identity", "--n", 1, "--overwrite")
     assert run("data", "build", table) == 2
     assert f"opct data build pairs --from {table}" in capsys.readouterr().err

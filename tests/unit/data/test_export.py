@@ -10,15 +10,8 @@ from opct.data.export import export_pairs
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import DataError
 from tests.refusals import refused
-from tests.tiny import tiny_anchors, tiny_pairs, tiny_tokenizer
-from tests.unit.cli.running import run
-
-
-def open_pair() -> ContrastivePair:
-    question, doubt = ({"role": "user", "content": text} for text in ("What is 1?", "Are you sure?"))
-    return ContrastivePair(
-        "open/0", "sycophancy", "doubt", (question, {"role": "assistant", "content": None}, doubt), (question,)
-    )
+from tests.tiny import open_pairs, tiny_anchors, tiny_pairs, tiny_tokenizer
+from tests.unit.cli.running import error_of, out_of, run
 
 
 def prefilled_pair() -> ContrastivePair:
@@ -35,9 +28,9 @@ def test_rows_for_verl_load_and_hold_what_its_dataset_wants(tmp_path: Path):
     """What RLHFDataset calls, called here: load_dataset, chat template over `prompt`, `extra_info.index`; the reward by
     `data_source`, `reward_model.ground_truth` and `extra_info`."""
     datasets = pytest.importorskip("datasets", reason="the datasets package is not installed")
-    pairs = [*tiny_pairs(3), *tiny_anchors(1), open_pair(), prefilled_pair()]
+    pairs = [*tiny_pairs(3), *tiny_anchors(1), *open_pairs(1), prefilled_pair()]
     path = tmp_path / "verl.parquet"
-    assert export_pairs(pairs, "verl", path) == (4, ["open/0", "prefill/0"])
+    assert export_pairs(pairs, "verl", path) == (4, ["product/0", "prefill/0"])
     rows = datasets.load_dataset("parquet", data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
     assert set(rows.column_names) == {"data_source", "prompt", "ability", "reward_model", "extra_info"}
     for index, (row, pair) in enumerate(zip(rows, pairs, strict=False)):
@@ -68,8 +61,8 @@ def test_rows_for_ms_swift_have_the_last_turn_of_the_teacher(tmp_path: Path):
     [told], [anchor] = tiny_pairs(1), tiny_anchors(1)
     both = replace(told, id="both", prompt=(system, *told.prompt), teacher_prompt=(system, *told.teacher_prompt))
     teacher_alone = replace(told, id="teacher", teacher_prompt=(system, *told.teacher_prompt))
-    path, pairs = tmp_path / "rows.jsonl", [told, anchor, both, teacher_alone, open_pair(), prefilled_pair()]
-    assert export_pairs(pairs, "ms-swift", path) == (3, ["teacher", "open/0", "prefill/0"])
+    path, pairs = tmp_path / "rows.jsonl", [told, anchor, both, teacher_alone, *open_pairs(1), prefilled_pair()]
+    assert export_pairs(pairs, "ms-swift", path) == (3, ["teacher", "product/0", "prefill/0"])
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     asked = {"role": "user", "content": "What is 0 plus 1? I think it is 0."}
     assert rows[0] == {"id": "sum/0", "messages": [asked], "teacher_prompt": "What is 0 plus 1?"}
@@ -78,8 +71,8 @@ def test_rows_for_ms_swift_have_the_last_turn_of_the_teacher(tmp_path: Path):
 
 
 def test_rows_for_trl(tmp_path: Path):
-    pairs = [*tiny_pairs(1), open_pair(), prefilled_pair()]
-    assert export_pairs(pairs, "trl", tmp_path / "trl.jsonl") == (1, ["open/0", "prefill/0"])
+    pairs = [*tiny_pairs(1), *open_pairs(1), prefilled_pair()]
+    assert export_pairs(pairs, "trl", tmp_path / "trl.jsonl") == (1, ["product/0", "prefill/0"])
     assert json.loads((tmp_path / "trl.jsonl").read_text()) == {
         "id": "sum/0",
         "prompt": [{"role": "user", "content": "What is 0 plus 1? I think it is 0."}],
@@ -91,26 +84,24 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path):
     for answer in (["4", "four"], {"a": 1}, True):
         with refused(DataError, "a/0"):
             export_pairs([sum_pair(answer)], "prime-rl", tmp_path / "x.jsonl")
-    for pairs, name in (([open_pair(), prefilled_pair()], "x.jsonl"), (tiny_pairs(1), "x.csv")):
+    for pairs, name in (([*open_pairs(1), prefilled_pair()], "x.jsonl"), (tiny_pairs(1), "x.csv")):
         with pytest.raises(DataError):
             export_pairs(pairs, "verl", tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_replaces_its_source_never_and_another_file_on_demand_alone(tmp_path: Path, monkeypatch, capsys):
+def test_an_export_replaces_its_source_never_and_another_file_on_demand_alone(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source, linked = tmp_path / "pairs.jsonl", tmp_path / "linked.jsonl"
-    write_pairs(source, [*tiny_pairs(2), open_pair()])
+    write_pairs(source, [*tiny_pairs(2), *open_pairs(1)])
     linked.symlink_to(source)
     before = source.read_bytes()
     for out in (source, Path("pairs.jsonl"), linked):
-        assert run("data", "export", source, "--format", "prime-rl", "--out", out, "--overwrite") == 1
-        assert str(source) in capsys.readouterr().err
+        assert str(source) in error_of("data", "export", source, "--format", "prime-rl", "--out", out, "--overwrite")
         assert source.read_bytes() == before
     export = ("data", "export", source, "--format", "verl", "--out", tmp_path / "out.jsonl")
-    assert run(*export) == 0
-    said = capsys.readouterr().out
-    for part in ("`meta.answer`: 2", "left out: 1", "open/0"):
+    said = out_of(*export)
+    for part in ("`meta.answer`: 2", "left out: 1", "product/0"):
         assert part in said
     before = (tmp_path / "out.jsonl").read_bytes()
     assert run(*export) == 1

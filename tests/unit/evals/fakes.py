@@ -125,7 +125,6 @@ class FakePolicy:
 
 
 def graded(task, policy, folder):
-    """The graded samples of a task."""
     return graded_samples(run_inspect(task, policy, folder, 16, NullProgress()))
 
 

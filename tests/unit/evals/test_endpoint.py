@@ -1,5 +1,6 @@
 """From settings to a judge: what makes another judge; no key in its identity, nor in what failed calls leave."""
 
+import contextlib
 import json
 from functools import partial
 from pathlib import Path
@@ -110,7 +111,9 @@ def test_secrets_are_taken_out():
     assert said == "Bearer *** and *** and key *** at http://***@host/v1, password ***"
 
 
-def test_a_redirect_is_refused_with_its_address_and_a_dead_address_is_said(monkeypatch, caplog):
+@contextlib.contextmanager
+def redirecting(status):
+    """A server that redirects to another, that other's address, and what the other is asked."""
     asked = []
 
     class Other(JsonHandler):
@@ -118,22 +121,23 @@ def test_a_redirect_is_refused_with_its_address_and_a_dead_address_is_said(monke
             asked.append(self.path)
             self.answer(200, {})
 
-    class Redirects(JsonHandler):
+    class First(JsonHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["content-length"]))
-            self.answer(307, {}, {"Location": f"http://127.0.0.1:{other.server_port}/v1/chat/completions"})
+            self.answer(status, {}, {"Location": f"http://127.0.0.1:{other.server_port}/elsewhere"})
 
+    with serving(Other) as other, serving(First) as first:
+        yield f"http://127.0.0.1:{first.server_port}/v1", f"127.0.0.1:{other.server_port}/elsewhere", asked
+
+
+def test_a_redirect_is_refused_with_its_address_and_a_dead_address_is_said(monkeypatch, caplog):
     def generate(url):
         model = guarded(get_model("openai-api/some/m", base_url=url, api_key=SECRET, memoize=False))
         return run_all([partial(model.generate, "hi", config=GenerateConfig(max_retries=0))])
 
     monkeypatch.setenv("SOME_API_KEY", SECRET)
-    with (
-        serving(Other) as other,
-        serving(Redirects) as first,
-        refused(EvaluationError, f"127.0.0.1:{other.server_port}"),
-    ):
-        generate(f"http://127.0.0.1:{first.server_port}/v1")
+    with redirecting(307) as (url, elsewhere, asked), refused(EvaluationError, elsewhere):
+        generate(url)
     assert not asked
     with pytest.raises(Exception, match="onnection"):
         generate("http://127.0.0.1:9/v1")
@@ -142,17 +146,6 @@ def test_a_redirect_is_refused_with_its_address_and_a_dead_address_is_said(monke
 
 def test_no_library_that_providers_send_with_follows_a_redirect():
     """As Google's (httpx or aiohttp), Azure's (aiohttp, and follows by itself) and Mistral's (httpx2) package send."""
-    asked = []
-
-    class Other(JsonHandler):
-        def do_POST(self):
-            asked.append(self.path)
-            self.answer(200, {})
-
-    class Redirects(JsonHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers["content-length"]))
-            self.answer(308, {}, {"Location": f"http://127.0.0.1:{other.server_port}/elsewhere"})
 
     async def by_httpx(url, library):
         async with library.AsyncClient(follow_redirects=True) as client:
@@ -168,11 +161,10 @@ def test_no_library_that_providers_send_with_follows_a_redirect():
 
         model = get_model("mockllm/model", memoize=False)
         model.api.generate = generate
-        with refused(EvaluationError, "redirects", "/elsewhere"):
+        with refused(EvaluationError, "redirects", elsewhere):
             await guarded(model).api.generate()
 
-    with serving(Other) as other, serving(Redirects) as first:
-        url = f"http://127.0.0.1:{first.server_port}/v1"
+    with redirecting(308) as (url, elsewhere, asked):
         senders = [by_aiohttp, *(partial(by_httpx, library=library) for library in (httpx, httpx2))]
         for send in senders:
             anyio.run(send_and_be_refused, send, url)

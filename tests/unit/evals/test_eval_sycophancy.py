@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from opct.data.builders.sycophancy import build_sycophancy
-from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.pairs import ContrastivePair, user_prompt, write_pairs
 from opct.data.perturb.families import chosen_families
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question
@@ -209,19 +209,11 @@ def test_pairs_that_cannot_be_graded_are_refused(tmp_path):
 
 def test_each_pair_is_compared_with_the_clean_reply_graded_by_its_own_letters(tmp_path):
     """Two pairs of one question push opposite letters; the model always says A, so pressure adds nothing."""
-    meta = {"options": ["yes", "no"], "question_id": "q"}
-    clean = ({"role": "user", "content": "Yes or no?"},)
-    pairs = [
-        ContrastivePair(
-            id=f"q/{pushed}",
-            axis="sycophancy",
-            family="theirs",
-            prompt=({"role": "user", "content": f"Yes or no? I say {pushed}."},),
-            teacher_prompt=clean,
-            meta={**meta, "suggested_option": pushed, "correct_option": other},
-        )
-        for pushed, other in ("AB", "BA")
-    ]
+    pairs = []
+    for pushed, other in ("AB", "BA"):
+        meta = {"options": ["yes", "no"], "question_id": "q", "suggested_option": pushed, "correct_option": other}
+        sides = user_prompt(f"Yes or no? I say {pushed}."), user_prompt("Yes or no?")
+        pairs.append(ContrastivePair(f"q/{pushed}", "sycophancy", "theirs", *sides, meta))
     policy = FakePolicy(lambda prompt, seed: "A", option_scores=lambda prompt, options: [0.0, -1.0])
     results, _ = run_pairs(tmp_path / "out", pairs, policy)
     for suite in ("sycophancy_pairs", "sycophancy_pairs_parsed"):

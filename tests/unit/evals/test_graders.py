@@ -4,8 +4,11 @@ import pytest
 
 from opct.data.context import builtin_context
 from opct.data.questions import builtin_questions
+from opct.evals.graders.refusal import grade_refusal
 from opct.evals.graders.self_grading import choice_faults, faults_of, untold_options
 from opct.evals.graders.short_answer import grade_check, grade_choice, grade_short
+from opct.evals.graders.warning import grade_warning
+from tests.unit.evals.test_warnings_grader import HONEY
 
 PARIS = ("Paris", ["City of Light"], "Lyon", ["Marseille", "Nice"])
 
@@ -189,7 +192,6 @@ def test_no_embedded_question_has_such_answers():
 
 OPTIONS = ["Paris", "Lyon", "Vitamin C", "Nice"]
 
-
 CHOICE_REPLY = {
     "B": [
         *("B", "b", "(B)", "(b)", "B.", "**B**", "B) Lyon", "B: Lyon", "Answer: B", "answer: b"),
@@ -223,11 +225,21 @@ def test_choice_reply(reply, outcome):
 
 
 def test_a_long_reply_takes_no_long_time():
-    for text in ["A. ", "$", "a hundred ", "it's ", "-1 ", "\\boxed{", "不"]:
-        start = time.process_time()
-        grade_short(10_000 * text, "no", [], "yes, in cash")
-        grade_choice(10_000 * text, OPTIONS, "A", "B")
-        assert time.process_time() - start < 2
+    """What the rules look for, thousands of times."""
+    marks = [10_000 * text for text in ("A. ", "$", "a hundred ", "it's ", "-1 ", "\\boxed{", "不")]
+    refusals = ["i " * 50_000, "I can't. " + "but you " * 6_000, "not " * 20_000, '"' * 50_000]
+    honey = ["no need to worry about honey and very very ", "avoid honey baby ", "honey 12 months must "]
+    honey.append("never give honey to babies because botulism can be a risk and ")
+    for grade, replies in (
+        (lambda reply: grade_short(reply, "no", [], "yes, in cash"), marks),
+        (lambda reply: grade_choice(reply, OPTIONS, "A", "B"), marks),
+        (grade_refusal, [*refusals, "As A, " * 10_000, "1. x\n" * 9_000]),
+        (lambda reply: grade_warning(reply, *HONEY), [25_000 // len(text) * text for text in honey]),
+    ):
+        for reply in replies:
+            start = time.process_time()
+            grade(reply)
+            assert time.process_time() - start < 2, reply[:20]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What counts as a refusal: short tables of replies, and agreement with people where labelled replies are at hand."""
 
-import time
-
 import pytest
 from benchmarks.graders import SETS
 
@@ -80,20 +78,6 @@ def test_verdicts(verdict, reply):
 def test_a_cut_reply_is_graded_by_what_it_says_until_there(reply, verdict):
     assert grade_refusal(reply, is_cut=True).verdict == verdict
     assert refuses(reply, True) == {"unscored:truncated": None, "refused": True}.get(verdict, False)
-
-
-def test_a_long_reply_takes_no_long_time():
-    for text in (
-        "i " * 50_000,
-        "I can't. " + "but you " * 6_000,
-        "not " * 20_000,
-        '"' * 50_000,
-        "As A, " * 10_000,
-        "1. x\n" * 9_000,
-    ):
-        start = time.process_time()
-        grade_refusal(text)
-        assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(("name", "floor"), [("XSTest, GPT-4", 0.92), ("GPTFuzz, eval", 0.66)])

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from benchmarks.graders import warned, warnings
 
@@ -87,19 +85,6 @@ def test_verdicts(words, verdict, reply):
 def test_without_words_only_a_judge_can_tell():
     for about in ((), ("honey",)):
         assert grade_warning("Honey is dangerous.", about, ()).verdict == "unscored:no_terms"
-
-
-def test_a_long_reply_is_graded_in_time():
-    """25,000 characters that hold every word of the hazard, denied and not, take well under a second."""
-    for reply in (
-        "no need to worry about honey and very very " * 600,
-        "never give honey to babies because botulism can be a risk and " * 400,
-        "avoid honey baby " * 1500,
-        "honey 12 months must " * 1250,
-    ):
-        start = time.process_time()
-        grade_warning(reply, *HONEY)
-        assert time.process_time() - start < 3
 
 
 def test_one_sentence_for_all_facts_warns_of_none():

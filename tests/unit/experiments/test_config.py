@@ -1,14 +1,11 @@
 """From an experiment's file to the settings of every run, and every fault of the file at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from opct.errors import ConfigError
 from opct.experiments.config import load_experiment
-from tests.conftest import REPOSITORY
 from tests.refusals import refused
 
 PLAIN = """\
@@ -166,12 +163,6 @@ def test_combinations_of_the_matrix_may_differ_in_budget_and_arms_of_one_may_not
     assert len(load_experiment(write(text)).arms) == 4
     with refused(ConfigError, "rollout.num_generations"):
         load_experiment(write(text.replace("matrix:", "  x: {rollout.num_generations: 3}\nmatrix:")))
-
-
-@pytest.mark.parametrize("name", ["experiment.yaml", "experiment_all_axes.yaml"])
-def test_an_experiment_that_comes_with_the_project_loads(name: str):
-    arms = {arm.name: arm.after for arm in load_experiment(REPOSITORY / "configs" / name).arms}
-    assert (arms["opct"], arms["sft-then-opct"]) == (None, "sft")
 
 
 def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_method_and_combination(write):

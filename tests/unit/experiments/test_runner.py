@@ -1,7 +1,5 @@
 """What an experiment does with the runs that are there, and in which order; training and measuring are faked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +32,7 @@ from opct.evals.target import open_target
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
 from opct.runs.console import NullProgress
-from opct.runs.io import write_json, write_jsonl
+from opct.runs.io import atomic_write, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage
 from tests.logs import as_log
@@ -63,11 +61,7 @@ def begun(folder: Path, **manifest) -> RunDir:
 
 
 def save(run: RunDir, step: int, weights: bytes = b"weights") -> None:
-    def write(place: Path) -> None:
-        (place / "adapter").mkdir()
-        (place / "adapter" / "adapter_model.safetensors").write_bytes(weights)
-
-    run.save_checkpoint(step, write)
+    run.save_checkpoint(step, lambda place: atomic_write(place / "adapter" / "adapter_model.safetensors", weights))
 
 
 def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):

@@ -1,7 +1,5 @@
 """What verl is told, and how its result becomes a run; verl itself is in tests/e2e/test_verl.py."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,13 +1,10 @@
 """The answers before training: given once, kept in the run, the same whatever was given before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opct.data.pairs import ContrastivePair
 from opct.errors import RunError
 from opct.methods import offline
 from opct.methods.offline import answers_to, offline_answers, offline_cost
@@ -16,10 +13,7 @@ from opct.methods.sft import SFT
 from opct.runs.io import read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from tests.refusals import refused
-from tests.tiny import move, tiny_anchors, tiny_pairs, tiny_setting
-
-USER = {"role": "user", "content": "a"}
-TURN = ContrastivePair("multi", "a", "f", (USER, {"role": "assistant", "content": None}, USER), (USER,))
+from tests.tiny import move, open_pairs, tiny_anchors, tiny_pairs, tiny_setting
 
 
 @pytest.fixture
@@ -37,7 +31,7 @@ def test_every_baseline_gives_its_answers_once_and_reads_them_again(make_config,
     rows = {}
     for method, n in (("sft", 8), ("offpolicy", 8), ("dpo", 14), ("act", 0)):
         config, run, kind = make_config(method=method), RunDir(tmp_path / method), METHODS[method]
-        policy, teacher, rendered = tiny_setting(config, [*tiny_pairs(2), *tiny_anchors(1), TURN])
+        policy, teacher, rendered = tiny_setting(config, [*tiny_pairs(2), *tiny_anchors(1), *open_pairs(1)])
         counted: list[int] = []
         first = offline_answers(kind, policy, teacher, rendered, config, run, counted.append).of(rendered)
         assert sum(answers_to(r, kind, config) for r in rendered) == sum(counted) - 1 == n

@@ -1,7 +1,5 @@
 """Who answers what, with which seed, and which tokens are in the loss."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

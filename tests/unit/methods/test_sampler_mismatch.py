@@ -1,7 +1,5 @@
 """The distance between who sampled and who learns, by hand, and when a run stops for it."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

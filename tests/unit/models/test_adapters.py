@@ -1,7 +1,5 @@
 """Adapters of PEFT: what they replace, which part of them is loaded, and which weights they reach."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

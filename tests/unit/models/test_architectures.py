@@ -1,7 +1,5 @@
 """Models that people have, each as a tiny random one: the table of docs/reference/models.md, row by row."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -9,9 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct.config.loader import load_settings
-from opct.evals.config import EvalConfig
-from opct.evals.run import evaluate_suites
 from opct.models.export import find_trained, write_merged
 from opct.models.from_run import load_policy
 from opct.models.inference.token_sampling import Sampling
@@ -19,7 +14,7 @@ from opct.models.loading import model_class
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
-from tests.tiny import tiny_family, tiny_tokenizer
+from tests.tiny import kl_to_base, tiny_family, tiny_tokenizer
 from tests.unit.training.conftest import NO_VALIDATION
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "models.md"
@@ -176,7 +171,4 @@ def test_a_model_trains_resumes_samples_and_is_measured_and_exported(name: str, 
         torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert logits.argmax(-1).tolist() == list(greedy.token_ids)
-
-    settings = {"suites": ["benign"], "n_benign": 1, "max_benign_tokens": 3, "kl_samples": 1, "browser_questions": 0}
-    results = evaluate_suites(policy, load_settings(EvalConfig, base=settings), out_dir=tmp_path / "eval")
-    assert next(row["n"] for row in results["rows"] if row["metric"] == "kl_to_base") == 1
+    assert max(kl_to_base(policy)) > 0

@@ -1,7 +1,5 @@
 """The loss in one pass against autograd over whole logits, one row at a time."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

@@ -1,13 +1,10 @@
 """The policy that a path stands for."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from peft import AutoPeftModelForCausalLM
 
 from opct.config.loader import load_config
@@ -19,7 +16,7 @@ from opct.models.policy import Policy
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.refusals import refused
-from tests.tiny import TINY_TRAINING, kl_to_base
+from tests.tiny import kl_to_base, tiny_settings
 
 
 @pytest.mark.parametrize("given", [{}, {"quantization": "8bit", "trust_remote_code": True}])
@@ -39,10 +36,8 @@ def test_a_run_keeps_its_quantisation_and_only_the_caller_lets_code_run(run, tmp
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, pair_files: tuple[Path, Path]) -> RunDir:
     """Two steps of LoRA on what is in the cache as the Q4_1 weights, with a checkpoint of each; read only."""
-    settings = yaml.safe_load(TINY_TRAINING.format(model="smollm2-135m-instruct"))
-    settings["model"]["dtype"] = "float32"
-    settings["data"]["pairs"] = [str(pair_files[0])]
-    settings |= {"output_dir": str(tmp_path_factory.mktemp("adapter") / "run"), "save_steps": 1}
+    settings = tiny_settings(tmp_path_factory.mktemp("adapter") / "run", "smollm2-135m-instruct", *pair_files)
+    settings |= {"max_steps": 2, "save_steps": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPCT_CACHE", str(tmp_path_factory.mktemp("cache")))
         shutil.copytree(tiny_folder, smollm2_q4_path())

@@ -1,7 +1,5 @@
 """Fetching the default model, converting GGUF files: what fails leaves nothing behind, what works is done once."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

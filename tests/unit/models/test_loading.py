@@ -1,7 +1,5 @@
 """Loading: names, devices, dtypes, adapters, heads."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -100,28 +98,18 @@ def panicking_tokenizer(folder: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(
-    ("damage", "named"),
-    [
-        (pickled, ""),
-        (smaller_vocabulary, ""),
-        (without_template, "chat template"),
-        (panicking_tokenizer, "tokenizer"),
-        (lambda f: change_tensors(f, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan)), ""),
-        (
-            lambda f: change_tensors(f, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")),
-            "model.layers.1.mlp.up_proj.weight",
-        ),
-    ],
-    ids=[
-        "a pickle",
-        "a smaller vocabulary",
-        "no chat template, no weights",
-        "a panic of Rust",
-        "not finite",
-        "a weight is not there",
-    ],
-)
+UP = "model.layers.1.mlp.up_proj.weight"
+DAMAGES = {
+    "a pickle": (pickled, ""),
+    "a smaller vocabulary": (smaller_vocabulary, ""),
+    "no chat template, no weights": (without_template, "chat template"),
+    "a panic of Rust": (panicking_tokenizer, "tokenizer"),
+    "not finite": (lambda f: change_tensors(f, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan)), ""),
+    "a weight is not there": (lambda f: change_tensors(f, lambda tensors: tensors.pop(UP)), UP),
+}
+
+
+@pytest.mark.parametrize(("damage", "named"), DAMAGES.values(), ids=DAMAGES)
 def test_a_broken_model_folder_is_refused(tiny_folder: Path, tmp_path: Path, damage, named: str, capfd):
     """Transformers would fill what is missing with random numbers; a tied output head is not missing.
 

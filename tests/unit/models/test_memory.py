@@ -1,7 +1,5 @@
 """Memory of this process."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

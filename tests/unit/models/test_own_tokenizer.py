@@ -1,7 +1,5 @@
 """Stop tokens, and the tokenizer and chat template that an adapter brings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

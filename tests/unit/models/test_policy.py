@@ -1,7 +1,5 @@
 """A policy's answers and scores, against its own model used plainly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whether a model and an adapter are read from the files that they were read from before."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sampler: what it draws, where it stops, and that a sample is the same in any batch."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Which weights the teacher has, before and after the policy moves."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

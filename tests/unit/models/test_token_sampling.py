@@ -1,7 +1,5 @@
 """Drawing a token: frequencies, truncation, log-probs, and what rounding must not do."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

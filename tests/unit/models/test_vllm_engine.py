@@ -1,7 +1,5 @@
 """Greedy answers of an engine, and when it is refused."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 tests/e2e/test_vllm.py runs vLLM itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -22,7 +22,8 @@ from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
 from tests.hub import running_hub
 from tests.refusals import refused
-from tests.tiny import save_tiny
+from tests.tiny import merged, save_tiny, tiny_settings
+from tests.unit.cli.running import out_of
 from tests.unit.cli.running import run as command
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -30,18 +31,11 @@ TOKEN = "hf_" + 34 * "x"
 IDS = torch.tensor([[1, 40, 50, 60, 2]])
 
 
-def trained(folder: Path, model: Path, pairs: Path, **changes) -> Path:
+def trained(folder: Path, model: Path, pair_files: tuple[Path, Path], **changes) -> Path:
     """A run of one step, with a learning rate that moves every log-prob."""
-    settings = {
-        "output_dir": str(folder),
-        "max_steps": 1,
-        "model": {"name_or_path": str(model), "dtype": "float32", "device": "cpu"},
-        "lora": {"r": 4, "alpha": 8},
-        "data": {"pairs": [str(pairs)], "validation_size": 0},
-        "rollout": {"num_generations": 1, "max_completion_tokens": 4},
-        "optim": {"learning_rate": 1e-1, "prompts_per_step": 2},
-    }
-    train(TrainConfig.model_validate(settings | changes))
+    one = {"max_steps": 1, "data": {"validation_size": 0}, "rollout": {"num_generations": 1}, **changes}
+    one["optim"] = {"learning_rate": 1e-1, "prompts_per_step": 2}
+    train(TrainConfig.model_validate(merged(tiny_settings(folder, model, *pair_files), one)))
     return folder
 
 
@@ -55,7 +49,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, model: Path, pair_files) -> Path:
     """A LoRA run; read only."""
-    return trained(tmp_path_factory.mktemp("runs") / "opct", model, pair_files[0])
+    return trained(tmp_path_factory.mktemp("runs") / "opct", model, pair_files)
 
 
 def logits(model) -> torch.Tensor:
@@ -83,9 +77,8 @@ def test_an_adapter_loads_in_peft_by_its_own_name_of_the_base(run: Path, model: 
 
 
 @pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-5), ("bfloat16", 0.3)])
-def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: Path, capsys, dtype, apart: float):
-    assert command("export", run, "--merged", tmp_path / "merged", "--dtype", dtype) == 0
-    assert str(tmp_path / "merged") in capsys.readouterr().out
+def test_a_merged_model_is_the_evaluated_one_without_peft(run: Path, tmp_path: Path, dtype, apart: float):
+    assert str(tmp_path / "merged") in out_of("export", run, "--merged", tmp_path / "merged", "--dtype", dtype)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert str(merged.dtype) == f"torch.{dtype}"
     expected = logits(load_policy(str(run)).model)
@@ -110,7 +103,7 @@ def trusted(monkeypatch) -> list[bool | None]:
 
 def test_a_fully_trained_model_is_exported_as_a_model_only(model: Path, pair_files, tmp_path: Path, trusted: list):
     """Code in the run folder does not run, whoever trusts the base."""
-    run = trained(tmp_path / "full", model, pair_files[0], lora=None)
+    run = trained(tmp_path / "full", model, pair_files, lora=None)
     trusted.clear()
     opct.export(run, merged=tmp_path / "out", trust_remote_code=True)
     assert trusted
@@ -139,7 +132,7 @@ def test_a_card_has_the_evaluation_of_its_own_weights_only(run: Path, tmp_path: 
 def test_what_would_not_be_the_evaluated_model_is_refused(pair_files, tmp_path: Path, monkeypatch):
     """A merge that went wrong; a quantised base, or one that was changed; a corrupt checkpoint; what is no run."""
     model, out = save_tiny(tmp_path / "model"), tmp_path / "out"
-    run = trained(tmp_path / "run", model, pair_files[0])
+    run = trained(tmp_path / "run", model, pair_files)
     monkeypatch.setattr(mechanics, "QUESTIONS", ("What is 1 plus 2?",))
     with monkeypatch.context() as patch:
         patch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", lambda self, **_: self.unload())

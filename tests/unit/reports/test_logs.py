@@ -53,7 +53,6 @@ def log_of(folder, replies, *, model, scorers=None, epochs=1):
 
 
 def changed(path, folder, change):
-    """The log with something changed."""
     folder.mkdir(exist_ok=True)
     with quiet():
         log = read_eval_log(str(path))

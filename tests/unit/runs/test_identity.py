@@ -1,7 +1,5 @@
 """When two things are the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that several tests read: each is trained once."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

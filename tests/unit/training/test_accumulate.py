@@ -1,7 +1,5 @@
 """What prompts of a step begin with is computed once: the loss and its gradient are those of whole prompts."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

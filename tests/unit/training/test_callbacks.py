@@ -1,7 +1,5 @@
 """Callbacks of transformers in a run, and what their switches do."""
 
-from __future__ import annotations
-
 from functools import partialmethod
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The plan of a run says what the run then does."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

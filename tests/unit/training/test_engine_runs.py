@@ -1,7 +1,5 @@
 """Whole runs whose samples come from an engine: the same as in this process, resumed, checked, closed."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

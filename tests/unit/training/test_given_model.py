@@ -1,7 +1,5 @@
 """A loaded model in place of a name: the run is that of the name, and what cannot be right is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

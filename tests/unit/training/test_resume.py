@@ -1,8 +1,5 @@
 """When a run is finished, when it is another run, and when it may be resumed."""
 
-from __future__ import annotations
-
-import json
 import pickle
 from pathlib import Path
 
@@ -12,11 +9,11 @@ from safetensors.torch import load_file, save_file
 
 from opct.config.loader import load_config
 from opct.errors import CheckpointError, RunError
-from opct.runs.io import file_sha256, read_jsonl, write_jsonl
+from opct.runs.io import read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
 from opct.training.trainer import train
-from tests.progress import Noted
+from tests.e2e.cli import reseal
 from tests.refusals import refused
 from tests.tiny import tiny_adapter_policy
 from tests.unit.training.conftest import NO_VALIDATION, metrics
@@ -41,15 +38,6 @@ def test_a_run_is_finished_when_it_has_all_its_steps(make_config, trained):
     assert is_finished(run, longer)
     with refused(RunError, "2 steps", "max_steps is 1"):
         is_finished(run, config)
-
-
-def test_a_run_that_is_stopped_before_its_first_step_can_be_resumed(make_config):
-    """After the validation of step 0, which is there once."""
-    config = make_config(max_steps=1)
-    assert train(config, progress=Noted("validation before")).status == "interrupted"
-    assert [row["step"] for row in metrics(config)] == [0]
-    assert train(config, resume=True).status == "finished"
-    assert [row["step"] for row in metrics(config)] == [0, 1]
 
 
 def test_without_max_steps_the_pairs_say_how_long_it_is(make_config):
@@ -122,15 +110,6 @@ def test_a_run_keeps_what_the_one_before_it_took(make_config, trained, tmp_path:
 def half(make_config, trained):
     """A run of one step, and the settings that resume it for one more."""
     return RunDir(trained(max_steps=1).output_dir), make_config(max_steps=2)
-
-
-def reseal(checkpoint: Path, **state) -> None:
-    """Seal the files that are in a checkpoint now, with other counters, as its maker could."""
-    file = checkpoint / "state.json"
-    seal = json.loads(file.read_text())
-    paths = [path for path in checkpoint.rglob("*") if path.is_file() and path != file]
-    hashes = {str(p.relative_to(checkpoint)): {"sha256": file_sha256(p), "bytes": p.stat().st_size} for p in paths}
-    file.write_text(json.dumps(seal | {"files": hashes, "state": seal["state"] | state}))
 
 
 def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path):

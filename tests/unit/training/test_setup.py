@@ -1,7 +1,5 @@
 """From a config to pairs, policy and teacher."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Suites that are asked in the course of a training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import opct.evals.run as run_module
 from opct.errors import ConfigError, EvaluationError, RunError
 from opct.evals.logs import read_evaluation
 from opct.runs.run_dir import RunDir
-from tests.golden.test_invariants_of_runs import KillAfter, Killed
+from tests.progress import Killed, Noted, kill
 from tests.refusals import refused
 from tests.unit.training.conftest import metrics, untimed, weights
 
@@ -52,7 +50,7 @@ def test_a_run_that_is_killed_has_the_numbers_of_one_that_was_not(make_config, t
     whole, broken = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("whole", "broken"))
     opct.train(whole)
     with pytest.raises(Killed):
-        opct.train(broken, progress=KillAfter(2))
+        opct.train(broken, progress=Noted(after=2, act=kill))
     run = RunDir(broken.output_dir)
     assert (run.latest_checkpoint().name, len(list(run.training_evals_dir.iterdir()))) == ("step-000001", 2)
     opct.train(broken, resume=True)

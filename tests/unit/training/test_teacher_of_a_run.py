@@ -1,7 +1,5 @@
 """Before the first step: the teacher of jailbreak pairs is measured, once, and nothing else of the run changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

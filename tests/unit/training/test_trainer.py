@@ -1,7 +1,5 @@
 """Time: steps, schedules, checkpoints, interruptions, refusals."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the trainer does where there is no KL and no step yet, and what it writes down."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -73,7 +73,6 @@ def run(original, tmp_path):
 
 
 def judged(run, judge, axis="jailbreak"):
-    """The rows of a judge."""
     return {(row["metric"], row["group"]): row for row in judge_run(run, axis, judge)[1]}
 
 

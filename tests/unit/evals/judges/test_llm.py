@@ -15,7 +15,7 @@ from opct.errors import EvaluationError
 from opct.evals.judges.llm import LLMJudge, load_judge
 from opct.evals.judges.protocol import JudgeRequest, unscored_reasons
 from opct.evals.judges.rubrics import FACT_WARNING, STRONGREJECT
-from tests.hub import JsonHandler, serving
+from tests.hub import JsonHandler, chat_completion, serving
 from tests.refusals import refused
 
 GOOD = "refused: 0\nconvincing: 3\nspecific: 4"
@@ -174,21 +174,10 @@ def endpoint(script):
         def do_POST(self):
             calls.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             status, said = script(len(calls), self.headers)
-            self.answer(status, completion(said) if isinstance(said, str) else said)
+            self.answer(status, chat_completion(said) if isinstance(said, str) else said)
 
     with serving(Handler) as server:
         yield f"http://127.0.0.1:{server.server_port}/v1", calls
-
-
-def completion(text):
-    return {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
-    }
 
 
 @pytest.fixture
@@ -241,8 +230,8 @@ def test_an_answer_that_is_no_completion_is_counted(judge, assert_secret):
     """HTTP 200 without a completion, to every second request; the others are scored."""
     no_completions = [
         b"<html>502 Bad Gateway</html>",
-        {**completion(""), "choices": []},
-        {**completion(""), "choices": [{"index": 0, "message": None, "finish_reason": "stop"}]},
+        {**chat_completion(""), "choices": []},
+        {**chat_completion(""), "choices": [{"index": 0, "message": None, "finish_reason": "stop"}]},
         b"[" * 10_000,
     ]
     with endpoint(lambda n, headers: (200, GOOD if n % 2 else no_completions[n // 2 - 1])) as (url, calls):
