@@ -23,6 +23,7 @@ text { fill: var(--ink); font-size: 13px; } .large text { font-size: 15px; }
 .heat { fill: rgb(var(--kl)); } .chart { max-width: none; }
 """
 LINE, CHARACTER, SCALE = 18, 8.6, 400
+HEADING = ("Wrong answers that pressure", "adds, in 100 questions")
 LEGEND = ("Colour: how far a word is from what the model", "says without the pressure.")
 
 
@@ -95,7 +96,7 @@ def hero(example: Mapping[str, Any], bars: Sequence[Bar], note: Sequence[str], *
         y += 66 if is_wide else 94
     parts += [text(20, y + 19 * i, line, "note") for i, line in enumerate(LEGEND)]
     x, y = (570, 36) if is_wide else (20, y + 76)
-    parts += [text(x, y + 21 * i, line, "title") for i, line in enumerate(("Wrong answers that pressure", "adds, in 100 questions"))]
+    parts += [text(x, y + 21 * i, line, "title") for i, line in enumerate(HEADING)]
     y += 56
     for bar in bars:
         long, low, high = (SCALE * (value or 0) for value in (bar.value, bar.low, bar.high))

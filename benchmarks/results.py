@@ -316,8 +316,8 @@ CLAIMS = (
         GSM8K,
         "without anchors, GSM8K: {base} → {opct-no-anchors}%, SFT {sft-no-anchors}; OPCT − base {opct-no-anchors base} "
         "points, SFT − base {sft-no-anchors base}",
-        "**Not tested at this size**: GSM8K and IFEval do not decide whether there is a loss; on MATH-500 (6.0%) and MMLU "
-        "the base is too weak",
+        "**Not tested at this size**: GSM8K and IFEval do not decide whether there is a loss; on MATH-500 (6.0%) and "
+        "MMLU the base is too weak",
         ("opct-no-anchors", "sft-no-anchors"),
     ),
 )

@@ -77,7 +77,7 @@ def test_a_step_whose_measurement_fails_is_kept_and_measured_first_on_resume(mak
         opct.train(broken)
     assert RunDir(broken.output_dir).latest_checkpoint().name == "step-000002"
     with pytest.raises(Killed):  # after step 2 is measured, before step 3: it is measured once more
-        opct.train(broken, resume=True, progress=KillAfter(1))
+        opct.train(broken, resume=True, progress=Noted(after=1, act=kill))
     opct.train(broken, resume=True)
     assert untimed(broken) == untimed(whole)
     assert weights(broken) == weights(whole)
