@@ -75,6 +75,16 @@ WRONG_HINT = (
     "a question needs wrong answers (`wrong`, several joined by `;` or `|`), options that hold the right one too "
     "(`choices`, one --column for each), or a `topic`, whose other answers are then the wrong ones"
 )
+SEPARATORS = ("|", "\n", ";", "；")
+"""What joins several wrong answers or aliases in a cell; the first of these that it has."""
+REFERS = re.compile(
+    r"(?i:all|none|any|both|neither|either) of (?:the )?(?:above|these|those|options|choices|answers|others)\b"
+    r"|(?i:only) \(?[A-J]\)?\Z"
+    r"|(?:(?i:both|neither|either|options?|answers?) )*\(?[A-J]\)?(?:(?:,| and| or| nor| &) ?\(?[A-J]\)?)+\Z"
+)
+"""An option that speaks of other options, by their place or letter: "None of the above", "Both A and B"."""
+JOINED = re.compile(r";|\n| / |, | or |\(accept|\(or ", re.IGNORECASE)
+"""What may join several answers, or stand in one."""
 FINAL_ANSWER = "####"
 """What comes before the final answer of a worked solution, as in GSM8K."""
 LONG_ANSWER = 40
@@ -246,6 +256,7 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     if "id" in role_columns:
         faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
+    parsed = _without_references(path, parsed)
     questions: dict[str, Question] = {}
     splits: dict[tuple[str, str], set[str]] = defaultdict(set)
     for where, question in parsed:
@@ -257,10 +268,47 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
         fault = "are trained on and, under another id, measured: keep one row of each"
         log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)
     _note_reading(path, rows, role_columns, first_index)
+    _warn_of_joined(path, parsed)
     if long := [where for where, question in parsed if len(question.answer.split()) > LONG_ANSWER]:
         fault = f"answers have more than {LONG_ANSWER} words, which no reply repeats: give the final answer alone"
         log.warning("%s: %d %s (first at %s)", path, len(long), fault, long[0])
     return list(questions.values())
+
+
+def _without_references(path: str, parsed: list[tuple[str, Question]]) -> list[tuple[str, Question]]:
+    """The questions none of whose options speaks of others: these are asked in another order, or without options."""
+    kept, left_out = [], []
+    for where, question in parsed:
+        refers = [text for text in (question.answer, *question.wrong) if REFERS.match(text)]
+        if refers:
+            fault = f"the option {refers[0]!r} speaks of other options, which are asked in another order, or not at all"
+            left_out.append((where, fault))
+        else:
+            kept.append((where, question))
+    if left_out and not kept:
+        refuse(path, left_out)
+    if left_out:
+        (where, fault), n = left_out[0], len(left_out)
+        log.warning("%s: %d of %d questions left out: %s (first at %s)", path, n, len(parsed), fault, where)
+    return kept
+
+
+def _warn_of_joined(path: str, parsed: Sequence[tuple[str, Question]]) -> None:
+    """Warn of answers that look like several in one, which no reply repeats."""
+    for role, texts_of in (("right", lambda q: [q.answer]), ("wrong", lambda q: q.wrong)):
+        joined = [(where, text) for where, q in parsed for text in texts_of(q) if JOINED.search(text)]
+        if joined and len(joined) * 20 >= len(parsed):
+            (where, text), n = joined[0], len(joined)
+            remedy = "if they are several, join them by |"
+            log.warning(
+                "%s: %d %s answer(s), such as %r, are read as one each: %s (first at %s)",
+                path,
+                n,
+                role,
+                text,
+                remedy,
+                where,
+            )
 
 
 def are_of_questions(names: Sequence[str], *, in_table: bool = False) -> bool:
@@ -501,6 +549,8 @@ def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
     more: list[Any] = []
     if isinstance(value, str) and _is_list(value):
         value = _list_of(value, list[str])
+    elif isinstance(value, str) and not _is_worked(value):
+        value = value.split("|")  # not at ";" or a line end: these stand in one answer, too
     if isinstance(value, Mapping):
         more = list(value.get("aliases") or [])
         value = value.get("value", value.get("text"))
@@ -534,7 +584,8 @@ def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 def _split(text: str) -> list[str]:
     if _is_list(text):
         return [_text(item) for item in _list_of(text, list)]
-    return [_text(part) for part in text.split("|" if "|" in text else ";") if part.strip()]
+    separator = next((mark for mark in SEPARATORS if mark in text.strip()), ";")
+    return [_text(part) for part in text.split(separator) if part.strip()]
 
 
 def _is_list(text: str) -> bool:

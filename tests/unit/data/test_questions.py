@@ -97,6 +97,8 @@ def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
         ({"answer": "[0, 1)"}, "[0, 1)", (), ("w",)),
         ({"answer": "#### 4 ####  1,000 "}, "1,000", (), ("w",)),
         ({"answer": "a", "wrong1": '["v; u", "t"]', "wrong": None}, "a", (), ("v; u", "t")),
+        ({"answer": "a | b", "wrong": "v\nu\nt"}, "a", ("b",), ("v", "u", "t")),
+        ({"answer": '["a|b"]', "wrong": "v；u"}, "a|b", (), ("v", "u")),
     ],
 )
 def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):
@@ -116,6 +118,23 @@ def test_cells_that_are_no_text_are_refused():
         with pytest.raises(DataError) as caught:
             load_questions([{"question": "Q?", "answer": "a", "wrong": "w"} | cells])
         assert named in caught.value.faults[0]
+
+
+def test_questions_whose_options_speak_of_others_are_left_out(caplog):
+    row = {"question": "Which are primes?", "A": "2", "B": "4", "answer": "A"}
+    texts = ("Both A and B", "none of the above", "All of these.", "(A) or (B)", "only B")
+    with refused(DataError, "'Both A and B'"):
+        load_questions([row | {"C": "Both A and B"}])
+    for text in texts:
+        [kept] = load_questions([row | {"C": text}, row | {"C": "Hepatitis A and B"}])
+        assert "Hepatitis A and B" in kept.wrong
+    assert caplog.text.count("1 of 2") == len(texts)
+
+
+def test_answers_that_look_like_several_are_named(caplog):
+    load_questions([{"question": "Q?", "answer": "Bob or Rob", "wrong": "Al, Jo"}])
+    assert "'Bob or Rob'" in caplog.text
+    assert "'Al, Jo'" in caplog.text
 
 
 def test_a_context_belongs_to_its_question_and_what_is_not_read_is_named(caplog):
