@@ -114,6 +114,7 @@ LOUD = {
     "reasoning": (("analysisThe user asks.", "Yes."), {}),
     "cut": (("and so on",), {"ends": False}),
     "special": (("Yes.",), {"template": WITHOUT_END}),
+    "add_generation_prompt": (("Yes.",), {"template": CHAT_TEMPLATE.replace("add_generation_prompt", "false")}),
 }
 WARNED = [*(("train", kind) for kind in LOUD), ("eval", "cut"), ("data", "reasoning")]
 

@@ -60,11 +60,16 @@ def chat(
     from opct.config.loader import load_settings
     from opct.config.schema import ModelConfig
     from opct.models.from_run import load_policy
+    from opct.models.self_test import self_test
 
     console = make_console(highlight=False)
     with console.status("loading ..."):
         model_settings = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
         policy = load_policy(target, **model_settings)
+        turns = tuple({"role": role, "content": role} for role in ("user", "assistant", "user"))
+        warnings = self_test(policy, [("a chat", turns)])
+    for warning in warnings:
+        console.print(as_text(f"warning: {warning}"))
     sampling = policy.generation_defaults() if generation_config else {"temperature": 0.0}
     if temperature is not None:
         sampling["temperature"] = temperature

@@ -168,6 +168,13 @@ class Renderer:
         before, said, after = text.rpartition(SAID)
         return (before, after.partition(MORE)[0]) if said else ("", "")
 
+    def unopened(self) -> str:
+        """What the template writes before an answer, but not where one is to come; empty if it opens every turn."""
+        asked, before = PROBES[-1][:1], self.around_answer()[0]
+        plain = self._written(asked) if before else ""
+        is_ignored = before.startswith(plain) and self.text(asked) == plain
+        return before[len(plain) :].strip() if is_ignored else ""
+
     def opens_thinking(self, prompt: Sequence[Message]) -> bool:
         """Whether the completion begins inside a reasoning block.
 

@@ -37,13 +37,20 @@ def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair]
     sides = ((f"pair {r.pair.id!r}", side) for r in pairs for side in (r.pair.prompt, r.pair.teacher_prompt))
     refuse_lost_messages(policy.renderer, policy.name, [*prompts, *sides])
     renderer = policy.renderer
+    warnings = []
+    if unopened := renderer.unopened():
+        warnings.append(
+            f"The chat template of {policy.name} writes {unopened!r} before an answer, but not where one is to come "
+            "(it ignores add_generation_prompt), so the model may write the user's turn on: repair the template."
+        )
     ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
     if not ends or renderer.end_of_turn():
-        return []
+        return warnings
     stops = policy.tokenizer.convert_ids_to_tokens(sorted(policy.backbone.stop_ids))
     return [  # `stop_tokens_of` cannot detect it
+        *warnings,
         f"The chat template of {policy.name} writes no special token after an assistant message, so a reply ends only "
-        f"where the model learnt to write {', '.join(map(repr, stops))}: check that the template is the model's own."
+        f"where the model learnt to write {', '.join(map(repr, stops))}: check that the template is the model's own.",
     ]
 
 

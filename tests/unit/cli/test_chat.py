@@ -67,8 +67,9 @@ def say(type_lines):
     return say
 
 
-def test_a_model_is_loaded_and_sampled_as_settings_and_options_say(monkeypatch, type_lines):
+def test_a_model_is_loaded_and_sampled_as_settings_and_options_say(monkeypatch, type_lines, capsys):
     model, loaded = Model(), []
+    monkeypatch.setattr("opct.models.self_test.self_test", lambda _, prompts: [f"{len(prompts[0][1])} turns"])
     monkeypatch.setattr("opct.models.from_run.load_policy", lambda _, **own: loaded.append(own) or model)
     for flags, sampling in (
         ((), {"temperature": 0.0}),
@@ -77,6 +78,7 @@ def test_a_model_is_loaded_and_sampled_as_settings_and_options_say(monkeypatch, 
     ):
         type_lines("hi", "/quit")
         assert run("chat", "runs/x", "device=cpu", *flags) == 0
+        assert "warning: 3 turns" in capsys.readouterr().out
         assert model.sampling == sampling
         assert loaded.pop() == {"device": "cpu"}
     assert run("chat", "runs/x", "chat_template_kwargs={a: [") == 1
