@@ -89,12 +89,14 @@ class Renderer:
                 "Use an instruction-tuned model, or save a chat_template.jinja beside its tokenizer."
             )
         template = str(tokenizer.chat_template)
-        for name in chat_template_kwargs:
+        for name, value in chat_template_kwargs.items():
             if not re.search(rf"\b{re.escape(name)}\b", template):  # the template would ignore it
                 raise ModelError(
                     f"chat_template_kwargs: the chat template of {tokenizer.name_or_path} does not use {name!r}; check "
                     "its spelling, or leave it out."
                 )
+            if isinstance(value, str) and value.lower() in ("true", "false"):  # a template takes any text for true
+                raise ModelError(f"chat_template_kwargs: {name} is the text {value!r}: leave out its quotation marks.")
         self.tokenizer, self.chat_template_kwargs, self.date = tokenizer, dict(chat_template_kwargs), date
         what = f"The chat template of {tokenizer.name_or_path}"
         try_in_bounds(self._use_once, (template, repr(chat_template_kwargs)), what, ModelError)

@@ -58,6 +58,11 @@ def test_a_column_that_a_template_shows_is_not_added_twice():
     assert (pair.prompt, pair.teacher_prompt) == (user_prompt("4? I say no."), user_prompt("4?"))
 
 
+def test_a_template_that_does_not_show_the_prompt_is_told(caplog):
+    build_pairs([{"prompt": "4?", "rumour": "5"}], templates={"t": "I heard {{ rumour }}"})
+    assert "{{ prompt }}" in caplog.text
+
+
 def test_templates_wrap_the_last_user_message():
     """A pair for each prompt and template; the pairs of one prompt share its id, so that no split parts them."""
     row = {"prompt": [ASKED, SAID, ASKED], "answer": 5}

@@ -161,6 +161,8 @@ def test_a_run_and_its_adapter_keep_their_chat_template_arguments_and_thinking_t
     tokenizer.chat_template += "{% if enable_thinking is false %}[/T]{% endif %}"
     tokenizer.save_pretrained(folder)
     kwargs, tags = {"enable_thinking": False}, ("[T]", "[/T]")
+    with refused(ModelError, "enable_thinking", "'false'"):
+        load_policy(str(folder), chat_template_kwargs={"enable_thinking": "false"})
     model = {"name_or_path": str(folder), "chat_template_kwargs": kwargs}
     config = make_config(max_steps=1, model=model, loss={"thinking_tags": tags}, **SHORT)
     run = RunDir(train(config).run_dir)

@@ -301,6 +301,8 @@ def _template(name: str, text: str) -> tuple[Wrap, set[str]]:
         raise DataError(f"The template {name!r} is not valid Jinja: {error}. Correct it.") from error
     if not columns:
         raise DataError(f"The template {name!r} uses no column: put {{{{ prompt }}}} where the prompt belongs.")
+    if "prompt" not in columns:
+        log.warning("The template %r does not show {{ prompt }}: does %s hold what is asked?", name, ", ".join(columns))
 
     def wrap(prompt: Prompt, row: Mapping[str, Any]) -> Prompt:
         last = _last_user(prompt)
