@@ -32,18 +32,20 @@ Named: TypeAlias = "Iterable[tuple[str, Sequence[Message]]]"
 
 
 def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair] = ()) -> list[str]:
-    """Warnings about what the model's chat template and tokenizer do with these prompts and pairs. Raises DataError
-    where the template leaves a message out."""
+    """Warnings of the load, and about what the model's chat template and tokenizer do with these prompts and pairs.
+    Raises DataError where the template leaves a message out."""
     sides = ((f"pair {r.pair.id!r}", side) for r in pairs for side in (r.pair.prompt, r.pair.teacher_prompt))
     refuse_lost_messages(policy.renderer, policy.name, [*prompts, *sides])
     renderer = policy.renderer
     ends = renderer.around_answer(goes_on=True)[1] or renderer.around_answer()[1]
     if not ends or renderer.end_of_turn():
-        return []
+        return [*policy.warnings]
     stops = policy.tokenizer.convert_ids_to_tokens(sorted(policy.backbone.stop_ids))
-    return [  # `stop_tokens_of` cannot detect it
+    return [
+        *policy.warnings,
+        # `stop_tokens_of` cannot detect it
         f"The chat template of {policy.name} writes no special token after an assistant message, so a reply ends only "
-        f"where the model learnt to write {', '.join(map(repr, stops))}: check that the template is the model's own."
+        f"where the model learnt to write {', '.join(map(repr, stops))}: check that the template is the model's own.",
     ]
 
 
