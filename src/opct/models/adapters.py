@@ -80,6 +80,14 @@ def split_weights(model: Any) -> tuple[dict[str, torch.nn.Parameter], dict[str, 
     return base, added
 
 
+def brings_embeddings(model: PeftModel) -> bool:
+    """Whether a loaded adapter came with embeddings or an output head that are not those of its base."""
+    bare: Any = model.get_base_model()
+    tables = bare.get_input_embeddings(), bare.get_output_embeddings()
+    names = {f"{name}.weight" for name, module in bare.named_modules() if module in tables}
+    return not names.isdisjoint(getattr(model, "replaced_weights", {}))
+
+
 def bare_name(name: str) -> str:
     """Name of a weight in the model without an adapter, from its name in a PEFT model or in the file of an adapter."""
     return ".".join(part for part in name.removeprefix(PREFIX).split(".") if part not in ADDED_NAMES)

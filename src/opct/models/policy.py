@@ -20,7 +20,7 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
-from opct.models.adapters import TRAINED_ADAPTER, check_kind, other_base, split_weights
+from opct.models.adapters import TRAINED_ADAPTER, brings_embeddings, check_kind, other_base, split_weights
 from opct.models.backbone import Backbone
 from opct.models.given import GivenModel
 from opct.models.inference.continuous import (
@@ -465,12 +465,12 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template."""
         if self.has_adapter:
-            self.save_adapter(folder)
+            self.save_adapter(folder, embeddings=brings_embeddings(self.model))
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def save_adapter(self, folder: Path) -> None:
-        """Write the adapter alone."""
-        # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-        self.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
+    def save_adapter(self, folder: Path, *, embeddings: bool = False) -> None:
+        """Write the adapter alone, or with the embeddings of the model, as PEFT does where tokens were added."""
+        # True or False: by itself, PEFT asks the hub whether the embeddings were resized
+        self.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=embeddings)

@@ -161,14 +161,20 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, base_in,
         ({"modules_to_save": ["embed_tokens", "lm_head"]}, False),
         ({"modules_to_save": ["embed_tokens", "lm_head"]}, True),
         ({"trainable_token_indices": [5, 301]}, False),
+        ({}, True),
     ],
 )
 def test_an_adapter_with_tokens_of_its_own_computes_as_in_peft(tmp_path: Path, own: dict, tied: bool):
-    """PEFT then saves the embeddings as well, under several names."""
+    """PEFT then saves the embeddings as well, under several names; a checkpoint has them too."""
     base = save_family(tmp_path / "base", tie_word_embeddings=tied)
     expected = save_adapter(base, tmp_path / "a", new_tokens=2, **own)
     policy = Policy.load(model_config(base), adapter=tmp_path / "a", trainable=True)
     torch.testing.assert_close(policy.log_probs(*IDS)[0], expected, rtol=1e-4, atol=1e-4)
+    move(policy)
+    policy.save(tmp_path / "b")
+    again = Policy.load(model_config(base), adapter=tmp_path / "b", trainable=True)
+    assert again.weights_hash() == policy.weights_hash()
+    assert torch.equal(again.log_probs(*IDS)[0], policy.log_probs(*IDS)[0])
 
 
 def test_an_adapter_that_changes_the_model_is_refused(base_folder, tmp_path: Path):
