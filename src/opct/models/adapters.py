@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from opct.bounds import try_in_bounds
 from opct.config.schema import LoraSettings
-from opct.errors import LibraryErrors, ModelError, first_of
+from opct.errors import LibraryErrors, ModelError, first_of, shorten
 from opct.runs.io import read_json
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ PREFIX = "base_model.model."
 """What PEFT writes before the name of a weight."""
 ADDED_NAMES = ("base_layer", "original_module", "token_adapter")
 """What PEFT puts into the name of a weight of the model."""
+WHOLE_COPY = ".modules_to_save."
+"""What PEFT puts into the name of a copy of a whole module."""
+KINDS = "Those load that change layers, such as LORA, IA3, LOHA, LOKR, OFT, VERA and LN_TUNING."
+MERGE = "Merge it into its base with PEFT (merge_and_unload), save that, and give the folder as model.name_or_path."
+"""The remedy where an adapter cannot be kept apart from its base."""
 
 
 @contextlib.contextmanager
@@ -73,6 +78,14 @@ def split_weights(model: Any) -> tuple[dict[str, torch.nn.Parameter], dict[str, 
         else:
             base[bare_name(name)] = parameter
     return base, added
+
+
+def brings_embeddings(model: PeftModel) -> bool:
+    """Whether a loaded adapter came with embeddings or an output head that are not those of its base."""
+    bare: Any = model.get_base_model()
+    tables = bare.get_input_embeddings(), bare.get_output_embeddings()
+    names = {f"{name}.weight" for name, module in bare.named_modules() if module in tables}
+    return not names.isdisjoint(getattr(model, "replaced_weights", {}))
 
 
 def bare_name(name: str) -> str:
@@ -288,11 +301,12 @@ class AdapterConfig(TypedDict, total=False):
     """What is read of PEFT's settings of an adapter, and its types; there is more in them."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    peft_type: str | None
     base_model_name_or_path: str | None
     revision: str | None
     r: int
     target_modules: str | list[str] | None
-    rank_pattern: dict[str, int] | None
+    rank_pattern: dict[str, int | list[bool]] | None  # lists in AdaLoRA
     alpha_pattern: dict[str, float] | None
 
 
@@ -305,6 +319,59 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     path = folder / "adapter_config.json"
     config: AdapterConfig = read_json(path, _ADAPTER_CONFIG, hint="Fetch the adapter again.", error=ModelError)
     return {**config}
+
+
+def check_kind(folder: Path) -> None:
+    """Raise ModelError for an adapter of a kind that is not computed here as in PEFT; no weight is loaded."""
+    from peft.config import PromptLearningConfig
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    config = read_adapter_config(folder)
+    kind: Any = config.get("peft_type")
+    where, adapter = folder / "adapter_config.json", f"The adapter at {folder}"
+    if kind not in PEFT_TYPE_TO_CONFIG_MAPPING:
+        raise ModelError(
+            f"{where}: peft_type is {shorten(kind)}, which is no kind of adapter that PEFT has here. {KINDS} Write the "
+            "kind there, or fetch the adapter again."
+        )
+    if issubclass(PEFT_TYPE_TO_CONFIG_MAPPING[kind], PromptLearningConfig):
+        raise ModelError(f"{adapter} is of kind {kind}, which adds tokens to prompts and changes no layer. {KINDS}")
+    if kind == "ADALORA":
+        raise ModelError(
+            f"{adapter} is of kind {kind}, whose ranks PEFT changes in its own training, which is not run here. {MERGE}"
+        )
+    if config.get("alora_invocation_tokens") is not None:
+        raise ModelError(
+            f"{adapter} is an aLoRA (alora_invocation_tokens in {where}), which is off before these tokens, and here "
+            "an adapter is on at all of them: give a LoRA that was trained without alora_invocation_tokens."
+        )
+    if config.get("layer_replication"):
+        raise ModelError(f"{adapter} repeats layers (layer_replication). {MERGE}")
+
+
+def other_base(folder: Path, *bases: str) -> list[str]:
+    """A warning if an adapter names another base than this one, which has these names.
+
+    The same weights may have a name on the hub and a folder here, so the last parts of names are compared.
+    """
+    made_for = read_adapter_config(folder).get("base_model_name_or_path")
+    if not made_for or _last_parts(made_for) & set().union(*map(_last_parts, bases)):
+        return []
+    return [
+        f"The adapter at {folder} was made for {made_for} (base_model_name_or_path in its adapter_config.json), and "
+        f"model.name_or_path is {bases[0]}: unless these are the same weights, set model.name_or_path to {made_for}."
+    ]
+
+
+def _last_parts(name: str) -> set[str]:
+    """The last parts of the names of a model: its own, that of a hub's cache, and what its config.json says."""
+    path = Path(name)
+    names = [name, str(path.resolve())]
+    names += [part.replace("--", "/") for part in path.parts if part.startswith("models--")]
+    with contextlib.suppress(ModelError):
+        said = read_json(path / "config.json", error=ModelError).get("_name_or_path")
+        names.append(str(said or name))
+    return {Path(part).name.lower() for part in names}
 
 
 def _try_patterns(model: PreTrainedModel, settings: Mapping[str, Any], what: str) -> None:
@@ -331,15 +398,12 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
         ModelError: the folder holds no adapter that fits the model, a part of it was not loaded, or it changes the
             model itself.
     """
-    from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
+    from peft import PeftModel, set_peft_model_state_dict
 
-    config = read_adapter_config(folder)
-    _try_patterns(model, config, f"A pattern in {folder / 'adapter_config.json'}")
-    if config.get("layer_replication"):
-        raise ModelError(f"The adapter at {folder} repeats layers (layer_replication): merge it into its base first.")
+    _try_patterns(model, read_adapter_config(folder), f"A pattern in {folder / 'adapter_config.json'}")
     before = {name: fingerprint(p) for name, p in split_weights(model)[0].items()}
     with _fits(model, folder):
-        weights = load_peft_weights(str(folder), device="cpu")
+        weights = _read_weights(folder)
         named = {bare_name(key) for key in weights}
         # clones: PEFT writes an adapter's biases into these tensors
         clones = {name: p.detach().clone() for name, p in model.named_parameters() if name in named}
@@ -361,6 +425,23 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
         _refuse_parts(loaded, folder, sorted(weights), sorted(incompatible_keys.unexpected_keys), lacking)
     cast("Any", loaded).replaced_weights = originals
     return loaded
+
+
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of an adapter's file by name. Raises ModelError where numbers in them are not finite."""
+    from peft import load_peft_weights
+
+    weights = load_peft_weights(str(folder), device="cpu")
+    # sums: as fast as `isfinite`, without a copy, and for every type
+    if broken := [name for name, tensor in weights.items() if not tensor.sum(dtype=torch.float64).isfinite()]:
+        file = folder / "adapter_model.safetensors"
+        raise ModelError(
+            f"{file if file.is_file() else file.with_suffix('.bin')} holds numbers that are NaN or infinite, in "
+            f"{len(broken)} of {len(weights)} tensors ({first_of(broken)}): fetch the adapter again, or train it again."
+        )
+    # with its embeddings PEFT saves the copies of `modules_to_save` under two names, and loads the shorter one
+    twice = {name for name in weights if WHOLE_COPY in name and name.replace(WHOLE_COPY, ".") in weights}
+    return {name: tensor for name, tensor in weights.items() if name not in twice}
 
 
 def widen_trained(model: Any) -> None:
@@ -427,8 +508,7 @@ def _changes_the_model(folder: Path, names: list[str]) -> str:
     cause = f"init_lora_weights={init!r}" if isinstance(init, str) else "see its adapter_config.json"
     return (
         f"The adapter at {folder} changes {len(names)} weights of the model itself ({first_of(names)}; {cause}), so "
-        "without the adapter it would not be its base. Merge the two with PEFT (merge_and_unload), save the model, and "
-        "give its folder as model.name_or_path."
+        f"without the adapter it would not be its base. {MERGE}"
     )
 
 

@@ -12,7 +12,7 @@ from opct.config.schema import Q4_MODEL, ModelConfig, TrainConfig
 from opct.errors import ModelError
 from opct.models.adapters import read_adapter_config
 from opct.models.gguf import smollm2_q4_path
-from opct.models.names import check_path
+from opct.models.names import check_path, name_one_inside
 from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def adapter_folder(adapter: str | None) -> Path | None:
     if folder is None:
         raise ModelError(
             f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
+            f"{name_one_inside(Path(adapter))}"
         )
     return folder
 

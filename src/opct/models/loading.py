@@ -33,7 +33,7 @@ from opct.models.gguf import (
     smollm2_q4,
 )
 from opct.models.memory import SMALLER_MODEL, enough_memory, reuse_freed_memory
-from opct.models.names import check_path
+from opct.models.names import check_path, name_one_inside
 from opct.runs.console import STDERR_HANDLER
 from opct.runs.io import read_json
 from opct.runs.run_dir import run_of
@@ -89,11 +89,12 @@ def check_model_name(name: str) -> None:
     if folder.is_dir() and not (folder / "config.json").is_file():
         if is_run_or_adapter(name):
             raise ModelError(
-                f"{name} is a run or an adapter: set model.adapter to it, and model.name_or_path to its base model."
+                f"{name} is a run or an adapter: set model.adapter to it, and model.name_or_path to its base model. "
+                "To have another adapter on it, merge it into its base first: a run with `opct export --merged`, an "
+                "adapter with PEFT's merge_and_unload."
             )
-        inside = ", ".join(sorted(str(path.parent) for path in folder.glob("*/manifest.json")))
-        remedy = f"Name one of the runs in it: {inside}." if inside else "Name a run, or a folder with config.json."
-        raise ModelError(f"{name} is a folder with neither a model nor a run. {remedy}")
+        remedy = name_one_inside(folder) or " Name a run, or a folder with config.json."
+        raise ModelError(f"{name} is a folder with neither a model nor a run.{remedy}")
     if name in (DEFAULT_MODEL, Q4_MODEL) or folder.exists():
         return
     check_path(name)
@@ -487,7 +488,7 @@ def _embeddings_in(adapter: Path, model: Any) -> int:
     if not file.is_file():
         return 0
     with LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"), safe_open(file, "pt") as tensors:
-        keys = [key for key in tensors.keys() if key.endswith(f"{name}.weight")]  # noqa: SIM118 - no mapping
+        keys = [key for key in tensors.keys() if bare_name(key).endswith(f"{name}.weight")]  # noqa: SIM118 - no mapping
         return max((tensors.get_slice(key).get_shape()[0] for key in keys), default=0)
 
 

@@ -20,6 +20,14 @@ def check_path(name: str | None) -> None:
     )
 
 
+def name_one_inside(folder: Path) -> str:
+    """The remedy ` Name one of ...` for a folder whose subfolders are runs, or adapters; empty where none is."""
+    for what, file in (("runs", MANIFEST), ("adapters", "adapter_config.json")):
+        if inside := sorted(str(path.parent) for path in folder.glob(f"*/{file}")):
+            return f" Name one of the {what} in it: {', '.join(inside)}."
+    return ""
+
+
 def _is_path(name: str) -> bool:
     """True for a name that cannot be a hub id (`./a`, `/a`, `a/b/c`, `a.gguf`), and for `runs/a` beside runs."""
     if name.startswith((".", "/", "~")) or name.endswith(".gguf") or name.count("/") > 1:

@@ -20,7 +20,7 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
-from opct.models.adapters import TRAINED_ADAPTER, split_weights
+from opct.models.adapters import TRAINED_ADAPTER, brings_embeddings, check_kind, other_base, split_weights
 from opct.models.backbone import Backbone
 from opct.models.given import GivenModel
 from opct.models.inference.continuous import (
@@ -73,6 +73,7 @@ class Policy:
         renderer: turns chat messages into token ids.
         dtype_reason: why matrix products run in `dtype`.
         engine: what samples, as `rollout.engine` says, which training sets.
+        warnings: of what looked wrong when it was loaded, which the self-test gives.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Policy:
         self.path, self._family = path_of(self.backbone), self.backbone.bare_model.config.model_type
         self.context_length = context_length(self.backbone.decoder.config)
         self.engine = "auto"
+        self.warnings: list[str] = []
         self._load_untrained: Callable[[], Policy] | None = None
         self._base_hash: str | None = None
 
@@ -144,6 +146,8 @@ class Policy:
         adapter = adapter or config.adapter
         folder = None if adapter is None else Path(adapter)
         full = trainable and lora is None and adapter is None
+        if folder is not None:
+            check_kind(folder)  # refused before weights are loaded
         if given is None:
             config = loading.with_weights(config)
             renderer = loading.load_renderer(config, folder, thinking_tags)  # refused before weights are loaded
@@ -160,7 +164,10 @@ class Policy:
             adapter_config.base_model_name_or_path, adapter_config.revision = loading.base_of(config)
         with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
             name = config.name_or_path
-            return cls(model, renderer.tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
+            policy = cls(model, renderer.tokenizer, name=name, dtype=dtype, dtype_reason=why, renderer=renderer)
+        if folder is not None:
+            policy.warnings = other_base(folder, name, loading.base_of(config)[0])
+        return policy
 
     # -- contexts
 
@@ -458,12 +465,12 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template."""
         if self.has_adapter:
-            self.save_adapter(folder)
+            self.save_adapter(folder, embeddings=brings_embeddings(self.model))
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def save_adapter(self, folder: Path) -> None:
-        """Write the adapter alone."""
-        # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-        self.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
+    def save_adapter(self, folder: Path, *, embeddings: bool = False) -> None:
+        """Write the adapter alone, or with the embeddings of the model, as PEFT does where tokens were added."""
+        # True or False: by itself, PEFT asks the hub whether the embeddings were resized
+        self.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=embeddings)

@@ -32,12 +32,12 @@ Named: TypeAlias = "Iterable[tuple[str, Sequence[Message]]]"
 
 
 def self_test(policy: Policy, prompts: Named = (), pairs: Sequence[RenderedPair] = ()) -> list[str]:
-    """Warnings about what the model's chat template and tokenizer do with these prompts and pairs. Raises DataError
-    where the template leaves a message out."""
+    """Warnings of the load, and about what the model's chat template and tokenizer do with these prompts and pairs.
+    Raises DataError where the template leaves a message out."""
     sides = ((f"pair {r.pair.id!r}", side) for r in pairs for side in (r.pair.prompt, r.pair.teacher_prompt))
     refuse_lost_messages(policy.renderer, policy.name, [*prompts, *sides])
     renderer = policy.renderer
-    warnings = []
+    warnings = list(policy.warnings)
     if unopened := renderer.unopened():
         warnings.append(
             f"The chat template of {policy.name} writes {unopened!r} before an answer, but not where one is to come "

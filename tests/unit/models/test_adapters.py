@@ -2,6 +2,8 @@
 
 import functools
 import json
+import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,11 @@ from opct.config.methods import TeacherConfig
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models.adapters import coverage
+from opct.models.from_run import adapter_folder, load_policy
 from opct.models.inference.sampler import Completion, Sampling
 from opct.models.loading import load_base
 from opct.models.policy import Policy
+from opct.models.self_test import self_test
 from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
@@ -59,9 +63,10 @@ def base_in(base_folder) -> Callable[[str], Policy]:
     return functools.cache(lambda dtype: Policy.load(model_config(base_folder, dtype=dtype)))
 
 
-def save_adapter(base: Path, folder: Path, **settings) -> Any:
+def save_adapter(base: Path, folder: Path, new_tokens: int = 0, **settings) -> Any:
     """An adapter that PEFT made and trained by some random numbers; returns its log-probs of `IDS`."""
     model = AutoModelForCausalLM.from_pretrained(base)
+    model.resize_token_embeddings(model.config.vocab_size + new_tokens, mean_resizing=False)
     made = get_peft_model(model, LoraConfig(**{"r": 4, "target_modules": PLACES, "task_type": "CAUSAL_LM"} | settings))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -149,6 +154,29 @@ def test_the_teacher_of_an_adapter_that_is_continued_stays(base_folder, base_in,
     assert set(policy.trainable_parameters()) == set(trained)
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.parametrize(
+    ("own", "tied"),
+    [
+        ({"modules_to_save": ["embed_tokens", "lm_head"]}, False),
+        ({"modules_to_save": ["embed_tokens", "lm_head"]}, True),
+        ({"trainable_token_indices": [5, 301]}, False),
+        ({}, True),
+    ],
+)
+def test_an_adapter_with_tokens_of_its_own_computes_as_in_peft(tmp_path: Path, own: dict, tied: bool):
+    """PEFT then saves the embeddings as well, under several names; a checkpoint has them too."""
+    base = save_family(tmp_path / "base", tie_word_embeddings=tied)
+    expected = save_adapter(base, tmp_path / "a", new_tokens=2, **own)
+    policy = Policy.load(model_config(base), adapter=tmp_path / "a", trainable=True)
+    torch.testing.assert_close(policy.log_probs(*IDS)[0], expected, rtol=1e-4, atol=1e-4)
+    move(policy)
+    policy.save(tmp_path / "b")
+    again = Policy.load(model_config(base), adapter=tmp_path / "b", trainable=True)
+    assert again.weights_hash() == policy.weights_hash()
+    assert torch.equal(again.log_probs(*IDS)[0], policy.log_probs(*IDS)[0])
+
+
 def test_an_adapter_that_changes_the_model_is_refused(base_folder, tmp_path: Path):
     save_adapter(base_folder, tmp_path / "a", init_lora_weights="olora")
     with refused(ModelError, "init_lora_weights='olora'"):
@@ -181,6 +209,65 @@ def unprefix(folder: Path) -> None:
     tensors = load_file(folder / "adapter_model.safetensors")
     named = {key.removeprefix("base_model.model."): tensor for key, tensor in tensors.items()}
     save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def spoil_number(folder: Path, value: float) -> None:
+    tensors = load_file(folder / "adapter_model.safetensors")
+    tensors["base_model.model.model.layers.1.self_attn.v_proj.lora_A.weight"][0, 0] = value
+    save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+BROKEN = ("adapter_model.safetensors", "layers.1.self_attn.v_proj.lora_A", "fetch")
+UNUSABLE = {
+    "NaN": (lambda f: spoil_number(f, math.nan), BROKEN),
+    "infinite": (lambda f: spoil_number(f, -math.inf), BROKEN),
+    "aLoRA": (lambda f: edit(f, alora_invocation_tokens=[5]), ("alora_invocation_tokens", "without")),
+    "AdaLoRA": (
+        lambda f: edit(f, peft_type="ADALORA", rank_pattern={"q_proj": [True]}),
+        ("ADALORA", "merge_and_unload"),
+    ),
+    "prompts": (lambda f: edit(f, peft_type="PREFIX_TUNING"), ("PREFIX_TUNING", "LORA")),
+    "unknown": (lambda f: edit(f, peft_type="LORAX"), ("LORAX", "LORA,", "peft_type")),
+    "no kind": (lambda f: edit(f, peft_type=None), ("LORA", "peft_type")),
+}
+
+
+@pytest.mark.parametrize("fault", UNUSABLE)
+def test_an_adapter_that_cannot_be_computed_is_refused_with_the_reason(base_folder, tmp_path: Path, fault: str):
+    spoil, named = UNUSABLE[fault]
+    save_adapter(base_folder, tmp_path)
+    spoil(tmp_path)
+    with refused(ModelError, tmp_path, *named) as caught:
+        Policy.load(model_config(base_folder), adapter=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_of_another_base_gives_a_warning(base_folder, tmp_path: Path):
+    """None where only the path differs, or the folder says that it holds a model of that name."""
+    save_adapter(base_folder, tmp_path / "a")
+    other = Path(shutil.copytree(base_folder, tmp_path / "other"))
+    moved = Path(shutil.copytree(base_folder, tmp_path / "elsewhere" / base_folder.name.upper()))
+
+    def warnings(base: Path) -> list[str]:
+        return self_test(Policy.load(model_config(base), adapter=tmp_path / "a"))
+
+    [said] = warnings(other)
+    assert all(str(path) in said for path in (tmp_path / "a", base_folder, other))
+    assert warnings(base_folder) == warnings(moved) == []
+    settings = json.loads((other / "config.json").read_text()) | {"_name_or_path": f"owner/{base_folder.name}"}
+    (other / "config.json").write_text(json.dumps(settings))
+    assert warnings(other) == []
+
+
+def test_a_folder_of_adapters_names_them_and_one_on_another_says_to_merge(base_folder, tmp_path: Path):
+    save_adapter(base_folder, tmp_path / "a" / "mine")
+    for load in (load_policy, adapter_folder):
+        with refused(ModelError, tmp_path / "a" / "mine"):
+            load(str(tmp_path / "a"))
+    shutil.copytree(tmp_path / "a" / "mine", tmp_path / "b")
+    edit(tmp_path / "b", base_model_name_or_path=str(tmp_path / "a" / "mine"))
+    with refused(ModelError, tmp_path / "a" / "mine", "merge_and_unload"):
+        load_policy(str(tmp_path / "b"))
 
 
 PARTS = {
