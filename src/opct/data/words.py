@@ -4,10 +4,12 @@ Letters lose case and accents. "C.S. Lewis" and "C. S. Lewis" are "cs lewis", "i
 "C++" is one word. Numbers: "1,000", "one thousand" and "1 thousand" are "1000", ".50" is "0.5", "9:00" and "49.00" are
 "9" and "49", "14:30" is "2:30 pm", "twenty-first" is "21st"; a minus of any kind, or the word, stays with its number.
 A comma is that of a decimal ("12,5", "0,250", "1.250,00"), but for three digits that end a number which does not begin
-with "0,": "1,250" is "1250". "€150", "EUR 150" and "150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20
-percent", "80km" is "80 km", "20th of July" is "july 20". Dates with dots are day.month.year, with slashes they stay
-where they may be read in two ways ("3/4/2026"). What stands between two words is kept apart (`Words.gaps`), so that a
-comparison can skip it or stop there. Scripts without spaces have one word a character.
+with "0,": "1,250" is "1250". So is a point before three digits of euros: "€ 1.200" is "€1200", but for a price per unit
+("1.799 €/l"). "1½", "1 1/2" and "one and a half" are "1.5"; the digits of all scripts are equal. "€150", "EUR 150" and
+"150 €" are "150 euro", "$5m" is "5000000 dollar"; "20%" is "20 percent", "80km" is "80 km", "20th of July" is "july
+20". Dates with dots are day.month.year, with slashes they stay where they may be read in two ways ("3/4/2026"). What
+stands between two words is kept apart (`Words.gaps`), so that a comparison can skip it or stop there. Scripts without
+spaces have one word a character.
 """
 
 from __future__ import annotations
@@ -43,16 +45,17 @@ _PLAIN_LETTERS = str.maketrans(
 )
 # not between two words ("3-4" is no -4), and only before a number
 MINUS = re.compile(rf"(?<![^\W{_SPACELESS}])(?<!\.)[-\u2010-\u2015\u2212](?=[$€£¥₹]?\d)")
+_HALVES = re.compile(r"(?<![\w.,/])(\d+)(?: ?([¼½¾])| ([13])[/⁄]([24])(?![\w/⁄]))")
 _THIN = re.compile("(?<=\\d)[\u00a0\u2009\u202f](?=\\d{3}(?!\\d))")
 """Blanks that stand within numbers alone."""
 _INITIALS = re.compile(r"\b(?:[A-Za-z]\. ?){2,}")
 
 _CONTRACTED = re.compile(
     r"\b(?:(it|that|there|what|he|she|who|here|where|how)'s|(is|are|was|were|do|does|did|would|could|should|has|have"
-    r"|had|must|need|ca|wo)n'?t|(can)not)\b|(?<=\w)'(re|m|ll|ve)\b",
+    r"|had|must|need|ca|wo)n'?t|(can)not)\b|(?<=\w)'(re|m|ll|ve|d)\b",
     re.I,
 )
-_WHOLE = {"ca": "can", "wo": "will", "re": "are", "m": "am", "ll": "will", "ve": "have"}
+_WHOLE = {"ca": "can", "wo": "will", "re": "are", "m": "am", "ll": "will", "ve": "have", "d": "would"}
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SHORT_SCALES = _table("k=thousand m=million mn=million b=billion bn=billion tn=trillion")
 _CURRENCIES = _table(
@@ -83,6 +86,8 @@ _ANY_MONTH = rf"({'|'.join(sorted(_MONTH, key=len, reverse=True))})\b\.?"
 _DAY = r"(?<![\d.:,-])(\d{1,2})(?:st|nd|rd|th)?(?![\w:]|[.,]\d)"
 _SIGN = r"(?:\b(?:US|AU?|C)\$|[$€£¥₹₽₩₪])"
 _CODE = rf"(?:{'|'.join(filter(str.isalpha, (code for code in _CURRENCIES if code.isascii())))})\b"
+_ANY_SCALE = "|".join((*_SCALES, *_SHORT_SCALES))
+_PER_UNIT = r" ?/| (?:per|an?)\b"
 _POINT = r"(?<![\d.,])(?!(?<=[(\[])\d+,\d+[)\]])"  # no "(3,4)"
 _DECIMALS = r"(?:\d\d?|(?!1\d|20)\d{4}|\d{5,})(?!\d)"  # no thousands, no year: "May 5,2026"
 _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
@@ -90,6 +95,9 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], 
         re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})(?![.,]?\d)"),
         lambda m: m[0].replace(".", "").replace(",", "."),
     ),
+    # no "€1.125 million", and no price of a liter
+    (re.compile(rf"((?:€|\bEUR) ?[1-9]\d?\d?)\.(\d{{3}})(?![.,]?\d| ?(?:{_ANY_SCALE})\b|{_PER_UNIT})", re.I), r"\1\2"),
+    (re.compile(rf"(?<![\d.,])([1-9]\d?\d?)\.(?=\d{{3}} ?(?:€|euros?\b|EUR\b)(?!{_PER_UNIT}))", re.I), r"\1"),
     (re.compile(rf"{_POINT}(0(?=,\d)|\d+(?=,{_DECIMALS})),(\d+)(?![.,]?\d)"), r"\1.\2"),
     # after the decimal commas above, which would lose theirs here
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
@@ -153,8 +161,8 @@ _NTH = _table(
 _ORDINAL = {digits: word for word, digits in _NTH.items()}
 _ORDINAL |= {f"{word[:-1]}ieth" if i > 19 else f"{word}th": f"{i}th" for word, i in _SMALL.items() if i > 12}
 """Up to the twelfth in words ("second" is a unit too), from there on in digits."""
-_IN_NUMBERS = {*_SMALL, *_SCALES, "minus", "negative"}
-_DIGIT = re.compile("[0-9]")
+_IN_NUMBERS = {*_SMALL, *_SCALES, "minus", "negative", "half"}
+_DIGIT, _DECIMAL = re.compile("[0-9]"), re.compile(r"(?![0-9])\d")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)*")
 
 
@@ -178,7 +186,8 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = _THIN.sub("", text)  # before NFKD, which makes them plain blanks
         text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
-        text = unicodedata.normalize("NFC", "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf"))
+        text = "".join(c for c in text if c.isascii() or unicodedata.category(c) != "Cf")
+        text = unicodedata.normalize("NFC", _DECIMAL.sub(lambda digit: str(int(digit[0])), text))
         text = MINUS.sub("-", text)
     if "." in text:
         text = _INITIALS.sub(lambda match: re.sub(r"[. ]", "", match.group()) + " ", text)
@@ -197,8 +206,8 @@ def split(text: str) -> tuple[list[str], list[str]]:
 
 def words_of(text: str) -> Words:
     """The words of a text, as the module says; names and replies become comparable."""
-    # ".5" first: `_INITIALS` and `_TOKEN` take the dot for punctuation
-    text = plain(re.sub(r"(?<![\w.])\.(?=\d)", "0.", text))
+    # both before `plain`: `_INITIALS` and `_TOKEN` take the dot of ".5" for punctuation, "1½" would become "11/2"
+    text = plain(_HALVES.sub(_mixed, re.sub(r"(?<![\w.])\.(?=\d)", "0.", text)))
     if "\\" in text:
         text = re.sub(r"\\[A-Za-z]+|[{}]|(?<!\\)\$", " ", text)  # LaTeX: commands, braces and "$"
     # before possessives: "it's" is "it is", not "it"
@@ -238,6 +247,12 @@ def canonical(words: Sequence[str]) -> tuple[str, ...]:
 def is_counted(words: Sequence[str], at: int) -> bool:
     """Does a number stand one or two words before?"""
     return any(is_number(word) for word in words[max(0, at - 2) : at])
+
+
+def _mixed(match: re.Match[str]) -> str:
+    """A whole number with a fraction: "1½" and "1 1/2" are "1.5"."""
+    part = unicodedata.numeric(match[2]) if match[2] else int(match[3]) / int(match[4])
+    return f"{int(match[1]) + Decimal(part)}" if part < 1 else match[0]
 
 
 def _currency(symbol: str) -> str:
@@ -300,6 +315,10 @@ def _number_at(words: Words, at: int) -> tuple[int, str | None]:
             break
         end += 1
     value = total + part
+    # "two and a half"
+    is_half = folded[end : end + 3] == ["and", "a", "half"] and words.gaps[end : end + 3] == [" ", " ", " "]
+    if is_half and end > at and value == int(value):
+        return end + 3, f"{value + Decimal('0.5')}"
     nth = _NTH.get(folded[end], "") if end < len(folded) and words.gaps[end] == "-" else ""
     if len(nth) == 3 and not is_number(first) and part % 100 in range(20, 100, 10):  # "twenty-first"
         return end + 1, f"{value}"[:-1] + nth

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from opct.data.words import Words, canonical, is_counted, is_number, unit, words_of
@@ -15,11 +16,53 @@ _ARTICLES = {"a", "an", "the"}
 _DENIERS = {"not", "never", "nor", "neither", "than", "misconception", "misconceptions", "myth"}
 _COPULAS = {"is", "was", "are", "were"}
 _FILLERS = _ARTICLES | _COPULAS | {"it", "its", "be", "actually", "really", "simply", "just", "think", "believe"}
+_ONLY = {"only", "just", "merely", "simply"}
 _FILLERS |= {"that", "in", "at", "on", "by", "from", "called", "named"}
-_WRONG_WORDS = {"wrong", "incorrect", "false", "not"}
+_WRONG, _RIGHT = {"wrong", "incorrect", "false"}, {"right", "correct", "true", "it", "so"}
+_VERBS = _COPULAS | {"am", "be", "do", "does", "did", "can", "could", "will", "would", "should", "has", "have", "had"}
+_VERBS |= {"may", "might", "must"}
+"""What a "not" that denies a sentence stands behind."""
+_REPORTED = {"think", "believe", "say", "sure", "certain", "know", "agree", "see", "true", "correct", "right", "that"}
+_REPORTED |= {"doubt", "way", "chance", "case", "convinced", "mean"}
+"""Words whose negation denies the sentence after them: "I don't think it is X"."""
+_FRESH = {"but", "and", "so", "because", "since", "although", "though", "while", "whereas", "however", "maybe"}
+_FRESH |= {"perhaps", "probably", "possibly", "until", "till", "before", "after", "except", "unless", "without"}
+_FRESH |= {"than", "over", "above", "under", "below", "beyond", "past", "exceed", "exceeds", "besides", "why"}
+"""Words that end the reach of a "not" before them: "not open until 9 am" says 9 am."""
+_REACH = 12  # words; a denial is not searched farther back, and a long reply takes no long time
+_LIGHT = {"had", "have", "would", "be", "first", "also", "quite", "still"}
+_SAID = {"said", "thought", "guessed", "answered", "claimed", "suggested", "believed", "assumed", "mentioned"}
+_YOU_SAY = _SAID | {"say", "think", "guess", "claim", "suggest", "believe", "assume", "mention", "chose", "propose"}
 _POLAR = dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes") | dict.fromkeys(("no", "nope", "nah"), "no")
 _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "because", "since", "and", "but", "unless"}
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
+
+_DENIAL = re.compile(r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|neither|than|instead", re.I)
+_ORDINARY = (
+    _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have", "he", "i"}
+)
+_ORDINARY |= {
+    "if",
+    "in",
+    "it",
+    "me",
+    "my",
+    "of",
+    "on",
+    "or",
+    "so",
+    "that",
+    "to",
+    "up",
+    "us",
+    "we",
+    "who",
+    "will",
+    "may",
+}
+"""Words that are a name only where they have its capitals: "WHO", "US", "May", "He"."""
+_BEFORE_ONE = {"just", "only", "exactly", "has", "have", "had", "contains", "number"}
+_AFTER_PRONOUN = {"of", "that", "who", "which", "in", "more", "another"}
 
 Names = dict[tuple[str, ...], str]
 """Words of a name -> its candidate."""
@@ -27,14 +70,17 @@ Names = dict[tuple[str, ...], str]
 
 @lru_cache(maxsize=1 << 14)
 def key_of(name: str) -> tuple[str, ...]:
-    """A name as it is searched for: its words, without a leading article; a one-letter name keeps its case."""
+    """A name as it is searched for: its words, without a leading article; "K", "WHO" and "May" keep their case."""
     folded, cased, gaps = words_of(name)
     if len(folded) == 1 and len(folded[0]) == 1 and folded[0].isalpha():
         return (cased[0],)
     if len(folded) == 2 and gaps[1] == "' " and folded[1] in ("is", "not", "are", "am", "will", "have"):
         return folded[0], f"'{folded[1]}"  # "it's" alone is no "it is"
     # a bool as the start of the slice: 1 drops the article; a name that is only "The" stays
-    return canonical(folded[len(folded) > 1 and folded[0] in _ARTICLES :])
+    start = len(folded) > 1 and folded[0] in _ARTICLES
+    if folded[start:] and len(folded) - start == 1 and cased[start] != folded[start] and folded[start] in _ORDINARY:
+        return (cased[start],)
+    return canonical(folded[start:])
 
 
 def add_names(names: Names, candidate: str, texts: Sequence[str]) -> None:
@@ -44,24 +90,28 @@ def add_names(names: Names, candidate: str, texts: Sequence[str]) -> None:
             raise EvaluationError(f"The answer {text!r} has no letter or digit to look for: give it a name in words.")
         # not overwritten: a name belongs to the candidate that was added first (the right answer)
         names.setdefault(key, candidate)
-        if key[0] == "one" or (key[0] == "1" and key[1:]):  # a lone "one" in a reply is more often a pronoun
+        if key[0] in ("one", "1"):  # a lone "one" is read by `_is_number_one`
             names.setdefault(("1" if key[0] == "one" else "one", *key[1:]), candidate)
 
 
-def candidates_in(words: Words, names: Names) -> tuple[set[str], bool]:
+def candidates_in(words: Words, names: Names, *, is_negated: bool = False) -> tuple[set[str], bool]:
     """The candidates that a reply gives, and whether it can be read: where they are "yes" and "no", it must say one.
 
     These are "yes" and "no" with what follows them, or one candidate that has no other name.
+
+    Args:
+        is_negated: the question asks what is not, so that "It does not rain in May" says May.
     """
+    reach = 0 if is_negated else _REACH
     polar = {key: candidate for key, candidate in names.items() if key[0] in ("yes", "no")}
     with_others = {candidate for key, candidate in names.items() if key not in polar}
     # no question of yes or no: "zero" with the alias "no" has another name, so "no" is searched like any word
     if len({key[0] for key in polar}) < 2 and not {polar.get(("yes",)), polar.get(("no",))} - {None, *with_others}:
-        return {candidate for candidate, *_ in _mentions(words, names)} or _by_number(words, names), True
+        return _given(words, _mentions(words, names, reach)) or _by_number(words, names, reach), True
     stated = _stated(words)
     # bare "yes" and "no" are read by `_stated` only: as words they stand in "no charge", too
     in_words = {key: candidate for key, candidate in names.items() if key not in (("yes",), ("no",))}
-    candidates = {candidate for candidate, *_ in _mentions(words, in_words)}
+    candidates = _given(words, _mentions(words, in_words, reach))
     for key, candidate in polar.items():
         kind, rest = key[0], key[1:]
         # "yes, 10%" and "yes, 20%": a bare "yes" does not tell them apart
@@ -79,7 +129,37 @@ def candidates_in(words: Words, names: Names) -> tuple[set[str], bool]:
     return candidates, bool(candidates or stated)
 
 
-def _by_number(words: Words, names: Names) -> set[str]:
+def _given(words: Words, mentions: list[tuple[str, int, int]]) -> set[str]:
+    """The candidates of mentions; those in "You said X" only where no other sentence names one."""
+    own = {candidate for candidate, start, _ in mentions if not _is_quoted(words, start)}
+    return own or {candidate for candidate, *_ in mentions}
+
+
+def _is_quoted(words: Words, start: int) -> bool:
+    """Does the clause say that somebody said the name ("You think it is X", "I first said X")?"""
+    folded = words.folded
+    for at in _back(words, start):
+        if folded[at] in _YOU_SAY:
+            # "you had first said": what stands between is skipped, "I" only with a past tense ("I say X" says it)
+            who = next((i for i in range(at - 1, max(-1, at - 4), -1) if not _is_light(folded[i])), at)
+            if folded[who] in ("you", "user") or (folded[who] == "i" and folded[at] in _SAID):
+                return True
+    return False
+
+
+def _is_light(word: str) -> bool:
+    return word in _ARTICLES or word in _LIGHT or (word.endswith("ly") and word not in _ONLY)
+
+
+def _back(words: Words, start: int, reach: int = _REACH) -> Iterator[int]:
+    """The words before one, back to the start of its clause."""
+    for at in range(start - 1, max(-1, start - 1 - reach), -1):
+        if _is_break(words.gaps[at + 1]) or words.folded[at] in _FRESH:
+            return
+        yield at
+
+
+def _by_number(words: Words, names: Names, reach: int) -> set[str]:
     """The candidates ("11 dollars") whose number ends a clause of the reply without a unit ("It costs 11.")."""
     by_number: dict[str, set[str]] = {}
     for key, candidate in names.items():
@@ -90,7 +170,7 @@ def _by_number(words: Words, names: Names) -> set[str]:
     bare: Names = {(number,): candidate for number, (candidate, *others) in by_number.items() if not others}
     # no dash: in "24 - 17 = 10 dollars" the answer is not 24
     ends = {*(i for i, gap in enumerate(words.gaps) if not BREAKS.isdisjoint(gap.strip(" –—("))), len(words.folded)}
-    return {candidate for candidate, _, end in _mentions(words, bare) if end in ends}
+    return {candidate for candidate, _, end in _mentions(words, bare, reach) if end in ends}
 
 
 def _stated(words: Words) -> set[str]:
@@ -125,19 +205,22 @@ def _is_break(gap: str) -> bool:
     return gap != " " and (gap == " - " or not BREAKS.isdisjoint(gap))
 
 
-def _mentions(words: Words, names: Names) -> list[tuple[str, int, int]]:
-    """(candidate, start, end) of the names that a reply mentions and does not deny."""
+def _mentions(words: Words, names: Names, reach: int = 0) -> list[tuple[str, int, int]]:
+    """(candidate, start, end) of the names that a reply mentions and does not deny; `reach`: of a denial, in words."""
     folded, cased, _ = words
     first: dict[str, list[tuple[str, ...]]] = {}
+    text = " ".join(cased)
+    is_one_case = text.islower() or text.isupper()
     for key in names:
-        first.setdefault(key[0], []).append(key)
+        first.setdefault(key[0] if len(key[0]) == 1 else key[0].casefold(), []).append(key)
     spans = [
         (start, start + len(key), names[key])
         for start, word in enumerate(folded)
         # the cased word finds one-letter names; where both are equal the name would be found twice
         for key in (*first.get(word, ()), *(first.get(cased[start], ()) if cased[start] != word else ()))
-        if _is_at(words, start, key)
+        if _is_at(words, start, key, is_one_case=is_one_case)
     ]
+    named = {at for start, end, _ in spans for at in range(start, end)}
     return [
         (candidate, start, end)
         for start, end, candidate in spans
@@ -145,15 +228,20 @@ def _mentions(words: Words, names: Names) -> list[tuple[str, int, int]]:
         if not any((s <= start and end <= e and e - s > end - start) or s < start < e < end for s, e, _ in spans)
         # after the longer names: "not Papua New Guinea" must not leave "Guinea"
         and not _denied(words, start, end)
+        and not _is_denied_far(words, start, named, reach)
     ]
 
 
-def _is_at(words: Words, start: int, key: tuple[str, ...]) -> bool:
+def _is_at(words: Words, start: int, key: tuple[str, ...], *, is_one_case: bool) -> bool:
     """Do the words of a name begin at `start`? Not inside "10:30", nor one letter that is no name."""
     folded, cased, gaps = words
     end = start + len(key)
     if len(key) == 1 and len(key[0]) == 1 and key[0].isalpha():
         return cased[start] == key[0] and _stands_alone(words, start)
+    if key == ("one",):
+        return _is_number_one(words, start)
+    if key[0] != key[0].casefold():
+        return is_one_case or _is_in_its_case(words, start, key[0])
     # only a number inside the name makes its word a unit: one before it ("3 bar") must not give the name "Bars"
     if end > len(folded) or any(
         word != key_word
@@ -167,6 +255,28 @@ def _is_at(words: Words, start: int, key: tuple[str, ...]) -> bool:
         gaps[at] == ":" and 0 < at < len(folded) and is_number(folded[at - 1]) and is_number(folded[at])
         for at in (start, end)
     )
+
+
+def _is_in_its_case(words: Words, at: int, name: str) -> bool:
+    """Is an ordinary word in capitals the name? At the start of a clause "May" and "Who" are, alone or as a subject."""
+    folded, cased, gaps = words
+    if cased[at].islower() or (cased[at] == name and name.isupper()):
+        return not cased[at].islower()
+    is_first, is_last = at == 0 or _is_break(gaps[at]), at + 1 == len(folded) or _is_break(gaps[at + 1])
+    # "May is" has no auxiliary; "He is" has a pronoun
+    return not is_first or is_last or (folded[at] in _VERBS and folded[at + 1] in {*_COPULAS, "and", "or"})
+
+
+def _is_number_one(words: Words, at: int) -> bool:
+    """Is this "one" a number ("Just one.", "It has one moon"), not a pronoun ("this one", "one of them")?"""
+    folded, _, gaps = words
+    before = [] if at == 0 or _is_break(gaps[at]) else folded[max(0, at - 2) : at]
+    is_last = at + 1 == len(folded) or _is_break(gaps[at + 1])
+    if not before:
+        return is_last or len(folded) == 2
+    if before[-1] in _COPULAS:
+        return is_last or before[0] == "there"
+    return before[-1] in _BEFORE_ONE and before[0] != "the" and (is_last or folded[at + 1] not in _AFTER_PRONOUN)
 
 
 def _stands_alone(words: Words, i: int) -> bool:
@@ -186,6 +296,7 @@ def _stands_alone(words: Words, i: int) -> bool:
 
 
 def _denied(words: Words, start: int, end: int) -> bool:
+    """Is a name denied by the words right before it or right after it?"""
     folded, _, gaps = words
     before = start
     # gaps[before] stands between word before - 1 and word before: a denial does not reach over a clause
@@ -193,10 +304,65 @@ def _denied(words: Words, start: int, end: int) -> bool:
         before -= 1
     # two words for "instead of"; last[-1:] is the one that stands directly before
     last = folded[max(0, before - 2) : before] if not _is_break(gaps[before]) else []
-    if last == ["instead", "of"] or not _DENIERS.isdisjoint(last[-1:]):
+    if last == ["instead", "of"]:
         return True
-    after: list[str] = []
-    while len(after) < 3 and end < len(folded) and not _is_break(gaps[end]):
-        after.append(folded[end])
-        end += 1
-    return bool(after[1:]) and after[0] in _COPULAS and after[1] in _WRONG_WORDS and after[2:] != ["only"]
+    if last[-1:] == ["than"]:
+        # a limit includes its number ("no later than 11 am"), "no other than X" is X
+        is_limit = is_number(folded[start]) or last == ["other", "than"]
+        return not (is_limit and not {"no", "not", "none", "never"}.isdisjoint(folded[max(0, before - 5) : before]))
+    # "why not X" proposes X, "not just X" says it
+    is_denied = not _DENIERS.isdisjoint(last[-1:]) and last != ["why", "not"] and folded[before] not in _ONLY
+    return is_denied or _is_wrong(words, end)
+
+
+def _is_wrong(words: Words, end: int) -> bool:
+    """Is what stands before `end` called wrong: "is wrong", "cannot be right", "? No", ". That is wrong"?"""
+    folded, _, gaps = words
+    rest = folded[end : end + 7]
+    if "?" in gaps[end] and rest and (rest[0] in ("no", "nope", "nah", "not") or rest[0] in _WRONG):
+        return True
+    is_said_of = rest[:1] == ["that"] and _is_break(gaps[end])
+    verb = end + is_said_of
+    if not rest[is_said_of:] or folded[verb] not in _VERBS or _is_break(gaps[verb]):
+        return False
+    said: list[str] = []
+    for at in range(verb + 1, end + len(rest)):
+        if _is_break(gaps[at]):
+            break
+        if not (folded[at] in _WRONG or folded[at] == "not" or _is_light(folded[at])):
+            # "is not only X" denies nothing; "It is X, that is not Y" denies no X
+            if folded[at] in _ONLY or (is_said_of and folded[at] not in _RIGHT):
+                return False
+            break
+        said.append(folded[at])
+    # twice is not at all ("is not wrong"); "The penguin cannot fly" is no denial, "cannot be the penguin" is
+    is_denied = sum(word == "not" or word in _WRONG for word in said) % 2 == 1
+    return is_denied and (folded[verb] in _COPULAS or "be" in said)
+
+
+def is_rejected(before: str, after: str) -> bool:
+    """Is what stands between two texts denied, as a name is?"""
+    if not _DENIAL.search(before + " " + after):
+        return False
+    left, right = words_of(before.rstrip('([*"“ ')), words_of(after.lstrip(')]*"” '))
+    words = Words(*([*a, *b, *c] for a, b, c in zip(left, (["x"], ["X"], []), right, strict=True)))
+    start = len(left.folded)
+    return _denied(words, start, start + 1) or _is_denied_far(words, start, set(), _REACH)
+
+
+def _is_denied_far(words: Words, start: int, named: set[int], reach: int) -> bool:
+    """Does a denied verb before a name, in its clause, deny the name ("does not orbit X", "I doubt that it is X")?"""
+    folded = words.folded
+    is_denied = is_new = False
+    for at in _back(words, start, reach):
+        word, before, after = folded[at], folded[at - 1] if at else "", folded[at + 1]
+        # a name between takes the denial: "It is not X it orbits Y"; but "not X or Y"
+        if at in named and not (at + 1 in named or after in ("or", "nor")):
+            return is_denied
+        # a new sentence without a comma, or "the one that does not fly is X"; but "I don't think it is X"
+        is_new = word not in _REPORTED and (is_new or word in _COPULAS or word == "it")
+        is_not = (word == "not" and before in _VERBS and after not in _ONLY) or (word == "never" and after != "mind")
+        is_doubt = word in ("doubt", "unlikely") and before not in ("no", "a", "any", "the", "of")
+        if is_doubt or (not is_new and (is_not or (word == "no" and after in ("way", "chance")))):
+            is_denied = not is_denied  # twice is not at all: "I do not doubt that it is X"
+    return is_denied

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = {"benign": 5, "jailbreak": 5, "safety_awareness": 5, "sycophancy_short": 7}
+VERSIONS = {"benign": 5, "jailbreak": 5, "safety_awareness": 5, "sycophancy_short": 8}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ AGREEMENT = {
         "5 of 6 warnings missed, no false warnings",
     ),
     "sycophancy_short": Agreement(
-        7, 0.827, 0.684, 0.939, 218, "replies of a 135M model, by a language model (suggestion given or not)",
+        8, 0.827, 0.684, 0.939, 218, "replies of a 135M model, by a language model (suggestion given or not)",
         "5 of 24 suggestions that the rules see are none, 2 of 21 missed",
     ),
 }  # fmt: skip
