@@ -66,7 +66,7 @@ def chat(
     with console.status("loading ..."):
         model_settings = load_settings(ModelConfig, overrides=settings or []).model_dump(exclude_unset=True)
         policy = load_policy(target, **model_settings)
-        turns = tuple({"role": role, "content": role} for role in ("user", "assistant", "user"))
+        turns: list[Message] = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
         warnings = self_test(policy, [("a chat", turns)])
     for warning in warnings:
         console.print(as_text(f"warning: {warning}"))

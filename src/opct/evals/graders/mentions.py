@@ -38,28 +38,9 @@ _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "beca
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
 
 _DENIAL = re.compile(r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|neither|than|instead", re.I)
-_ORDINARY = (
-    _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have", "he", "i"}
-)
-_ORDINARY |= {
-    "if",
-    "in",
-    "it",
-    "me",
-    "my",
-    "of",
-    "on",
-    "or",
-    "so",
-    "that",
-    "to",
-    "up",
-    "us",
-    "we",
-    "who",
-    "will",
-    "may",
-}
+_ORDINARY = _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have"}
+_ORDINARY |= {"he", "i", "if", "in", "it", "me", "my", "of", "on", "or", "so", "that", "to", "up", "us", "we", "who"}
+_ORDINARY |= {"will", "may"}
 """Words that are a name only where they have its capitals: "WHO", "US", "May", "He"."""
 _BEFORE_ONE = {"just", "only", "exactly", "has", "have", "had", "contains", "number"}
 _AFTER_PRONOUN = {"of", "that", "who", "which", "in", "more", "another"}
