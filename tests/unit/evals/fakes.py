@@ -37,6 +37,9 @@ class FakeRenderer:
     def end_of_turn(self):
         return [0]
 
+    def unopened(self):
+        return ""
+
     def around_answer(self, *, goes_on=False):
         return "<end>", "<end>"
 
@@ -80,6 +83,7 @@ class FakePolicy:
     backbone: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(stop_ids={1}))
     batches: list[int] = field(default_factory=list)
     settings: list[dict] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     running: int = 0
 
