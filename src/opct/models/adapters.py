@@ -342,8 +342,8 @@ def check_kind(folder: Path) -> None:
         )
     if config.get("alora_invocation_tokens") is not None:
         raise ModelError(
-            f"{adapter} is an aLoRA (alora_invocation_tokens in {where}), which is off before these tokens, and here "
-            "an adapter is on at all of them: give a LoRA that was trained without alora_invocation_tokens."
+            f"{adapter} is an aLoRA (alora_invocation_tokens in {where}), which acts after these tokens alone, and "
+            "here an adapter acts on every token: give a LoRA that was trained without alora_invocation_tokens."
         )
     if config.get("layer_replication"):
         raise ModelError(f"{adapter} repeats layers (layer_replication). {MERGE}")

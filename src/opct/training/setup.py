@@ -19,7 +19,7 @@ from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, ModelError
 from opct.methods.registry import METHODS
 from opct.methods.rollouts import sampling
-from opct.models.adapters import coverage, read_adapter_config
+from opct.models.adapters import check_kind, coverage, read_adapter_config
 from opct.models.from_run import adapter_folder, adapter_now
 from opct.models.given import GivenModel
 from opct.models.loading import load_model_config, load_renderer, make_renderer
@@ -238,6 +238,7 @@ def _check_model_settings(config: TrainConfig) -> Path | None:
     if adapter is not None:
         if config.lora is None:
             raise ModelError("model.adapter continues an adapter, and lora: null trains every weight: leave one out.")
+        check_kind(adapter)
         _refuse_other_lora(adapter, config.lora)
     return adapter
 
