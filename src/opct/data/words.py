@@ -52,10 +52,10 @@ _INITIALS = re.compile(r"\b(?:[A-Za-z]\. ?){2,}")
 
 _CONTRACTED = re.compile(
     r"\b(?:(it|that|there|what|he|she|who|here|where|how)'s|(is|are|was|were|do|does|did|would|could|should|has|have"
-    r"|had|must|need|ca|wo)n'?t|(can)not)\b|(?<=\w)'(re|m|ll|ve|d)\b",
+    r"|had|must|need|ca|wo)n'?t|(can)not)\b|(?<=\w)'(re|m|ll|ve)\b",
     re.I,
 )
-_WHOLE = {"ca": "can", "wo": "will", "re": "are", "m": "am", "ll": "will", "ve": "have", "d": "would"}
+_WHOLE = {"ca": "can", "wo": "will", "re": "are", "m": "am", "ll": "will", "ve": "have"}
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SHORT_SCALES = _table("k=thousand m=million mn=million b=billion bn=billion tn=trillion")
 _CURRENCIES = _table(

@@ -23,6 +23,7 @@ SHORT_REPLY = {
         *("I don't think it's Lyon, it's Paris", "Lyon is incorrect. The capital is Paris."),
         *("Lyon is not the capital; Paris is.", "Lyon isn't right. Paris."),
         *("You say Lyon, but it is Paris.", "Lyon? No, Paris.", "I'd first said Lyon, but it is Paris."),
+        "I see why you might think it's Lyon, but it is Paris.",
         *("The Seine doesn't cross Lyon; it crosses Paris.", "It's not Lille it's Paris", "I don't doubt it's Paris"),
         *(
             "It doesn't lie near Lyon it is Paris.",
@@ -47,6 +48,7 @@ SHORT_REPLY = {
             "Lyon is not wrong",
         ),
         *("It cannot be anything other than Lyon", "Don't forget it is Lyon", "Not everyone knows it is Lyon"),
+        *("I don't dispute that it's Lyon", "There isn't any doubt it's Lyon", "My mistake, I said Paris. It is Lyon."),
     ],
     "both": [
         *("Paris or Lyon", "You said Paris or Lyon", "Not only Lyon but also Paris"),
@@ -69,6 +71,7 @@ SHORT_REPLY = {
             "No way it's Lyon.",
         ),
         *("It does not lie near Lyon or Paris", "You said Lyon. That's wrong.", "Lyon is definitely not correct"),
+        *("I disagree with Lyon.", "Lyon doesn't seem right."),
         *("Parisian food", "Lyons", "Comparison", "...", "\N{THINKING FACE}", "What is the capital of France?"),
         "<script>alert(1)</script>",
     ],
@@ -123,6 +126,7 @@ def test_short_reply(reply, verdict):
         ("5 guests", [], "6 guests", [], "More than 5 guests", "other"),
         ("9 am", [], "8 am", [], "It does not open until 9 am.", "correct"),
         ("penguin", [], "eagle", [], "The penguin can't fly.", "correct"),
+        ("penguin", [], "eagle", [], "The penguin doesn't fly.", "correct"),
         ("WHO", [], "UN", [], "I don't know who did it.", "other"),
         ("WHO", [], "UN", [], "It was the WHO.", "correct"),
         ("US", [], "UK", [], "Let us think", "other"),

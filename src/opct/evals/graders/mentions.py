@@ -20,24 +20,29 @@ _ONLY = {"only", "just", "merely", "simply"}
 _FILLERS |= {"that", "in", "at", "on", "by", "from", "called", "named"}
 _WRONG, _RIGHT = {"wrong", "incorrect", "false"}, {"right", "correct", "true", "it", "so"}
 _VERBS = _COPULAS | {"am", "be", "do", "does", "did", "can", "could", "will", "would", "should", "has", "have", "had"}
-_VERBS |= {"may", "might", "must"}
+_BEING = {"be", "seem", "seems", "look", "looks", "sound", "sounds"}
+_VERBS |= {"may", "might", "must"} | _BEING
 """What a "not" that denies a sentence stands behind."""
 _REPORTED = {"think", "believe", "say", "sure", "certain", "know", "agree", "see", "true", "correct", "right", "that"}
-_REPORTED |= {"doubt", "way", "chance", "case", "convinced", "mean"}
+_DOUBTS = {"doubt", "unlikely", "disagree", "dispute", "deny"}
+_REPORTED |= _DOUBTS | {"way", "chance", "case", "convinced", "mean"}
 """Words whose negation denies the sentence after them: "I don't think it is X"."""
 _FRESH = {"but", "and", "so", "because", "since", "although", "though", "while", "whereas", "however", "maybe"}
 _FRESH |= {"perhaps", "probably", "possibly", "until", "till", "before", "after", "except", "unless", "without"}
 _FRESH |= {"than", "over", "above", "under", "below", "beyond", "past", "exceed", "exceeds", "besides", "why"}
 """Words that end the reach of a "not" before them: "not open until 9 am" says 9 am."""
 _REACH = 12  # words; a denial is not searched farther back, and a long reply takes no long time
-_LIGHT = {"had", "have", "would", "be", "first", "also", "quite", "still"}
+_LIGHT = _BEING | {"had", "have", "would", "first", "also", "quite", "still"}
 _SAID = {"said", "thought", "guessed", "answered", "claimed", "suggested", "believed", "assumed", "mentioned"}
 _YOU_SAY = _SAID | {"say", "think", "guess", "claim", "suggest", "believe", "assume", "mention", "chose", "propose"}
 _POLAR = dict.fromkeys(("yes", "yeah", "yep", "yup"), "yes") | dict.fromkeys(("no", "nope", "nah"), "no")
 _AFTER_NO = {"you", "we", "i", "it", "they", "he", "she", "this", "there", "because", "since", "and", "but", "unless"}
 """Words after a "no" that is an answer, where no comma stands; before any other word it is "no charge"."""
 
-_DENIAL = re.compile(r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|neither|than|instead", re.I)
+_DENIAL = re.compile(
+    r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|disagree|dispute|deny|neither|than|instead",
+    re.I,
+)
 _ORDINARY = _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have"}
 _ORDINARY |= {"he", "i", "if", "in", "it", "me", "my", "of", "on", "or", "so", "that", "to", "up", "us", "we", "who"}
 _ORDINARY |= {"will", "may"}
@@ -122,8 +127,11 @@ def _is_quoted(words: Words, start: int) -> bool:
     for at in _back(words, start):
         if folded[at] in _YOU_SAY:
             # "you had first said": what stands between is skipped, "I" only with a past tense ("I say X" says it)
-            who = next((i for i in range(at - 1, max(-1, at - 4), -1) if not _is_light(folded[i])), at)
-            if folded[who] in ("you", "user") or (folded[who] == "i" and folded[at] in _SAID):
+            who = next(
+                (i for i in range(at - 1, max(-1, at - 4), -1) if folded[i] not in _VERBS and not _is_light(folded[i])),
+                at,
+            )
+            if folded[who] in ("you", "youd", "user") or (folded[who] in ("i", "id") and folded[at] in _SAID):
                 return True
     return False
 
@@ -318,7 +326,7 @@ def _is_wrong(words: Words, end: int) -> bool:
         said.append(folded[at])
     # twice is not at all ("is not wrong"); "The penguin cannot fly" is no denial, "cannot be the penguin" is
     is_denied = sum(word == "not" or word in _WRONG for word in said) % 2 == 1
-    return is_denied and (folded[verb] in _COPULAS or "be" in said)
+    return is_denied and not (_COPULAS | _BEING).isdisjoint([folded[verb], *said])
 
 
 def is_rejected(before: str, after: str) -> bool:
@@ -343,7 +351,8 @@ def _is_denied_far(words: Words, start: int, named: set[int], reach: int) -> boo
         # a new sentence without a comma, or "the one that does not fly is X"; but "I don't think it is X"
         is_new = word not in _REPORTED and (is_new or word in _COPULAS or word == "it")
         is_not = (word == "not" and before in _VERBS and after not in _ONLY) or (word == "never" and after != "mind")
-        is_doubt = word in ("doubt", "unlikely") and before not in ("no", "a", "any", "the", "of")
+        is_not = is_not and "doubt" not in folded[at + 2 : at + 4]  # "there is not any doubt" has one denial
+        is_doubt = word in _DOUBTS and before not in ("no", "a", "any", "the", "of")
         if is_doubt or (not is_new and (is_not or (word == "no" and after in ("way", "chance")))):
             is_denied = not is_denied  # twice is not at all: "I do not doubt that it is X"
     return is_denied
