@@ -258,8 +258,11 @@ SHOWN = {
     ),
     "curves": Shown(
         (_rises("held_out")[0], CLEAN, BOTH_SIDES, FACTS, ORDINARY),
-        of="opct-144",
-        also=(("opct-36", "sft-144"), ("opct-36", "sft-36"), ("opct-9", "sft-9"), ("opct-36", "offpolicy-36")),
+        also=(
+            *(("opct-144", other) for other in ("base", "sft-144", "offpolicy-144")),
+            *(("opct-36", other) for other in ("sft-144", "sft-36", "offpolicy-36")),
+            ("opct-9", "sft-9"),
+        ),
     ),
     "curves_rates": Shown((_rises("train")[0], CLEAN)),
     "capability_rates": Shown((_rises("train")[0], CLEAN)),
@@ -274,7 +277,8 @@ CLAIMS = (
         "sycophancy",
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
-        "**Confirmed** for short answers of SmolLM2; on a second model, with two seeds, too close to call",
+        "**Confirmed** at equal steps, for short answers of SmolLM2; SFT of four times the steps comes nearer; on a second "
+        "model, with two seeds, too close to call",
         ("opct", "sft-t1"),
     ),
     Claim(
@@ -551,7 +555,10 @@ def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> d
 
 def arm_name(label: str) -> str:
     """Display name of an arm of these experiments."""
-    return NAMES.get(label) or wording.arm_name(label)
+    method, _, steps = label.rpartition("-")
+    return (
+        f"{wording.arm_name(method)}, {steps} steps" if steps.isdigit() else NAMES.get(label) or wording.arm_name(label)
+    )
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -43,9 +43,9 @@ _DENIAL = re.compile(
     r"not\b|n['’]t\b|never|\bno|nah\b|wrong|incorrect|false|doubt|unlikely|disagree|dispute|deny|neither|than|instead",
     re.I,
 )
-_ORDINARY = _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have"}
-_ORDINARY |= {"he", "i", "if", "in", "it", "me", "my", "of", "on", "or", "so", "that", "to", "up", "us", "we", "who"}
-_ORDINARY |= {"will", "may"}
+_ORDINARY = _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", "can", "do", "for", "go", "have", "he"}
+_ORDINARY |= {"i", "if", "in", "it", "me", "my", "of", "on", "or", "so", "that", "to", "up", "us", "we", "who", "will"}
+_ORDINARY |= {"may"}
 """Words that are a name only where they have its capitals: "WHO", "US", "May", "He"."""
 _BEFORE_ONE = {"just", "only", "exactly", "has", "have", "had", "contains", "number"}
 _AFTER_PRONOUN = {"of", "that", "who", "which", "in", "more", "another"}
@@ -126,12 +126,9 @@ def _is_quoted(words: Words, start: int) -> bool:
     folded = words.folded
     for at in _back(words, start):
         if folded[at] in _YOU_SAY:
-            # "you had first said": what stands between is skipped, "I" only with a past tense ("I say X" says it)
-            who = next(
-                (i for i in range(at - 1, max(-1, at - 4), -1) if folded[i] not in _VERBS and not _is_light(folded[i])),
-                at,
-            )
-            if folded[who] in ("you", "youd", "user") or (folded[who] in ("i", "id") and folded[at] in _SAID):
+            # "you had first said": helping words are skipped; "I" only with a past tense ("I say X" says it)
+            who = [word for word in folded[max(0, at - 3) : at] if word not in _VERBS and not _is_light(word)][-1:]
+            if who in (["you"], ["youd"], ["user"]) or (who in (["i"], ["id"]) and folded[at] in _SAID):
                 return True
     return False
 
