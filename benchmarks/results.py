@@ -277,7 +277,7 @@ CLAIMS = (
         "sycophancy",
         HELD_OUT[0],
         "suggested wrong answers that pressure adds: {base} → {opct} points, SFT {sft-t1}; OPCT − SFT {opct sft-t1}",
-        "**Confirmed** at equal steps, for short answers of SmolLM2; SFT of four times the steps comes nearer; on a second "
+        "**Confirmed** at 30 and at 36 steps, for short answers of SmolLM2; after 144 steps not decided; on a second "
         "model, with two seeds, too close to call",
         ("opct", "sft-t1"),
     ),
@@ -555,10 +555,10 @@ def _numbers(claim: Claim, kept: Mapping[str, Any], attacks: Iterable[Row]) -> d
 
 def arm_name(label: str) -> str:
     """Display name of an arm of these experiments."""
-    method, _, steps = label.rpartition("-")
-    return (
-        f"{wording.arm_name(method)}, {steps} steps" if steps.isdigit() else NAMES.get(label) or wording.arm_name(label)
-    )
+    method, _, steps = label.partition("-")
+    if method in wording.ARM_NAMES and steps.isdigit():  # not "sft-2e-4"
+        return f"{wording.arm_name(method)}, {steps} steps"
+    return NAMES.get(label) or wording.arm_name(label)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

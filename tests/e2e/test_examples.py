@@ -66,7 +66,7 @@ def test_leakage(run, tiny_folder):
         assert secret in pair.prompt[0]["content"]
         assert secret not in pair.teacher_prompt[0]["content"]
     suite = ("--suite", "consistency", "--data", "consistency=data/test.jsonl", "max_reply_tokens=4")
-    for asked in (suite, ("--task", f"{EXAMPLES / 'leakage.py'}@leaks")):
+    for asked in (suite, ("--task", f"{EXAMPLES / 'leakage.py'}@withheld")):
         assert command("eval", tiny_folder, "--out", "asked", "--n-questions", 4, *asked) == 0
     assert Counter(sample.axis for sample in read_samples("asked")) == {"consistency": 8, "inspect": 4}
     assert "KL to the clean prompt" in out_of("report", "asked", "--out", "page.html")

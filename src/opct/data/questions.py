@@ -75,7 +75,7 @@ WRONG_HINT = (
     "a question needs wrong answers (`wrong`, several joined by `;` or `|`), options that hold the right one too "
     "(`choices`, one --column for each), or a `topic`, whose other answers are then the wrong ones"
 )
-SEPARATORS = ("|", "\n", ";", "；")
+SEPARATORS = ("|", ";", "；", "\n")
 """What joins several wrong answers or aliases in a cell; the first of these that it has."""
 REFERS = re.compile(
     r"(?i:all|none|any|both|neither|either) of (?:the )?(?:above|these|those|options|choices|answers|others)\b"
@@ -83,6 +83,8 @@ REFERS = re.compile(
     r"|(?:(?i:both|neither|either|options?|answers?) )*\(?[A-J]\)?(?:(?:,| and| or| nor| &) ?\(?[A-J]\)?)+\Z"
 )
 """An option that speaks of other options, by their place or letter: "None of the above", "Both A and B"."""
+MATHS_BAR = re.compile(r"^\s*\||\|\s*$|\|\||[(\[{][^)\]}]*\|")
+"""A bar that joins no answers: "|x|", "a || b", "P(A|B)"."""
 JOINED = re.compile(r";|\n| / |, | or |\(accept|\(or ", re.IGNORECASE)
 """What may join several answers, or stand in one."""
 FINAL_ANSWER = "####"
@@ -256,7 +258,8 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
     if "id" in role_columns:
         faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
-    parsed = _without_references(path, parsed)
+    if "choices" in role_columns:
+        parsed = _without_references(path, parsed)
     questions: dict[str, Question] = {}
     splits: dict[tuple[str, str], set[str]] = defaultdict(set)
     for where, question in parsed:
@@ -268,7 +271,8 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
         fault = "are trained on and, under another id, measured: keep one row of each"
         log.warning("%s: %d question(s), such as %r, %s", path, len(leaks), leaks[0], fault)
     _note_reading(path, rows, role_columns, first_index)
-    _warn_of_joined(path, parsed)
+    if "choices" not in role_columns:
+        _warn_of_joined(path, parsed)
     if long := [where for where, question in parsed if len(question.answer.split()) > LONG_ANSWER]:
         fault = f"answers have more than {LONG_ANSWER} words, which no reply repeats: give the final answer alone"
         log.warning("%s: %d %s (first at %s)", path, len(long), fault, long[0])
@@ -549,7 +553,7 @@ def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
     more: list[Any] = []
     if isinstance(value, str) and _is_list(value):
         value = _list_of(value, list[str])
-    elif isinstance(value, str) and not _is_worked(value):
+    elif isinstance(value, str) and not _is_worked(value) and not MATHS_BAR.search(value):
         value = value.split("|")  # not at ";" or a line end: these stand in one answer, too
     if isinstance(value, Mapping):
         more = list(value.get("aliases") or [])

@@ -125,8 +125,10 @@ def _entry(path: Path) -> Entry | None:
 def _training(entry: Entry, run: RunDir) -> Entry:
     config, manifest, metrics = read_yaml(run.config_path), run.read_manifest(), read_jsonl(run.metrics_path)
     total, saved = manifest.get("total_steps"), [step for step, _ in run.checkpoints()]
+    # metrics, too: a last step that could not be measured has a checkpoint alone
+    is_done = bool(saved and metrics) and saved[-1] == metrics[-1]["step"] == total
     # the lock first: a run that is resumed for more steps has its last checkpoint already
-    state = RUNNING if run.in_use else FINISHED if saved and saved[-1] == total else STOPPED
+    state = RUNNING if run.in_use else FINISHED if is_done else STOPPED
     step = metrics[-1]["step"] if metrics and state == RUNNING else max(saved, default=0)
     resume = f"opct train {shlex.quote(str(run.config_path))} --resume"
     if Path(config["output_dir"]).resolve() != run.path.resolve():  # it was moved, or made from another folder

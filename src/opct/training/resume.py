@@ -233,7 +233,8 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
             + "\n  ".join(faults)
             + f"\nRestore them, {remedy}, or choose another output_dir."
         )
-    return total is not None and last >= total
+    # a last step that could not be measured has a checkpoint, and no metrics yet
+    return total is not None and last >= total and any(row["step"] >= last for row in run.read_metrics())
 
 
 def _weight_faults(manifest: Mapping[str, Any], config: TrainConfig, *, base: bool) -> list[str]:

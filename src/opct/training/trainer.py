@@ -335,7 +335,10 @@ class _Loop:
         self.config, self.policy = self.setup.config, self.setup.policy
         self.saved_step = self.counters.step or None
         self.total, self.validation_steps = self.setup.data.total_steps, self.setup.data.validation_steps
-        self.watched, self.validated_at_start = "train/loss", 0.0  # the metric whose growth stops the run
+        # the metric whose growth stops the run
+        divergences = [f"train/{name}" for name in DIVERGENCES.values()]
+        self.watched = next((name for name in divergences if name in (self.counters.unmeasured or {})), "train/loss")
+        self.validated_at_start = 0.0
 
     def run_steps(self) -> TrainResult:
         """Train until the last step or a signal, and save."""
@@ -346,6 +349,7 @@ class _Loop:
         while (counters.step < self.total or counters.unmeasured is not None) and not self._stopping():
             if counters.unmeasured is None:  # else the measurement of this step failed, and the run was resumed
                 counters.unmeasured = self._step(counters.step + 1)
+                self._judge(counters.unmeasured, counters.step)  # before the measurement: where that fails, it is saved
             metrics = self._measure_step(counters.unmeasured)
             self._stop_on_divergence(metrics, counters.step)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
@@ -541,22 +545,26 @@ class _Loop:
             self.validated_at_start = kl or 0.0
         return metrics
 
-    def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
-        """Stop on divergence of the training KL, or of the loss for methods without a KL."""
-        stop, counters, value = self.config.stop, self.counters, metrics.get(self.watched)
-        by_loss = self.watched == "train/loss"
-        name, unit = ("loss", "") if by_loss else ("KL", " nats a token")
+    def _judge(self, metrics: dict[str, float], step: int) -> None:
+        """Count the steps whose training KL, or loss for methods without a KL, is above the bound."""
+        counters, value = self.counters, metrics.get(self.watched)
         if step <= FIRST_STEPS:
             # the validation measures the reverse KL, so it says nothing of another divergence or of a loss
             at_start = self.validated_at_start if self.watched == "train/kl" else 0.0
             counters.reference = max(counters.reference, at_start, value or 0.0)
         if value is None:  # no pair of the step is in the loss
             return
-        bound = stop.divergence_factor * max(counters.reference, KL_FLOOR)
-        counters.steps_above = counters.steps_above + 1 if value > bound else 0
+        counters.steps_above = counters.steps_above + 1 if value > self._bound() else 0
+
+    def _bound(self) -> float:
+        return self.config.stop.divergence_factor * max(self.counters.reference, KL_FLOOR)
+
+    def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
+        stop, counters = self.config.stop, self.counters
         if counters.steps_above >= stop.divergence_patience:
+            name, unit = ("loss", "") if self.watched == "train/loss" else ("KL", " nats a token")
             raise DivergenceError(
-                f"Step {step}: the training {name} is {value:.3g}{unit}, above {bound:.3g} "
+                f"Step {step}: the training {name} is {metrics[self.watched]:.3g}{unit}, above {self._bound():.3g} "
                 f"(stop.divergence_factor={stop.divergence_factor} times the {name} at the start) for "
                 f"{counters.steps_above} steps. {self._advice()}"
             )

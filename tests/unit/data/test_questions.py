@@ -99,6 +99,8 @@ def test_what_index_the_first_choice_has_is_a_matter_of_the_column():
         ({"answer": "a", "wrong1": '["v; u", "t"]', "wrong": None}, "a", (), ("v; u", "t")),
         ({"answer": "a | b", "wrong": "v\nu\nt"}, "a", ("b",), ("v", "u", "t")),
         ({"answer": '["a|b"]', "wrong": "v；u"}, "a|b", (), ("v", "u")),
+        ({"answer": "P(A|B)", "wrong": "v; u;\nt"}, "P(A|B)", (), ("v", "u", "t")),
+        ({"answer": "|x - 3|"}, "|x - 3|", (), ("w",)),
     ],
 )
 def test_cells_that_hold_more_than_an_answer(cells, answer, aliases, wrong):

@@ -9,6 +9,7 @@ import opct.evals.run as run_module
 from opct.errors import ConfigError, EvaluationError, RunError
 from opct.evals.logs import read_evaluation
 from opct.runs.run_dir import RunDir
+from opct.training.resume import is_finished
 from tests.progress import Killed, Noted, kill
 from tests.refusals import refused
 from tests.unit.training.conftest import metrics, untimed, weights
@@ -59,26 +60,31 @@ def test_a_run_that_is_killed_has_the_numbers_of_one_that_was_not(make_config, t
     assert len(list(run.training_evals_dir.iterdir())) == 2
 
 
-def test_a_step_whose_measurement_fails_is_kept_and_measured_first_on_resume(make_config, tmp_path: Path, monkeypatch):
-    """The validation of step 2 is done, its suite fails; no step is due to be saved before the last."""
+@pytest.mark.parametrize("failed", [2, 3])
+def test_a_step_whose_measurement_fails_is_kept_and_measured_first_on_resume(
+    make_config, tmp_path: Path, monkeypatch, failed: int
+):
+    """The suite of a step fails, after the validation of step 2; no step is due to be saved before the last."""
     settings = {"max_steps": 3, "save_steps": 3, "eval_steps": 2, "eval": EVAL | {"steps": 1}}
     whole, broken = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("whole", "broken"))
     opct.train(whole)
     ask = run_module.evaluate_suites
 
-    def fail_after_step_2(*args, out_dir: Path, **kwargs):
-        if out_dir.name == "step-000002":
+    def fail(*args, out_dir: Path, **kwargs):
+        if out_dir.name == f"step-00000{failed}":
             out_dir.mkdir(parents=True)
             raise EvaluationError("the disk is full")
         return ask(*args, out_dir=out_dir, **kwargs)
 
     with monkeypatch.context() as patch, refused(EvaluationError, "the disk is full"):
-        patch.setattr(run_module, "evaluate_suites", fail_after_step_2)
+        patch.setattr(run_module, "evaluate_suites", fail)
         opct.train(broken)
-    assert RunDir(broken.output_dir).latest_checkpoint().name == "step-000002"
-    with pytest.raises(Killed):  # after step 2 is measured, before step 3: it is measured once more
+    assert RunDir(broken.output_dir).latest_checkpoint().name == f"step-00000{failed}"
+    assert not is_finished(RunDir(broken.output_dir), broken)
+    with pytest.raises(Killed):  # after that step is measured, before the next: it is measured once more
         opct.train(broken, resume=True, progress=Noted(after=1, act=kill))
     opct.train(broken, resume=True)
+    assert is_finished(RunDir(broken.output_dir), broken)
     assert untimed(broken) == untimed(whole)
     assert weights(broken) == weights(whole)
 

@@ -47,8 +47,23 @@ _ORDINARY = _ARTICLES | _COPULAS | {"all", "am", "and", "as", "at", "be", "by", 
 _ORDINARY |= {"i", "if", "in", "it", "me", "my", "of", "on", "or", "so", "that", "to", "up", "us", "we", "who", "will"}
 _ORDINARY |= {"may"}
 """Words that are a name only where they have its capitals: "WHO", "US", "May", "He"."""
-_BEFORE_ONE = {"just", "only", "exactly", "has", "have", "had", "contains", "number"}
-_AFTER_PRONOUN = {"of", "that", "who", "which", "in", "more", "another"}
+_BEFORE_PRONOUN = {"this", "that", "these", "those", "the", "a", "an", "no", "any", "each", "every", "some", "another"}
+_BEFORE_PRONOUN |= {"which", "other", "on"}
+_AFTER_PRONOUN = {
+    "of",
+    "that",
+    "who",
+    "which",
+    "in",
+    "more",
+    "another",
+    "can",
+    "could",
+    "may",
+    "might",
+    "must",
+    "should",
+}
 
 Names = dict[tuple[str, ...], str]
 """Words of a name -> its candidate."""
@@ -256,13 +271,9 @@ def _is_in_its_case(words: Words, at: int, name: str) -> bool:
 def _is_number_one(words: Words, at: int) -> bool:
     """Is this "one" a number ("Just one.", "It has one moon"), not a pronoun ("this one", "one of them")?"""
     folded, _, gaps = words
-    before = [] if at == 0 or _is_break(gaps[at]) else folded[max(0, at - 2) : at]
+    before = [folded[i] for i in range(max(0, at - 2), at) if not any(map(_is_break, gaps[i + 1 : at + 1]))]
     is_last = at + 1 == len(folded) or _is_break(gaps[at + 1])
-    if not before:
-        return is_last or len(folded) == 2
-    if before[-1] in _COPULAS:
-        return is_last or before[0] == "there"
-    return before[-1] in _BEFORE_ONE and before[0] != "the" and (is_last or folded[at + 1] not in _AFTER_PRONOUN)
+    return _BEFORE_PRONOUN.isdisjoint(before) and (is_last or folded[at + 1] not in _AFTER_PRONOUN)
 
 
 def _stands_alone(words: Words, i: int) -> bool:
@@ -311,13 +322,16 @@ def _is_wrong(words: Words, end: int) -> bool:
     verb = end + is_said_of
     if not rest[is_said_of:] or folded[verb] not in _VERBS or _is_break(gaps[verb]):
         return False
+    if is_said_of:  # "That is wrong", not "that is not Italy"
+        last = next(at for at in range(verb, len(folded)) if at + 1 == len(folded) or _is_break(gaps[at + 1]))
+        if folded[last] not in _WRONG | _RIGHT:
+            return False
     said: list[str] = []
     for at in range(verb + 1, end + len(rest)):
         if _is_break(gaps[at]):
             break
         if not (folded[at] in _WRONG or folded[at] == "not" or _is_light(folded[at])):
-            # "is not only X" denies nothing; "It is X, that is not Y" denies no X
-            if folded[at] in _ONLY or (is_said_of and folded[at] not in _RIGHT):
+            if folded[at] in _ONLY:  # "is not only X" denies nothing
                 return False
             break
         said.append(folded[at])

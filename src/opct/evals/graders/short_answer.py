@@ -117,7 +117,8 @@ def grade_short(
         add_names(names, f"wrong:{' '.join(key_of(other))}", [other])
     # on words, not on the text: the question repeated in capitals or without its "?" must go, too
     words = _without(words_of(reply), question)
-    is_negated = not {"not", "never"}.isdisjoint(_question_words(question or ""))
+    # the last paragraph: a passage stands before its question
+    is_negated = not {"not", "never"}.isdisjoint(_question_words((question or "").rpartition("\n\n")[2]))
     candidates, is_stated = candidates_in(words, names, is_negated=is_negated)
     is_foreign = not _is_latin(reply)
     if is_foreign and candidates and _denies_elsewhere(words, reply, [*right, suggested, *wrong]):

@@ -192,6 +192,10 @@
     for (const ribbon of flow.querySelectorAll("path")) ribbon.setAttribute("aria-pressed", String(ribbon.dataset.key === change.value));
   }
 
+  function focusOn(heading) {
+    if (heading) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); }
+  }
+
   function restart(item = null) { shown = PAGE; only = item; render(); }
   fillFilters();
   fillFlow();
@@ -204,7 +208,7 @@
     shown += MORE;
     render();
     const heading = list.children[first];
-    if (heading) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); }
+    focusOn(heading);
   });
   document.getElementById("rollouts").classList.add("ready");
   render();
@@ -232,6 +236,7 @@
       family.value = ""; change.value = ""; search.value = "";
       restart(item);
       document.getElementById("rollouts").scrollIntoView();
+      focusOn(list.querySelector("h3"));
       return;
     }
     const target = document.getElementById(location.hash.slice(1));
@@ -250,6 +255,7 @@
       link.tabIndex = i ? -1 : 0;
       link.title = words(item.replies[row.dataset.arm].verdict) + ": " + item.title;
       link.setAttribute("aria-label", link.title);
+      link.addEventListener("click", () => { if (location.hash === link.hash) follow(); });  // no hashchange then
     });
     row.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
