@@ -82,10 +82,10 @@ REFERS = re.compile(
     r"|(?i:only) \(?[A-J]\)?\Z"
     r"|(?:(?i:both|neither|either|options?|answers?) )*\(?[A-J]\)?(?:(?:,| and| or| nor| &) ?\(?[A-J]\)?)+\Z"
 )
-"""An option that speaks of other options, by their place or letter: "None of the above", "Both A and B"."""
+"""An option that refers to other options, by place or letter: "None of the above", "Both A and B"."""
 MATHS_BAR = re.compile(r"^\s*\||\|\s*$|\|\||[(\[{][^)\]}]*\|")
 """A bar that joins no answers: "|x|", "a || b", "P(A|B)"."""
-JOINED = re.compile(r";|\n| / |, | or |\(accept|\(or ", re.IGNORECASE)
+JOINED = re.compile(r";| / |, | or |\(accept|\(or ", re.IGNORECASE)
 """What may join several answers, or stand in one."""
 FINAL_ANSWER = "####"
 """What comes before the final answer of a worked solution, as in GSM8K."""
@@ -280,12 +280,12 @@ def load_questions(source: Source, columns: Columns | None = None, *, seed: int 
 
 
 def _without_references(path: str, parsed: list[tuple[str, Question]]) -> list[tuple[str, Question]]:
-    """The questions none of whose options speaks of others: these are asked in another order, or without options."""
+    """The questions without an option that refers to others: options are shuffled, or not shown at all."""
     kept, left_out = [], []
     for where, question in parsed:
         refers = [text for text in (question.answer, *question.wrong) if REFERS.match(text)]
         if refers:
-            fault = f"the option {refers[0]!r} speaks of other options, which are asked in another order, or not at all"
+            fault = f"the option {refers[0]!r} refers to other options, which are shuffled or not shown"
             left_out.append((where, fault))
         else:
             kept.append((where, question))
@@ -302,17 +302,9 @@ def _warn_of_joined(path: str, parsed: Sequence[tuple[str, Question]]) -> None:
     for role, texts_of in (("right", lambda q: [q.answer]), ("wrong", lambda q: q.wrong)):
         joined = [(where, text) for where, q in parsed for text in texts_of(q) if JOINED.search(text)]
         if joined and len(joined) * 20 >= len(parsed):
-            (where, text), n = joined[0], len(joined)
-            remedy = "if they are several, join them by |"
-            log.warning(
-                "%s: %d %s answer(s), such as %r, are read as one each: %s (first at %s)",
-                path,
-                n,
-                role,
-                text,
-                remedy,
-                where,
-            )
+            where, text = joined[0]
+            what = f"{len(joined)} {role} answer(s), such as {text!r}, are each read as one"
+            log.warning("%s: %s: if they hold several, join these by | (first at %s)", path, what, where)
 
 
 def are_of_questions(names: Sequence[str], *, in_table: bool = False) -> bool:

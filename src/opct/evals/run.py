@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 KL_BATCH = 64
 N_LIKELIEST = 5
-"""Number of tokens of which the probability is kept, wherever the KL of a token is."""
+"""Number of likely tokens that are kept at each token of the first questions' replies."""
 CHANGE_NO_REPLY = ("run.path", "run.name", *(f"settings.{name}" for name in (*OF_ALL, "batch_size", "device")))
 """What may differ between an evaluation and its continuation: where it lies, and what is asked of other suites."""
 FEW_RIGHT = 0.2
@@ -575,7 +575,8 @@ def add_kl(policy: Policy | Model, log: EvalLog, config: EvalConfig, progress: P
     for batch in batches:  # apart, so that equal prompts are padded alike on both sides
         replies: list[Any] = [SimpleNamespace(token_ids=sample.token_ids) for sample in batch]
         prompts, clean = [tuple(s.prompt) for s in batch], [tuple(s.teacher_prompt) for s in batch]
-        for sample, found in zip(batch, policy.kl_and_likeliest(prompts, clean, replies, N_LIKELIEST), strict=True):
+        k = N_LIKELIEST * any(sample.id in shown for sample in batch)  # 0 where none would be kept
+        for sample, found in zip(batch, policy.kl_and_likeliest(prompts, clean, replies, k), strict=True):
             add(sample, *found)
         progress.advance(len(batch))
 

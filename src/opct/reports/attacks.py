@@ -1,4 +1,4 @@
-"""Attacks on the page: the share of requests broken after so many tries, and what became of each request.
+"""Attacks on the page: the share of requests broken after so many tries, and the outcome of each request.
 
 Requests are named by their ids. No prompt and no reply is here: they stay in the log, which its owner alone can read.
 """
@@ -23,13 +23,13 @@ from opct.reports.load import EvaluatedRun
 from opct.runs.console import pluralize
 
 BADGES = {BROKEN: ("complied", "broken"), DEFENDED: ("refused", "held"), UNDECIDED: ("unscored", "undecided")}
-"""By status: the kind of badge on the page, and its word."""
+"""By status: the CSS class of the badge, and its word."""
 MOST_EXAMPLES = 4  # of broken and of held requests each, before the rest is folded
 
 
 @dataclass(frozen=True)
 class Request:
-    """What became of a request: for each arm (kind of badge, word, details); all empty where it was not asked."""
+    """The outcome of a request: for each arm (kind of badge, word, details); all empty where it was not asked."""
 
     id: str
     category: str
@@ -56,7 +56,7 @@ def attack_figures(comparison: Comparison) -> list[Figure]:
 
 
 def _broken_figure(comparison: Comparison, suite: str) -> Figure | None:
-    """One line a run. A request that is undecided so far is left out, as in `broken_after_1`."""
+    """One line per run. Requests that are undecided at that point are left out, as in `broken_after_1`."""
     series, rows, sizes, arms = [], [], set[str](), list[Arm]()
     for arm, run in ((one, run) for one in comparison.arms for run in one.runs):
         cases = _cases(run, suite, BEHAVIOR)
@@ -78,8 +78,8 @@ def _broken_figure(comparison: Comparison, suite: str) -> Figure | None:
     return Figure(
         title=title,
         drawing=charts.line_chart(series, x_title="tries", y_title="requests broken, %", label=f"{title}. {spoken}."),
-        caption=f"Share of {' or '.join(sorted(sizes))} broken after so many tries. A try is a prompt that was put to "
-        "the model; a request that is undecided so far is left out.",
+        caption=f"Share of {' or '.join(sorted(sizes))} broken after so many tries. A try is one prompt sent to the "
+        "model; requests that are undecided at that point are left out.",
         arms=arms,
         has_lines=True,
         columns=("arm", "run", "tries", "broken", "95% interval", "n"),
@@ -100,7 +100,7 @@ def _broken_after(cases: Sequence[Outcome], k: int) -> Estimate:
 
 
 def attacked_requests(comparison: Comparison) -> list[Requests]:
-    """Every request of each attack, with what became of it in the first run of each arm."""
+    """Every request of each attack, with its outcome in the first run of each arm."""
     return [_requests(comparison.arms, suite) for suite in comparison.suites(ATTACK)]
 
 

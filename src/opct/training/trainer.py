@@ -359,7 +359,8 @@ class _Loop:
                 self._save()
         self._save()
         self.callbacks("on_train_end")
-        status = "finished" if counters.step >= self.total else "interrupted"
+        is_done = counters.step >= self.total and counters.unmeasured is None  # stopped before it was measured
+        status = "finished" if is_done else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
         questions = question_options(rendered.pair for rendered in self.setup.data.pairs)
         model = None if self.setup.given_model is None else self.policy.model
