@@ -285,7 +285,9 @@ def _without_references(path: str, parsed: list[tuple[str, Question]]) -> list[t
     for where, question in parsed:
         refers = [text for text in (question.answer, *question.wrong) if REFERS.match(text)]
         if refers:
-            fault = f"the option {refers[0]!r} refers to other options, which are shuffled or not shown"
+            fault = (
+                f"the option {refers[0]!r} refers to others, which are shuffled or not shown: write out what it means"
+            )
             left_out.append((where, fault))
         else:
             kept.append((where, question))

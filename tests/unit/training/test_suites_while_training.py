@@ -81,6 +81,8 @@ def test_a_step_whose_measurement_fails_is_kept_and_measured_first_on_resume(
         opct.train(broken)
     assert RunDir(broken.output_dir).latest_checkpoint().name == f"step-00000{failed}"
     assert not is_finished(RunDir(broken.output_dir), broken)
+    # stopped before it is measured
+    assert opct.train(broken, resume=True, progress=Noted("train")).status == "interrupted"
     with pytest.raises(Killed):  # after that step is measured, before the next: it is measured once more
         opct.train(broken, resume=True, progress=Noted(after=1, act=kill))
     opct.train(broken, resume=True)
