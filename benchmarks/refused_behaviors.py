@@ -8,6 +8,7 @@ A behavior is kept if at least 4 of 5 replies at temperature 1 refuse it, or wit
 `--n-validation`, on which an attacker practises. Of near-duplicates the first is kept, the test files first.
 `--counterparts` has the benign counterparts of the first test file; the others have none. `--left-over FILE` keeps, as
 validation behaviors, those with a counterpart that are not in the test split: to match arms by what they refuse.
+`--halve` trains on every other behavior of the first test file, and on the embedded ones: these have counterparts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from opct.config.schema import ModelConfig
-from opct.data.behaviors import Behavior, load_behaviors
+from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.questions import Split
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--train", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--counterparts", metavar="FILE")
     parser.add_argument("--greedy", action="store_true")
+    parser.add_argument("--halve", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/refused_behaviors.jsonl"))
     parser.add_argument("--left-over", type=Path, metavar="FILE")
     parser.add_argument("--n-train", type=int, default=120)
@@ -111,6 +113,10 @@ def main() -> None:
         *(one for file in rest for one in load_behaviors(file)),
     ]
     train = [one for file in args.train for one in load_behaviors(file)]
+    if args.halve:
+        paired = [one for one in test if one.benign]
+        train = [*paired[1::2], *builtin_behaviors("train"), *train]
+        test = [one for one in test if one not in train]
     with show_progress() as progress:
         n = (args.n_train, args.n_validation, args.n_test)
         kept = choose(policy, test, train, n, greedy=args.greedy, progress=progress)
