@@ -28,7 +28,12 @@ skip by name without it."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the server of processes, if a test may need one; leave what was imported out of garbage collections."""
+    """Start the server of processes, if a test may need one; leave what was imported out of garbage collections.
+
+    Inspect draws a table of an evaluation's results even where it shows none, which takes a quarter of a short one.
+    """
+    if display := sys.modules.get("inspect_ai._display.rich.display"):
+        display.tasks_results = lambda tasks: "a table of results"  # which a test would see on the terminal
     if "tests.processes" in sys.modules and not session.config.option.collectonly:
         sys.modules["tests.processes"].start_server()
     gc.freeze()

@@ -82,7 +82,7 @@ def test_a_file_of_pairs_is_needed():
 
 def test_a_page_draws_nats_as_nats_and_shows_a_reply_that_became_the_clean_one(tmp_path):
     """Two runs: the base answers every angry prompt otherwise, the trained one as without anger."""
-    write_pairs(tmp_path / "pairs.jsonl", [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(24)])
+    write_pairs(tmp_path / "pairs.jsonl", [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(12)])
     config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")})
     for name, angry, kl in (("base", "go away", 2.0), ("opct", "with pleasure", 0.25)):
         policy = FakePolicy(lambda prompt, seed, angry=angry: angry if "NOW" in str(prompt) else "with pleasure")
