@@ -1,5 +1,6 @@
 """What files of others compute is tried in a child process with little time and memory."""
 
+import re
 import sys
 
 import pytest
@@ -41,3 +42,5 @@ def test_a_call_that_ends_or_fails_is_left_to_its_caller():
     try_in_bounds(lambda: done.append(1), "a", "It", ModelError)
     try_in_bounds(lambda: 1 / 0, "c", "It", ModelError)
     assert not done, "it runs in the child alone"
+    with refused(ModelError, "A pattern"):
+        try_in_bounds(lambda: re.fullmatch("(([a-z])+)+!", "a" * 60), "b", "A pattern", ModelError)
