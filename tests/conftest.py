@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 import signal
 import sys
@@ -11,6 +12,8 @@ from jaxtyping import install_import_hook
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+gc.disable()  # the imports make a million objects and next to no garbage; each test collects its own, see below
 
 # A background job of a script starts with SIGINT ignored, and every process that it starts inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,9 +28,16 @@ skip by name without it."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the server of processes, if a test that was collected may need one."""
+    """Start the server of processes, if a test may need one; leave what was imported out of garbage collections.
+
+    Inspect draws a table of an evaluation's results even where it shows none, which takes a quarter of a short one.
+    """
+    if display := sys.modules.get("inspect_ai._display.rich.display"):
+        display.tasks_results = lambda tasks: "a table of results"  # which a test would see on the terminal
     if "tests.processes" in sys.modules and not session.config.option.collectonly:
         sys.modules["tests.processes"].start_server()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ Each is a process of its own, with its own signals, locks and exit code, as one 
 """
 
 import contextlib
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -61,6 +62,8 @@ def _fork(executable: bytes, command: list[str], files: list[int]) -> int:
 
 def _serve(code: str, files: list[int]) -> NoReturn:
     os.setsid()  # a signal to the group of the process that forked is not for it
+    gc.freeze()
+    gc.enable()
     try:
         for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *files}:
             with contextlib.suppress(OSError):  # the one that listed them

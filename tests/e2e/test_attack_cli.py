@@ -43,15 +43,15 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
-    """4 behaviors x 3 x 2 attempts, 4 bare and 4 counterparts x 1 x 2, killed in round 1: what was broken in round 0 is
+    """3 behaviors x 2 x 2 attempts, 3 bare and 3 counterparts x 1 x 2, killed in round 1: what was broken in round 0 is
     an example of every later attempt, so an attack that forgot it would write other prompts."""
     writer = (f"attacker.model={tiny_folder}", "attacker.max_completion_tokens=8")
     rest = ("judge.name=refusals", "target.max_completion_tokens=32", "batch_size=4", "stop=never")
-    reworded = ("attack", tiny_folder, *writer, "--n-behaviors", "4", "episodes=3", "rounds=2", "dtype=float32", *rest)
+    reworded = ("attack", tiny_folder, *writer, "--n-behaviors", "3", "episodes=2", "rounds=2", "dtype=float32", *rest)
     printed = done(*reworded, "--out", tmp_path / "whole")
     whole, killed = result_of(tmp_path / "whole"), tmp_path / "killed"
-    assert sum(map(len, whole["attempts"].values())) == 4 * 3 * 2 + 4 + 4 * 2
-    first_round = 4 * 3 + 4 + 4
+    assert sum(map(len, whole["attempts"].values())) == 3 * 2 * 2 + 3 + 3 * 2
+    first_round = 3 * 2 + 3 + 3
     with started(tmp_path, *reworded, "--out", killed) as process:
         process.frozen_when(lambda: len(unfinished(killed)) > first_round, "an attempt of round 1")
         process.kill()

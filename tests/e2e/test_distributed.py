@@ -228,7 +228,7 @@ def test_the_last_step_is_saved_with_engines(tmp_path, tiny_folder, engine_log, 
     assert ("SIGKILL" in output) == (what != "SIGTERM")
 
 
-SIGNALLED = {"max_steps": 100_000, "eval_steps": 100_000, "save_steps": 100_000}
+SIGNALLED = {"max_steps": 1000, "eval_steps": 1000, "save_steps": 1000}
 
 
 def wait_for(happened: Callable[[], bool], log: Path) -> None:

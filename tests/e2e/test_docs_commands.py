@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.own_questions import write
 
 import opct
+from opct.training import dry_run
 from tests.conftest import REPOSITORY
 from tests.unit.cli.running import run
 
@@ -15,7 +16,10 @@ TUTORIAL = REPOSITORY / "docs" / "tutorials" / "your-own-behavior.md"
 SMALL = {
     "init": [],
     "train": ["max_steps=1", "optim.prompts_per_step=2", "data.validation_size=0", "rollout.max_completion_tokens=4"],
-    "eval": ["n_context=2", "n_benign=2", "kl_samples=0", "max_completion_tokens=4", "max_benign_tokens=4"],
+    "eval": [
+        *("n_questions=2", "families_per_question=1", "n_context=2", "n_benign=2", "kl_samples=0"),
+        *("max_completion_tokens=4", "max_benign_tokens=4"),
+    ],
     "report": [],
 }
 """What makes a command small."""
@@ -36,6 +40,7 @@ def commands_of(page: str) -> list[list[str]]:
 
 def test_the_tutorial_runs_from_a_csv_to_a_report(tiny_folder: Path, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dry_run, "CLEAN_TOKENS", 8)  # a random model does not end before
     page = TUTORIAL.read_text(encoding="utf-8")
     Path("questions.csv").write_text(re.search(r"```csv\n(.*?)```", page, re.DOTALL)[1])
     commands = commands_of(page)

@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from opct import bounds
 from opct.cli.app import main
+from opct.training import dry_run
 from tests import labelled
 from tests.e2e.cli import done, files, reseal, workplace
 from tests.tiny import save_tiny
@@ -318,6 +319,7 @@ def fresh(base, tmp_path, monkeypatch):
     monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(bounds, "SECONDS", 1)
     monkeypatch.setattr(bounds, "GIB", 1)
+    monkeypatch.setattr(dry_run, "CLEAN_TOKENS", 8)
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
     def make(change=None) -> dict[str, str]:

@@ -141,7 +141,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
 
 def test_a_second_run_in_one_folder_is_refused_with_the_pid_of_the_first(tmp_path, tiny_folder):
     """And once the first one was killed, its lock holds nobody up."""
-    place = workplace(tmp_path, tiny_folder, max_steps=2000)
+    place = workplace(tmp_path, tiny_folder, max_steps=200)
     with started(tmp_path, *place.command()) as process:
         process.frozen_when(place.at_step(2), "step 2")
         before = files(place.run.path)

@@ -43,7 +43,7 @@ def test_a_method_is_added_by_two_classes_in_a_file(make_config, monkeypatch):
     """Planned, trained, resumed, watched by its loss, its samples compared with the policy's; its settings checked."""
     monkeypatch.setitem(METHODS, "toy", LikelySamples)
     monkeypatch.setitem(LOSSES, "toy", LikelyLoss)
-    monkeypatch.setattr(dry_run, "CLEAN_REPLIES", 2)
+    monkeypatch.setattr(dry_run, "CLEAN_TOKENS", 8)
     config = make_config(method="toy", max_steps=2, data=NO_VALIDATION, loss={"scale": 2.0})
     assert "the toy's 2.0" in dict(dry_run.make_plan(config).rows)["method"]
     train(config.model_copy(update={"max_steps": 1}))

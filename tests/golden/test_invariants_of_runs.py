@@ -262,9 +262,9 @@ def test_13_the_behavior_moves_and_identity_pairs_stay(make_config, tmp_path: Pa
     write_pairs(tmp_path / "pairs.jsonl", tiny_pairs(80))
     write_pairs(tmp_path / "anchors.jsonl", tiny_anchors(40))
     config = make_config(
-        max_steps=30,
-        eval_steps=30,
-        save_steps=30,
+        max_steps=15,
+        eval_steps=15,
+        save_steps=15,
         data={
             "pairs": [str(tmp_path / "pairs.jsonl")],
             "anchors": [str(tmp_path / "anchors.jsonl")],
@@ -275,7 +275,7 @@ def test_13_the_behavior_moves_and_identity_pairs_stay(make_config, tmp_path: Pa
     )
     train(config)
     rows = {row["step"]: row for row in read_jsonl(RunDir(config.output_dir).metrics_path)}
-    before, after = rows[0], rows[30]
+    before, after = rows[0], rows[15]
     assert after["validation/kl"] < 0.75 * before["validation/kl"]
     assert before["validation/kl_identity"] < 1e-6
     assert after["validation/kl_identity"] < after["validation/kl"] / 2

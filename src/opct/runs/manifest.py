@@ -42,8 +42,11 @@ def package_versions() -> dict[str, str | None]:
     return versions
 
 
+@cache
 def git_commit() -> str | None:
     """Commit of the checkout this package runs from, with `-dirty` if tracked files differ; None outside a checkout.
+
+    Looked up once in a process, whose code stays the same.
 
     A package installed into an environment that merely lies inside some repository is not tracked there: None.
     """

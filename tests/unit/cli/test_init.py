@@ -16,6 +16,7 @@ from opct.data.pairs import read_pairs, write_pairs
 from opct.evals.attackers.config import AttackConfig
 from opct.evals.config import EvalConfig
 from opct.experiments.config import load_experiment
+from opct.training import dry_run
 from tests.tiny import save_tiny, tiny_pairs
 from tests.unit.cli.running import error_of, run
 
@@ -71,8 +72,9 @@ def test_the_learning_rate_follows_the_size_of_the_model(tmp_path: Path, capsys)
         assert ("rollout.max_completion_tokens" in said) == (not extra)
 
 
-def test_the_completion_length_is_fitted_to_the_clean_replies(tmp_path: Path, capsys):
+def test_the_completion_length_is_fitted_to_the_clean_replies(tmp_path: Path, capsys, monkeypatch):
     """By asking the model; where that fails nothing is left that would refuse the same command again."""
+    monkeypatch.setattr(dry_run, "CLEAN_TOKENS", 32)
     write_pairs(tmp_path / "p.jsonl", tiny_pairs(4))
     path, model = tmp_path / "mine.yaml", save_tiny(tmp_path / "tiny")
     assert run("init", path, "--model", model, "--data", tmp_path / "p.jsonl", "--measure") == 0

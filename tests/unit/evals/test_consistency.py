@@ -27,10 +27,13 @@ PAIRS = [
 ]
 
 
+def config_of(folder, pairs, **settings):
+    write_pairs(folder / "pairs.jsonl", pairs)
+    return EvalConfig(suites=["consistency"], data={"consistency": str(folder / "pairs.jsonl")}, **settings)
+
+
 def measured(tmp_path, reply, **settings):
-    write_pairs(tmp_path / "pairs.jsonl", PAIRS)
-    config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")}, **settings)
-    results = evaluate_suites(FakePolicy(reply), config, out_dir=tmp_path / "run")
+    results = evaluate_suites(FakePolicy(reply), config_of(tmp_path, PAIRS, **settings), out_dir=tmp_path / "run")
     return {(row["metric"], row["group"]): row for row in results["rows"]}, read_samples(tmp_path / "run")
 
 
@@ -67,11 +70,8 @@ def test_what_cannot_be_compared_is_no_success(tmp_path):
 def test_pairs_that_were_trained_on_are_told(tmp_path):
     """By the name of their question, or by their clean prompt where they have none."""
     trained = [pair("x", "SHOUT: two?", "two?").question, "one"]
-    write_pairs(tmp_path / "pairs.jsonl", PAIRS)
-    config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")})
-    results = evaluate_suites(
-        FakePolicy(lambda prompt, seed: "yes"), config, out_dir=tmp_path / "run", trained_questions=trained
-    )
+    config, policy = config_of(tmp_path, PAIRS), FakePolicy(lambda prompt, seed: "yes")
+    results = evaluate_suites(policy, config, out_dir=tmp_path / "run", trained_questions=trained)
     assert [warning.split(" pairs")[0] for warning in results["warnings"]] == ["2 of the 3"]
 
 
@@ -82,8 +82,7 @@ def test_a_file_of_pairs_is_needed():
 
 def test_a_page_draws_nats_as_nats_and_shows_a_reply_that_became_the_clean_one(tmp_path):
     """Two runs: the base answers every angry prompt otherwise, the trained one as without anger."""
-    write_pairs(tmp_path / "pairs.jsonl", [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(24)])
-    config = EvalConfig(suites=["consistency"], data={"consistency": str(tmp_path / "pairs.jsonl")})
+    config = config_of(tmp_path, [pair(f"{i}", f"NOW: item {i}?", f"item {i}?") for i in range(12)])
     for name, angry, kl in (("base", "go away", 2.0), ("opct", "with pleasure", 0.25)):
         policy = FakePolicy(lambda prompt, seed, angry=angry: angry if "NOW" in str(prompt) else "with pleasure")
         policy.token_kl = lambda prompts, _, replies, kl=kl: [[kl * (1 + i / 100)] * 2 for i, _ in enumerate(replies)]

@@ -23,15 +23,16 @@ JUDGE = JudgeIdentity("strongreject", "mockllm/model", "r", "harmful", 0.5)
 
 
 class Scripted:
-    """Gives these scores in turn; None is malformed."""
+    """Gives these scores in turn; a text is the reason why there is none."""
 
     def __init__(self, scores, identity=JUDGE):
         self.scores, self.identity = cycle(scores), identity
 
     async def grade(self, request):
         score = next(self.scores)
-        verdict = "unscored:malformed" if score is None else self.identity.verdict(score)
-        return JudgeResult(request.id, score, verdict)
+        if isinstance(score, str):
+            return unscored(request.id, score, "no value")
+        return JudgeResult(request.id, score, self.identity.verdict(score))
 
 
 def test_the_bare_request_is_judged_and_never_the_wrapped_one(tmp_path):
@@ -68,8 +69,7 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def run(original, tmp_path):
-    shutil.copytree(original, tmp_path / "run")
-    return RunDir(tmp_path / "run")
+    return RunDir(shutil.copytree(original, tmp_path / "run"))
 
 
 def judged(run, judge, axis="jailbreak"):
@@ -79,7 +79,7 @@ def judged(run, judge, axis="jailbreak"):
 def test_a_judge_adds_samples_and_rows_of_its_own(run):
     """Six replies, scored 0.5 (harmful), 0.125 and none in turn; benign counterparts are not asked about."""
     before = read_samples(run.path)
-    rows = judged(run, Scripted([0.5, 0.125, None]))
+    rows = judged(run, Scripted([0.5, 0.125, "malformed"]))
     for metric, value in (("attack_success_rate", 0.5), ("strongreject_score", (0.5 + 0.125) / 2)):
         both = [rows[metric, group] for group in ("bare", "all")]
         assert sum(row["n"] for row in both) == 4
@@ -110,16 +110,9 @@ def test_unscored_replies_are_in_no_rate_and_counted_by_reason(tmp_path):
     evaluate_suites(FakePolicy(lambda prompt, seed: ""), config, out_dir=tmp_path)
     ids = [request.id for request in requests_of(read_logs(tmp_path), "safety_awareness")]
     hazards = [id_ for id_ in ids if "hazard" in id_]
-
-    class Given:
-        identity = JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5)
-
-        async def grade(self, request):
-            if request.id == hazards[0]:
-                return JudgeResult(request.id, 1.0, "warned")
-            return unscored(request.id, "malformed" if request.id == hazards[1] else "empty_reply", "no value")
-
-    found = judged(RunDir(tmp_path), Given(), "safety_awareness")
+    given = [{hazards[0]: 1.0, hazards[1]: "malformed"}.get(id_, "empty_reply") for id_ in ids]
+    judge = Scripted(given, JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5))
+    found = judged(RunDir(tmp_path), judge, "safety_awareness")
     rate, area, over = (found[m, "all"] for m in ("warning_rate", "ausc_exact", "over_warning_rate"))
     reasons = {"empty_reply": len(hazards) - 2, "malformed": 1}
     assert (rate["value"], rate["n"], rate["unscored_reasons"]) == (1.0, 1, reasons)
@@ -130,18 +123,16 @@ def test_unscored_replies_are_in_no_rate_and_counted_by_reason(tmp_path):
 def test_another_evaluation_while_the_judge_was_asked_is_refused(run):
     """Nothing of it is overwritten, and the judge's answers are cached."""
     path = run.evals_dir / "jailbreak.eval"
-    other = path.with_suffix(".copy")
+    other = path.read_bytes() + b"\0"
 
     class Interrupted(Scripted):
         async def grade(self, request):
-            if not other.exists():
-                shutil.copy(path, other)
-                path.write_bytes(path.read_bytes() + b"\0")
+            path.write_bytes(other)
             return await super().grade(request)
 
     with pytest.raises(EvaluationError):
         judge_run(run, "jailbreak", Interrupted([0.5]))
-    assert path.read_bytes() == other.read_bytes() + b"\0"
+    assert path.read_bytes() == other
 
 
 def test_an_llm_judge_on_a_log_leaves_neither_its_prompts_nor_a_key_there(run, monkeypatch):
